@@ -1,0 +1,153 @@
+"""Checkpoint names -> training order, phases and short labels.
+
+Knows the naming schemes of public training runs and nothing of hubs, files or models:
+
+    SmolLM3     stage1-step-40000, lc-4k-to-32k-step-4000
+    SmolLM2     step-240000
+    Pythia      step0, step512, step143000
+    OLMo        step1000-tokens4B, stage1-step150-tokens1B, stage2-ingredient3-step12000-tokens26B
+    Amber       ckpt_000
+    FineWeb     step-001000-2BT
+    Trainer     checkpoint-500 (also stanford-crfm)
+
+The order is by phase, then by step: the steps of long-context phases restart at zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+PLAIN, STAGE, LONG_CONTEXT = range(3)  # the kinds of phase, in the order they are trained
+
+_PHASE = r"""
+    (?: stage[-_]?(?P<stage>\d+) (?: [-_]ingredient[-_]?(?P<ingredient>\d+) )? [-_]
+      | lc [-_] (?P<from>\d+k?) [-_]to[-_] (?P<to>\d+k?) [-_]
+    )?
+"""
+_STEP = r"(?: (?:global[-_]?)?step | checkpoint | ckpt | iter ) [-_]? (?P<step>\d+)"
+_TOKENS = r"(?: [-_] (?: tokens (?P<tokens>\d+(?:\.\d+)?[kmbt]) | (?P<bt>\d+(?:\.\d+)?[kmb])t ) )?"
+_NAME = re.compile(rf"{_PHASE} {_STEP} {_TOKENS} (?: [-_](?:unsharded|hf) )?", re.VERBOSE | re.IGNORECASE)
+_UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
+
+
+@dataclass(frozen=True)
+class Revision:
+    """One checkpoint of a training run, as its name tells it."""
+
+    name: str
+    phase_key: tuple[int, int, int]
+    """Sorts phases in training order: (kind, stage or first context, ingredient or last context)."""
+    phase_label: str
+    step: int | None
+    tokens: int | None
+    """Tokens seen in training, where the name tells."""
+    label: str
+    """Short, for axes. Long-context phases are numbered and labels made unique by `order_revisions`."""
+
+    @property
+    def sort_key(self) -> tuple[tuple[int, int, int], int, int, str]:
+        """Phase, then step; the rest only breaks ties."""
+        return self.phase_key, self.step or 0, self.tokens or 0, self.name
+
+
+def parse_revision(name: str) -> Revision | None:
+    """Read one name (of `owner/model@name` and of paths, the last part); None if it is no checkpoint's."""
+    match = _NAME.fullmatch(re.split(r"[/@\\]", name)[-1])
+    if match is None:
+        return None
+    key = _phase_key(match)
+    tokens = match["tokens"] or match["bt"]
+    step = int(match["step"])
+    label = _prefix(key, None) + short_number(step)
+    return Revision(name, key, _phase_label(key), step, _tokens(tokens) if tokens else None, label)
+
+
+def split_revisions(names: Iterable[str]) -> tuple[list[Revision], list[str]]:
+    """Checkpoints in training order with their final labels, and the names that are none, as given."""
+    unique = list(dict.fromkeys(names))
+    parsed = {name: parse_revision(name) for name in unique}
+    revisions = sorted((r for r in parsed.values() if r is not None), key=lambda r: r.sort_key)
+    return _labelled(revisions), [name for name in unique if parsed[name] is None]
+
+
+def order_revisions(names: Iterable[str]) -> list[Revision]:
+    """Every name once: checkpoints in training order, then what is no checkpoint, in the given order.
+
+    A name that is no checkpoint has neither step nor phase: its label is the name itself.
+    """
+    ordered, other = split_revisions(names)
+    return ordered + [Revision(name, (LONG_CONTEXT + 1, 0, 0), "", None, None, name) for name in other]
+
+
+def short_number(value: int, decimals: int = 1) -> str:
+    """40000 -> 40K, 3440000 -> 3.4M, 512 -> 512."""
+    size, unit = (10**6, "M") if round(value / 10**3, decimals) >= 1000 else (10**3, "K")
+    if value < 1000:
+        return str(value)
+    text = f"{value / size:.{decimals}f}"
+    return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def _phase_key(match: re.Match[str]) -> tuple[int, int, int]:
+    if match["stage"]:
+        return STAGE, int(match["stage"]), int(match["ingredient"] or 0)
+    if match["from"]:
+        return LONG_CONTEXT, _context(match["from"]), _context(match["to"])
+    return PLAIN, 0, 0
+
+
+def _phase_label(key: tuple[int, int, int]) -> str:
+    kind, first, second = key
+    if kind == STAGE:
+        return f"Stage {first}" + (f" ingredient {second}" if second else "")
+    if kind == LONG_CONTEXT:
+        return f"LC {_context_label(first)}→{_context_label(second)}"
+    return "Training"
+
+
+def _prefix(key: tuple[int, int, int], number: int | None) -> str:
+    """What a label says of its phase: `S1-`, `S2i3-`, `LC1-` (with its number), nothing in plain runs."""
+    kind, stage, ingredient = key
+    if kind == STAGE:
+        return f"S{stage}" + (f"i{ingredient}" if ingredient else "") + "-"
+    if kind == LONG_CONTEXT:
+        return f"LC{number or ''}-"
+    return ""
+
+
+def _labelled(revisions: Sequence[Revision]) -> list[Revision]:
+    """Number the long-context phases and spend digits on the steps until the labels of a phase differ."""
+    long_context = sorted({r.phase_key for r in revisions if r.phase_key[0] == LONG_CONTEXT})
+    labels: dict[str, str] = {}
+    for key in {r.phase_key for r in revisions}:
+        number = long_context.index(key) + 1 if key in long_context else None
+        members = [r for r in revisions if r.phase_key == key]
+        for revision, text in zip(members, _distinct([r.step or 0 for r in members]), strict=True):
+            labels[revision.name] = _prefix(key, number) + text
+    return [replace(r, label=labels[r.name]) for r in revisions]
+
+
+def _distinct(steps: Sequence[int]) -> list[str]:
+    """Short numbers, each with as many decimals as tell it from the other steps (equal steps stay equal)."""
+    texts = [short_number(step) for step in steps]
+    for decimals in (2, 3, 6):
+        for text in {t for t in texts if len({s for s, u in zip(steps, texts, strict=True) if u == t}) > 1}:
+            clash = [i for i, t in enumerate(texts) if t == text]
+            for i in clash:
+                texts[i] = short_number(steps[i], decimals)
+    return texts
+
+
+def _tokens(text: str) -> int:
+    return round(float(text[:-1]) * _UNITS[text[-1].lower()])
+
+
+def _context(text: str) -> int:
+    """A context length: `4k` is 4096 tokens, `256` is 256."""
+    return int(text[:-1]) * 1024 if text[-1] in "kK" else int(text)
+
+
+def _context_label(context: int) -> str:
+    return f"{context // 1024}K" if context % 1024 == 0 else str(context)
