@@ -1,0 +1,56 @@
+"""Every error that a user can cause.
+
+    QkscopeError
+    ├── StudyError        the study file says something that cannot be done
+    ├── CheckpointError   a model, revision or tokenizer that cannot be read
+    │   └── HubError      the hub did not answer, or not as it should
+    ├── CorpusError       texts that cannot be read or do not suffice
+    ├── CaptureError      a model whose queries and keys cannot be observed
+    ├── VectorsError      vectors on disk that cannot be analysed
+    ├── TableError        a qk.csv or heads.csv that cannot be understood
+    ├── StoreError        a file that cannot be written, or is damaged
+    └── EngineError       a place to run that is missing or does not fit
+
+A message says what was found, what was expected, where, and what to do. The command line prints it without a
+traceback and exits with status 1.
+"""
+
+
+class QkscopeError(Exception):
+    """Base of all errors raised on purpose by qkscope."""
+
+
+class StudyError(QkscopeError):
+    """The study file says something that cannot be done."""
+
+
+class CheckpointError(QkscopeError):
+    """A model, revision or tokenizer cannot be read."""
+
+
+class HubError(CheckpointError):
+    """The hub did not answer, or not as it should."""
+
+
+class CorpusError(QkscopeError):
+    """Texts cannot be read or do not suffice."""
+
+
+class CaptureError(QkscopeError):
+    """A model's queries and keys cannot be observed."""
+
+
+class VectorsError(QkscopeError):
+    """Vectors on disk cannot be analysed."""
+
+
+class TableError(QkscopeError):
+    """A table cannot be understood."""
+
+
+class StoreError(QkscopeError):
+    """A file cannot be written, or is damaged."""
+
+
+class EngineError(QkscopeError):
+    """A place to run units is missing or does not fit."""

@@ -1,0 +1,90 @@
+"""Which heads are measured, which key head each query head reads, and how deep it lies."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from qkscope.errors import StudyError
+
+DEPTH_BINS = 10
+
+
+def sample_heads(layers: Sequence[int], n_q_heads: int, count: int | None, seed: int = 0) -> list[tuple[int, int]]:
+    """(layer, head) of `count` query heads drawn without replacement, or of all in order where count is None.
+
+    `random.Random(seed).sample` over all heads, layer by layer: the published rule, so 36 layers of 16 heads with
+    count 300 and seed 0 give the published sample.
+    """
+    every = [(layer, head) for layer in layers for head in range(n_q_heads)]
+    if count is None:
+        return every
+    if not 0 < count <= len(every):
+        raise StudyError(
+            f"a sample of {count} heads was asked for, but {len(layers)} full-attention layers of {n_q_heads} "
+            f"query heads make {len(every)}: ask for 1 to {len(every)}, or for all"
+        )
+    return random.Random(seed).sample(every, count)
+
+
+@dataclass(frozen=True)
+class HeadIndex:
+    """The H query heads of a measurement and the K key heads they read.
+
+    layer, head, kv_head  (H,) int64
+    rope                  (H,) int8: 1 the layer rotates, 0 it does not (NoPE), -1 not known
+    keys                  (K, 2) int64: the distinct (layer, kv_head), ascending
+    kv_row                (H,) int64: each query head's row in `keys`
+    """
+
+    layer: NDArray[np.int64]
+    head: NDArray[np.int64]
+    kv_head: NDArray[np.int64]
+    rope: NDArray[np.int8]
+    keys: NDArray[np.int64]
+    kv_row: NDArray[np.int64]
+
+    @classmethod
+    def of(
+        cls, pairs: Iterable[tuple[int, int]], gqa_ratio: int, rope: Mapping[int, bool | None] | None = None
+    ) -> HeadIndex:
+        """Heads as (layer, head), in layer order; query head h reads key head h // gqa_ratio."""
+        table = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
+        layer, head = table[:, 0], table[:, 1]
+        kv_head = head // gqa_ratio
+        keys, kv_row = np.unique(np.stack([layer, kv_head], axis=1), axis=0, return_inverse=True)
+        known = rope or {}
+        flags = {None: -1, False: 0, True: 1}
+        rotates = np.array([flags[known.get(int(i))] for i in layer], dtype=np.int8)
+        return cls(layer, head, kv_head, rotates, keys, kv_row.reshape(-1).astype(np.int64))
+
+    def __len__(self) -> int:
+        return len(self.layer)
+
+    def to_meta(self) -> dict[str, Any]:
+        """As plain lists, for a file's description."""
+        return {name: getattr(self, name).tolist() for name in ("layer", "head", "kv_head", "rope")}
+
+    @classmethod
+    def from_meta(cls, meta: Mapping[str, Any]) -> HeadIndex:
+        layer, head, kv_head = (np.array(meta[name], dtype=np.int64) for name in ("layer", "head", "kv_head"))
+        keys, kv_row = np.unique(np.stack([layer, kv_head], axis=1), axis=0, return_inverse=True)
+        rope = np.array(meta["rope"], dtype=np.int8)
+        return cls(layer, head, kv_head, rope, keys, kv_row.reshape(-1).astype(np.int64))
+
+
+def depth(layer: ArrayLike, num_layers: ArrayLike) -> NDArray[np.float64]:
+    """layer / (num_layers - 1): 0 the first layer, 1 the last. A model of one layer has depth 0."""
+    last = np.maximum(np.asarray(num_layers, dtype=float) - 1, 1)
+    return np.asarray(np.asarray(layer, dtype=float) / last)
+
+
+def depth_bin(depth: ArrayLike) -> NDArray[np.int64]:
+    """min(9, floor(10 * depth)), with 10 * depth exact for layer / (num_layers - 1) that is a whole tenth."""
+    scaled = np.round(np.asarray(depth, dtype=float) * DEPTH_BINS, 9)
+    return np.minimum(DEPTH_BINS - 1, np.floor(scaled)).astype(np.int64)

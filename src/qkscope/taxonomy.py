@@ -1,0 +1,83 @@
+"""What kind of head it is: five classes by the strength of r_q and r_k, a polarity by the sign of r_k.
+
+Knows nothing of files, figures or models: arrays and tables in, names out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from qkscope.errors import TableError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CLASSES = ("position-dominated", "Q-positional", "K-positional", "content-focused", "mixed")
+UNMEASURED = "unmeasured"
+POLARITIES = ("concordant", "neutral", "discordant")
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """Above `high` a head follows position, below `low` it does not; the published values are the defaults."""
+
+    high: float = 0.7
+    low: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low <= self.high <= 1:
+            raise TableError(f"thresholds low={self.low}, high={self.high}: expected 0 <= low <= high <= 1")
+
+
+def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = None) -> NDArray[Any]:
+    """The class of each head, by strict inequalities on r_q and |r_k|; NaN in either is `unmeasured`.
+
+    position-dominated  r_q > high, |r_k| > high      Q-positional     r_q > high, |r_k| < low
+    K-positional        r_q < low,  |r_k| > high      content-focused  r_q < low,  |r_k| < low
+    mixed               everything else
+    """
+    limit = thresholds or Thresholds()
+    q, k = np.asarray(r_q, dtype=float), np.abs(np.asarray(r_k, dtype=float))
+    conditions = [
+        np.isnan(q) | np.isnan(k),
+        (q > limit.high) & (k > limit.high),
+        (q > limit.high) & (k < limit.low),
+        (q < limit.low) & (k > limit.high),
+        (q < limit.low) & (k < limit.low),
+    ]
+    return np.select(conditions, [UNMEASURED, *CLASSES[:4]], default=CLASSES[4])
+
+
+def polarity(r_k: ArrayLike, low: float = 0.3) -> NDArray[Any]:
+    """Whether keys follow position with queries (r_k > low), against them (r_k < -low), or neither."""
+    k = np.asarray(r_k, dtype=float)
+    return np.select([np.isnan(k), k > low, k < -low], [UNMEASURED, POLARITIES[0], POLARITIES[2]], POLARITIES[1])
+
+
+def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+    """Which heads moved from which class to which between consecutive checkpoints of `order`.
+
+    Counts head by head: only heads present in both checkpoints, including those that stayed. Rows with no heads
+    are left out.
+    """
+    import pandas as pd
+
+    columns = ["from_model", "to_model", "from_class", "to_class", "heads"]
+    by_model = {model: rows.set_index(["layer", "head"])["class"] for model, rows in heads.groupby("model", sort=False)}
+    frames = []
+    for before, after in zip(order, order[1:], strict=False):
+        pair = pd.concat([by_model[before].rename("from_class"), by_model[after].rename("to_class")], axis=1, join="inner")
+        counts = pair.value_counts(["from_class", "to_class"]).rename("heads").reset_index()
+        frames.append(counts.assign(from_model=before, to_model=after)[columns])
+    if not frames:
+        return pd.DataFrame(columns=columns).astype({"heads": int})
+    rank = {name: i for i, name in enumerate((*CLASSES, UNMEASURED))}
+    step = {model: i for i, model in enumerate(order)}
+    table = pd.concat(frames, ignore_index=True)
+    keys = [table["from_model"].map(step), table["from_class"].map(rank), table["to_class"].map(rank)]
+    return table.iloc[np.lexsort([key.to_numpy() for key in reversed(keys)])].reset_index(drop=True)
