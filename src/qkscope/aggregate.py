@@ -17,14 +17,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify, polarity
+from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
 
-POLARITIES = ("concordant", "neutral", "discordant")
 DEPTH_BINS = 10
 VALUES = ("r_q", "r_k", "explained_variance")
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Statistic = Callable[["Sample"], Array]
 
 
 @dataclass(frozen=True)
@@ -171,7 +169,7 @@ def shares(labels: Array, kinds: Sequence[str]) -> Array:
 
 def complete(sample: Sample) -> Sample:
     """Only the heads measured in the full data and in every leave-one-out sample."""
-    return sample.select(np.isfinite(sample.r_q).all(axis=0) & np.isfinite(sample.r_k).all(axis=0))
+    return sample.select(np.isfinite(sample.r_q + sample.r_k).all(axis=0))
 
 
 def _share_rows(
@@ -199,13 +197,13 @@ def class_shares(
     heads: pd.DataFrame,
     loo: pd.DataFrame | None,
     order: Sequence[str],
-    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
+    thresholds: Thresholds | None = None,
 ) -> pd.DataFrame:
     """How many of the measured heads are of each class. Columns: model, class, heads, share, se, borderline.
 
-    Every class has a row in every checkpoint. If any checkpoint has unmeasured heads, each gets a row with their
-    number and no share. `borderline` counts the heads of the class that would be of another one if their r_q,
-    |r_k| or both were one standard error off (NaN without standard errors).
+    Every class has a row in every checkpoint. If any checkpoint has unmeasured heads, each gets a row with
+    their number and no share. `borderline` counts the heads of the class that would be of another one if
+    their r_q, |r_k| or both were one standard error off (NaN without standard errors).
     """
     found = samples(heads, loo, order)
     table = _share_rows(found, "class", CLASSES, lambda s: classify(s.r_q, s.r_k, thresholds))
@@ -217,7 +215,7 @@ def class_shares(
     return table.assign(borderline=np.array([counts.get(key, np.nan) for key in keys], dtype=np.float64))
 
 
-def borderline(sample: Sample, thresholds: Thresholds) -> Array:
+def borderline(sample: Sample, thresholds: Thresholds | None = None) -> Array:
     """(H,) bool: moving r_q, |r_k| or both by one standard error of the head changes its class."""
     r_q, r_k = sample.r_q[0], np.abs(sample.r_k[0])
     se_q, se_k = _column(sample.heads, "r_q_se"), _column(sample.heads, "r_k_se")
@@ -231,7 +229,7 @@ def borderline(sample: Sample, thresholds: Thresholds) -> Array:
     return np.asarray(moved & np.isfinite(se_q) & np.isfinite(se_k) & sample.measured)
 
 
-def _borderline(sample: Sample, thresholds: Thresholds) -> dict[str, int]:
+def _borderline(sample: Sample, thresholds: Thresholds | None) -> dict[str, int]:
     known = np.isfinite(_column(sample.heads, "r_q_se")) & np.isfinite(_column(sample.heads, "r_k_se"))
     if not known.any():
         return {}
@@ -244,11 +242,12 @@ def polarity_shares(
     heads: pd.DataFrame,
     loo: pd.DataFrame | None,
     order: Sequence[str],
-    thresholds: Thresholds = Thresholds(),  # noqa: B008 - frozen
+    thresholds: Thresholds | None = None,
 ) -> pd.DataFrame:
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
+    low = (thresholds or Thresholds()).low
     found = samples(heads, loo, order)
-    return _share_rows(found, "polarity", POLARITIES, lambda s: polarity(s.r_k, thresholds.low))
+    return _share_rows(found, "polarity", POLARITIES, lambda s: polarity(s.r_k, low))
 
 
 def depth_cells(
@@ -323,7 +322,5 @@ def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     means = grouped[names].mean().add_prefix("mean_")
     spread = grouped[names].std(ddof=0).add_prefix("sd_")
     found = pd.concat([grouped.size().rename("heads"), means, spread], axis=1).reset_index()
-    place = {model: index for index, model in enumerate(order)}
-    return found.sort_values(
-        by=["model", "pc"], key=lambda s: s.map(place) if s.name == "model" else s
-    ).reset_index(drop=True)
+    place = found["model"].map({model: index for index, model in enumerate(order)}).to_numpy()
+    return found.iloc[np.lexsort([found["pc"].to_numpy(), place])].reset_index(drop=True)
