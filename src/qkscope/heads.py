@@ -15,7 +15,9 @@ from qkscope.errors import StudyError
 DEPTH_BINS = 10
 
 
-def sample_heads(layers: Sequence[int], n_q_heads: int, count: int | None, seed: int = 0) -> list[tuple[int, int]]:
+def sample_heads(
+    layers: Sequence[int], n_q_heads: int, count: int | None, seed: int = 0
+) -> list[tuple[int, int]]:
     """(layer, head) of `count` query heads drawn without replacement, or of all in order where count is None.
 
     `random.Random(seed).sample` over all heads, layer by layer: the published rule, so 36 layers of 16 heads with

@@ -95,7 +95,9 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
     except (SafetensorError, ValueError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({error}); delete it to have it computed again") from error
     if _digest(arrays, header["meta"]) != header["digest"]:
-        raise StoreError(f"{path}: its bytes are not those that were written; delete it to have it computed again")
+        raise StoreError(
+            f"{path}: its bytes are not those that were written; delete it to have it computed again"
+        )
     meta: dict[str, Any] = json.loads(header["meta"])
     return arrays, meta
 
@@ -105,7 +107,9 @@ def read_meta(path: Path) -> dict[str, Any]:
     with _clear_errors(path), Path(path).open("rb") as file:
         size = int.from_bytes(file.read(8), "little")
         if size > 100_000_000:
-            raise StoreError(f"{path}: damaged (a header of {size} bytes); delete it to have it computed again")
+            raise StoreError(
+                f"{path}: damaged (a header of {size} bytes); delete it to have it computed again"
+            )
         data = size.to_bytes(8, "little") + file.read(size)
     meta: dict[str, Any] = json.loads(_header(data, path)["meta"])
     return meta
@@ -129,7 +133,9 @@ def _header(data: bytes, path: Path) -> dict[str, str]:
         header = json.loads(data[8 : 8 + size])["__metadata__"]
         return {"meta": header["meta"], "digest": header["digest"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(f"{path}: damaged (no readable header); delete it to have it computed again") from error
+        raise StoreError(
+            f"{path}: damaged (no readable header); delete it to have it computed again"
+        ) from error
 
 
 def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str) -> str:
@@ -137,7 +143,7 @@ def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str) -> str:
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
-        digest.update(memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B"))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

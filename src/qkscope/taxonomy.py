@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -56,7 +57,9 @@ def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = Non
 def polarity(r_k: ArrayLike, low: float = 0.3) -> NDArray[Any]:
     """Whether keys follow position with queries (r_k > low), against them (r_k < -low), or neither."""
     k = np.asarray(r_k, dtype=float)
-    return np.select([np.isnan(k), k > low, k < -low], [UNMEASURED, POLARITIES[0], POLARITIES[2]], POLARITIES[1])
+    return np.select(
+        [np.isnan(k), k > low, k < -low], [UNMEASURED, POLARITIES[0], POLARITIES[2]], POLARITIES[1]
+    )
 
 
 def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
@@ -68,10 +71,15 @@ def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     columns = ["from_model", "to_model", "from_class", "to_class", "heads"]
-    by_model = {model: rows.set_index(["layer", "head"])["class"] for model, rows in heads.groupby("model", sort=False)}
+    by_model = {
+        model: rows.set_index(["layer", "head"])["class"]
+        for model, rows in heads.groupby("model", sort=False)
+    }
     frames = []
-    for before, after in zip(order, order[1:], strict=False):
-        pair = pd.concat([by_model[before].rename("from_class"), by_model[after].rename("to_class")], axis=1, join="inner")
+    for before, after in pairwise(order):
+        pair = pd.concat(
+            [by_model[before].rename("from_class"), by_model[after].rename("to_class")], axis=1, join="inner"
+        )
         counts = pair.value_counts(["from_class", "to_class"]).rename("heads").reset_index()
         frames.append(counts.assign(from_model=before, to_model=after)[columns])
     if not frames:

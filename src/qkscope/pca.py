@@ -1,0 +1,217 @@
+"""Moments -> shared axes of each head's queries and keys, and how each axis follows position.
+
+For query head h and its key head, pooled about their common mean:
+
+    S = M_q + M_k + n_q n_k / (n_q + n_k) d d^T,   d = mean_q - mean_k
+
+Its eigenvectors v_0, v_1, ... by falling eigenvalue are the axes; explained_variance is an eigenvalue over the trace.
+Along an axis, Pearson's r between projection and position is r_q = v.C_q / sqrt(v.M_q.v * T_q), and r_k likewise.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import StudyError
+from qkscope.moments import Moments, Unit, merge_all, window
+
+Array = NDArray[np.float64]
+
+# Below this |r_q|, its sign is noise and the sign of r_k orients the axis instead.
+FAINT = 0.05
+# Heads per batch: keeps the matrices of a batch, and of its leave-one-out copies, in tens of megabytes.
+BATCH = 32
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What was measured of H heads on `components` axes. NaN where there is no such number.
+
+    r_q, r_k, explained_variance, r_q_se, r_k_se, r_q_null, r_k_null   (H, components)
+    n_q, n_k, bad_q, bad_k                                             (H,)
+    loo_r_q, loo_r_k, loo_ev                                           (G, H), PC0 without group g
+    """
+
+    r_q: Array
+    r_k: Array
+    explained_variance: Array
+    r_q_se: Array
+    r_k_se: Array
+    r_q_null: Array
+    r_k_null: Array
+    n_q: NDArray[np.int64]
+    n_k: NDArray[np.int64]
+    bad_q: NDArray[np.int64]
+    bad_k: NDArray[np.int64]
+    loo_r_q: Array
+    loo_r_k: Array
+    loo_ev: Array
+
+
+def measure(units: Sequence[Unit], width: int, components: int = 10) -> Axes:
+    """Axes of all heads over the first `width` tokens of the documents of all units (one per group)."""
+    first = units[0]
+    for unit in units:
+        if unit.heads.to_meta() != first.heads.to_meta() or unit.shifts != first.shifts:
+            raise StudyError(
+                "units of different heads or shifts cannot be merged; measure them in separate studies"
+            )
+    groups = [window(unit, width) for unit in units if unit.tokens]
+    return measure_groups(groups, first.heads.kv_row, components)
+
+
+def measure_groups(
+    groups: Sequence[tuple[Moments, Moments]], kv_row: NDArray[np.int64], components: int = 10
+) -> Axes:
+    """Axes of query heads from (q, k) moments per document group; query row h reads key row kv_row[h].
+
+    Standard errors are the delete-one-group jackknife's; with fewer than two groups they are NaN.
+    """
+    if not groups:
+        raise StudyError("there are no tokens to measure; give at least one document")
+    rows = np.array_split(np.arange(len(kv_row)), max(1, -(-len(kv_row) // BATCH)))
+
+    def one(batch: NDArray[np.int64]) -> Axes:
+        return _measure_batch([(q.select(batch), k.select(kv_row[batch])) for q, k in groups], components)
+
+    # LAPACK releases the interpreter but its own threads do not pay on small matrices: one matrix a core.
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1), ThreadPoolExecutor(_cores()) as pool:
+        parts = list(pool.map(one, rows))
+    joined = {
+        f.name: np.concatenate([getattr(p, f.name) for p in parts], axis=_head_axis(f.name))
+        for f in fields(Axes)
+    }
+    return Axes(**joined)
+
+
+def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
+    """Pearson's r of each axis with each column of position: v (H, d, m) -> r_q, r_k (H, m, c)."""
+    return _pearson(q, v), _pearson(k, v)
+
+
+def axes(q: Moments, k: Moments, components: int) -> tuple[Array, Array]:
+    """The leading axes v (H, d, components) of queries and keys pooled, and the variance each explains."""
+    difference = q.mean_x - k.mean_x
+    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
+    S = q.M + k.M + weight[:, None, None] * difference[:, :, None] * difference[:, None, :]
+    # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
+    S[(q.bad > 0) | (k.bad > 0)] = 0.0
+    values, vectors = np.linalg.eigh(S)
+    kept = min(components, S.shape[1])
+    trace = np.trace(S, axis1=1, axis2=2)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        explained = np.where(trace[:, None] > 0, values[:, ::-1][:, :kept] / trace[:, None], np.nan)
+    return vectors[:, :, ::-1][:, :, :kept], np.maximum(explained, 0.0)
+
+
+def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
+    """`v` flipped so that r_q >= 0, or r_k >= 0 where |r_q| < 0.05, and the signs (H, m) applied.
+
+    After it the sign of r_k means something: positive is concordant with the queries, negative discordant.
+    """
+    leading = np.where(np.abs(r_q) < FAINT, r_k, r_q)
+    leading = np.where(np.isnan(leading), np.where(np.isnan(r_q), r_k, r_q), leading)
+    sign = np.where(leading < 0, -1.0, 1.0)
+    return v * sign[:, None, :], sign
+
+
+def _measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axes:
+    q, k = merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
+    v, explained = axes(q, k, components)
+    r_q, r_k = correlate(q, k, v)
+    v, sign = orient(v, r_q[:, :, 0], r_k[:, :, 0])
+    unmeasured = (q.bad > 0) | (k.bad > 0)
+    loo_q, loo_k, loo_ev = _leave_one_out(groups, v)
+    result = {
+        "r_q": sign * r_q[:, :, 0],
+        "r_k": sign * r_k[:, :, 0],
+        "explained_variance": explained,
+        "r_q_se": jackknife(loo_q),
+        "r_k_se": jackknife(loo_k),
+        "r_q_null": _largest(r_q[:, :, 1:]),
+        "r_k_null": _largest(r_k[:, :, 1:]),
+    }
+    loo = {"loo_r_q": loo_q[:, :, 0], "loo_r_k": loo_k[:, :, 0], "loo_ev": loo_ev[:, :, 0]}
+    for array in result.values():
+        array[unmeasured] = np.nan
+    for array in loo.values():
+        array[:, unmeasured] = np.nan
+    return Axes(**result, n_q=q.n, n_k=k.n, bad_q=q.bad, bad_k=k.bad, **loo)
+
+
+def _leave_one_out(groups: list[tuple[Moments, Moments]], v: Array) -> tuple[Array, Array, Array]:
+    """r_q, r_k, explained variance (G, H, m) without each group in turn, on axes oriented like `v`."""
+    components = v.shape[2]
+    shape = (len(groups), v.shape[0], components)
+    r_q, r_k, explained = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
+    if len(groups) < 2:
+        return r_q[:0], r_k[:0], explained[:0]
+    truth = [(q.columns([0]), k.columns([0])) for q, k in groups]
+    for g, (q, k) in enumerate(_without_each(truth)):
+        u, explained[g] = axes(q, k, components)
+        sign = np.where(np.einsum("hdm,hdm->hm", u, v) < 0, -1.0, 1.0)
+        a, b = correlate(q, k, u * sign[:, None, :])
+        r_q[g], r_k[g] = a[:, :, 0], b[:, :, 0]
+    return r_q, r_k, explained
+
+
+def _without_each(groups: list[tuple[Moments, Moments]]) -> list[tuple[Moments, Moments]]:
+    """All groups but the g-th, for each g, by merging what stands before with what stands after it."""
+    count = len(groups)
+    before, after = [groups[0]], [groups[-1]]
+    for i in range(1, count - 1):
+        before.append(_both(before[-1], groups[i]))
+        after.append(_both(groups[count - 1 - i], after[-1]))
+    inner = [_both(before[g - 1], after[count - 2 - g]) for g in range(1, count - 1)]
+    return [after[-1], *inner, before[-1]]
+
+
+def _both(a: tuple[Moments, Moments], b: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
+    return a[0].merge(b[0]), a[1].merge(b[1])
+
+
+def jackknife(left_out: Array) -> Array:
+    """sqrt((G-1)/G * sum_g (a_g - mean a)^2) over the first axis; NaN with fewer than two groups."""
+    count = len(left_out)
+    if count < 2:
+        return np.full(left_out.shape[1:], np.nan)
+    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
+    return np.asarray(np.sqrt((count - 1) / count * spread))
+
+
+def _pearson(moments: Moments, v: Array) -> Array:
+    """v (H, d, m) -> r (H, m, c); NaN where the projection or the position does not vary."""
+    covariance = np.einsum("hdm,hdc->hmc", v, moments.C)
+    variance = np.einsum("hdm,hdm->hm", v, moments.M @ v)
+    scale = np.trace(moments.M, axis1=1, axis2=2)
+    # What is left of a constant projection or position after rounding is not a variance.
+    constant = variance <= 1e-13 * np.maximum(scale[:, None], (moments.mean_x**2).sum(axis=1)[:, None] * 1e-3)
+    still = moments.T / np.maximum(moments.n, 1)[:, None] <= 1e-24 * moments.mean_t**2
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = covariance / np.sqrt(variance[:, :, None] * moments.T[:, None, :])
+    r[constant] = np.nan
+    r[np.broadcast_to(still[:, None, :], r.shape)] = np.nan
+    return np.asarray(np.clip(r, -1.0, 1.0))
+
+
+def _largest(r: Array) -> Array:
+    """The largest |r| over the shifted copies; NaN if there are none."""
+    if r.shape[2] == 0:
+        return np.full(r.shape[:2], np.nan)
+    return np.asarray(np.abs(r).max(axis=2))
+
+
+def _head_axis(name: str) -> int:
+    return 1 if name.startswith("loo_") else 0
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,164 @@
+"""qk.csv and heads.csv: their columns, how they are made, written and read.
+
+A qk.csv made by somebody else's script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then
+empty. In memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkscope.errors import TableError
+from qkscope.heads import HeadIndex, depth, depth_bin
+from qkscope.pca import Axes
+from qkscope.taxonomy import Thresholds, classify, polarity
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REQUIRED = ("model", "layer", "head", "pc", "r_q", "r_k")
+QK_COLUMNS = (
+    *("model", "layer", "head", "kv_head", "pc", "r_q", "r_k", "explained_variance", "n_q", "n_k"),
+    *("r_q_se", "r_k_se", "r_q_null", "r_k_null", "rope"),
+)
+HEADS_COLUMNS = (*QK_COLUMNS, "depth", "depth_bin", "class", "polarity")
+LOO_COLUMNS = ("model", "layer", "head", "group", "r_q", "r_k", "explained_variance")
+_COUNTS = ("layer", "head", "pc")
+_NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
+
+
+def qk_table(model: str, heads: HeadIndex, axes: Axes) -> pd.DataFrame:
+    """One row per head and principal component, in order of layer, head, pc."""
+    import pandas as pd
+
+    count, components = axes.r_q.shape
+
+    def per_head(values: Any) -> Any:
+        return np.repeat(values, components)
+
+    rope = np.where(heads.rope < 0, np.nan, heads.rope)
+    columns: dict[str, Any] = {
+        "model": model,
+        "layer": per_head(heads.layer),
+        "head": per_head(heads.head),
+        "kv_head": per_head(heads.kv_head),
+        "pc": np.tile(np.arange(components), count),
+        "n_q": per_head(axes.n_q),
+        "n_k": per_head(axes.n_k),
+        "rope": per_head(rope),
+    }
+    for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
+        columns[name] = getattr(axes, name).reshape(-1)
+    return pd.DataFrame(columns)[list(QK_COLUMNS)]
+
+
+def loo_table(model: str, heads: HeadIndex, axes: Axes) -> pd.DataFrame:
+    """PC0 of each head without each group of documents in turn: what document-level errors are made of."""
+    import pandas as pd
+
+    groups, count = axes.loo_r_q.shape
+    columns = {
+        "model": model,
+        "layer": np.tile(heads.layer, groups),
+        "head": np.tile(heads.head, groups),
+        "group": np.repeat(np.arange(groups), count),
+        "r_q": axes.loo_r_q.reshape(-1),
+        "r_k": axes.loo_r_k.reshape(-1),
+        "explained_variance": axes.loo_ev.reshape(-1),
+    }
+    return pd.DataFrame(columns)[list(LOO_COLUMNS)]
+
+
+def heads_table(
+    qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None, thresholds: Thresholds | None = None
+) -> pd.DataFrame:
+    """PC0 of each head with its depth, class and polarity.
+
+    `num_layers` gives the depth of each model; where it is not known, the deepest layer of the table is the last.
+    """
+    limit = thresholds or Thresholds()
+    heads = qk[qk["pc"] == 0].reset_index(drop=True)
+    seen = heads.groupby("model")["layer"].transform("max") + 1
+    known = heads["model"].map(dict(num_layers or {}))
+    deep = depth(heads["layer"], known.fillna(seen))
+    return heads.assign(
+        depth=deep,
+        depth_bin=depth_bin(deep),
+        **{"class": classify(heads["r_q"], heads["r_k"], limit)},
+        polarity=polarity(heads["r_k"], limit.low),
+    )[list(HEADS_COLUMNS)]
+
+
+def read_qk(path: Path) -> pd.DataFrame:
+    """A qk.csv as a table with all QK_COLUMNS, checked; a TableError names the file and line."""
+    import pandas as pd
+
+    try:
+        raw = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", skip_blank_lines=False)
+    except FileNotFoundError as error:
+        raise TableError(f"{path}: no such file; a results folder or a qk.csv was expected") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({str(error).strip()})") from error
+    missing = [name for name in REQUIRED if name not in raw.columns]
+    if missing:
+        raise TableError(
+            f"{path}: no column {', '.join(missing)}; needed are {', '.join(REQUIRED)}, found {', '.join(raw.columns)}"
+        )
+    if raw.empty:
+        raise TableError(f"{path}: the table has a header but no rows; nothing was measured")
+    frame = pd.DataFrame({"model": raw["model"]})
+    for name in (*_COUNTS, *_NUMBERS):
+        frame[name] = _numbers(path, raw, name) if name in raw.columns else np.nan
+    return _checked(path, frame[list(QK_COLUMNS)])
+
+
+def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
+    """One column as numbers; empty, `nan` and `NA` are NaN, words are an error with their line."""
+    import pandas as pd
+
+    text = raw[name].str.strip()
+    text = text.mask(text.str.lower().isin(["", "nan", "na", "none", "null"]))
+    if name == "rope":
+        text = text.replace({"True": "1", "False": "0", "true": "1", "false": "0"})
+    values = pd.to_numeric(text, errors="coerce")
+    _refuse(path, raw[name], values.isna() & text.notna(), name, "a number")
+    if name in _COUNTS:
+        _refuse(
+            path, raw[name], values.isna() | (values < 0) | (values % 1 != 0), name, "a whole number from 0"
+        )
+        return values.astype(np.int64)
+    return values.astype(np.float64)
+
+
+def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table if it makes sense: models named, correlations within [-1, 1], each row once."""
+    _refuse(path, frame["model"], frame["model"].str.strip() == "", "model", "a checkpoint's name")
+    for name in ("r_q", "r_k"):
+        wrong = frame[name].abs() > 1 + 1e-6
+        _refuse(path, frame[name], wrong | np.isinf(frame[name]), name, "a correlation from -1 to 1")
+        frame[name] = frame[name].clip(-1, 1)
+    twice = frame.duplicated(["model", "layer", "head", "pc"])
+    if twice.any():
+        row = int(np.flatnonzero(twice)[0])
+        which = ", ".join(f"{k} {frame.iloc[row][k]}" for k in ("model", "layer", "head", "pc"))
+        raise TableError(
+            f"{path}, line {row + 2}: {which} stands in the table a second time ({int(twice.sum())} such rows); "
+            "each head and component may appear once per checkpoint: are two checkpoints of one name?"
+        )
+    if not (frame["pc"] == 0).any():
+        raise TableError(f"{path}: no row with pc 0; the first principal component is the one that is drawn")
+    return frame
+
+
+def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) -> None:
+    """Raise for the first row marked wrong, with its line in the file (the header is line 1)."""
+    rows = np.flatnonzero(np.asarray(wrong))
+    if len(rows):
+        more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        raise TableError(
+            f"{path}, line {rows[0] + 2}{more}: {name} is {found.iloc[rows[0]]!r}, expected {expected}"
+        )

@@ -1,0 +1,90 @@
+"""The order of a study's checkpoints: what stands on the x axis of every picture.
+
+Comes from the study file or, for a table made elsewhere, from the checkpoints' own names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import Literal
+
+from qkscope.errors import TableError
+from qkscope.revisions import split_revisions
+
+
+@dataclass(frozen=True)
+class Stop:
+    """One checkpoint, or one model of a study of several.
+
+    `model` is its name in the tables, `phase` its training phase (or family), `window` the context it was measured
+    over. `missing` says why it could not be measured; None if it was.
+    """
+
+    model: str
+    label: str
+    phase: str
+    window: int | None = None
+    step: int | None = None
+    missing: str | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """All stops in order. `kind` says whether that order is one of training."""
+
+    name: str
+    title: str
+    stops: tuple[Stop, ...]
+    kind: Literal["training", "models"] = "training"
+    portraits: tuple[str, ...] = ()
+    matched_window: int | None = None
+
+    @cached_property
+    def measured(self) -> tuple[Stop, ...]:
+        return tuple(stop for stop in self.stops if stop.missing is None)
+
+    @cached_property
+    def models(self) -> list[str]:
+        """Names of the measured checkpoints, in order."""
+        return [stop.model for stop in self.measured]
+
+    @cached_property
+    def phases(self) -> list[tuple[str, int, int]]:
+        """(phase, index of its first, index of its last measured stop), in order."""
+        runs = []
+        for label, members in groupby(enumerate(self.measured), key=lambda pair: pair[1].phase):
+            indices = [i for i, _ in members]
+            runs.append((label, indices[0], indices[-1]))
+        return runs
+
+    @cached_property
+    def window_changes(self) -> list[int]:
+        """Indices of measured stops whose window differs from the one before: a change of the measurement."""
+        windows = [stop.window for stop in self.measured]
+        pairs = enumerate(pairwise(windows), start=1)
+        return [i for i, (a, b) in pairs if a is not None and b is not None and a != b]
+
+    def stop(self, model: str) -> Stop:
+        for stop in self.stops:
+            if stop.model == model:
+                return stop
+        raise TableError(
+            f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.stops)}"
+        )
+
+
+def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -> Timeline:
+    """A timeline out of checkpoint names alone: known naming schemes in training order, others as they come.
+
+    Where no name tells of a training step, the names are taken for different models.
+    """
+    ordered, other = split_revisions(list(names))
+    stops = [Stop(r.name, r.label, r.phase_label, step=r.step) for r in ordered]
+    if not ordered:
+        stops = [Stop(each, each, "Models") for each in names]
+        return Timeline(name, title or "Position in attention heads", tuple(stops), kind="models")
+    stops += [Stop(each, each, "Other") for each in other]
+    return Timeline(name, title or "Position in attention heads over training", tuple(stops))
