@@ -1,0 +1,388 @@
+"""Every mistake in a study file at once, each with its line.
+
+The file is parsed with its lines kept, shorthands are written out, pydantic checks the shape of each part, and
+what only shows when parts are seen together (duplicates, order, windows) is checked here. Parts that pydantic
+refuses are set aside so that the rest is still checked in the same run.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from qkscope.errors import QkscopeError
+from qkscope.marks import Loc, Marked, Mistake
+from qkscope.study import (
+    Checkpoint,
+    CorpusSpec,
+    Entry,
+    Family,
+    HeadsSpec,
+    Phase,
+    Study,
+    ThresholdsSpec,
+    folder_name,
+    sources,
+)
+
+_PARTS: dict[str, type[BaseModel]] = {
+    "": Study,
+    "corpus": CorpusSpec,
+    "heads": HeadsSpec,
+    "thresholds": ThresholdsSpec,
+    "phases": Phase,
+    "families": Family,
+    "checkpoints": Entry,
+    "models": Entry,
+}
+_UNKNOWN = "unknown key"
+_WHICH_MODEL = "which model? give model or folder here, or model for the whole study"
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+}
+
+
+def read_study(path: Path) -> tuple[Study | None, list[str]]:
+    """The study at `path` (None if it cannot be understood) and every mistake in it."""
+    try:
+        marked = Marked(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        return None, [f"{path}: cannot be read ({error.strerror}); expected a study file"]
+    except UnicodeDecodeError as error:
+        return None, [f"{path}: is not UTF-8 text (byte {error.start}); expected a study file"]
+    if marked.data is None:
+        mistakes = marked.mistakes or [
+            Mistake((), "the file is empty; a study needs at least name and checkpoints")
+        ]
+        return None, _rendered(path, marked, mistakes)
+    if not isinstance(marked.data, dict):
+        what = f"expected keys and values such as `name: my-run`, found {_found(marked.data)}"
+        return None, _rendered(path, marked, [*marked.mistakes, Mistake((), what)])
+    data, mistakes = expand(marked.data, path.resolve().parent)
+    study, shape = _parsed(data)
+    refused = [m.loc for m in [*mistakes, *shape] if not m.what.startswith(_UNKNOWN)]
+    together = list(_together(study, refused)) if study else []
+    every = [*marked.mistakes, *mistakes, *shape, *together]
+    return study, _rendered(path, marked, every)
+
+
+def missing_files(path: Path, study: Study) -> list[str]:
+    """Texts and checkpoint folders that a study names by path and that are not there."""
+    marked = Marked(path.read_text(encoding="utf-8"))
+    mistakes = [
+        Mistake(("corpus", "source"), f"no file or folder at {source}")
+        for source in study.corpus.source
+        if Path(source).is_absolute() and not Path(source).exists()
+    ]
+    for checkpoint in sources(study):
+        place = checkpoint.source.model
+        if Path(place).is_absolute() and not Path(place).exists():
+            mistakes.append(Mistake(checkpoint.loc, f"no folder at {place}"))
+    return _rendered(path, marked, mistakes)
+
+
+def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:
+    """Write shorthands out and make paths absolute; what has the wrong shape is left for pydantic to refuse."""
+    mistakes: list[Mistake] = []
+    data = copy.deepcopy(data)
+    for key in ("model", "tokenizer"):
+        if isinstance(data.get(key), str):
+            data[key] = _place(data[key], base)
+    if isinstance(data.get("checkpoints"), str):
+        data["checkpoints"], mistakes = _discovered(data["checkpoints"], base)
+    for entries in _entry_lists(data):
+        entries[:] = [_entry(item, base, has_model=bool(data.get("model"))) for item in entries]
+    if isinstance(data.get("corpus"), str | list):
+        data["corpus"] = {"source": data["corpus"]}
+    corpus = data.get("corpus")
+    if isinstance(corpus, dict) and "source" in corpus:
+        listed = [corpus["source"]] if isinstance(corpus["source"], str) else corpus["source"]
+        corpus["source"] = [_text_place(s, base) for s in listed] if isinstance(listed, list) else listed
+    if not data.get("windows") and isinstance(data.get("phases"), list):
+        named = {p["window"] for p in data["phases"] if isinstance(p, dict) and type(p.get("window")) is int}
+        data["windows"] = sorted(named)
+    return data, mistakes
+
+
+def _discovered(folder: str, base: Path) -> tuple[list[dict[str, str]], list[Mistake]]:
+    """The checkpoint folders below `folder`, in training order."""
+    from qkscope.checkpoints import discover
+
+    place = (base / Path(folder).expanduser()).resolve()
+    try:
+        return [{"folder": str(found)} for found in discover(place)], []
+    except QkscopeError as error:
+        return [{"folder": str(place)}], [Mistake(("checkpoints",), str(error))]
+
+
+def _entry_lists(data: dict[Any, Any]) -> Iterator[list[Any]]:
+    if isinstance(data.get("checkpoints"), list):
+        yield data["checkpoints"]
+    for part, key in (("phases", "checkpoints"), ("families", "models")):
+        listed = data.get(part)
+        for item in listed if isinstance(listed, list) else []:
+            if isinstance(item, dict) and isinstance(item.get(key), list):
+                yield item[key]
+
+
+def _entry(item: object, base: Path, has_model: bool) -> object:
+    """A bare name is a revision where the study names a model, otherwise a folder or `model[@revision]`."""
+    if isinstance(item, str):
+        if has_model:
+            return {"revision": item}
+        place = _place(item, base)
+        if not Path(place).is_absolute() and "@" in place:
+            model, _, revision = place.partition("@")
+            return {"model": model, "revision": revision}
+        return {"model": place}
+    if isinstance(item, dict):
+        item = dict(item)
+        if isinstance(item.get("folder"), str):
+            item["folder"] = str((base / Path(item["folder"]).expanduser()).resolve())
+        for key in ("model", "tokenizer"):
+            if isinstance(item.get(key), str):
+                item[key] = _place(item[key], base)
+    return item
+
+
+def _place(text: str, base: Path) -> str:
+    """A model as a path if it is one (it exists, or it is written like one), otherwise as a hub's name."""
+    path = base / Path(text).expanduser()
+    local = text.startswith((".", "/", "~")) or path.exists()
+    return str(path.resolve()) if local and text else text
+
+
+def _text_place(source: object, base: Path) -> object:
+    if not isinstance(source, str) or source == "stdlib" or source.startswith("hub:"):
+        return source
+    return str((base / Path(source).expanduser()).resolve())
+
+
+def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:
+    """The study, with what pydantic refuses set aside and reported."""
+    mistakes: list[Mistake] = []
+    for _ in range(4):  # setting a part aside may uncover another, never more than the nesting's depth
+        try:
+            return Study.model_validate(data), mistakes
+        except ValidationError as error:
+            for detail in error.errors():
+                loc = tuple(part for part in detail["loc"] if part not in ("str", "dict[str,any]"))
+                what = _explained(detail, loc)
+                if not any(m.loc == loc for m in mistakes):
+                    mistakes.append(Mistake(loc, what))
+                _set_aside(data, loc, detail["type"])
+    return None, mistakes
+
+
+def _set_aside(data: Any, loc: Loc, kind: str) -> None:
+    """Remove what stands at `loc`, so that the rest can be read; a refused entry of a list becomes a neutral one."""
+    parents = [data]
+    for part in loc[:-1]:
+        try:
+            parents.append(parents[-1][part])
+        except (KeyError, IndexError, TypeError):
+            return
+    last = loc[-1] if loc else None
+    if kind == "missing":
+        fill: Any = {"checkpoints": [{"revision": "-"}], "models": [{"model": "-"}]}.get(str(last), "unnamed")
+        parents[-1][last] = fill
+    elif isinstance(parents[-1], dict):
+        parents[-1].pop(last, None)
+    elif isinstance(parents[-1], list) and isinstance(last, int):
+        if loc[-2] in ("checkpoints", "models"):
+            parents[-1][last] = {"revision": f"-{last}"}
+        else:
+            parents[-2].pop(loc[-2], None)
+
+
+def _explained(detail: Any, loc: Loc) -> str:
+    """A pydantic error in words: what was found, what was expected, what was perhaps meant."""
+    kind, value = detail["type"], detail.get("input")
+    if kind == "extra_forbidden":
+        known = list(_part(loc[:-1]).model_fields)
+        return _UNKNOWN + _did_you_mean(loc[-1], known, otherwise=known)
+    if kind == "missing":
+        return "missing"
+    if kind == "too_short":
+        return "expected at least one, found none"
+    if loc == ("heads",):
+        return f"expected `all` or {{sample: 300, seed: 0}}, found {_found(value)}"
+    if kind == "literal_error":
+        options = str(detail["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return f"expected one of {', '.join(options)}, found {_found(value)}" + _did_you_mean(value, options)
+    if kind in _EXPECTED:
+        hint = "; put it in quotes" if kind == "string_type" and isinstance(value, int | float) else ""
+        return f"expected {_EXPECTED[kind]}, found {_found(value)}{hint}"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return message[0].lower() + message[1:] + f", found {_found(value)}"
+
+
+def _part(loc: Loc) -> type[BaseModel]:
+    names = [part for part in loc if isinstance(part, str)]
+    return _PARTS.get(names[-1] if names else "", Study)
+
+
+def _found(value: object) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "keys and values"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _did_you_mean(word: object, known: Iterable[str], otherwise: Iterable[str] = ()) -> str:
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {close[0]}?)"
+    rest = ", ".join(otherwise)
+    return f" (known here: {rest})" if rest else ""
+
+
+def _rendered(path: Path, marked: Marked, mistakes: list[Mistake]) -> list[str]:
+    """`file:line: field: what`, by line."""
+    rows = []
+    for mistake in mistakes:
+        line = mistake.line or marked.line(mistake.loc)
+        field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in mistake.loc).lstrip(".")
+        rows.append((line, f"{path}:{line}: " + (f"{field}: " if field else "") + mistake.what))
+    return list(dict.fromkeys(text for _, text in sorted(rows, key=lambda row: row[0])))
+
+
+def _together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
+    """What is wrong between parts, left unsaid where a part it speaks of was already refused."""
+    found = sources(study)
+    checks = [
+        *_what(study, found),
+        *_limits(study),
+        *_duplicates(found),
+        *_steps(study, found),
+        *_portraits(study, found),
+    ]
+    if ("model",) in refused:  # then every bare name was read as something else than a revision
+        checks = [mistake for mistake in checks if mistake.what != _WHICH_MODEL]
+    if not any(loc[:1] == ("windows",) for loc in refused):
+        checks += [*_windows(study, found), *_shrinking(study)]
+    for mistake in checks:
+        overlaps = (loc[: len(mistake.loc)] == mistake.loc[: len(loc)] for loc in refused)
+        if not mistake.loc or not any(overlaps):
+            yield mistake
+
+
+def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
+    """Names that cannot be folders, and what is to be measured: said once, and completely."""
+    if not study.name.strip() or folder_name(study.name) != study.name:
+        yield Mistake(("name",), f"{study.name!r} is also a folder's name: use letters, digits, - _ and .")
+    ways = [way for way in ("phases", "families", "checkpoints") if getattr(study, way)]
+    if not ways:
+        yield Mistake((), "nothing to measure: give one of phases, families, checkpoints")
+    if len(ways) > 1:
+        yield Mistake((ways[1],), f"a study has one of {' and '.join(ways)}, found both: which is meant?")
+    for checkpoint in found:
+        if not checkpoint.source.model:
+            yield Mistake(
+                checkpoint.loc, "which model? give model or folder here, or model for the whole study"
+            )
+        elif not checkpoint.name.strip() or len(checkpoint.folder.encode()) > 200:
+            yield Mistake(
+                checkpoint.loc, f"the name {_found(checkpoint.name)} cannot be a folder's: give a short name"
+            )
+    for loc, entry in _entries(study):
+        if entry.folder and (entry.model or entry.revision):
+            yield Mistake(loc, "a folder has neither model nor revision: give one or the other")
+
+
+def _entries(study: Study) -> Iterator[tuple[Loc, Entry]]:
+    for i, phase in enumerate(study.phases or []):
+        yield from ((("phases", i, "checkpoints", j), entry) for j, entry in enumerate(phase.checkpoints))
+    for i, family in enumerate(study.families or []):
+        yield from ((("families", i, "models", j), entry) for j, entry in enumerate(family.models))
+    yield from ((("checkpoints", j), entry) for j, entry in enumerate(study.checkpoints or []))
+
+
+def _limits(study: Study) -> Iterator[Mistake]:
+    limits = study.thresholds
+    if limits.low > limits.high:
+        yield Mistake(("thresholds", "low"), f"low ({limits.low}) is above high ({limits.high})")
+
+
+def _duplicates(found: list[Checkpoint]) -> Iterator[Mistake]:
+    """Two checkpoints that share a name would share a row; two that share a folder would share files."""
+    names: dict[str, Checkpoint] = {}
+    for checkpoint in found:
+        # File systems that ignore case would give both the same folder.
+        first = names.setdefault(checkpoint.folder.casefold(), checkpoint)
+        if first is checkpoint:
+            continue
+        if first.name == checkpoint.name:
+            what = f"the checkpoint {checkpoint.name} is listed twice; remove one or give it another name"
+        else:
+            what = f"{checkpoint.name} and {first.name} would share one folder: give one of them another name"
+        yield Mistake(checkpoint.loc, what)
+
+
+def _steps(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
+    """Within a phase training only goes on: steps ascend. Between phases they may restart."""
+    if study.kind != "training":
+        return
+    for before, after in pairwise(found):
+        same_phase = (
+            before.loc[:-1] == after.loc[:-1] and before.phase == after.phase and before.name != after.name
+        )
+        if same_phase and before.step is not None and after.step is not None and after.step <= before.step:
+            what = f"step {after.step} comes after step {before.step}: checkpoints go in training order"
+            yield Mistake(after.loc, what)
+
+
+def _portraits(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
+    names = [checkpoint.name for checkpoint in found]
+    for i, name in enumerate(study.portraits):
+        if name not in names:
+            yield Mistake(("portraits", i), f"no checkpoint is named {name!r}" + _did_you_mean(name, names))
+
+
+def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
+    """Windows ascend, and every checkpoint's own window is one of them: rings are cut at their edges."""
+    if not study.windows:
+        yield Mistake(("windows",), "missing: give the context windows to measure, such as [1024]")
+        return
+    for i, (smaller, larger) in enumerate(pairwise(study.windows)):
+        if larger <= smaller:
+            yield Mistake(("windows", i + 1), f"{larger} comes after {smaller}: windows ascend")
+    said: set[Loc] = set()
+    for checkpoint in found:
+        loc = checkpoint.loc[:2] if len(checkpoint.loc) > 2 else checkpoint.loc
+        if checkpoint.window not in study.windows and loc not in said:
+            said.add(loc)
+            yield Mistake(
+                (*loc, "window"), f"{checkpoint.window} is not one of windows {study.windows}: add it there"
+            )
+
+
+def _shrinking(study: Study) -> Iterator[Mistake]:
+    """Phases come in training order, in which the context window never shrinks."""
+    labels: set[str] = set()
+    largest = 0
+    for i, phase in enumerate(study.phases or []):
+        if phase.label and phase.label in labels:
+            yield Mistake(("phases", i, "label"), f"two phases are labelled {phase.label!r}")
+        labels.add(phase.label)
+        window = phase.window or largest
+        if window < largest:
+            what = f"phases out of order: the window shrinks from {largest} to {window}"
+            yield Mistake(("phases", i, "window"), what)
+        largest = max(largest, window)
