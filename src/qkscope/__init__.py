@@ -1,0 +1,98 @@
+"""qkscope: how a language model's attention heads come to encode position while it trains.
+
+    import qkscope
+
+    result = qkscope.scan(model, tokenizer=tokenizer, texts=texts)   # a model in memory, its heads as a DataFrame
+    results = qkscope.run("study.yaml")                              # a whole training run
+    results = qkscope.load_results("results/nano")                   # what an earlier run measured
+    qk = qkscope.analyze("vectors/")                                 # vectors on disk
+
+Everything is imported when it is first used: importing qkscope costs nothing, and only what reads models needs torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from qkscope.errors import QkscopeError
+    from qkscope.figures import draw_all
+    from qkscope.findings import Finding, findings
+    from qkscope.heads import HeadIndex
+    from qkscope.moments import Accumulator, Moments, Unit
+    from qkscope.pca import Axes, measure
+    from qkscope.report import write_report
+    from qkscope.results import Results, load_results
+    from qkscope.run import run
+    from qkscope.scan import scan
+    from qkscope.study import Study, load_study
+    from qkscope.table import heads_table, read_qk
+    from qkscope.taxonomy import Thresholds, classify, polarity, transitions
+    from qkscope.vectors import analyze
+
+_HOME = {
+    "Accumulator": "moments",
+    "Axes": "pca",
+    "Finding": "findings",
+    "HeadIndex": "heads",
+    "Moments": "moments",
+    "QkscopeError": "errors",
+    "Results": "results",
+    "Study": "study",
+    "Thresholds": "taxonomy",
+    "Unit": "moments",
+    "analyze": "vectors",
+    "classify": "taxonomy",
+    "draw_all": "figures",
+    "findings": "findings",
+    "heads_table": "table",
+    "load_results": "results",
+    "load_study": "study",
+    "measure": "pca",
+    "polarity": "taxonomy",
+    "read_qk": "table",
+    "run": "run",
+    "scan": "scan",
+    "transitions": "taxonomy",
+    "write_report": "report",
+}
+__version__ = "0.1.0"
+__all__ = [
+    "Accumulator",
+    "Axes",
+    "Finding",
+    "HeadIndex",
+    "Moments",
+    "QkscopeError",
+    "Results",
+    "Study",
+    "Thresholds",
+    "Unit",
+    "analyze",
+    "classify",
+    "draw_all",
+    "findings",
+    "heads_table",
+    "load_results",
+    "load_study",
+    "measure",
+    "polarity",
+    "read_qk",
+    "run",
+    "scan",
+    "transitions",
+    "write_report",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'qkscope' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"qkscope.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]
