@@ -3,7 +3,7 @@
     import qkscope
 
     result = qkscope.scan(model, tokenizer=tokenizer, texts=texts)   # a model in memory, its heads as a DataFrame
-    results = qkscope.run("study.yaml")                              # a whole training run
+    results = qkscope.run_study("study.yaml")                        # a whole training run
     results = qkscope.load_results("results/nano")                   # what an earlier run measured
     qk = qkscope.analyze("vectors/")                                 # vectors on disk
 
@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkscope.errors import QkscopeError
     from qkscope.figures import draw_all
-    from qkscope.findings import Finding, findings
+    from qkscope.findings import Finding
+    from qkscope.findings import findings as answer_questions
     from qkscope.heads import HeadIndex
     from qkscope.moments import Accumulator, Moments, Unit
     from qkscope.pca import Axes, measure
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
-    from qkscope.run import run
+    from qkscope.run import run as run_study
     from qkscope.scan import scan
     from qkscope.study import Study, load_study
     from qkscope.table import heads_table, read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.vectors import analyze
 
+# Where each public name lives: "module", or "module:name" where a module has the public name itself.
 _HOME = {
     "Accumulator": "moments",
     "Axes": "pca",
@@ -43,16 +45,16 @@ _HOME = {
     "Thresholds": "taxonomy",
     "Unit": "moments",
     "analyze": "vectors",
+    "answer_questions": "findings:findings",
     "classify": "taxonomy",
     "draw_all": "figures",
-    "findings": "findings",
     "heads_table": "table",
     "load_results": "results",
     "load_study": "study",
     "measure": "pca",
     "polarity": "taxonomy",
     "read_qk": "table",
-    "run": "run",
+    "run_study": "run:run",
     "scan": "scan",
     "transitions": "taxonomy",
     "write_report": "report",
@@ -70,16 +72,16 @@ __all__ = [
     "Thresholds",
     "Unit",
     "analyze",
+    "answer_questions",
     "classify",
     "draw_all",
-    "findings",
     "heads_table",
     "load_results",
     "load_study",
     "measure",
     "polarity",
     "read_qk",
-    "run",
+    "run_study",
     "scan",
     "transitions",
     "write_report",
@@ -89,7 +91,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'qkscope' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"qkscope.{_HOME[name]}"), name)
+    module, _, attribute = _HOME[name].partition(":")
+    value = getattr(import_module(f"qkscope.{module}"), attribute or name)
     globals()[name] = value
     return value
 

@@ -1,0 +1,219 @@
+"""The command line: parses, calls one library function, prints. Nothing is computed here."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from qkscope import __version__
+from qkscope.errors import QkscopeError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+PLACE = click.Path(path_type=Path)
+Command = Callable[..., None]
+
+
+def clear_errors(command: Command) -> Command:
+    """Print a user's mistake as a sentence and exit with status 1; Ctrl-C exits with 130 and no traceback."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except QkscopeError as error:
+            click.echo(f"qkscope: {error}", err=True)
+            sys.exit(1)
+        except KeyboardInterrupt as stop:
+            words = str(stop) or "interrupted; finished work is kept: run the same command again to go on"
+            click.echo(f"qkscope: {words}", err=True)
+            sys.exit(130)
+
+    return wrapped
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="qkscope")
+def main() -> None:
+    """How a language model's attention heads come to encode position while it trains."""
+
+
+@main.command()
+@click.option(
+    "--out", type=FOLDER, default=Path("results/nano"), show_default=True, help="Where everything goes."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the training."
+)
+@clear_errors
+def demo(out: Path, seed: int) -> None:
+    """Train a nano SmolLM3 here, save its checkpoints, and run the whole pipeline on them."""
+    from qkscope.nano import demo as train_and_measure
+
+    _print(train_and_measure(out, seed=seed))
+
+
+@main.command()
+@click.argument("study", type=PLACE)
+@click.option("--out", type=FOLDER, help="Results folder.  [default: results/<study name>]")
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
+@clear_errors
+def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
+    """Measure a study: every checkpoint, every head; then tables, figures and report. Resumes where it stopped."""
+    from qkscope.run import run as run_study
+
+    _print(run_study(study, out=out, engine=engine, shard=shard))
+
+
+@main.command()
+@click.argument("study", type=PLACE)
+@clear_errors
+def validate(study: Path) -> None:
+    """Check a study file: prints every mistake at once, with its line."""
+    from qkscope.study import validate as mistakes_in
+
+    mistakes = mistakes_in(study)
+    for mistake in mistakes:
+        click.echo(mistake, err=True)
+    if mistakes:
+        sys.exit(1)
+    click.echo(f"{study}: no mistakes found")
+
+
+@main.command(name="ls")
+@click.argument("model")
+@clear_errors
+def list_checkpoints(model: str) -> None:
+    """List a model's checkpoints in training order, and print the study's YAML to paste."""
+    from qkscope.checkpoints import checkpoints_yaml
+
+    click.echo(checkpoints_yaml(model))
+
+
+@main.command()
+@click.argument("model")
+@click.option("--revision", help="Branch, tag or commit of a hub model.")
+@click.option("--tokenizer", help="Where the tokenizer is, if not beside the model.")
+@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
+@click.option(
+    "--max-length", type=click.IntRange(min=2), default=2048, show_default=True, help="Tokens a document."
+)
+@click.option(
+    "--documents", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many."
+)
+@click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")
+@click.option("--heads", default="all", show_default=True, metavar="all|N", help="Which query heads.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--save-vectors",
+    is_flag=False,
+    flag_value=0.05,
+    type=click.FloatRange(0, 1, min_open=True),
+    metavar="[RATE]",
+    help="Also write this share of the vectors as parquet.  [0.05 if bare]",
+)
+@click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
+@click.option(
+    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
+)
+@click.option(
+    "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
+)
+@click.option("--out", type=FOLDER, help="Write qk.csv and heads.csv here.  [default: results/<model name>]")
+@clear_errors
+def scan(model: str, heads: str, **options: Any) -> None:
+    """Measure one model, quickly: prints what its heads do and writes qk.csv and heads.csv."""
+    from qkscope.scan import scan as scan_model
+
+    if heads != "all" and not (heads.isdigit() and int(heads) > 0):
+        raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
+    out = options.pop("out") or Path("results") / Path(model).name
+    _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
+
+
+@main.command()
+@click.argument("vectors", type=PLACE)
+@click.option("--out", type=FOLDER, required=True, help="Where qk.csv, heads.csv and transitions.csv go.")
+@click.option(
+    "--gqa-ratio",
+    type=click.IntRange(min=1),
+    help="Query heads per key head, where the folders leave it open.",
+)
+@click.option(
+    "--groups", type=click.IntRange(min=1), default=8, show_default=True, help="Groups of the jackknife."
+)
+@click.option(
+    "--shifts", type=click.IntRange(min=0), default=19, show_default=True, help="Copies of the shift null."
+)
+@click.option("--components", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@clear_errors
+def analyze(vectors: Path, out: Path, **options: Any) -> None:
+    """From query and key vectors on disk (the public parquet layout) to qk.csv."""
+    from qkscope.vectors import analyze as analyze_vectors
+
+    _print(analyze_vectors(vectors, out=out, **options).summary())
+
+
+@main.command()
+@click.argument("results", type=PLACE)
+@click.option("--out", type=FOLDER, help="Where the figures go.  [default: RESULTS/figures]")
+@clear_errors
+def figures(results: Path, out: Path | None) -> None:
+    """Draw all figures of a results folder or a qk.csv, each with its data and a README."""
+    from qkscope.figures import draw_all
+
+    _print(draw_all(results, out=out))
+
+
+@main.command()
+@click.argument("results", type=PLACE)
+@click.option("--out", type=PLACE, help="The file to write.  [default: RESULTS/report.html]")
+@clear_errors
+def report(results: Path, out: Path | None) -> None:
+    """Write the interactive report of a results folder or a qk.csv: one self-contained file."""
+    from qkscope.report import write_report
+
+    click.echo(write_report(results, out=out))
+
+
+@main.command()
+@click.argument("results", type=PLACE)
+@click.option("--with", "other", required=True, metavar="published|FOLDER", help="What to compare with.")
+@clear_errors
+def compare(results: Path, other: str) -> None:
+    """Two results side by side: what agrees within uncertainty and what does not."""
+    from qkscope.compare import compare as compare_results
+
+    _print(compare_results(results, other))
+
+
+@main.command()
+@click.argument("results", type=PLACE)
+@clear_errors
+def status(results: Path) -> None:
+    """Units of work done, running and failed, from the files alone."""
+    from qkscope.run import status as status_of
+
+    _print(status_of(results))
+
+
+def _print(thing: object) -> None:
+    """Tables and texts to standard output; names are never taken for markup."""
+    _console().print(thing, markup=False, highlight=False)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Without a terminal there is no width to fit: tables keep their columns.
+    return Console() if sys.stdout.isatty() else Console(width=160)
