@@ -1,0 +1,153 @@
+"""What becomes of captured queries and keys: moments of every token, and on request a sample of the vectors.
+
+A consumer is told which documents a forward pass holds, then called once per layer. Padding is left out here: it
+never reaches an accumulator or a file. Works on any array type with slices, so it needs no torch of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.architecture import Architecture
+from qkscope.heads import HeadIndex
+from qkscope.moments import Accumulator, Moments, Unit, ring_columns
+
+if TYPE_CHECKING:
+    from qkscope.corpus import Document
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents of one forward pass, cut to `lengths` tokens and padded on the right to the longest."""
+
+    documents: tuple[Document, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens: padding does not count."""
+        return sum(self.lengths)
+
+    def ids(self) -> NDArray[np.int64]:
+        """(documents, longest) token ids. Causal attention never looks right, so any valid id may pad."""
+        rows = [document.tokens[:n] for document, n in zip(self.documents, self.lengths, strict=True)]
+        longest = max(self.lengths)
+        return np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]).astype(np.int64)
+
+
+class BatchConsumer(Protocol):
+    """A consumer that is told which documents the next pass holds."""
+
+    def begin(self, batch: Batch) -> None: ...
+    def __call__(self, layer: int, q: Any, k: Any) -> None: ...
+
+
+def batches(documents: Sequence[Document], longest: int, batch_tokens: int) -> list[Batch]:
+    """Documents of similar length together, at most `batch_tokens` with padding (one document may exceed it).
+
+    The order depends on lengths and indices alone: longest first, so that too little memory shows at once.
+    """
+    lengths = {document.index: min(len(document.tokens), longest) for document in documents}
+    queue = sorted((d for d in documents if lengths[d.index]), key=lambda d: (-lengths[d.index], d.index))
+    result: list[list[Document]] = []
+    for document in queue:
+        if result and (len(result[-1]) + 1) * lengths[result[-1][0].index] <= batch_tokens:
+            result[-1].append(document)
+        else:
+            result.append([document])
+    return [Batch(tuple(group), tuple(lengths[d.index] for d in group)) for group in result]
+
+
+class MomentSums:
+    """Adds each pass's queries and keys to one accumulator per (kind, layer, ring)."""
+
+    def __init__(
+        self, heads: HeadIndex, windows: tuple[int, ...], shifts: int, seed: int, architecture: Architecture
+    ) -> None:
+        self._windows, self._shifts, self._seed = windows, shifts, seed
+        self._dim = architecture.head_dim
+        self._rows = {"q": _rows_by_layer(heads.layer), "k": _rows_by_layer(heads.keys[:, 0])}
+        numbers = {"q": heads.head, "k": heads.keys[:, 1]}
+        counts = {"q": architecture.n_q_heads, "k": architecture.n_kv_heads}
+        # None stands for all heads in order, which needs no copy.
+        self._chosen: dict[tuple[str, int], list[int] | None] = {}
+        for kind, layers in self._rows.items():
+            for layer, rows in layers.items():
+                chosen = numbers[kind][rows].tolist()
+                self._chosen[kind, layer] = None if chosen == list(range(counts[kind])) else chosen
+        self._sums: dict[tuple[str, int, int], Accumulator] = {}
+        self._rings: list[list[tuple[int, int, int]]] = []
+        self._columns: list[NDArray[np.float64]] = []
+
+    def begin(self, batch: Batch) -> None:
+        """Lay out the pass: per ring, which (row, start, stop) hold its tokens, and their columns of position."""
+        spans: list[list[tuple[int, int, int]]] = [[] for _ in self._windows]
+        columns: list[list[NDArray[np.float64]]] = [[] for _ in self._windows]
+        for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
+            rings = ring_columns(length, self._windows, document.index, self._shifts, self._seed)
+            for ring, (start, stop, block) in enumerate(rings):
+                spans[ring].append((row, start, stop))
+                columns[ring].append(block)
+        self._rings = [ring for ring in spans if ring]
+        self._columns = [np.concatenate(blocks) for blocks in columns if blocks]
+
+    def __call__(self, layer: int, q: Any, k: Any) -> None:
+        for kind, x in (("q", q), ("k", k)):
+            if layer not in self._rows[kind]:
+                continue
+            chosen = self._chosen[kind, layer]
+            x = x if chosen is None else x[:, chosen]
+            for ring, spans in enumerate(self._rings):
+                sums = self._sums.setdefault((kind, layer, ring), Accumulator())
+                sums.update(_tokens(x, spans), self._columns[ring])
+
+    def moments(self) -> tuple[tuple[Moments, ...], tuple[Moments, ...]]:
+        """(q, k): per ring, the moments of all heads in the rows' order."""
+        rings = range(len(self._windows))
+        return tuple(self._ring("q", i) for i in rings), tuple(self._ring("k", i) for i in rings)
+
+    def _ring(self, kind: str, ring: int) -> Moments:
+        columns = 1 + self._shifts * (len(self._windows) - ring)
+        parts, order = [], []
+        for layer, rows in self._rows[kind].items():
+            sums = self._sums.pop((kind, layer, ring), None)
+            parts.append(sums.moments() if sums else Moments.empty(len(rows), self._dim, columns))
+            order.append(rows)
+        return Moments.concat(parts).select(np.argsort(np.concatenate(order)))
+
+
+def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
+    return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+
+
+def _tokens(x: Any, spans: list[tuple[int, int, int]]) -> Any:
+    """x (batch, heads, tokens, dim) -> (heads, all tokens of the spans, dim); a single span is a view."""
+    if len(spans) == 1:
+        row, start, stop = spans[0]
+        return x[row, :, start:stop]
+    joined = x.new_empty((x.shape[1], sum(stop - start for _, start, stop in spans), x.shape[3]))
+    at = 0
+    for row, start, stop in spans:
+        joined[:, at : at + stop - start] = x[row, :, start:stop]
+        at += stop - start
+    return joined
+
+
+def non_finite_warning(units: Sequence[Unit]) -> str | None:
+    """What to tell a person whose model produced NaN or infinity: how many heads, in which layers."""
+    heads = units[0].heads
+    bad_q = np.sum([moments.bad for unit in units for moments in unit.q], axis=0)
+    bad_k = np.sum([moments.bad for unit in units for moments in unit.k], axis=0)
+    broken = (bad_q > 0) | (bad_k[heads.kv_row] > 0)
+    if not broken.any():
+        return None
+    layers = sorted({int(layer) for layer in heads.layer[broken]})
+    return (
+        f"{int(broken.sum())} of {len(heads)} heads met NaN or infinity ({int(bad_q.sum()):,} query and "
+        f"{int(bad_k.sum()):,} key vectors) and are unmeasured; layers {', '.join(map(str, layers))}"
+    )

@@ -1,0 +1,67 @@
+"""How much memory a measurement needs and how much there is, so that it fails before the start and not after hours."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qkscope.architecture import Architecture
+from qkscope.errors import CaptureError
+
+FLOAT64 = 8
+
+
+def moments_bytes(vectors: int, dim: int, windows: int, shifts: int) -> int:
+    """Bytes of the moments of `vectors` query and key heads, all rings: M (d, d), C (d, columns), mean (d)."""
+    columns = sum(1 + shifts * (windows - ring) for ring in range(windows))
+    return vectors * (windows * dim * (dim + 1) + dim * columns) * FLOAT64
+
+
+def scores_bytes(architecture: Architecture, batch: int, length: int, itemsize: int) -> int:
+    """Bytes of one layer's attention scores, which eager attention holds twice (scores and their softmax)."""
+    return 2 * batch * architecture.n_q_heads * length * length * itemsize
+
+
+def check_memory(needed: int, available: int | None, what: str) -> None:
+    """Raise `CaptureError` if `needed` bytes for `what` exceed what is available (None: not known)."""
+    if available is not None and needed > available:
+        raise CaptureError(
+            f"{what} needs about {_gigabytes(needed)}, but only {_gigabytes(available)} are free: measure fewer "
+            "heads (--heads N), fewer groups, shorter windows or smaller batches, or use a larger machine"
+        )
+
+
+def available_bytes() -> int | None:
+    """Free main memory: what the system says, or less where a container sets a limit. None if nothing says."""
+    known = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
+    return min(known, default=None)
+
+
+def _system_bytes() -> int | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def _container_bytes(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Room under a version-2 control group's limit. Cached file pages count as used there but can be dropped."""
+    try:
+        limit = (root / "memory.max").read_text().strip()
+        used = int((root / "memory.current").read_text())
+        stat = dict(line.split() for line in (root / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 2**30:,.1f} GiB"
