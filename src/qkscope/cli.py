@@ -161,7 +161,11 @@ def analyze(vectors: Path, out: Path, **options: Any) -> None:
     """From query and key vectors on disk (the public parquet layout) to qk.csv."""
     from qkscope.vectors import analyze as analyze_vectors
 
-    _print(analyze_vectors(vectors, out=out, **options).summary())
+    result = analyze_vectors(vectors, out=out, **options)
+    _print(result.summary())
+    _print(f"written: {out / 'qk.csv'}, heads.csv, transitions.csv")
+    if result.problems:
+        raise QkscopeError("\n".join(["some heads could not be measured:", *result.problems]))
 
 
 @main.command()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -53,6 +54,25 @@ class Axes:
     loo_r_k: Array
     loo_ev: Array
 
+    def select(self, rows: NDArray[np.int64]) -> Axes:
+        """The heads at `rows`, in that order."""
+        return Axes(
+            **{f.name: getattr(self, f.name).take(rows, axis=_head_axis(f.name)) for f in fields(self)}
+        )
+
+
+def join_axes(parts: Sequence[Axes]) -> Axes:
+    """The heads of all parts, one after the other. Parts with fewer groups are padded with NaN."""
+    groups = max(len(part.loo_r_q) for part in parts)
+
+    def padded(part: Axes, name: str) -> Array:
+        array: Array = getattr(part, name)
+        short = groups - len(array) if name.startswith("loo_") else 0
+        return np.pad(array, [(0, short), (0, 0)], constant_values=np.nan) if short else array
+
+    names = [f.name for f in fields(Axes)]
+    return Axes(**{n: np.concatenate([padded(p, n) for p in parts], axis=_head_axis(n)) for n in names})
+
 
 def measure(units: Sequence[Unit], width: int, components: int = 10) -> Axes:
     """Axes of all heads over the first `width` tokens of the documents of all units (one per group)."""
@@ -78,18 +98,10 @@ def measure_groups(
     rows = np.array_split(np.arange(len(kv_row)), max(1, -(-len(kv_row) // BATCH)))
 
     def one(batch: NDArray[np.int64]) -> Axes:
-        return _measure_batch([(q.select(batch), k.select(kv_row[batch])) for q, k in groups], components)
+        return measure_batch([(q.select(batch), k.select(kv_row[batch])) for q, k in groups], components)
 
-    # LAPACK releases the interpreter but its own threads do not pay on small matrices: one matrix a core.
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1), ThreadPoolExecutor(_cores()) as pool:
-        parts = list(pool.map(one, rows))
-    joined = {
-        f.name: np.concatenate([getattr(p, f.name) for p in parts], axis=_head_axis(f.name))
-        for f in fields(Axes)
-    }
-    return Axes(**joined)
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        return join_axes(list(pool.map(one, rows)))
 
 
 def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
@@ -123,7 +135,8 @@ def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
     return v * sign[:, None, :], sign
 
 
-def _measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axes:
+def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axes:
+    """Axes of a few heads from (q, k) moments per document group, row by row, on the thread that calls."""
     q, k = merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
     v, explained = axes(q, k, components)
     r_q, r_k = correlate(q, k, v)
@@ -213,5 +226,14 @@ def _head_axis(name: str) -> int:
     return 1 if name.startswith("loo_") else 0
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Processors this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def one_thread_each() -> AbstractContextManager[object]:
+    """Keep LAPACK from starting threads of its own: on small matrices, one matrix a core is faster."""
+    from threadpoolctl import threadpool_limits
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits

@@ -1,0 +1,134 @@
+"""Which heads lie in a folder of vectors, and which key head each query head reads.
+
+    <root>/<model>/l<LL>h<HH>{q,k}/data.parquet
+
+A q folder's HH is a query head, a k folder's HH the key head before repetition. Looks at names only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkscope.errors import VectorsError
+
+# Numbers of any length: l100h128q is head 128 of layer 100.
+_FOLDER = re.compile(r"^l(\d+)h(\d+)([qk])$")
+Head = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """One model's vectors: the file of each query head and of each key head, by (layer, head)."""
+
+    path: Path
+    queries: dict[Head, Path]
+    keys: dict[Head, Path]
+
+    @property
+    def name(self) -> str:
+        return self.path.resolve().name
+
+    @classmethod
+    def read(cls, path: Path) -> ModelFolder:
+        files: dict[str, dict[Head, Path]] = {"q": {}, "k": {}}
+        for folder in sorted(path.iterdir()):
+            match = _FOLDER.match(folder.name)
+            if match and folder.is_dir():
+                head = (int(match[1]), int(match[2]))
+                if head in files[match[3]]:
+                    raise VectorsError(
+                        f"{folder} and {files[match[3]][head].parent} are the same head; keep one of them"
+                    )
+                files[match[3]][head] = folder / "data.parquet"
+        return cls(path, files["q"], files["k"])
+
+
+def find_models(root: Path) -> list[ModelFolder]:
+    """The models under `root`: its folders that hold heads, or `root` itself."""
+    if not root.is_dir():
+        raise VectorsError(f"{root}: no such folder; expected {root}/<model>/l00h00q/data.parquet and so on")
+    folders = [ModelFolder.read(path) for path in [root, *sorted(root.iterdir())] if path.is_dir()]
+    found = [folder for folder in folders if folder.queries or folder.keys]
+    if not found:
+        raise VectorsError(
+            f"{root}: no vectors found; expected {root}/<model>/l00h00q/data.parquet and so on"
+        )
+    for folder in found:
+        if not folder.queries:
+            raise VectorsError(
+                f"{folder.path}: has key heads but no query heads (l<LL>h<HH>q); both are needed"
+            )
+    return found[:1] if found[0].path == root else found
+
+
+def infer_ratio(model: ModelFolder) -> int:
+    """Query heads per key head, where only one number fits the folders that are there."""
+    queries, keys = set(model.queries), set(model.keys)
+    highest = max(head for _, head in queries)
+    fitting = [r for r in range(1, highest + 2) if {(layer, head // r) for layer, head in queries} == keys]
+    whole = _whole_ratio(queries, keys)
+    if whole in fitting:
+        return whole
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise VectorsError(
+            f"{model.path}: {_words(fitting)} query heads per key head all fit the folders there; "
+            "say which with --gqa-ratio (the model's number of query heads over its number of key heads)"
+        )
+    raise VectorsError(f"{model.path}: {_no_ratio(queries, keys)}")
+
+
+def require_keys(model: ModelFolder, ratio: int) -> None:
+    """Raise for the first query head whose key head is not there."""
+    lost = sorted((layer, head) for layer, head in model.queries if (layer, head // ratio) not in model.keys)
+    if lost:
+        layer, head = lost[0]
+        more = f" (and {len(lost) - 1} more query heads lack theirs)" if len(lost) > 1 else ""
+        raise VectorsError(
+            f"{model.path}: query head l{layer:02d}h{head:02d}q needs key head l{layer:02d}h{head // ratio:02d}k at "
+            f"{ratio} query heads per key head, and that folder is missing{more}; add it, or remove the query head"
+        )
+
+
+def _whole_ratio(queries: set[Head], keys: set[Head]) -> int | None:
+    """The ratio of a complete set: the same heads 0..n-1 in every layer, n_q a multiple of n_k."""
+    sizes = []
+    for heads in (queries, keys):
+        layers = {layer for layer, _ in heads}
+        count = max((head for _, head in heads), default=-1) + 1
+        if heads != {(layer, head) for layer in layers for head in range(count)}:
+            return None
+        sizes.append(count)
+    return sizes[0] // sizes[1] if sizes[1] and sizes[0] % sizes[1] == 0 else None
+
+
+def _no_ratio(queries: set[Head], keys: set[Head]) -> str:
+    """Why no ratio fits: what the best one lacks or leaves over."""
+    if not keys:
+        return "there are query heads but no key heads (l<LL>h<HH>k); both are needed"
+
+    def wrong(ratio: int) -> tuple[int, set[Head], set[Head]]:
+        needed = {(layer, head // ratio) for layer, head in queries}
+        return len(needed ^ keys), needed - keys, keys - needed
+
+    ratio = min(range(1, max(head for _, head in queries) + 2), key=lambda r: wrong(r)[0])
+    _, lost, spare = wrong(ratio)
+    found = [f"{_names(lost, 'k')} missing"] if lost else []
+    found += [f"{_names(spare, 'k')} read by no query head"] if spare else []
+    return (
+        f"no number of query heads per key head fits the folders there; {ratio} comes nearest, with "
+        f"{' and '.join(found)}; add what is missing, or say the ratio with --gqa-ratio"
+    )
+
+
+def _names(heads: set[Head], kind: str) -> str:
+    names = [f"l{layer:02d}h{head:02d}{kind}" for layer, head in sorted(heads)]
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _words(numbers: Sequence[int]) -> str:
+    return f"{', '.join(str(n) for n in numbers[:-1])} and {numbers[-1]}"
