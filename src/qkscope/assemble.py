@@ -1,0 +1,93 @@
+"""Unit files -> the tables of a results folder.
+
+A pure function of the units and the study: the same files give the same bytes, in whatever order, on whatever
+machine and by whatever engine they were made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkscope import store
+from qkscope.pca import measure
+from qkscope.plan import Planned
+from qkscope.study import Study
+from qkscope.units import read_unit
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Per window the qk table of the checkpoints that reach it, and both over each checkpoint's own window."""
+
+    qk: pd.DataFrame
+    loo: pd.DataFrame
+    by_window: Mapping[int, pd.DataFrame]
+    loo_matched: pd.DataFrame
+    unmeasured: Mapping[str, int]
+
+
+def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
+    """All tables, checkpoint by checkpoint: the units of one are in memory at a time."""
+    import pandas as pd
+
+    from qkscope.table import loo_table, qk_table
+
+    own, loo, loo_matched = [], [], []
+    by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
+    unmeasured: dict[str, int] = {}
+    for each in planned:
+        name = each.checkpoint.name
+        units = [read_unit(job.path(results)) for job in each.jobs]
+        for window in each.checkpoint.rings(study.windows):
+            axes = measure(units, window, study.components)
+            table = qk_table(name, each.heads, axes)
+            by_window[window].append(table)
+            if window == study.matched_window:
+                loo_matched.append(loo_table(name, each.heads, axes))
+            if window == each.checkpoint.window:
+                own.append(table)
+                loo.append(loo_table(name, each.heads, axes))
+                unmeasured[name] = int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())
+    joined = {window: pd.concat(parts, ignore_index=True) for window, parts in by_window.items() if parts}
+    frames = [pd.concat(parts, ignore_index=True) for parts in (own, loo, loo_matched)]
+    return Tables(
+        frames[0], frames[1], joined, frames[2], {n: count for n, count in unmeasured.items() if count}
+    )
+
+
+def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results: Path) -> None:
+    """qk.csv, qk_matched.csv, qk_<window>.csv, heads.csv, transitions.csv and the leave-one-out values."""
+    from qkscope.table import heads_table
+    from qkscope.taxonomy import transitions
+
+    layers = {each.checkpoint.name: each.architecture.num_layers for each in planned}
+    heads = heads_table(made.qk, layers, study.limits())
+    wanted = {
+        f"qk_{window}.csv": frame
+        for window, frame in made.by_window.items()
+        if window != study.matched_window
+    }
+    for old in results.glob("qk_*.csv"):
+        if old.name not in wanted and old.name != "qk_matched.csv":
+            old.unlink()
+    store.write_csv(results / "qk.csv", made.qk)
+    store.write_csv(results / "qk_matched.csv", made.by_window[study.matched_window])
+    for name, frame in wanted.items():
+        store.write_csv(results / name, frame)
+    store.write_csv(results / "heads.csv", heads)
+    store.write_csv(
+        results / "transitions.csv", transitions(heads, [each.checkpoint.name for each in planned])
+    )
+    _write_parquet(results / "loo.parquet", made.loo)
+    _write_parquet(results / "loo_matched.parquet", made.loo_matched)
+
+
+def _write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    with store.replacing(path) as temporary:
+        frame.to_parquet(temporary, index=False, compression="zstd")

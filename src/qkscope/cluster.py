@@ -1,0 +1,352 @@
+"""Units on a Ray cluster: one long-lived worker per GPU, or per slot of CPUs where there are none.
+
+The driver plans, deals units and puts results together. A worker keeps its model while units of one checkpoint last.
+What travels in messages is small: a unit's description out, a word back. Tokens go once through Ray's object store,
+4 bytes each. Units are written by the workers if they see the driver's results folder; if not, their bytes come back
+through the object store and the driver writes them.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from qkscope import store
+from qkscope.deck import Deck
+from qkscope.engines import DocumentsOf, Tally, do_unit
+from qkscope.errors import EngineError, StoreError
+from qkscope.progress import Bar
+from qkscope.provenance import versions
+from qkscope.study import Study
+from qkscope.units import CAPTURE_VERSION, Bench, Job, Mark, dump_unit, in_words, mark_failed
+
+if TYPE_CHECKING:
+    from qkscope.corpus import Document
+
+# A cluster that has room starts a worker in seconds; importing torch on a cold network disk takes longest.
+PLACEMENT_SECONDS = 120.0
+REACH_SECONDS = 5.0
+# Packages that must agree between driver and workers: they decide the numbers.
+AGREED = ("qkscope", "python", "numpy", "torch", "transformers")
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What a new worker says of itself."""
+
+    host: str
+    pid: int
+    versions: dict[str, str]
+    shared: bool
+    """Whether it sees the driver's results folder."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a unit. `data` are its bytes, where the worker could not write them."""
+
+    seconds: float
+    error: str = ""
+    disk: bool = False
+    data: bytes | None = None
+    peak_bytes: int = 0
+
+
+class Worker:
+    """Lives in a Ray actor: does one unit after the other with one model in memory."""
+
+    def __init__(self) -> None:
+        self._bench = Bench()
+
+    def hello(self, token: str) -> Greeting:
+        return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
+
+    def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
+        """Do a unit and write it below `results`, or bring its bytes back where there is no such folder here."""
+        started = time.monotonic()
+        data = None
+        try:
+            if results is None:
+                data = dump_unit(self._bench.measure(job, documents, lambda _: None), job)
+            else:
+                do_unit(self._bench, job, documents, job.path(Path(results)), lambda _: None)
+        except StoreError as error:
+            return Outcome(time.monotonic() - started, str(error), disk=True)
+        except Exception as error:
+            return Outcome(time.monotonic() - started, in_words(error))
+        return Outcome(time.monotonic() - started, data=data, peak_bytes=peak_bytes())
+
+
+@dataclass
+class _Hand:
+    """A worker as the driver sees it: its actor, its greeting once it came, and the unit it is doing."""
+
+    number: int
+    actor: Any
+    since: float
+    greeting: Greeting | None = None
+    job: Job | None = None
+    mark: Mark | None = None
+
+
+class RayEngine:
+    """Deals units to workers and writes down what they bring."""
+
+    def __init__(self, study: Study) -> None:
+        self._ray = _import_ray()
+        self._retries = study.retries
+        self._owned = _connect(self._ray)
+        try:
+            self._gpus, self._cpus = _slot(self._ray.nodes(), study.gpus, study.cpus)
+        except EngineError:
+            self.close()
+            raise
+        self._hands: dict[Any, _Hand] = {}
+        self._idle: list[_Hand] = []
+        self._hired = 0
+        self.peak_bytes = 0
+
+    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
+        results = Path(results).resolve()
+        deck = Deck(jobs, self._retries)
+        tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
+        texts = _Texts(self._ray, documents)
+        token = results / "moments" / f".seen-{uuid.uuid4().hex}"
+        store.write_text(token, "")
+        try:
+            while deck.unfinished:
+                self._hire(deck, token)
+                self._deal(deck, texts, results)
+                self._collect(deck, tally, results)
+                bar.describe(f"measuring on {sum(1 for h in self._all() if h.greeting)} workers")
+        finally:
+            token.unlink(missing_ok=True)
+            self._dismiss(results)
+        return deck.failures
+
+    def close(self) -> None:
+        if self._owned:
+            self._ray.shutdown()
+
+    def _all(self) -> list[_Hand]:
+        return [*self._hands.values(), *self._idle]
+
+    def _hire(self, deck: Deck, token: Path) -> None:
+        """As many workers as the cluster has room for and there is work: nodes may come and go."""
+        room = sum(_slots_of(node, self._gpus, self._cpus) for node in self._ray.nodes() if node["Alive"])
+        hands = self._all()
+        for _ in range(min(room, deck.unfinished) - len(hands)):
+            actor = self._ray.remote(Worker).options(num_gpus=self._gpus, num_cpus=self._cpus).remote()
+            self._hired += 1
+            hand = _Hand(self._hired, actor, time.monotonic())
+            self._hands[actor.hello.remote(str(token))] = hand
+        ready = [hand for hand in hands if hand.greeting]
+        youngest = max((hand.since for hand in hands), default=time.monotonic())
+        if not ready and (not hands or time.monotonic() - youngest > PLACEMENT_SECONDS):
+            deck.stalled_since = deck.stalled_since or time.monotonic()
+            if hands or time.monotonic() - deck.stalled_since > PLACEMENT_SECONDS:
+                raise EngineError(
+                    f"the cluster placed no worker of {self._gpus} GPUs and {self._cpus} CPUs within "
+                    f"{PLACEMENT_SECONDS:.0f} s; free some, or ask for less with gpus and cpus in the study"
+                )
+        else:
+            deck.stalled_since = None
+
+    def _deal(self, deck: Deck, texts: _Texts, results: Path) -> None:
+        """Give every idle worker a unit."""
+        for hand in list(self._idle):
+            job = deck.take(hand.number)
+            if job is None:
+                continue
+            self._idle.remove(hand)
+            shared = bool(hand.greeting and hand.greeting.shared)
+            hand.job, hand.mark = job, None if shared else Mark(job.path(results))
+            self._hands[hand.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = hand
+
+    def _collect(self, deck: Deck, tally: Tally, results: Path) -> None:
+        """Wait a little, and take in what workers say or that they are lost."""
+        if not self._hands:
+            time.sleep(0.5)
+            return
+        ready, _ = self._ray.wait(list(self._hands), num_returns=1, timeout=1.0)
+        for ref in ready:
+            hand = self._hands.pop(ref)
+            try:
+                said = self._ray.get(ref)
+            except self._ray.exceptions.RayError as error:
+                self._lost(hand, deck, tally, results, error)
+                continue
+            if isinstance(said, Greeting):
+                check_versions(agreed_versions(), said)
+                hand.greeting = said
+            else:
+                self._took(hand, said, deck, tally, results)
+            self._idle.append(hand)
+
+    def _took(self, hand: _Hand, outcome: Outcome, deck: Deck, tally: Tally, results: Path) -> None:
+        job, hand.job = hand.job, None
+        if job is None:
+            return
+        path = job.path(results)
+        if outcome.data is not None:
+            store.write_bytes(path, outcome.data)
+            path.with_suffix(".failed").unlink(missing_ok=True)
+        if hand.mark:
+            hand.mark.remove()
+        if outcome.disk:
+            raise StoreError(f"{hand.greeting.host if hand.greeting else 'a worker'}: {outcome.error}")
+        if outcome.error:
+            deck.fail(job, outcome.error)
+            mark_failed(path, outcome.error)
+            tally.failed(job, outcome.error)
+            return
+        self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
+        deck.finish(job)
+        tally.bar.advance(job.tokens)
+        tally.finished(job, outcome.seconds)
+
+    def _lost(self, hand: _Hand, deck: Deck, tally: Tally, results: Path, error: Exception) -> None:
+        """A worker or its node is gone: only the unit it was doing is to be done again."""
+        job = hand.job
+        self._ray.kill(hand.actor)
+        where = f"on {hand.greeting.host}" if hand.greeting else "before it began"
+        if job is None:
+            deck.starts_lost += 1
+            if deck.starts_lost > self._retries and not any(h.greeting for h in self._all()):
+                raise EngineError(
+                    f"workers end before they begin: {_cause(error)}; is qkscope {agreed_versions()['qkscope']} "
+                    "with the extra `capture` installed on every node?"
+                ) from error
+            return
+        job.path(results).with_suffix(".running").unlink(missing_ok=True)
+        why = deck.lose(job, where)
+        if why is None:
+            tally.bar.done(f"{job}: its worker {where} was lost; it is done again")
+        else:
+            mark_failed(job.path(results), why)
+            tally.failed(job, why)
+
+    def _dismiss(self, results: Path) -> None:
+        for hand in self._all():
+            self._ray.kill(hand.actor)
+            if hand.job:
+                hand.job.path(results).with_suffix(".running").unlink(missing_ok=True)
+        self._hands, self._idle = {}, []
+
+
+class _Texts:
+    """Documents in Ray's object store, each group of each corpus once."""
+
+    def __init__(self, ray: Any, documents: DocumentsOf) -> None:
+        self._ray, self._documents = ray, documents
+        self._refs: dict[str, Any] = {}
+
+    def of(self, job: Job) -> Any:
+        digest = job.key["documents"]
+        if digest not in self._refs:
+            self._refs[digest] = self._ray.put(self._documents(job))
+        return self._refs[digest]
+
+
+def agreed_versions() -> dict[str, str]:
+    """Versions that driver and workers must share."""
+    found = {name: version for name, version in versions().items() if name in AGREED}
+    return {**found, "python": ".".join(found["python"].split(".")[:2]), "capture": str(CAPTURE_VERSION)}
+
+
+def check_versions(driver: dict[str, str], worker: Greeting) -> None:
+    differ = [
+        f"{name} {worker.versions.get(name, 'missing')} instead of {driver.get(name, 'none')}"
+        for name in sorted({*driver, *worker.versions})
+        if worker.versions.get(name) != driver.get(name)
+    ]
+    if differ:
+        raise EngineError(
+            f"the worker on {worker.host} has {', '.join(differ)}; install the same versions on every node, or the "
+            "numbers would come from different programs"
+        )
+
+
+def peak_bytes() -> int:
+    """The largest memory this process has had."""
+    import resource  # not everywhere
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+        import ray.exceptions
+    except ImportError as error:
+        raise EngineError(
+            "the engine ray needs Ray, which is not installed: pip install 'qkscope[dist]'"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any) -> bool:
+    """Join the cluster at RAY_ADDRESS, or start one here. Whether it is ours to shut down."""
+    if ray.is_initialized():
+        return False
+    address = os.environ.get("RAY_ADDRESS", "")
+    options = {"log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        if address and address != "local":
+            _reach(address)
+            ray.init(address=address, **options)
+        else:
+            ray.init(address="local", include_dashboard=False, **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        place = (
+            f"no Ray cluster answers at RAY_ADDRESS={address}" if address else "Ray cannot be started here"
+        )
+        raise EngineError(
+            f"{place}: {in_words(error)}; start one with `ray start --head`, or unset it"
+        ) from error
+    return True
+
+
+def _reach(address: str) -> None:
+    """Ray itself would try for minutes."""
+    parts = urlsplit(address if "://" in address else f"ray://{address}")
+    if parts.hostname and parts.port:
+        socket.create_connection((parts.hostname, parts.port), timeout=REACH_SECONDS).close()
+
+
+def _slot(nodes: Sequence[Any], gpus: int | None, cpus: int | None) -> tuple[int, int]:
+    """(GPUs, CPUs) of one worker: what the study asks for, else one GPU, else all CPUs of the smallest node."""
+    alive = [node["Resources"] for node in nodes if node["Alive"]]
+    most = max((int(node.get("GPU", 0)) for node in alive), default=0)
+    wanted = gpus if gpus is not None else min(1, most)
+    smallest = min((int(node["CPU"]) for node in alive if node.get("CPU", 0) >= 1), default=1)
+    slot = wanted, cpus or (1 if wanted else smallest)
+    if not any(_slots_of(node, *slot) for node in nodes if node["Alive"]):
+        largest = max((int(node.get("CPU", 0)) for node in alive), default=0)
+        raise EngineError(
+            f"a unit asks for {slot[0]} GPUs and {slot[1]} CPUs on one node; the {len(alive)} nodes of this cluster "
+            f"have at most {most} GPUs and {largest} CPUs: change gpus and cpus in the study, or add nodes"
+        )
+    return slot
+
+
+def _slots_of(node: Any, gpus: int, cpus: int) -> int:
+    room = [node["Resources"].get("CPU", 0) // cpus]
+    if gpus:
+        room.append(node["Resources"].get("GPU", 0) // gpus)
+    return int(min(room))
+
+
+def _cause(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

@@ -1,0 +1,226 @@
+"""A study -> what has to be measured: for each checkpoint its commit, its heads, its documents, its units.
+
+One checkpoint that cannot be read does not stop the others: it is `missing`, with the reason. Models are not loaded
+here, only their configurations and tokenizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkscope.architecture import Architecture, read_architecture
+from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
+from qkscope.heads import HeadIndex, sample_heads
+from qkscope.study import Checkpoint, Study
+from qkscope.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
+
+if TYPE_CHECKING:
+    from qkscope.checkpoints import Source
+    from qkscope.corpus import Corpus, Document
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A checkpoint that can be measured, with its units (one per group that has documents)."""
+
+    checkpoint: Checkpoint
+    commit: str
+    architecture: Architecture
+    heads: HeadIndex
+    corpus: Corpus
+    jobs: tuple[Job, ...]
+
+
+@dataclass
+class Plan:
+    """All checkpoints of a study: those that can be measured, and why the others cannot."""
+
+    study: Study
+    planned: list[Planned] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def jobs(self) -> list[Job]:
+        return [job for planned in self.planned for job in planned.jobs]
+
+    def documents(self, job: Job) -> list[Document]:
+        """What a unit reads: the documents of its group."""
+        corpus = next(p.corpus for p in self.planned if p.checkpoint.name == job.name)
+        return group_documents(corpus, job.group, self.study.groups)
+
+
+def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | None = None) -> Plan:
+    """Look at every checkpoint. Raises if none can be measured, and where the texts do not suffice."""
+    plan = Plan(study)
+    texts = _Texts(study, cache)
+    for checkpoint in checkpoints:
+        try:
+            planned = _plan_checkpoint(study, checkpoint, texts)
+            if study.kind == "training":
+                _check_same_architecture(plan, planned)
+        except (CorpusError, StoreError):
+            raise  # every checkpoint reads the same texts and writes to the same disk
+        except QkscopeError as error:
+            plan.missing[checkpoint.name] = in_words(error)
+            continue
+        plan.planned.append(planned)
+    if not plan.planned and plan.missing:
+        raise StudyError(_nothing_left(plan.missing))
+    _collect_warnings(plan, texts)
+    return plan
+
+
+def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job]:
+    """The units that have to be done, having said why any is done again."""
+    todo: list[Job] = []
+    again: dict[tuple[str, str], list[int]] = {}
+    for job in jobs:
+        why = why_missing(results, job)
+        if why is None:
+            continue
+        todo.append(job)
+        if why:
+            again.setdefault((job.name, why), []).append(job.group)
+    for (name, why), groups in again.items():
+        which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
+        say(f"{name}, {which}: measured again, because {why}")
+    return todo
+
+
+def group_documents(corpus: Corpus, group: int, groups: int) -> list[Document]:
+    return [document for document in corpus.documents if document.index % groups == group]
+
+
+class _Texts:
+    """The study's corpus in the tokens of each tokenizer, each read once and kept once."""
+
+    def __init__(self, study: Study, cache: Path | None) -> None:
+        self._study, self._cache = study, cache
+        self._by_tokenizer: dict[tuple[str, str | None], Corpus] = {}
+        self.by_digest: dict[str, Corpus] = {}
+
+    def of(self, source: Source) -> Corpus:
+        from qkscope.checkpoints import load_tokenizer
+        from qkscope.corpus import load_corpus
+
+        key = (source.tokenizer, None) if source.tokenizer else (source.model, source.revision)
+        if key not in self._by_tokenizer:
+            tokenizer = load_tokenizer(source)
+            corpus = load_corpus(self._study.corpus, tokenizer, max(self._study.windows), self._cache)
+            self._check_filled(corpus)
+            # Checkpoints that carry equal tokenizers share one copy of the tokens.
+            self._by_tokenizer[key] = self.by_digest.setdefault(corpus.digest, corpus)
+        return self._by_tokenizer[key]
+
+    def _check_filled(self, corpus: Corpus) -> None:
+        for window in self._study.windows:
+            if corpus.filled(window) == 0:
+                longest = max((len(document.tokens) for document in corpus.documents), default=0)
+                raise CorpusError(
+                    f"no document fills the window of {window} tokens: the longest of {len(corpus.documents)} has "
+                    f"{longest}; give longer texts or leave this window out of the study"
+                )
+
+
+def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Planned:
+    from qkscope.checkpoints import load_config, resolve
+
+    resolved = resolve(checkpoint.source)
+    if resolved.path is None:
+        # A branch may move while the study runs: everything is read at the commit that is recorded.
+        checkpoint = replace(checkpoint, source=replace(checkpoint.source, revision=resolved.commit))
+    architecture = read_architecture(load_config(checkpoint.source))
+    layers = architecture.measured_layers()
+    pairs = sample_heads(layers, architecture.n_q_heads, study.heads.sample, study.heads.seed)
+    heads = HeadIndex.of(pairs, architecture.gqa_ratio, architecture.rope_by_layer())
+    corpus = texts.of(checkpoint.source)
+    jobs = [
+        _job(study, checkpoint, resolved.commit, heads, documents, group)
+        for group in range(study.groups)
+        if (documents := group_documents(corpus, group, study.groups))
+    ]
+    return Planned(checkpoint, resolved.commit, architecture, heads, corpus, tuple(jobs))
+
+
+def _job(
+    study: Study, checkpoint: Checkpoint, commit: str, heads: HeadIndex, documents: list[Document], group: int
+) -> Job:
+    rings = checkpoint.rings(study.windows)
+    key: dict[str, Any] = {
+        "checkpoint": commit,
+        "documents": documents_digest(documents, rings[-1]),
+        "groups": study.groups,
+        "windows": list(rings),
+        "heads": short_digest(heads.to_meta()),
+        "shifts": study.shifts,
+        "seed": study.seed,
+        "dtype": checkpoint.source.dtype,
+        "batch_tokens": study.batch_tokens,
+        "capture": CAPTURE_VERSION,
+    }
+    return Job(
+        name=checkpoint.name,
+        folder=checkpoint.folder,
+        group=group,
+        source=checkpoint.source,
+        key=key,
+        heads=heads,
+        rings=rings,
+        shifts=study.shifts,
+        seed=study.seed,
+        batch_tokens=study.batch_tokens,
+        tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
+    )
+
+
+def _check_same_architecture(plan: Plan, planned: Planned) -> None:
+    """Checkpoints of one training run have one shape: anything else is another model's folder."""
+    if not plan.planned:
+        return
+    first = plan.planned[0]
+    names = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim")
+    differ = [
+        f"{name} {getattr(planned.architecture, name)} instead of {getattr(first.architecture, name)}"
+        for name in names
+        if getattr(planned.architecture, name) != getattr(first.architecture, name)
+    ]
+    if differ:
+        raise StudyError(
+            f"its architecture is not that of {first.checkpoint.name} ({', '.join(differ)}); checkpoints of one "
+            "training run share it: list different models under families"
+        )
+
+
+def _nothing_left(missing: dict[str, str]) -> str:
+    reasons = sorted(set(missing.values()))
+    if len(reasons) == 1:
+        return f"no checkpoint can be measured: {reasons[0]}"
+    return "no checkpoint can be measured:\n" + "\n".join(f"  {name}: {why}" for name, why in missing.items())
+
+
+def _collect_warnings(plan: Plan, texts: _Texts) -> None:
+    """What a reader of the results should know about the texts and windows."""
+    study = plan.study
+    found: list[str] = []
+    for corpus in texts.by_digest.values():
+        found.extend(corpus.warnings)
+        count = len(corpus.documents)
+        if count < study.groups:
+            found.append(
+                f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
+            )
+        for window in study.windows:
+            filled = corpus.filled(window)
+            if filled < min(study.groups, count):
+                found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
+    for planned in plan.planned:
+        warning = planned.architecture.window_warning(planned.checkpoint.window)
+        if warning:
+            found.append(f"{planned.checkpoint.name}: {warning}")
+    plan.warnings.extend(dict.fromkeys(found))

@@ -1,0 +1,52 @@
+"""Where the numbers of a results folder came from."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+from qkscope.assemble import Tables
+from qkscope.plan import Plan, Planned
+
+PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers", "huggingface_hub", "ray")
+
+
+def provenance(plan: Plan, planned: Sequence[Planned], made: Tables) -> dict[str, Any]:
+    """Where the numbers came from: versions, commits, texts, what is missing and what to beware of."""
+    facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
+    corpora = {each.corpus.digest: each.corpus for each in planned}
+    first = next(iter(corpora.values()))
+    return {
+        "versions": versions(),
+        "checkpoints": {
+            each.checkpoint.name: {
+                "commit": each.commit,
+                **{fact: getattr(each.architecture, fact) for fact in facts},
+                "window": each.checkpoint.window,
+                "corpus": each.corpus.digest,
+            }
+            for each in planned
+        },
+        "corpus": {
+            "documents": len(first.documents),
+            "digest": first.digest,
+            "tokens": first.tokens(max(plan.study.windows)),
+            "filled": {window: first.filled(window) for window in plan.study.windows},
+        },
+        "warnings": list(plan.warnings),
+        "missing": dict(plan.missing),
+        "unmeasured": dict(made.unmeasured),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Of Python and the packages that decide the numbers, without importing them."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

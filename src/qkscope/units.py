@@ -1,0 +1,215 @@
+"""A unit of work: one checkpoint on one group of documents. Its key, its file, its marks, and doing it.
+
+A unit's file carries its key: everything that decides what is in it. A file whose key is not the one asked for is
+stale and says in which part it differs. Beside the file stand, while it is made, `<group>.running`, and after a
+failure `<group>.failed`: what `qkscope status` reads.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkscope import store
+from qkscope.errors import StoreError
+from qkscope.heads import HeadIndex
+from qkscope.moments import Unit
+
+if TYPE_CHECKING:
+    from qkscope.checkpoints import Source
+    from qkscope.corpus import Document
+
+# What a unit holds depends on this code too: raise it when capture or moments change their numbers.
+CAPTURE_VERSION = 1
+
+# A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
+HEARTBEAT_SECONDS = 30.0
+
+_PARTS_IN_WORDS = {
+    "checkpoint": "the checkpoint's files changed",
+    "documents": "its documents changed (the texts, their selection or the tokenizer)",
+    "heads": "the heads changed",
+    "capture": "qkscope measures differently since",
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One unit to do: small enough to travel, complete enough to be done anywhere."""
+
+    name: str
+    """The checkpoint's name."""
+    folder: str
+    group: int
+    source: Source
+    key: Mapping[str, Any]
+    heads: HeadIndex
+    rings: tuple[int, ...]
+    shifts: int
+    seed: int
+    batch_tokens: int
+    tokens: int
+    """Tokens to read, for progress."""
+
+    def path(self, results: Path) -> Path:
+        return unit_path(results, self.folder, self.group)
+
+    def __str__(self) -> str:
+        return f"{self.name} group {self.group}"
+
+
+def unit_path(results: Path, folder: str, group: int) -> Path:
+    return Path(results) / "moments" / folder / f"{group}.safetensors"
+
+
+def documents_digest(documents: Sequence[Document], window: int) -> str:
+    """Of exactly what a unit reads: each document's number and its first `window` tokens."""
+    digest = hashlib.blake2b(digest_size=20)
+    for document in documents:
+        tokens = document.tokens[:window].astype("<i4")
+        digest.update(f"{document.index}|{len(tokens)}|".encode())
+        digest.update(tokens.tobytes())
+    return digest.hexdigest()
+
+
+def short_digest(value: object) -> str:
+    """Of anything JSON can say."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
+def why_stale(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+    """In which parts the key of a file differs from the one asked for; None if in none."""
+    reasons = []
+    for part in asked:
+        if found.get(part) == asked[part]:
+            continue
+        plain = f"{part} was {found.get(part)}, is now {asked[part]}"
+        reasons.append(_PARTS_IN_WORDS.get(part, plain))
+    return "; ".join(reasons) or None
+
+
+def why_missing(results: Path, job: Job) -> str | None:
+    """Why a unit has to be done: "" if it never was, None if its file is whole and current."""
+    path = job.path(results)
+    if not path.exists():
+        return ""
+    try:
+        stale = why_stale(store.read_meta(path).get("key", {}), job.key)
+        if stale is None:
+            store.read_tensors(path)
+    except StoreError as error:
+        return str(error).replace("; delete it to have it computed again", "")
+    return stale
+
+
+def read_unit(path: Path) -> Unit:
+    return Unit.from_tensors(*store.read_tensors(path))
+
+
+def dump_unit(unit: Unit, job: Job) -> bytes:
+    """The bytes of a unit's file."""
+    tensors, meta = unit.to_tensors()
+    return store.dump_tensors(
+        tensors, {**meta, "key": dict(job.key), "checkpoint": job.name, "group": job.group}
+    )
+
+
+class Bench:
+    """Does units with one model in memory: the one before is let go before the next is loaded."""
+
+    def __init__(self) -> None:
+        self._source: Source | None = None
+        self._model: Any = None
+
+    def measure(self, job: Job, documents: Sequence[Document], on_tokens: Callable[[int], None]) -> Unit:
+        from qkscope.capture import measure
+
+        model = self._load(job.source)
+        return measure(
+            model,
+            documents,
+            job.heads,
+            job.rings,
+            shifts=job.shifts,
+            seed=job.seed,
+            batch_tokens=job.batch_tokens,
+            on_tokens=on_tokens,
+        )
+
+    def release(self) -> None:
+        self._source = self._model = None
+        gc.collect()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _load(self, source: Source) -> Any:
+        from qkscope.checkpoints import load_model
+
+        if self._source != source:
+            self.release()
+            self._model = load_model(source)
+            self._source = source
+        return self._model
+
+
+class Mark:
+    """`<group>.running`: who is at work on a unit, touched while it goes on."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path.with_suffix(".running")
+        self._touched = time.monotonic()
+        who = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+        store.write_json(self._path, who)
+
+    def beat(self) -> None:
+        if time.monotonic() - self._touched > HEARTBEAT_SECONDS and self._path.exists():
+            self._touched = time.monotonic()
+            self._path.touch()
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+@contextmanager
+def marked(path: Path) -> Iterator[Mark]:
+    """Mark the unit at `path` as running, and as failed if the block raises anything but an interruption."""
+    mark = Mark(path)
+    try:
+        yield mark
+    except Exception as error:
+        mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
+        raise
+    finally:
+        mark.remove()
+    path.with_suffix(".failed").unlink(missing_ok=True)
+
+
+def mark_failed(path: Path, text: str) -> None:
+    """Leave a word about a failure, unless the disk itself is what failed."""
+    try:
+        store.write_text(path.with_suffix(".failed"), text)
+    except StoreError:
+        return
+
+
+def in_words(error: BaseException) -> str:
+    """An error as one line: our own say all they have to, others need their name."""
+    from qkscope.errors import QkscopeError
+
+    text = " ".join(str(error).split())
+    return (
+        text if isinstance(error, QkscopeError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
+    )
