@@ -1,0 +1,360 @@
+"""The Hugging Face hub on good days and bad ones: list, look up and fetch files of models and datasets.
+
+Everything is read through the hub's own client into its own cache, with what a long unattended run needs besides:
+an answer within seconds when the hub cannot be reached, waits that end, retries where they make sense, the
+cached copy when there is one, and clear words for the rest.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import importlib
+import logging
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from qkscope.errors import CheckpointError, HubError
+from qkscope.revisions import parse_revision
+
+log = logging.getLogger(__name__)
+Kind = Literal["model", "dataset"]
+T = TypeVar("T")
+
+ANSWER_SECONDS = 5.0  # for a question of a few kilobytes; HF_HUB_ETAG_TIMEOUT overrides it
+STALL_SECONDS = 30.0  # a transfer in which nothing arrives for so long has died
+LONGEST_WAIT = 300.0  # the hub's own rate-limit window; longer demands end the attempt
+ATTEMPTS = 4
+OFFLINE_ADVICE = (
+    "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
+    "hub's cache"
+)
+
+
+class _WaitTooLongError(Exception):
+    """The hub asked to come back later than `LONGEST_WAIT`."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"asked to wait {seconds:.0f} s")
+        self.seconds = seconds
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them."""
+
+    repo: str
+    kind: Kind
+    revision: str | None
+    commit: str
+    files: tuple[str, ...]
+    folder: Path | None = None
+
+    @property
+    def place(self) -> str:
+        return _place(self.repo, self.revision, self.kind)
+
+
+def need(module: str) -> Any:
+    """A module of the `capture` extra, imported late: it takes seconds, and much works without it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise CheckpointError(
+            f"reading models needs {error.name}, which is not installed: pip install 'qkscope[capture]'"
+        ) from error
+
+
+def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> Listing:
+    """What the hub holds; what the cache holds if the hub cannot be reached or offline mode is set."""
+    hub, constants = need("huggingface_hub"), need("huggingface_hub.constants")
+    cached = _cached(repo, revision, kind)
+    if constants.HF_HUB_OFFLINE:
+        if cached is None:
+            raise HubError(
+                f"{_place(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
+                "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
+            )
+        return cached
+    try:
+        info = _ask(
+            lambda: hub.HfApi().repo_info(repo, revision=revision, repo_type=kind, timeout=_answer_seconds()),
+            repo,
+            revision,
+            kind,
+        )
+    except HubError as error:
+        if cached is None or not _may_pass(error.__cause__):
+            raise
+        log.warning("%s\nUsing the copy in the cache, commit %s.", error, cached.commit[:12])
+        return cached
+    return Listing(repo, kind, revision, info.sha, tuple(s.rfilename for s in info.siblings or ()))
+
+
+def list_refs(repo: str, kind: Kind = "model") -> list[str]:
+    """Names of all branches and tags, as the hub lists them."""
+    api = need("huggingface_hub").HfApi()
+    refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind)
+    return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+def fetch(listing: Listing, files: Sequence[str]) -> Path:
+    """The folder that holds `files`, downloading those that are not there yet. Finished files stay on failure."""
+    from huggingface_hub import snapshot_download
+
+    if listing.folder is not None:
+        missing = [name for name in files if not (listing.folder / name).is_file()]
+        if missing:
+            raise HubError(
+                f"{listing.place}: the copy in the cache lacks {some(missing)} and the hub was not reached; "
+                "run once more with the network"
+            )
+        return listing.folder
+    folder = _ask(
+        lambda: snapshot_download(
+            listing.repo, repo_type=listing.kind, revision=listing.revision, allow_patterns=list(files)
+        ),
+        listing.repo,
+        listing.revision,
+        listing.kind,
+        question=False,
+    )
+    return Path(folder)
+
+
+def explain(error: BaseException, repo: str, revision: str | None, kind: Kind) -> HubError:
+    """What went wrong and what to do, in a sentence or two, for any error of the hub's client."""
+    from huggingface_hub import constants, errors
+
+    place = _place(repo, revision, kind)
+    status = _status(error)
+    for cause in _chain(error):
+        if isinstance(cause, errors.GatedRepoError):
+            return HubError(
+                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{_web(repo, kind)}, then log in with "
+                "`hf auth login` or set HF_TOKEN"
+            )
+        if isinstance(cause, errors.RevisionNotFoundError):
+            return HubError(f"{place}: no such revision{_nearest(repo, revision, kind)}")
+        if isinstance(cause, errors.HFValidationError):
+            return HubError(
+                f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
+            )
+        if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+            return HubError(
+                f"{place}: no such {kind}, or a private one: check the name, and for a private {kind} log in with "
+                "`hf auth login` or set HF_TOKEN to a token that may read it"
+            )
+        if isinstance(cause, errors.EntryNotFoundError) and status == 404:
+            return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
+    return _explain_trouble(error, place, status)
+
+
+def _explain_trouble(error: BaseException, place: str, status: int | None) -> HubError:
+    """Errors that are nobody's mistake: limits, outages, the network, the disk."""
+    from huggingface_hub import constants
+
+    again = "run again later: finished files are kept"
+    for cause in _chain(error):
+        if isinstance(cause, _WaitTooLongError):
+            return HubError(f"{place}: the hub's rate limit asks to wait {cause.seconds:.0f} s; {again}")
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return HubError(
+                f"{place}: the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
+            )
+    if status == 429:
+        return HubError(
+            f"{place}: the hub limits the rate of requests (429), also after {ATTEMPTS} tries; {again}"
+        )
+    if status is not None and status >= 500:
+        return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
+    if _is_network(error):
+        return HubError(
+            f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
+            f"({line(_chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
+        )
+    return HubError(f"{place}: the hub did not answer as expected ({line(error)})")
+
+
+def _ask(call: Callable[[], T], repo: str, revision: str | None, kind: Kind, *, question: bool = True) -> T:
+    """Call the hub's client; try again after what may pass, as often and as long as makes sense.
+
+    A question must be answered within seconds; a transfer may take as long as bytes arrive.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            with _guarded_client():
+                return _within(_answer_seconds() + 3, call) if question else call()
+        except Exception as error:
+            pause = _pause(error, attempt)
+            if pause is None:
+                raise explain(error, repo, revision, kind) from error
+            log.warning("%s: %s; trying again in %.0f s", _place(repo, revision, kind), line(error), pause)
+            time.sleep(pause)
+    raise HubError(f"{_place(repo, revision, kind)}: no answer after {ATTEMPTS} tries; run again later")
+
+
+def _pause(error: Exception, attempt: int) -> float | None:
+    """Seconds to wait before the next attempt; None when another would not help."""
+    if attempt == ATTEMPTS or any(isinstance(cause, _WaitTooLongError) for cause in _chain(error)):
+        return None
+    status = _status(error)
+    if status is not None and (status == 429 or status >= 500):
+        return _asked_wait(_response(error)) or 2.0 ** (attempt - 1)
+    # Once: a dead network is to be reported within seconds, and transfers were retried by the client already.
+    return 1.0 if attempt == 1 and status is None and _is_network(error) else None
+
+
+@contextmanager
+def _guarded_client() -> Iterator[None]:
+    """While the block runs, the hub's client has timeouts where it has none and refuses endless waits."""
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks
+    hooks["request"].append(_fill_timeout)
+    hooks["response"].append(_refuse_long_wait)
+    try:
+        yield
+    finally:
+        hooks["request"].remove(_fill_timeout)
+        hooks["response"].remove(_refuse_long_wait)
+
+
+def _fill_timeout(request: Any) -> None:
+    limits = request.extensions.get("timeout", {})
+    filled = {key: limits.get(key) or STALL_SECONDS for key in ("connect", "read", "write", "pool")}
+    request.extensions = {**request.extensions, "timeout": filled}
+
+
+def _refuse_long_wait(response: Any) -> None:
+    if response.status_code in (429, 503) and (seconds := _asked_wait(response)) and seconds > LONGEST_WAIT:
+        raise _WaitTooLongError(seconds)
+
+
+def _asked_wait(response: Any) -> float | None:
+    """Seconds the hub asks to wait: `Retry-After`, or the rest of a used-up rate-limit window."""
+    if response is None:
+        return None
+    after = response.headers.get("retry-after", "").strip()
+    if after.isdigit():
+        return float(after)
+    window = re.search(r"r\s*=\s*0\s*;\s*t\s*=\s*(\d+)", response.headers.get("ratelimit", ""))
+    return float(window[1]) + 1 if window else None
+
+
+def _within(seconds: float, call: Callable[[], T]) -> T:
+    """The call's result, or TimeoutError: name resolution, for one, obeys no timeout of the client."""
+    results: list[T] = []
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            results.append(call())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:.0f} s")
+    return results[0]
+
+
+def _cached(repo: str, revision: str | None, kind: Kind) -> Listing | None:
+    """What the hub's cache holds of this revision, if anything."""
+    from huggingface_hub import constants
+
+    root = Path(constants.HF_HUB_CACHE) / f"{kind}s--{repo.replace('/', '--')}"
+    ref = root / "refs" / (revision or "main")
+    commit = ref.read_text().strip() if ref.is_file() else revision
+    if not commit or not (folder := root / "snapshots" / commit).is_dir():
+        return None
+    files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    return Listing(repo, kind, revision, commit, tuple(files), folder)
+
+
+def _nearest(repo: str, revision: str | None, kind: Kind) -> str:
+    """`; did you mean ...` for a revision that is not there; nothing if the hub does not say what is."""
+    try:
+        names = list_refs(repo, kind)
+    except HubError:
+        return ""
+    wanted = parse_revision(revision or "")
+    parsed = [p for p in map(parse_revision, names) if p]
+    close = difflib.get_close_matches(revision or "", names, n=3)
+    if wanted:
+        same = [p for p in parsed if p.phase_key == wanted.phase_key]
+        close = [p.name for p in sorted(same, key=lambda p: abs((p.step or 0) - (wanted.step or 0)))][
+            :3
+        ] or close
+    hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {some(names)}." if names else "."
+    return hint + (f" `qkscope ls {repo}` lists all {len(names)}" if kind == "model" else "")
+
+
+def _status(error: BaseException) -> int | None:
+    response = _response(error)
+    return None if response is None else int(response.status_code)
+
+
+def _response(error: BaseException) -> Any:
+    """The hub's answer that an error, or one that caused it, carries."""
+    responses = (getattr(cause, "response", None) for cause in _chain(error))
+    return next((r for r in responses if hasattr(r, "status_code")), None)
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return chain
+
+
+def _is_network(error: BaseException) -> bool:
+    clients = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
+    return any(
+        isinstance(cause, ConnectionError | TimeoutError) or type(cause).__module__.split(".")[0] in clients
+        for cause in _chain(error)
+    )
+
+
+def _may_pass(error: BaseException | None) -> bool:
+    """Whether the hub may give the same answer as before once it is well again."""
+    if error is None:
+        return False
+    status = _status(error)
+    return _is_network(error) if status is None else status == 429 or status >= 500
+
+
+def _answer_seconds() -> float:
+    return float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or ANSWER_SECONDS)
+
+
+def _place(repo: str, revision: str | None, kind: Kind) -> str:
+    return f"{'dataset ' if kind == 'dataset' else ''}{repo}{f'@{revision}' if revision else ''}"
+
+
+def _web(repo: str, kind: Kind) -> str:
+    return f"datasets/{repo}" if kind == "dataset" else repo
+
+
+def some(names: Sequence[str], count: int = 3) -> str:
+    rest = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + rest
+
+
+def line(error: BaseException) -> str:
+    """The first line of an error's words, or its kind when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
