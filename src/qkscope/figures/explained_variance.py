@@ -1,0 +1,57 @@
+"""How much of a head's variance PC0 holds, over the checkpoints."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from qkscope.aggregate import explained_variance
+from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.lines import Look, band_key, draw_quantity, error_key, read_limits, write_values
+from qkscope.figures.style import VARIANCE, Key, name_axis, number, scale, sheet
+from qkscope.figures.view import Drawing, View, look
+from qkscope.results import Results
+
+NAME = "04_explained_variance"
+SHARE = Look("mean explained variance of PC0", VARIANCE, "o")
+
+
+def draw(results: Results) -> Drawing:
+    """Purple circles: the mean; shaded: +/- 1 standard deviation across heads."""
+    view = look(results)
+    data = view.both_windows(explained_variance)
+    axis = CheckpointAxis(view)
+    height = 3.8
+    page = sheet(title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data))
+    axes = page.axes(axis.left, axis.above, axis.width, height)
+    axis.draw(axes)
+    axis.mark_missing(axes)
+    draw_quantity(axes, view, data, SHARE, "mean", "se", "sd")
+    write_values(axes, view, data, "mean", VARIANCE, above=True, se="se")
+    variance_scale(axes, read_limits(data, [("mean", "sd")])[1])
+    name_axis(axes, y="explained variance, PC0")
+    return Drawing(page.figure, data)
+
+
+def variance_scale(axes: Axes, high: float) -> None:
+    """A vertical axis from 0 to just above the highest value, in round steps."""
+    top = min(1.0, max(0.05, high * 1.05))
+    step = next(s for s in (0.01, 0.02, 0.05, 0.1, 0.2) if top / s <= 6.5 or s == 0.2)
+    top = float(np.ceil(top / step - 1e-9) * step)
+    axes.set_ylim(0, top * 1.02)
+    ticks = [float(tick) for tick in np.arange(0, top + step / 2, step)]
+    scale(axes, "y", ticks, [number(tick, 2 if step < 0.1 else 1) for tick in ticks], grid=True)
+
+
+def title(view: View) -> str:
+    return "Explained variance of PC0" + (" over training" if view.training else "")
+
+
+def _keys(view: View, data: pd.DataFrame) -> list[Key]:
+    keys = [SHARE.key(), band_key(VARIANCE)]
+    if data["se"].notna().any():
+        keys.append(error_key())
+    if view.rematched:
+        keys.append(SHARE.matched_key(f"dotted, hollow: {view.matched_text} only"))
+    return keys

@@ -1,0 +1,68 @@
+"""Whether keys follow position with queries or against them, and what a mean r_k near zero may hide."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qkscope.aggregate import polarity_shares, position_signal
+from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.bars import LEFT, Kinds, draw_counts, draw_shares, share_keys
+from qkscope.figures.lines import Look, correlation_scale, draw_quantity, read_limits, write_values
+from qkscope.figures.style import POLARITY_COLOURS, R_K, Key, name_axis, sheet
+from qkscope.figures.view import Drawing, View, look
+from qkscope.results import Results
+from qkscope.taxonomy import POLARITIES
+
+NAME = "02_polarity"
+KINDS = Kinds("polarity", POLARITIES, POLARITY_COLOURS)
+SIGNED = Look("mean r_k", R_K, "s")
+SIZE = Look("mean |r_k|", "#7f1d1d", "^", dashes=(0, (5, 1.5)))
+
+
+def draw(results: Results) -> Drawing:
+    """Above: mean r_k beside mean |r_k|. Below: shares of concordant, neutral and discordant heads."""
+    view = look(results)
+    means = view.both_windows(position_signal)
+    shares = view.both_windows(lambda heads, loo, order: polarity_shares(heads, loo, order, results.thresholds))
+    data = _merge(means, shares)
+    axis = CheckpointAxis(view, left=LEFT)
+    upper, lower, gap, table = 2.9, 2.3, 0.25, KINDS.table_height(shares)
+    body = axis.above + upper + gap + lower + axis.below + table
+    page = sheet(title(view), view.subtitle, axis.sheet_width, body, _keys(view, shares))
+    axes = page.axes(axis.left, axis.above, axis.width, upper)
+    axis.draw(axes, names=False)
+    axis.mark_missing(axes)
+    draw_quantity(axes, view, data, SIGNED, "mean_r_k", "se_r_k")
+    draw_quantity(axes, view, data, SIZE, "mean_abs_r_k", "se_abs_r_k")
+    write_values(axes, view, data, "mean_abs_r_k", SIZE.colour, above=True, se="se_abs_r_k")
+    write_values(axes, view, data, "mean_r_k", SIGNED.colour, above=False, se="se_r_k")
+    low, high = read_limits(data, [("mean_r_k", "se_r_k"), ("mean_abs_r_k", "se_abs_r_k")])
+    correlation_scale(axes, low - 0.1, high + 0.05)
+    name_axis(axes, y="r_k on PC0")
+    bars = page.axes(axis.left, axis.above + upper + gap, axis.width, lower)
+    axis.draw(bars, phases=False)
+    draw_shares(bars, view, shares, KINDS, axis.pitch)
+    below = page.axes(axis.left, axis.above + upper + gap + lower + axis.below, axis.width, table)
+    draw_counts(below, view, shares, KINDS, axis)
+    return Drawing(page.figure, data)
+
+
+def title(view: View) -> str:
+    return "Do keys follow position with queries or against them?"
+
+
+def _merge(means: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
+    """A row per checkpoint and window: the means, then heads, share and error of each polarity."""
+    data = means[["model", "label", "window", "tokens", "mean_r_k", "se_r_k", "mean_abs_r_k", "se_abs_r_k"]]
+    for kind in dict.fromkeys(shares["polarity"]):
+        part = shares[shares["polarity"] == kind][["model", "window", "heads", "share", "se"]]
+        names = {"heads": f"heads_{kind}", "share": f"share_{kind}", "se": f"se_share_{kind}"}
+        data = data.merge(part.rename(columns=names), on=["model", "window"], how="left", validate="1:1")
+    return data
+
+
+def _keys(view: View, shares: pd.DataFrame) -> list[Key]:
+    keys = [SIGNED.key(), SIZE.key(), *share_keys(view, shares, KINDS)]
+    if view.rematched:
+        keys.append(SIGNED.matched_key(f"dotted, hollow: {view.matched_text} only"))
+    return keys

@@ -1,0 +1,191 @@
+"""What the pictures of one study have in common: the stops on their axis, and the two windows of every number.
+
+Checks the tables once, so that no figure has to: what cannot be drawn truthfully is refused here with its reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from qkscope.errors import TableError
+from qkscope.figures.style import plain, tokens
+from qkscope.results import Results
+from qkscope.timeline import Stop
+
+NEEDED = ("model", "layer", "head", "r_q", "r_k", "class", "polarity", "depth_bin")
+OWN, MATCHED = "own", "matched"
+
+Aggregate = Callable[[pd.DataFrame, pd.DataFrame | None, Sequence[str]], pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure and exactly the numbers it draws."""
+
+    figure: Figure
+    data: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class View:
+    """A study as its pictures see it. `stops` are all that stand on the axis, measured or not."""
+
+    results: Results
+    stops: tuple[Stop, ...]
+
+    @property
+    def training(self) -> bool:
+        """Whether the axis is training: several checkpoints of one model."""
+        return self.results.timeline.kind == "training" and len(self.order) > 1
+
+    @property
+    def of_models(self) -> bool:
+        return self.results.timeline.kind == "models"
+
+    @cached_property
+    def order(self) -> list[str]:
+        """Names of the measured checkpoints, in order."""
+        return [stop.model for stop in self.stops if stop.missing is None]
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """Where each checkpoint stands on the axis."""
+        return {stop.model: i for i, stop in enumerate(self.stops)}
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Short names for axes; the full name where two short ones are the same."""
+        shown = [plain(stop.label) or plain(stop.model) for stop in self.stops]
+        count = Counter(shown)
+        pairs = zip(self.stops, shown, strict=True)
+        return {stop.model: label if count[label] == 1 else plain(stop.model) for stop, label in pairs}
+
+    @cached_property
+    def phases(self) -> list[tuple[str, int, int]]:
+        """(name, first, last place) of each run of stops of one phase."""
+        runs: list[tuple[str, int, int]] = []
+        for i, stop in enumerate(self.stops):
+            if runs and runs[-1][0] == stop.phase:
+                runs[-1] = (stop.phase, runs[-1][1], i)
+            else:
+                runs.append((stop.phase, i, i))
+        return runs
+
+    @cached_property
+    def rematched(self) -> list[str]:
+        """Checkpoints whose own window is not the matched one: their matched value is drawn beside the own."""
+        matched = self.results.matched
+        if matched is None:
+            return []
+        there = set(matched["model"])
+        window = self.results.timeline.matched_window
+        windows = {stop.model: stop.window for stop in self.stops}
+        return [m for m in self.order if m in there and (windows[m] is None or windows[m] != window)]
+
+    @property
+    def matched_text(self) -> str:
+        """The matched window in words."""
+        window = self.results.timeline.matched_window
+        return "matched window" if window is None else f"first {tokens(window)} tokens"
+
+    def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
+        """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
+        results = self.results
+        frames = [self._named(aggregate(results.heads, results.loo, self.order), OWN)]
+        if self.rematched and results.matched is not None:
+            found = aggregate(results.matched, results.loo_matched, self.rematched)
+            frames.append(self._named(found, MATCHED))
+        return pd.concat(frames, ignore_index=True)
+
+    def own(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Any table with a `model` column, as the numbers over own windows."""
+        return self._named(table, OWN)
+
+    def _named(self, table: pd.DataFrame, window: str) -> pd.DataFrame:
+        sizes = {stop.model: stop.window for stop in self.stops}
+        matched = self.results.timeline.matched_window
+        size = table["model"].map(lambda m: sizes[m] if window == OWN else matched)
+        named = table.assign(window=window, tokens=pd.array(list(size), dtype="Int64"))
+        named.insert(1, "label", named["model"].map(self.labels))
+        columns = list(table.columns)
+        return named[["model", "label", "window", "tokens", *(c for c in columns if c != "model")]]
+
+    @property
+    def heads_text(self) -> str:
+        """How many heads a checkpoint has, in words."""
+        counts = self.results.heads.groupby("model", sort=False).size().reindex(self.order)
+        low, high = int(counts.min()), int(counts.max())
+        amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+        return f"{amount} query head{'s' if high != 1 else ''}"
+
+    @property
+    def subtitle(self) -> str:
+        """The line under every title: which study, how many heads, on what windows."""
+        windows = list(dict.fromkeys(stop.window for stop in self.stops if stop.window and not stop.missing))
+        noun = "model" if self.of_models else "checkpoint"
+        parts = [self.results.timeline.title, f"{self.heads_text} per {noun}"]
+        if windows:
+            parts.append(f"window {', '.join(tokens(w) for w in windows)} tokens")
+        return "  ·  ".join(part for part in parts if part)
+
+
+def look(results: Results) -> View:
+    """Check the tables and put the checkpoints on the axis."""
+    for name, table in (("heads", results.heads), ("matched heads", results.matched)):
+        if table is not None:
+            _check(name, table)
+    timeline = results.timeline
+    twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
+    if twice:
+        raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each checkpoint a name of its own")
+    there = set(results.heads["model"])
+    stops = tuple(
+        stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
+        for stop in timeline.stops
+    )
+    if all(stop.missing for stop in stops):
+        raise TableError(
+            f"none of the study's checkpoints is in the table: the study has {_some(s.model for s in stops)}, "
+            f"the table {_some(there)}; draw with the study file that made the table, or without one"
+        )
+    unknown = there - {stop.model for stop in stops}
+    if unknown:
+        raise TableError(f"the table has checkpoints that the study does not name: {_some(unknown)}; add them to it")
+    return View(results, stops)
+
+
+def _some(names: Iterable[str], most: int = 5) -> str:
+    found = sorted(names)
+    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+
+
+def _check(name: str, table: pd.DataFrame) -> None:
+    """Refuse a table that would be drawn wrongly."""
+    missing = [column for column in NEEDED if column not in table.columns]
+    if missing:
+        raise TableError(f"the {name} table has no column {', '.join(missing)}; make it with qkscope.table.heads_table")
+    if table.empty:
+        raise TableError(f"the {name} table has no rows: nothing was measured, so there is nothing to draw")
+    for column in ("r_q", "r_k"):
+        values = table[column].to_numpy(np.float64)
+        wrong = np.flatnonzero((np.abs(values) > 1 + 1e-6) | np.isinf(values))
+        if len(wrong):
+            row = table.iloc[wrong[0]]
+            raise TableError(
+                f"the {name} table: {column} is {row[column]} for {row['model']}, layer {row['layer']}, head "
+                f"{row['head']} ({len(wrong)} such rows); a correlation is from -1 to 1"
+            )
+    twice = table.duplicated(["model", "layer", "head"]).to_numpy()
+    if twice.any():
+        row = table[twice].iloc[0]
+        raise TableError(
+            f"the {name} table: {row['model']}, layer {row['layer']}, head {row['head']} is there twice "
+            f"({int(twice.sum())} such rows); two checkpoints of one name, or rows written twice?"
+        )
