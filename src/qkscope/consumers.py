@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -119,6 +120,62 @@ class MomentSums:
             parts.append(sums.moments() if sums else Moments.empty(len(rows), self._dim, columns))
             order.append(rows)
         return Moments.concat(parts).select(np.argsort(np.concatenate(order)))
+
+
+class VectorSample:
+    """Keeps a deterministic share of the tokens' queries and keys, to be written in the public layout.
+
+    Whether a token is kept follows from (seed, document, position) alone: the same tokens for q and k, for every
+    head, every checkpoint and every machine.
+    """
+
+    def __init__(self, heads: HeadIndex, rate: float, seed: int = 0) -> None:
+        self._numbers = {
+            "q": {layer: heads.head[rows] for layer, rows in _rows_by_layer(heads.layer).items()},
+            "k": {layer: heads.keys[rows, 1] for layer, rows in _rows_by_layer(heads.keys[:, 0]).items()},
+        }
+        self._rate, self._seed = rate, seed
+        self._labels: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}
+        self._picked: list[NDArray[np.int64]] = []
+
+    def begin(self, batch: Batch) -> None:
+        pairs = zip(batch.documents, batch.lengths, strict=True)
+        self._picked = [sampled_positions(document.index, n, self._rate, self._seed) for document, n in pairs]
+        examples = [
+            np.full(len(t), document.index) for document, t in zip(batch.documents, self._picked, strict=True)
+        ]
+        self._labels.append((np.concatenate(examples), np.concatenate(self._picked)))
+
+    def __call__(self, layer: int, q: Any, k: Any) -> None:
+        for kind, x in (("q", q), ("k", k)):
+            if layer in self._numbers[kind]:
+                rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
+                every = np.concatenate(rows, axis=1)
+                self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
+
+    def write(self, root: Path, model: str, sliding: Sequence[int | None]) -> None:
+        """One file per head and kind under root/model, ordered by document and position.
+
+        `sliding` gives each layer's window, None for full attention.
+        """
+        from qkscope.vectors import write_vectors
+
+        example, position = (np.concatenate(part) for part in zip(*self._labels, strict=True))
+        order = np.lexsort([position, example])
+        labels = {"example_id": example[order], "position": position[order]}
+        for (kind, layer), parts in self._vectors.items():
+            vectors = np.concatenate(parts, axis=1)[:, order]
+            for head, vector in zip(self._numbers[kind][layer], vectors, strict=True):
+                window = sliding[layer]
+                write_vectors(
+                    root, model, layer, int(head), kind, **labels, vector=vector, sliding_window=window
+                )
+
+
+def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDArray[np.int64]:
+    """The positions below `length` that a sample of this rate keeps; a longer document keeps these too."""
+    return np.flatnonzero(np.random.default_rng([seed, document]).random(length) < rate)
 
 
 def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:

@@ -1,0 +1,256 @@
+"""Every family through its real classes: what is captured, and that capturing changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from qkscope.architecture import read_architecture
+from qkscope.capture import capture
+from qkscope.errors import CaptureError
+
+Captured = dict[int, tuple[torch.Tensor, torch.Tensor]]
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+PLAIN_ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+# What a family needs besides, and the layers of its that attend to everything.
+FAMILIES: dict[str, tuple[dict[str, Any], list[int]]] = {
+    "llama": ({}, [0, 1, 2, 3]),
+    "smollm3": ({"no_rope_layer_interval": 4}, [0, 1, 2, 3]),
+    "gpt_neox": ({"num_key_value_heads": None, "head_dim": None}, [0, 1, 2, 3]),
+    "olmo2": ({}, [0, 1, 2, 3]),
+    "olmo3": ({"sliding_window": 8}, [3]),
+    "qwen2": ({}, [0, 1, 2, 3]),
+    "qwen3": ({}, [0, 1, 2, 3]),
+    "mistral": ({"sliding_window": None}, [0, 1, 2, 3]),
+    "gemma2": ({"sliding_window": 8, "attn_logit_softcapping": 5.0}, [1, 3]),
+    "gemma3_text": ({"sliding_window": 8, "sliding_window_pattern": 2}, [1, 3]),
+    "phi3": ({}, [0, 1, 2, 3]),
+    "gpt_oss": (
+        {
+            "sliding_window": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "rope_parameters": PLAIN_ROPE,
+        },
+        [1, 3],
+    ),
+}
+# Passes of different shape round differently, and random layers amplify it; a token too many changes the first digit.
+ACROSS_SHAPES = 1e-4
+DERIVED = ["llama", "smollm3", "qwen3", "gpt_neox"]
+
+
+def build(family: str, **changes: Any) -> Any:
+    """A small model of the family with random weights, the same on every call."""
+    options = SMALL | FAMILIES.get(family, ({}, []))[0] | changes
+    config = AutoConfig.for_model(
+        family, **{k: v for k, v in options.items() if v is not None or k == "sliding_window"}
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    # Attention sinks, norms and biases start as constants; random ones show whether they are respected.
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.fixture(params=list(FAMILIES))
+def family(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(autouse=True)
+def tiny_work() -> Iterator[None]:
+    """No gradients, and one thread: on matrices this small two threads mostly wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with torch.no_grad():
+        yield
+    torch.set_num_threads(threads)
+
+
+def tokens(rows: int, length: int, seed: int = 1) -> torch.Tensor:
+    return torch.randint(3, 97, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def captured(model: Any, ids: torch.Tensor, **inputs: Any) -> Captured:
+    """q and k of every layer in one pass of the backbone."""
+    found: Captured = {}
+    with capture(model, lambda layer, q, k: found.update({layer: (q.clone(), k.clone())})) as backbone:
+        backbone(input_ids=ids, use_cache=False, **inputs)
+    return found
+
+
+def assert_same(found: Captured, expected: Captured, atol: float = 1e-5) -> None:
+    assert found.keys() == expected.keys()
+    for layer in expected:
+        for mine, theirs in zip(found[layer], expected[layer], strict=True):
+            torch.testing.assert_close(mine, theirs, atol=atol, rtol=1e-5)
+
+
+def test_outputs_are_those_of_an_uncaptured_run(family: str) -> None:
+    model, ids = build(family), tokens(2, 24)
+    padded = torch.ones_like(ids)
+    padded[0, :6] = 0
+    packed = torch.cat([torch.arange(10), torch.arange(14)]).expand(2, -1)
+    inputs: list[dict[str, torch.Tensor]] = [{}, {"attention_mask": padded}, {"position_ids": packed}]
+    plain = [model(ids, use_cache=False, **each).logits for each in inputs]
+    with capture(model, lambda layer, q, k: None):
+        again = [model(ids, use_cache=False, **each).logits for each in inputs]
+    for mine, theirs in zip(again, plain, strict=True):
+        torch.testing.assert_close(mine[padded.bool()], theirs[padded.bool()], atol=1e-5, rtol=1e-5)
+    # A model whose outputs hardly depend on the mask or on positions would pass anything.
+    assert all((plain[0] - other)[0, 12:].abs().max() > 1e-2 for other in plain[1:])
+
+
+def test_every_layer_and_head_once(family: str) -> None:
+    model, ids = build(family), tokens(2, 11)
+    calls: list[tuple[int, torch.Size, torch.Size]] = []
+    with capture(model, lambda layer, q, k: calls.append((layer, q.shape, k.shape))) as backbone:
+        backbone(input_ids=ids, use_cache=False)
+    keys = 4 if family == "gpt_neox" else 2
+    assert calls == [(layer, (2, 4, 11, 16), (2, keys, 11, 16)) for layer in range(4)]
+
+
+def test_architecture_of_each_family(family: str) -> None:
+    architecture = read_architecture(build(family).config)
+    assert architecture.full_attention_layers == FAMILIES[family][1]
+    assert (architecture.num_layers, architecture.n_q_heads, architecture.head_dim) == (4, 4, 16)
+    nope = {3} if family == "smollm3" else set()
+    assert architecture.rope == tuple(layer not in nope for layer in range(4))
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side(family: str, side: str) -> None:
+    model, ids = build(family), tokens(2, 20)
+    real = slice(7, None) if side == "left" else slice(None, 13)
+    mask = torch.zeros_like(ids)
+    mask[0], mask[1, real] = 1, 1
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    found = captured(model, ids, attention_mask=mask, position_ids=positions)
+    alone = captured(model, ids[1:, real])
+    assert_same(
+        {layer: (q[1:, :, real], k[1:, :, real]) for layer, (q, k) in found.items()}, alone, ACROSS_SHAPES
+    )
+
+
+# gpt_oss itself gives its masks no positions, so its packed documents see each other, captured or not.
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt_oss"])
+def test_packed_documents_do_not_see_each_other(family: str) -> None:
+    model, ids = build(family), tokens(1, 24)
+    positions = torch.cat([torch.arange(10), torch.arange(14)])[None]
+    found = captured(model, ids, position_ids=positions)
+    for part in (slice(0, 10), slice(10, 24)):
+        alone = captured(model, ids[:, part])
+        assert_same(
+            {layer: (q[:, :, part], k[:, :, part]) for layer, (q, k) in found.items()}, alone, ACROSS_SHAPES
+        )
+
+
+@pytest.mark.parametrize("family", DERIVED)
+def test_queries_and_keys_by_hand(family: str) -> None:
+    """Projections as their modules put them out, then norm and rotation written out here."""
+    model, ids = build(family), tokens(2, 19)
+    projected = hooked_projections(model, family, ids)
+    expected = {}
+    for layer, (q, k) in projected.items():
+        if family == "qwen3":
+            attention = model.model.layers[layer].self_attn
+            q, k = rms_norm(q, attention.q_norm.weight), rms_norm(k, attention.k_norm.weight)
+        rotates = not (family == "smollm3" and layer == 3)
+        share = 0.25 if family == "gpt_neox" else 1.0
+        theta = model.config.rope_parameters["rope_theta"]
+        expected[layer] = (rotate(q, theta, share), rotate(k, theta, share)) if rotates else (q, k)
+    assert_same(captured(model, ids), expected)
+
+
+def hooked_projections(model: Any, family: str, ids: torch.Tensor) -> Captured:
+    """Unrotated q (batch, heads, tokens, dim) and k of each layer, from hooks on the linear modules."""
+    outputs: dict[tuple[int, str], torch.Tensor] = {}
+    hooks = []
+    layers = model.gpt_neox.layers if family == "gpt_neox" else model.model.layers
+    names = ["query_key_value"] if family == "gpt_neox" else ["q_proj", "k_proj"]
+    for i, layer in enumerate(layers):
+        attention = layer.attention if family == "gpt_neox" else layer.self_attn
+        for name in names:
+            module = getattr(attention, name)
+            hooks.append(
+                module.register_forward_hook(lambda _m, _i, out, key=(i, name): outputs.update({key: out}))
+            )
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    found = {}
+    for i in range(len(layers)):
+        if family == "gpt_neox":
+            # GPT-NeoX interleaves per head: (heads, [q | k | v]).
+            q, k, _ = outputs[i, "query_key_value"].unflatten(-1, (4, 3, 16)).unbind(3)
+        else:
+            q, k = outputs[i, "q_proj"].unflatten(-1, (4, 16)), outputs[i, "k_proj"].unflatten(-1, (2, 16))
+        found[i] = (q.transpose(1, 2), k.transpose(1, 2))
+    return found
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return weight * x / (x.pow(2).mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def rotate(x: torch.Tensor, theta: float, share: float) -> torch.Tensor:
+    """Turn the pairs (i, i + half) of the first `share` of the dimensions by position * theta^(-i/half)."""
+    half = int(x.shape[-1] * share) // 2
+    out = x.clone()
+    for position in range(x.shape[2]):
+        for i in range(half):
+            angle = torch.tensor(position * theta ** (-i / half), dtype=torch.float64)
+            cos, sin = angle.cos().float(), angle.sin().float()
+            a, b = x[:, :, position, i], x[:, :, position, i + half]
+            out[:, :, position, i] = a * cos - b * sin
+            out[:, :, position, i + half] = a * sin + b * cos
+    return out
+
+
+@pytest.mark.parametrize("family", ["falcon", "gptj"])
+def test_a_family_outside_the_interface_is_named(family: str) -> None:
+    small = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = AutoConfig.for_model(family, **small, **({"rotary_dim": 8} if family == "gptj" else {}))
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with (
+        pytest.raises(CaptureError, match=f"the {family} family cannot be captured: 0 of its 2"),
+        capture(model, lambda layer, q, k: None) as backbone,
+    ):
+        backbone(input_ids=tokens(1, 5), use_cache=False)
+    assert model.config._attn_implementation in ("sdpa", "eager")
+
+
+def test_sinks_and_soft_caps_matter() -> None:
+    """The two families whose own attention is not SDPA: without their eager function the outputs would differ."""
+    for family, change in (("gpt_oss", "sinks"), ("gemma2", "cap")):
+        model, ids = build(family), tokens(1, 24)
+        assert model.config._attn_implementation == "eager"
+        before = model(ids).logits
+        for layer in model.model.layers:
+            if change == "sinks":
+                layer.self_attn.sinks.fill_(-30.0)
+            else:
+                layer.self_attn.attn_logit_softcapping = None
+        assert (model(ids).logits - before).abs().max() > 1e-3
