@@ -1,0 +1,241 @@
+"""Results -> the page's data: columns, not rows.
+
+The page draws from a grid of rows. Over training every checkpoint measures the same heads, so row = checkpoint *
+heads + head, with missing values where a checkpoint lacks a head. In a study of different models a head belongs
+to one model only, so row = head and `owner` names its model. Principal components beyond the first are the bulk of
+the file; past a size they are left out, and the page says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from qkscope import aggregate
+from qkscope.report.encode import SCALE, counted, listed, pack, pack_numbers
+from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
+
+if TYPE_CHECKING:
+    from qkscope.results import Results
+
+VALUES = ("r_q", "r_k", "explained_variance")
+ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
+NAMED_CLASSES = (*CLASSES, UNMEASURED)
+NAMED_POLARITIES = (*POLARITIES, UNMEASURED)
+
+# base64 characters of the components beyond the first: with errors and nulls up to the first limit (a report of
+# 10 x 576 heads stays below 2 MB), the bare values up to the second, none above it.
+ERRORS_LIMIT = 1_100_000
+VALUES_LIMIT = 6_000_000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where each (checkpoint, head) of the tables stands in the page's arrays.
+
+    `index` is sorted and unique with the levels (owner, layer, head); owner is 0 for all heads over training.
+    """
+
+    models: list[str]
+    index: pd.MultiIndex
+    training: bool
+
+    @classmethod
+    def of(cls, heads: pd.DataFrame, models: list[str], *, training: bool) -> Grid:
+        place = {model: number for number, model in enumerate(models)}
+        here = heads[heads["model"].isin(models)]
+        owner = np.zeros(len(here), dtype=int) if training else here["model"].map(place).to_numpy(int)
+        arrays = [owner, here["layer"].to_numpy(int), here["head"].to_numpy(int)]
+        index = pd.MultiIndex.from_arrays(arrays, names=["owner", "layer", "head"]).unique().sort_values()
+        return cls(models, index, training)
+
+    @property
+    def rows(self) -> int:
+        return len(self.index) * (len(self.models) if self.training else 1)
+
+    def place(self, table: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """(rows of the page, which rows of `table` are on it), both (len(table),); off the page is -1."""
+        order = {model: number for number, model in enumerate(self.models)}
+        number = table["model"].map(order).fillna(-1).to_numpy(np.int64)
+        owner = np.zeros_like(number) if self.training else number
+        keys = pd.MultiIndex.from_arrays([owner, table["layer"].to_numpy(int), table["head"].to_numpy(int)])
+        head = self.index.get_indexer(keys).astype(np.int64)
+        on_page = (number >= 0) & (head >= 0)
+        row = number * len(self.index) + head if self.training else head
+        return np.where(on_page, row, -1), on_page
+
+    def column(self, table: pd.DataFrame, name: str) -> NDArray[np.float64]:
+        """A numeric column of a table with one row per (checkpoint, head), (rows,), NaN where there is none."""
+        row, on_page = self.place(table)
+        found = np.full(self.rows, np.nan)
+        found[row[on_page]] = numbers(table, name)[on_page]
+        return found
+
+    def codes(self, table: pd.DataFrame, name: str, names: tuple[str, ...]) -> NDArray[np.uint8]:
+        """A column of names as positions in `names`, (rows,) uint8; 255 where the head is not in the table."""
+        row, on_page = self.place(table)
+        found = np.full(self.rows, 255, dtype=np.uint8)
+        code = table[name].map({value: number for number, value in enumerate(names)})
+        found[row[on_page]] = code.fillna(255).to_numpy(np.uint8)[on_page]
+        return found
+
+
+def numbers(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
+    """A column as float64, (rows,); NaN where absent."""
+    if name not in table:
+        return np.full(len(table), np.nan)
+    return np.asarray(pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64, na_value=np.nan))
+
+
+def payload(results: Results) -> dict[str, Any]:
+    """Everything the page's script reads, ready for JSON."""
+    timeline = results.timeline
+    models = list(timeline.models)
+    grid = Grid.of(results.heads, models, training=timeline.kind == "training")
+    more, omitted = components(results, grid)
+    return {
+        "name": timeline.name,
+        "title": timeline.title,
+        "kind": timeline.kind,
+        "thresholds": {"high": results.thresholds.high, "low": results.thresholds.low},
+        "classes": list(NAMED_CLASSES),
+        "polarities": list(NAMED_POLARITIES),
+        "scale": SCALE,
+        "matchedWindow": timeline.matched_window,
+        "stops": stops(results),
+        "phases": [list(phase) for phase in timeline.phases],
+        "windowChanges": list(timeline.window_changes),
+        "heads": head_columns(results.heads, grid),
+        "own": first_component(results.heads, grid),
+        "matched": None if results.matched is None else first_component(results.matched, grid),
+        "more": more,
+        "omitted": omitted,
+        "aggregates": {
+            "own": aggregates(results.heads, results.loo, results),
+            "matched": None
+            if results.matched is None
+            else aggregates(results.matched, results.loo_matched, results),
+        },
+    }
+
+
+def stops(results: Results) -> dict[str, list[Any]]:
+    """The measured checkpoints, in order."""
+    found = [results.timeline.stop(model) for model in results.timeline.models]
+    return {
+        "model": [stop.model for stop in found],
+        "label": [stop.label for stop in found],
+        "phase": [stop.phase for stop in found],
+        "window": [stop.window for stop in found],
+        "step": [stop.step for stop in found],
+    }
+
+
+def head_columns(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
+    """What never changes about a head: (heads,) columns; kv and rope are None when the table has none."""
+    frame = pd.DataFrame({name: numbers(heads, name) for name in ("kv_head", "rope", "depth_bin")})
+    row, on_page = grid.place(heads)
+    number = row % max(len(grid.index), 1)
+    # One value per head: the first checkpoint that has one.
+    known = frame[on_page].groupby(number[on_page]).first().reindex(range(len(grid.index)))
+    kv, rope = known["kv_head"].to_numpy(), known["rope"].to_numpy()
+    return {
+        "layer": grid.index.get_level_values("layer").tolist(),
+        "head": grid.index.get_level_values("head").tolist(),
+        "owner": None if grid.training else grid.index.get_level_values("owner").tolist(),
+        "kv": counted(kv) if np.isfinite(kv).any() else None,
+        "rope": counted(rope) if np.isfinite(rope).any() else None,
+        "bin": counted(known["depth_bin"].to_numpy()),
+    }
+
+
+def first_component(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
+    """PC0 of every row: packed numbers (None where a table has none), class and polarity codes."""
+    found: dict[str, Any] = {name: pack_numbers(grid.column(heads, name)) for name in (*VALUES, *ERRORS)}
+    found["class"] = pack(grid.codes(heads, "class", NAMED_CLASSES))
+    found["polarity"] = pack(grid.codes(heads, "polarity", NAMED_POLARITIES))
+    return found
+
+
+def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str | None]:
+    """The components beyond the first over the own windows, (rows, count) each, and what was left out and why."""
+    later = results.qk[results.qk["pc"] > 0]
+    count = int(later["pc"].max()) if len(later) else 0
+    if count == 0:
+        return None, "The table holds the first principal component only."
+    column_size = grid.rows * count * 2 * 4 / 3
+    if column_size * len(VALUES) > VALUES_LIMIT:
+        return None, (
+            f"Components 1 to {count} are left out of this page to keep it small "
+            f"({grid.rows:,} measurements of a head); they are in qk.csv."
+        )
+    whole = column_size * (len(VALUES) + len(ERRORS)) <= ERRORS_LIMIT
+    names = (*VALUES, *ERRORS) if whole else VALUES
+    more: dict[str, Any] = {"count": count}
+    row, on_page = grid.place(later)
+    where = (row[on_page], later["pc"].to_numpy(int)[on_page] - 1)
+    for name in names:
+        found = np.full((grid.rows, count), np.nan)
+        found[where] = numbers(later, name)[on_page]
+        more[name] = pack_numbers(found)
+    omitted = f"Errors and null levels of components 1 to {count} are in qk.csv, not on this page."
+    return more, None if whole else omitted
+
+
+def aggregates(heads: pd.DataFrame, loo: pd.DataFrame | None, results: Results) -> dict[str, Any]:
+    """Means and shares of each checkpoint with their document-level standard errors, columns in order."""
+    order = list(results.timeline.models)
+    signal = aggregate.position_signal(heads, loo, order).set_index("model").reindex(order)
+    variance = aggregate.explained_variance(heads, loo, order).set_index("model").reindex(order)
+    above = aggregate.above_null(heads, order).set_index("model").reindex(order)
+    return {
+        "heads": counted(signal["heads"].tolist()),
+        "signal": {name: listed(signal[name]) for name in signal.columns if name != "heads"},
+        "variance": {name: listed(variance[name]) for name in ("mean", "sd", "se")},
+        "above": {name: listed(above[name]) for name in ("share_q", "share_k")},
+        "class": share_columns(aggregate.class_shares(heads, loo, order, results.thresholds), "class", order),
+        "polarity": share_columns(
+            aggregate.polarity_shares(heads, loo, order, results.thresholds), "polarity", order
+        ),
+        "bins": bin_cells(heads, loo, order),
+        "layers": layer_cells(heads, order),
+    }
+
+
+def share_columns(table: pd.DataFrame, name: str, order: list[str]) -> dict[str, Any]:
+    """Counts, standard errors of the shares and borderline heads, each kind -> a list over checkpoints."""
+    found: dict[str, Any] = {"se": {}, "borderline": {}}
+    for kind, rows in table.groupby(name, sort=False):
+        by_model = rows.set_index("model").reindex(order)
+        found["se"][kind] = listed(by_model["se"])
+        if "borderline" in by_model and by_model["borderline"].notna().any():
+            found["borderline"][kind] = counted(by_model["borderline"].tolist())
+    return found
+
+
+def bin_cells(heads: pd.DataFrame, loo: pd.DataFrame | None, order: list[str]) -> dict[str, Any]:
+    """Means over the ten depth bins, flat lists over (checkpoint, bin), with standard errors."""
+    index = pd.MultiIndex.from_product([order, range(aggregate.DEPTH_BINS)])
+    found: dict[str, Any] = {}
+    for value, column in (("r_q", "r_q"), ("r_k", "r_k"), ("abs_r_k", "abs_r_k"), ("explained_variance", "ev")):
+        cells = aggregate.depth_cells(heads, loo, order, value=column)
+        cells = cells.set_index(["model", "depth_bin"]).reindex(index)
+        found[value] = {"mean": listed(cells["mean"]), "se": listed(cells["se"])}
+    return found
+
+
+def layer_cells(heads: pd.DataFrame, order: list[str]) -> dict[str, Any]:
+    """Means over the measured heads of each layer, flat lists over (checkpoint, layer)."""
+    table = pd.DataFrame({"model": heads["model"].to_numpy(), "layer": heads["layer"].to_numpy(int)})
+    table["r_q"], table["r_k"] = numbers(heads, "r_q"), numbers(heads, "r_k")
+    table["abs_r_k"], table["explained_variance"] = table["r_k"].abs(), numbers(heads, "explained_variance")
+    layers = sorted(table["layer"].unique().tolist())
+    measured = table[table["r_q"].notna() & table["r_k"].notna()]
+    index = pd.MultiIndex.from_product([order, layers])
+    means = measured.groupby(["model", "layer"]).mean().reindex(index)
+    found = {name: {"mean": listed(means[name])} for name in ("r_q", "r_k", "abs_r_k", "explained_variance")}
+    return {"layers": layers, **found}

@@ -1,0 +1,268 @@
+/* What the views share: elements made from text, numbers as shown, one tooltip, marks reached by the keyboard. */
+"use strict";
+
+(() => {
+  const { data } = qk;
+  const SVG = "http://www.w3.org/2000/svg";
+
+  /* ---- elements: text is always text ---- */
+
+  function fill(node, attributes, children) {
+    for (const [name, value] of Object.entries(attributes || {})) {
+      if (value === null || value === undefined || value === false) continue;
+      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+      else node.setAttribute(name, value === true ? "" : value);
+    }
+    for (const child of children.flat()) {
+      if (child !== null && child !== undefined) node.append(child);
+    }
+    return node;
+  }
+
+  const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
+  const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+
+  /* ---- numbers ---- */
+
+  /* Three decimals with a true minus sign; a missing number is a dash. */
+  function number(value, digits = 3) {
+    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    const text = Math.abs(value).toFixed(digits);
+    return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+  }
+
+  const withError = (value, se) =>
+    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${number(se)}`;
+  const count = (n) => n.toLocaleString("en-US");
+  const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
+  const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–");
+  const shorten = (text, length = 14) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
+  function mean(values) {
+    let sum = 0;
+    let n = 0;
+    for (const value of values) {
+      if (!Number.isNaN(value)) {
+        sum += value;
+        n += 1;
+      }
+    }
+    return n ? sum / n : NaN;
+  }
+
+  const CLASS_VARIABLES = ["pd", "qp", "kp", "cf", "mx", "un"];
+  const POLARITY_VARIABLES = ["con", "neu", "dis", "un"];
+  const colour = (kind, code) =>
+    `var(--${(kind === "class" ? CLASS_VARIABLES : POLARITY_VARIABLES)[code] || "un"})`;
+
+  const reducedMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+
+  /* ---- the tooltip ---- */
+
+  const tip = document.getElementById("tip");
+
+  function showTip(lines, x, y) {
+    tip.replaceChildren(...lines.filter(Boolean).map((line, i) => h(i ? "p" : "strong", {}, line)));
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    const left = Math.min(Math.max(8, x + 14), document.documentElement.clientWidth - box.width - 8);
+    const above = y - box.height - 12;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${above < 8 ? y + 18 : above}px`;
+  }
+
+  function hideTip() {
+    tip.hidden = true;
+  }
+
+  function tipAt(element, lines) {
+    const box = element.getBoundingClientRect();
+    showTip(lines, box.left + box.width / 2, box.top);
+  }
+
+  /* ---- marks ---- */
+
+  /* Make an element a mark: named, reachable, answering to click, Enter and Space, with a tooltip.
+   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
+  function mark(element, { key, label, lines, act, pressed }) {
+    element.dataset.key = key;
+    element.setAttribute("role", "button");
+    element.setAttribute("aria-label", label);
+    element.setAttribute("tabindex", "-1");
+    element.classList.add("mark");
+    if (pressed !== undefined) element.setAttribute("aria-pressed", String(pressed));
+    const text = () => (typeof lines === "function" ? lines() : lines || [label]);
+    element.addEventListener("pointermove", (event) => {
+      if (event.pointerType === "mouse") showTip(text(), event.clientX, event.clientY);
+    });
+    element.addEventListener("pointerleave", hideTip);
+    element.addEventListener("focus", () => {
+      if (element.matches(":focus-visible")) tipAt(element, text());
+    });
+    element.addEventListener("blur", hideTip);
+    element.addEventListener("click", (event) => act(event));
+    element.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" && event.key !== " ") return;
+      event.preventDefault();
+      act(event);
+    });
+    return element;
+  }
+
+  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+  function centre(element) {
+    const box = element.getBoundingClientRect();
+    return [box.left + box.width / 2, box.top + box.height / 2];
+  }
+
+  /* The nearest mark in a direction: distance ahead, with what lies aside counted double. */
+  function neighbour(marks, from, [dx, dy]) {
+    const [x, y] = centre(from);
+    let best = null;
+    let cost = Infinity;
+    for (const candidate of marks) {
+      if (candidate === from) continue;
+      const [cx, cy] = centre(candidate);
+      const ahead = (cx - x) * dx + (cy - y) * dy;
+      const aside = Math.abs((cx - x) * dy) + Math.abs((cy - y) * dx);
+      if (ahead > 0.5 && ahead + 2 * aside < cost) [best, cost] = [candidate, ahead + 2 * aside];
+    }
+    return best;
+  }
+
+  /* One stop of the Tab key per chart; arrows move among its marks, Home and End to the first and the last. */
+  function rove(container) {
+    const marks = () => [...container.querySelectorAll(".mark")];
+    if (!container.dataset.roving) {
+      container.dataset.roving = "yes";
+      container.addEventListener("keydown", (event) => {
+        const from = event.target.closest(".mark");
+        if (!from) return;
+        const all = marks();
+        let to = null;
+        if (ARROWS[event.key]) to = neighbour(all, from, ARROWS[event.key]);
+        else if (event.key === "Home") [to] = all;
+        else if (event.key === "End") to = all[all.length - 1];
+        else return;
+        event.preventDefault();
+        if (to) to.focus();
+      });
+      container.addEventListener("focusin", (event) => {
+        const target = event.target.closest(".mark");
+        if (!target) return;
+        container.querySelectorAll('.mark[tabindex="0"]').forEach((m) => m.setAttribute("tabindex", "-1"));
+        target.setAttribute("tabindex", "0");
+        container.dataset.active = target.dataset.key;
+      });
+    }
+    const all = marks();
+    const active = all.find((m) => m.dataset.key === container.dataset.active) || all[0];
+    if (active && !all.some((m) => m.getAttribute("tabindex") === "0")) active.setAttribute("tabindex", "0");
+  }
+
+  /* Put a drawing in its place, keeping the focus on the mark that had it. */
+  function mount(container, ...drawing) {
+    const active = document.activeElement;
+    const key = container.contains(active) ? active.dataset.key || active.id : null;
+    container.replaceChildren(...drawing.flat().filter(Boolean));
+    rove(container);
+    if (key === null) return;
+    const all = [...container.querySelectorAll("[data-key], [id]")];
+    const same = all.find((m) => m.dataset.key === key || m.id === key);
+    if (same) same.focus({ preventScroll: true });
+  }
+
+  /* ---- controls ---- */
+
+  /* A row of options of which one holds: radio buttons, drawn as one strip. */
+  function options(name, legend, choices, current, act) {
+    const set = h("fieldset", { class: "options" }, h("legend", {}, legend));
+    for (const [value, label, why] of choices) {
+      const input = h("input", { type: "radio", name, value, id: `${name}-${value}`, disabled: Boolean(why) });
+      input.checked = value === current;
+      input.addEventListener("change", () => act(value));
+      set.append(input, h("label", { for: `${name}-${value}`, title: why || null }, label));
+    }
+    return set;
+  }
+
+  function choose(fieldset, value) {
+    for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === value;
+  }
+
+  /* ---- axes of checkpoints ---- */
+
+  /* The checkpoints to label when each label takes `room` pixels: evenly many, always the first and the last. */
+  function labelled(width, room) {
+    const n = data.stops.length;
+    const fit = Math.max(2, Math.floor(width / room));
+    if (n <= fit) return d3.range(n);
+    const found = d3.range(fit).map((i) => Math.round((i * (n - 1)) / (fit - 1)));
+    return [...new Set(found)];
+  }
+
+  const stopWord = data.training ? "checkpoint" : "model";
+
+  function stopLines(index) {
+    const { label, model, phase, window: size } = data.stops[index];
+    const parts = [model === label ? null : model, phase, size ? `window ${count(size)}` : null];
+    return [label, parts.filter(Boolean).join(" · ")];
+  }
+
+  /* Plot's options for an x axis of checkpoints, numbered 0, 1, ... */
+  function stopAxis(width, height, margins = {}) {
+    const { marginLeft = 40, marginRight = 14, marginTop = 34, marginBottom = 46 } = margins;
+    const n = data.stops.length;
+    const ticks = labelled(width - marginLeft - marginRight, 62);
+    const half = n > 60 ? 1 : 0.5;
+    return {
+      width, height, marginLeft, marginRight, marginTop, marginBottom,
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: {
+        type: "linear", domain: [-half, n - 1 + half], ticks, label: null, tickSize: 0, tickPadding: 8,
+        tickFormat: (i) => shorten(data.stops[i].label, 11),
+      },
+    };
+  }
+
+  /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
+  function stopGround(height, { names = true, windowName = qk.state.window } = {}) {
+    const phases = data.phases.map(([label, first, last], i) => ({ label, x1: first - 0.5, x2: last + 0.5, shade: i % 2 === 1 }));
+    const several = phases.length > 1;
+    const changes = windowName === "own" ? data.windowChanges.map((i) => i - 0.5) : [];
+    return [
+      Plot.rectX(several ? phases.filter(({ shade }) => shade) : [], { x1: "x1", x2: "x2", fill: "var(--shade)" }),
+      Plot.rectX([qk.state.stop], { x1: (d) => d - 0.5, x2: (d) => d + 0.5, fill: "var(--accent)", fillOpacity: 0.1 }),
+      Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
+      Plot.text(several && names ? phases : [], {
+        x: (d) => (d.x1 + d.x2) / 2, frameAnchor: "bottom", dy: 40, text: (d) => shorten(d.label || "", Math.max(4, 6 * (d.x2 - d.x1))),
+        fill: "var(--muted)",
+      }),
+    ];
+  }
+
+  /* A mark over each checkpoint of a Plot drawing, as wide as its column: choosing it chooses the checkpoint. */
+  function stopColumns(svg, { label, lines, prefix = "stop" }) {
+    const x = svg.scale("x");
+    const y = svg.scale("y");
+    const [bottom, top] = y.range;
+    const layer = s("g", { class: "columns-layer" });
+    for (const { index, model } of data.stops) {
+      const from = x.apply(index - 0.5);
+      const rect = s("rect", { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" });
+      const act = () => qk.set({ stop: index });
+      layer.append(mark(rect, { key: `${prefix}:${model}`, label: label(index), lines: () => lines(index), act, pressed: index === qk.state.stop }));
+    }
+    svg.append(layer);
+  }
+
+  const widthOf = (container) => Math.max(280, container.clientWidth || 600);
+
+  Object.assign(qk, {
+    h, s, number, withError, count, headCount, percent, shorten, mean, colour, reducedMotion,
+    showTip, hideTip, tipAt, mark, rove, mount, options, choose, labelled, stopWord,
+    stopAxis, stopGround, stopColumns, stopLines, widthOf,
+  });
+})();

@@ -1,0 +1,163 @@
+/* Depth map: the mean over the heads of each layer (or tenth of the depth) at each checkpoint, as colour. */
+"use strict";
+
+(() => {
+  const { data, state, h, s } = qk;
+  const drawing = document.getElementById("depth-drawing");
+  const note = document.getElementById("depth-note");
+  const BINS = d3.range(10);
+  const NAMES = { r_q: "r_q", r_k: "r_k", abs_r_k: "|r_k|", explained_variance: "explained variance" };
+  let controls = null;
+
+  // Orange against, blue along: the colours of polarity, through a light middle.
+  const diverging = d3.piecewise(d3.interpolateRgb.gamma(2.2), ["#a04400", "#e59a63", "#f6f1ea", "#7db4d8", "#00548a"]);
+  const sequential = d3.piecewise(d3.interpolateRgb.gamma(2.2), ["#f5f4ee", "#b9d9d6", "#5fa8b8", "#22709a", "#10335f"]);
+
+  const rowsOf = () => (state.rows === "bins" ? BINS : data.aggregate(state.window).layers.layers);
+  const rowOf = (head) => (state.rows === "bins" ? data.heads[head].bin : data.heads[head].layer);
+  const rowName = (row) => (state.rows === "bins" ? `depth ${row * 10}–${row * 10 + 10}%` : `layer ${row}`);
+
+  /* heads of each cell, `${stop}:${row}` -> numbers, measured ones only. */
+  function cellHeads(heads) {
+    const table = data.table(state.window);
+    const found = new Map();
+    for (const head of heads) {
+      for (const { index } of data.stopsOf(head)) {
+        if (!data.measured(table, index, head)) continue;
+        const key = `${index}:${rowOf(head)}`;
+        if (!found.has(key)) found.set(key, []);
+        found.get(key).push(head);
+      }
+    }
+    return found;
+  }
+
+  function cells(shown) {
+    const rows = rowsOf();
+    const table = data.table(state.window);
+    const known = data.aggregate(state.window)[state.rows][state.cell];
+    const members = cellHeads(shown ? [...shown] : data.heads.map(({ index }) => index));
+    const found = [];
+    for (const { index } of data.stops) {
+      rows.forEach((row, i) => {
+        const heads = members.get(`${index}:${row}`) || [];
+        const at = index * rows.length + i;
+        const mean = shown ? qk.mean(heads.map((head) => data.value(table, state.cell, index, head))) : known.mean[at];
+        if (mean === null || Number.isNaN(mean)) return;
+        found.push({ stop: index, row, heads, mean, se: shown || !known.se ? null : known.se[at] });
+      });
+    }
+    return found;
+  }
+
+  function scale(list) {
+    if (state.cell === "r_k") return { domain: [-1, 1], colour: (v) => diverging((v + 1) / 2) };
+    const most = state.cell === "explained_variance" ? d3.max(list, (d) => d.mean) || 1 : 1;
+    return { domain: [0, most], colour: (v) => sequential(Math.max(0, Math.min(1, v / most))) };
+  }
+
+  const ink = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
+
+  function lines({ stop, row, heads, mean, se }) {
+    const picked = heads.filter((head) => state.heads.has(head)).length;
+    return [
+      `${data.stops[stop].label} · ${rowName(row)}`,
+      `mean ${NAMES[state.cell]} ${qk.withError(mean, se)}`,
+      qk.headCount(heads.length) + (state.heads.size ? `, ${picked} selected` : ""),
+    ];
+  }
+
+  function plotOptions(list, colours) {
+    const width = qk.widthOf(drawing);
+    const rows = rowsOf();
+    const height = Math.round(Math.min(640, Math.max(300, rows.length * (state.rows === "bins" ? 32 : 14) + 60)));
+    const cellWidth = (width - 56) / data.stops.length;
+    const cellHeight = (height - 50) / rows.length;
+    const ticks = qk.labelled(width - 56, 56);
+    const every = Math.ceil(rows.length / (height / 16));
+    const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
+    const at = { x: "stop", y: "row" };
+    return {
+      width, height, marginLeft: 48, marginRight: 8, marginTop: 22, marginBottom: 28,
+      className: "plot", style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: { type: "band", domain: d3.range(data.stops.length), ticks, tickFormat: (i) => qk.shorten(data.stops[i].label, 10), tickSize: 0, label: null, padding: data.stops.length > 60 ? 0 : 0.04 },
+      y: { type: "band", domain: rows, ticks: rows.filter((_, i) => i % every === 0), tickFormat: (row) => (state.rows === "bins" ? `${row * 10}%` : String(row)), tickSize: 0, label: null, padding: 0.04 },
+      marks: [
+        Plot.text([state.rows === "bins" ? "depth" : "layer"], { frameAnchor: "top-left", dy: -16, dx: -44, text: (d) => d, textAnchor: "start", fill: "var(--muted)" }),
+        Plot.cell(list, { ...at, fill: (d) => colours.colour(d.mean), rx: 1.5 }),
+        Plot.text(written, { ...at, text: (d) => qk.number(d.mean, 2), fill: (d) => ink(colours.colour(d.mean)), fontSize: 11, pointerEvents: "none" }),
+      ],
+    };
+  }
+
+  /* Outlines: the chosen checkpoint's column, and the cells with selected heads. */
+  function outlines(svg, list) {
+    const x = svg.scale("x");
+    const y = svg.scale("y");
+    const layer = s("g", { class: "outlines", "aria-hidden": "true" });
+    for (const { stop, row, heads } of list) {
+      if (!heads.some((head) => state.heads.has(head))) continue;
+      layer.append(s("rect", { x: x.apply(stop) + 0.75, y: y.apply(row) + 0.75, width: Math.max(1, x.bandwidth - 1.5), height: Math.max(1, y.bandwidth - 1.5), class: "has-selected" }));
+    }
+    const rows = rowsOf();
+    const top = y.apply(rows[0]);
+    const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;
+    layer.append(s("rect", { x: x.apply(state.stop) - 1.5, y: top - 2, width: x.bandwidth + 3, height: bottom - top + 4, rx: 2, class: "chosen-column" }));
+    svg.append(layer);
+  }
+
+  function legend(colours) {
+    const [low, high] = colours.domain;
+    const stops = d3.range(9).map((i) => colours.colour(low + ((high - low) * i) / 8));
+    const digits = state.cell === "explained_variance" ? 2 : 0;
+    return h("p", { class: "legend" }, h("span", { class: "key" }, `mean ${NAMES[state.cell]}`),
+      h("span", { class: "key ramp-key" }, qk.number(low, low ? digits : 0), h("i", { class: "ramp", style: `background:linear-gradient(to right,${stops.join(",")})` }), qk.number(high, digits)),
+      state.heads.size ? h("span", { class: "key" }, h("i", { class: "block outlined" }), "holds selected heads") : null);
+  }
+
+  function explain(list, shown) {
+    const said = [];
+    if (state.rows === "bins") said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
+    if (data.stops.length === 1) said.push("One checkpoint: one column.");
+    if (shown) said.push(`The filter holds: means over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}.`);
+    if (!list.length) said.push("No head to average here.");
+    note.textContent = said.join(" ");
+  }
+
+  function draw() {
+    qk.choose(controls.rows, state.rows);
+    qk.choose(controls.cell, state.cell);
+    const shown = qk.shown();
+    const list = cells(shown);
+    const colours = scale(list);
+    const svg = Plot.plot(plotOptions(list, colours));
+    svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
+      const cell = list[i];
+      const said = lines(cell);
+      qk.mark(rect, {
+        key: `cell:${cell.stop}:${cell.row}`, label: `${said.join(", ")}. Select them.`, lines: said,
+        pressed: cell.heads.length > 0 && cell.heads.every((head) => state.heads.has(head)),
+        act: (event) => {
+          qk.set({ stop: cell.stop });
+          qk.select(cell.heads, event);
+        },
+      });
+    });
+    outlines(svg, list);
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", `Map of mean ${NAMES[state.cell]} by depth and ${qk.stopWord}`);
+    qk.mount(drawing, legend(colours), svg);
+    explain(list, shown);
+  }
+
+  function setUp() {
+    const why = data.own.explained_variance ? null : "The table holds no explained variance.";
+    controls = {
+      cell: qk.options("cell", "Show", [["r_q", "r_q"], ["r_k", "r_k"], ["abs_r_k", "|r_k|"], ["explained_variance", "expl. variance", why]], state.cell, (value) => qk.set({ cell: value })),
+      rows: qk.options("rows", "Rows", [["bins", "ten bins"], ["layers", "layers"]], state.rows, (value) => qk.set({ rows: value })),
+    };
+    document.getElementById("depth-controls").replaceChildren(controls.cell, controls.rows);
+  }
+
+  qk.depth = { setUp, draw, needs: ["cell", "rows", "window", "filter", "heads", "stop"] };
+})();

@@ -1,0 +1,276 @@
+/* One state for all views: a checkpoint, a set of heads, a filter, and the choices of each view.
+ *
+ * `set` changes some of it, writes it to the URL's hash and tells every view which keys changed. The hash holds only
+ * what differs from the start, names checkpoints by name and heads as layer.head ranges, so that it can be sent.
+ */
+"use strict";
+
+(() => {
+  const { data } = qk;
+  const last = data.stops.length - 1;
+  const VIEWS = ["headline", "signal", "taxonomy", "portrait", "depth", "head", "table", "methods"];
+
+  /* Views' choices: the first option is where it starts. */
+  const CHOICES = {
+    window: ["own", "matched"],
+    measure: ["r_k", "abs_r_k", "variance"],
+    kind: ["class", "polarity"],
+    rows: ["bins", "layers"],
+    cell: ["r_q", "r_k", "abs_r_k", "explained_variance"],
+    bars: ["selected", "all", "none"],
+  };
+  const FILTERS = ["classes", "polarity", "rope", "layers", "search", "only"];
+
+  function start() {
+    const found = {
+      view: null,
+      stop: last,
+      heads: new Set(),
+      head: null,
+      pc: 0,
+      sort: "layer",
+      down: false,
+      filter: { classes: [], polarity: "", rope: "", layers: null, search: "", only: false },
+    };
+    for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0];
+    return found;
+  }
+
+  const state = start();
+  const listeners = [];
+  let shownCache = null;
+
+  /* ---- the hash ---- */
+
+  /* Heads as "layer.first-last" of each layer, with the model's number before it in a study of models. */
+  function writeHeads(set) {
+    const runs = [];
+    for (const index of [...set].sort((a, b) => a - b)) {
+      const { layer, head, owner } = data.heads[index];
+      const tail = runs[runs.length - 1];
+      if (tail && tail.owner === owner && tail.layer === layer && tail.to === head - 1) tail.to = head;
+      else runs.push({ owner, layer, from: head, to: head });
+    }
+    return runs
+      .map(({ owner, layer, from, to }) => {
+        const range = from === to ? `${layer}.${from}` : `${layer}.${from}-${to}`;
+        return owner === null ? range : `${owner}~${range}`;
+      })
+      .join(",");
+  }
+
+  const byKey = new Map(data.heads.map((h) => [`${h.owner === null ? "" : `${h.owner}~`}${h.layer}.${h.head}`, h.index]));
+
+  function readHeads(text) {
+    const found = new Set();
+    for (const part of text.split(",")) {
+      const match = /^(\d+~)?(\d+)\.(\d+)(?:-(\d+))?$/.exec(part);
+      if (!match) continue;
+      const [, owner = "", layer, from, to = from] = match;
+      // A hash may ask for any range: no layer has more heads than the page does.
+      const end = Math.min(Number(to), Number(from) + data.heads.length);
+      for (let head = Number(from); head <= end; head += 1) {
+        const index = byKey.get(`${owner}${layer}.${head}`);
+        if (index !== undefined) found.add(index);
+      }
+    }
+    return found;
+  }
+
+  function writeFilter(params) {
+    const { classes, polarity, rope, layers, search, only } = state.filter;
+    if (classes.length) params.set("classes", classes.join(","));
+    if (polarity) params.set("polarity", polarity);
+    if (rope) params.set("rope", rope);
+    if (layers) params.set("layers", layers.join("-"));
+    if (search) params.set("search", search);
+    if (only) params.set("only", "1");
+  }
+
+  function hash() {
+    const params = new URLSearchParams();
+    if (state.view) params.set("view", state.view);
+    if (state.stop !== last) params.set("at", data.stops[state.stop].model);
+    if (state.heads.size) params.set("heads", writeHeads(state.heads));
+    if (state.head !== null) params.set("head", writeHeads([state.head]));
+    if (state.pc) params.set("pc", state.pc);
+    for (const [name, options] of Object.entries(CHOICES)) {
+      if (state[name] !== options[0]) params.set(name, state[name]);
+    }
+    if (state.sort !== "layer" || state.down) params.set("sort", (state.down ? "-" : "") + state.sort);
+    writeFilter(params);
+    return params.toString();
+  }
+
+  function readFilter(params) {
+    const layers = /^(\d+)-(\d+)$/.exec(params.get("layers") || "");
+    return {
+      classes: (params.get("classes") || "").split(",").filter((name) => data.classes.includes(name)),
+      polarity: data.polarities.includes(params.get("polarity")) ? params.get("polarity") : "",
+      rope: ["rope", "nope"].includes(params.get("rope")) ? params.get("rope") : "",
+      layers: layers ? [Number(layers[1]), Number(layers[2])] : null,
+      search: params.get("search") || "",
+      only: params.get("only") === "1",
+    };
+  }
+
+  /* A hash from anywhere: what it does not name starts as it does; what it names wrongly is ignored. */
+  function parse(text) {
+    const found = start();
+    if (VIEWS.includes(text)) return { ...found, view: text };
+    const params = new URLSearchParams(text);
+    if (VIEWS.includes(params.get("view"))) found.view = params.get("view");
+    const stop = data.stops.findIndex(({ model }) => model === params.get("at"));
+    if (stop >= 0) found.stop = stop;
+    found.heads = readHeads(params.get("heads") || "");
+    const [head] = readHeads(params.get("head") || "");
+    if (head !== undefined) found.head = head;
+    const pc = Number(params.get("pc"));
+    if (Number.isInteger(pc) && pc >= 0 && pc < data.components) found.pc = pc;
+    for (const [name, options] of Object.entries(CHOICES)) {
+      if (options.includes(params.get(name))) found[name] = params.get(name);
+    }
+    if (!data.matched) found.window = "own";
+    const sort = params.get("sort") || "layer";
+    found.down = sort.startsWith("-");
+    found.sort = sort.replace(/^-/, "");
+    found.filter = readFilter(params);
+    return found;
+  }
+
+  /* ---- changing it ---- */
+
+  function tell(keys) {
+    if (["stop", "window", "filter", "heads"].some((key) => keys.has(key))) shownCache = null;
+    for (const listener of listeners) listener(keys);
+  }
+
+  let written = null;
+
+  function set(changes) {
+    const keys = new Set();
+    for (const [name, value] of Object.entries(changes)) {
+      if (state[name] !== value) {
+        state[name] = value;
+        keys.add(name);
+      }
+    }
+    if (!keys.size) return;
+    written = `#${hash()}`;
+    history.replaceState(null, "", written);
+    tell(keys);
+  }
+
+  function restore() {
+    if (location.hash === written) return;
+    Object.assign(state, parse(location.hash.slice(1)));
+    written = location.hash;
+    tell(new Set(Object.keys(state)));
+  }
+
+  /* ---- heads ---- */
+
+  let adding = false;
+
+  /* Select heads: instead of the others, or with them when adding; the same ones again deselects. */
+  function select(indices, event) {
+    const extend = adding || Boolean(event && (event.shiftKey || event.ctrlKey || event.metaKey));
+    const chosen = [...indices];
+    const all = chosen.length > 0 && chosen.every((index) => state.heads.has(index));
+    let next;
+    if (extend) {
+      next = new Set(state.heads);
+      for (const index of chosen) {
+        if (all) next.delete(index);
+        else next.add(index);
+      }
+    } else {
+      next = all && state.heads.size === chosen.length ? new Set() : new Set(chosen);
+    }
+    const head = next.size && !next.has(state.head) ? [...next][0] : state.head;
+    set({ heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
+  }
+
+  function filtering() {
+    const { classes, polarity, rope, layers, search, only } = state.filter;
+    return Boolean(classes.length || polarity || rope || layers || search.trim() || only);
+  }
+
+  /* Words of the search: "7.3" or "L7H3" a head, "L7" a layer, anything else a part of a name. */
+  function matcher(search) {
+    const words = search.trim().toLowerCase().split(/\s+/).filter(Boolean);
+    return (head, names) =>
+      words.every((word) => {
+        const exact = /^l?(\d+)[.h:](\d+)$/.exec(word);
+        if (exact) return head.layer === Number(exact[1]) && head.head === Number(exact[2]);
+        const layer = /^l(\d+)$/.exec(word);
+        if (layer) return head.layer === Number(layer[1]);
+        const number = /^h(\d+)$/.exec(word);
+        if (number) return head.head === Number(number[1]);
+        return names.some((name) => name.toLowerCase().includes(word));
+      });
+  }
+
+  /* Whether a head passes the filter at the chosen checkpoint. */
+  function passes() {
+    const { classes, polarity, rope, layers, search, only } = state.filter;
+    const table = data.table(state.window);
+    const matches = matcher(search);
+    return (head) => {
+      const stop = data.training ? state.stop : head.owner;
+      const kind = data.classes[data.code(table, "class", stop, head.index)] || "";
+      const sign = data.polarities[data.code(table, "polarity", stop, head.index)] || "";
+      if (only && !state.heads.has(head.index)) return false;
+      if (classes.length && !classes.includes(kind)) return false;
+      if (polarity && sign !== polarity) return false;
+      if (rope && head.rope !== (rope === "rope" ? 1 : 0)) return false;
+      if (layers && (head.layer < layers[0] || head.layer > layers[1])) return false;
+      const shape = head.rope === 1 ? "rope" : head.rope === 0 ? "nope" : "";
+      return !search.trim() || matches(head, [kind, sign, shape, data.headName(head.index)]);
+    };
+  }
+
+  /* The heads that pass the filter, as a Set of their numbers; null when there is no filter. */
+  function shown() {
+    if (!filtering()) return null;
+    if (!shownCache) shownCache = new Set(data.heads.filter(passes()).map(({ index }) => index));
+    return shownCache;
+  }
+
+  /* The head page's head: the one chosen, or the one whose r_q changed most, so that there is something to see. */
+  let striking = null;
+  function currentHead() {
+    if (state.head !== null) return state.head;
+    if (striking === null) {
+      let best = -1;
+      striking = 0;
+      for (const { index } of data.heads) {
+        const stops = data.stopsOf(index);
+        const first = data.value(data.own, "r_q", stops[0].index, index);
+        const final = data.value(data.own, "r_q", stops[stops.length - 1].index, index);
+        const change = Math.abs(stops.length > 1 ? final - first : final);
+        if (change > best) [best, striking] = [change, index];
+      }
+    }
+    return striking;
+  }
+
+  qk.VIEWS = VIEWS;
+  qk.FILTERS = FILTERS;
+  qk.state = state;
+  qk.set = set;
+  qk.select = select;
+  qk.shown = shown;
+  qk.filtering = filtering;
+  qk.currentHead = currentHead;
+  qk.isAdding = () => adding;
+  qk.setAdding = (value) => {
+    adding = value;
+  };
+  qk.clearFilter = () => set({ filter: start().filter });
+  qk.onChange = (listener) => listeners.push(listener);
+  qk.startFromHash = () => {
+    Object.assign(state, parse(location.hash.slice(1)));
+    window.addEventListener("hashchange", restore);
+  };
+})();

@@ -1,0 +1,214 @@
+/* Taxonomy: heads of each kind as stacked bars, joined by flows of the heads that stay or change kind. */
+"use strict";
+
+(() => {
+  const { data, state, h, s } = qk;
+  const drawing = document.getElementById("taxonomy-drawing");
+  const note = document.getElementById("taxonomy-note");
+  let controls = null;
+
+  const kinds = () => (state.kind === "class" ? data.classes : data.polarities);
+
+  /* The checkpoints there is room for: all, or evenly many with the chosen one. */
+  function drawnStops(width) {
+    const found = new Set(qk.labelled(width, 44));
+    if (!found.has(state.stop)) found.add(state.stop);
+    return [...found].sort((a, b) => a - b);
+  }
+
+  /* members[i][code]: heads of each kind at the i-th drawn checkpoint. */
+  function membersAt(stops, heads) {
+    const table = data.table(state.window);
+    return stops.map((stop) => {
+      const groups = kinds().map(() => []);
+      for (const head of heads) {
+        const code = data.code(table, state.kind, stop, head);
+        if (code >= 0) groups[code].push(head);
+      }
+      return groups;
+    });
+  }
+
+  /* Segments of the bars: {i, code, heads, y0, y1} in heads from the bottom. */
+  function stack(members) {
+    return members.map((groups, i) => {
+      let at = 0;
+      return groups.map((heads, code) => {
+        const segment = { i, code, heads, y0: at, y1: at + heads.length };
+        at = segment.y1;
+        return segment;
+      });
+    });
+  }
+
+  /* Ribbons between neighbouring bars: heads by (from kind, to kind), placed along both segments in order. */
+  function flows(stops, bars) {
+    const table = data.table(state.window);
+    const found = [];
+    for (let i = 0; i + 1 < stops.length; i += 1) {
+      const used = kinds().map(() => 0);
+      for (const from of bars[i]) {
+        const byTarget = kinds().map(() => []);
+        for (const head of from.heads) {
+          const code = data.code(table, state.kind, stops[i + 1], head);
+          if (code >= 0) byTarget[code].push(head);
+        }
+        let out = from.y0;
+        byTarget.forEach((heads, code) => {
+          if (!heads.length) return;
+          const to = bars[i + 1][code];
+          const into = to.y0 + used[code];
+          found.push({ i, from: from.code, to: code, heads, a0: out, b0: into, n: heads.length });
+          out += heads.length;
+          used[code] += heads.length;
+        });
+      }
+    }
+    return found;
+  }
+
+  function ribbon(x0, x1, y, flow, n) {
+    const mid = (x0 + x1) / 2;
+    const [a0, a1, b0, b1] = [y(flow.a0), y(flow.a0 + n), y(flow.b0), y(flow.b0 + n)];
+    return `M${x0},${a0}C${mid},${a0} ${mid},${b0} ${x1},${b0}L${x1},${b1}C${mid},${b1} ${mid},${a1} ${x0},${a1}Z`;
+  }
+
+  const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
+  const allSelected = (heads) => heads.length > 0 && selectedOf(heads) === heads.length;
+  const labelAt = (stop) => data.stops[stop].label;
+
+  function segmentLines(stop, segment, total) {
+    const name = kinds()[segment.code];
+    const { se, borderline } = data.aggregate(state.window)[state.kind];
+    const error = !qk.shown() && se[name] ? se[name][stop] : null;
+    const measured = kinds()[segment.code] !== "unmeasured";
+    const share = measured ? `, ${qk.percent(segment.heads.length, total)} of those measured` : "";
+    const near = !qk.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
+    return [
+      `${labelAt(stop)} · ${name}`,
+      `${qk.headCount(segment.heads.length)}${share}${error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`}`,
+      near === null ? null : `${near} within one standard error of another kind`,
+      state.heads.size ? `${selectedOf(segment.heads)} of them selected` : null,
+    ];
+  }
+
+  function flowLines(stops, flow) {
+    const [from, to] = [kinds()[flow.from], kinds()[flow.to]];
+    const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
+    return [`${labelAt(stops[flow.i])} to ${labelAt(stops[flow.i + 1])}`, `${qk.headCount(flow.n)} ${what}`];
+  }
+
+  function drawFlows(layer, stops, list, x, y, wide) {
+    for (const flow of list) {
+      const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
+      const colour = qk.colour(state.kind, flow.from);
+      const path = s("path", {
+        d: ribbon(x0, x1, y, flow, flow.n), class: flow.from === flow.to ? "flow stay" : "flow", fill: colour,
+      });
+      const lines = flowLines(stops, flow);
+      layer.append(qk.mark(path, {
+        key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
+        label: `${lines.join(": ")}. Select them.`, lines, pressed: allSelected(flow.heads),
+        act: (event) => qk.select(flow.heads, event),
+      }));
+      const picked = selectedOf(flow.heads);
+      if (picked) layer.append(s("path", { d: ribbon(x0, x1, y, flow, picked), class: "flow picked", fill: colour }));
+    }
+  }
+
+  function drawSegment(layer, stop, segment, x, y, wide, total) {
+    const height = y(segment.y0) - y(segment.y1);
+    const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
+    const hatched = kinds()[segment.code] === "unmeasured";
+    const rect = s("rect", { ...box, class: "segment", fill: hatched ? "url(#hatch)" : qk.colour(state.kind, segment.code) });
+    const lines = segmentLines(stop, segment, total);
+    layer.append(qk.mark(rect, {
+      key: `segment:${stop}:${segment.code}`,
+      label: `${lines.filter(Boolean).join(", ")}. Select them.`, lines, pressed: allSelected(segment.heads),
+      act: (event) => qk.select(segment.heads, event),
+    }));
+    const picked = selectedOf(segment.heads);
+    if (picked) {
+      const tall = (height * picked) / segment.heads.length;
+      layer.append(s("rect", { x: box.x - 5, y: y(segment.y0) - tall, width: 3.5, height: tall, class: "picked-strip" }));
+    }
+    if (height > 15 && wide > 21) {
+      const ink = hatched ? "var(--ink)" : `var(--on-${["pd", "qp", "kp", "cf", "mx"][segment.code] || "un"})`;
+      const fill = state.kind === "class" ? ink : "var(--on-polarity)";
+      layer.append(s("text", {
+        x: box.x + wide / 2, y: box.y + height / 2 + 4, class: "segment-count", fill, "aria-hidden": "true",
+      }, String(segment.heads.length)));
+    }
+  }
+
+  function axis(stops, x, wide, bottom) {
+    const layer = s("g", { class: "axis", "aria-hidden": "true" });
+    stops.forEach((stop, i) => {
+      const chosen = stop === state.stop;
+      layer.append(s("text", { x: x(i) + wide / 2, y: bottom + 18, class: chosen ? "tick chosen" : "tick" }, qk.shorten(labelAt(stop), 10)));
+    });
+    return layer;
+  }
+
+  function hatch() {
+    const lines = s("path", { d: "M0,6L6,0", stroke: "var(--muted)", "stroke-width": 1.2 });
+    return s("defs", {}, s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+      s("rect", { width: 6, height: 6, fill: "var(--paper)" }), lines));
+  }
+
+  function picture(stops, bars, list) {
+    const width = qk.widthOf(drawing);
+    const height = Math.round(Math.min(420, Math.max(300, width * 0.58)));
+    const [top, bottom] = [8, height - 30];
+    const step = (width - 12) / stops.length;
+    const flowing = list.length > 0;
+    const wide = Math.min(flowing ? 40 : 72, step * (flowing ? 0.46 : 0.68));
+    const x = (i) => 6 + step * i + (step - wide) / 2;
+    const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
+    const y = d3.scaleLinear([0, most], [bottom, top]);
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "group",
+      "aria-label": `Stacked bars of heads by ${state.kind}, with flows between neighbouring bars` }, hatch());
+    const flowLayer = s("g", {});
+    const barLayer = s("g", {});
+    drawFlows(flowLayer, stops, list, x, y, wide);
+    bars.forEach((groups, i) => {
+      const total = d3.sum(groups, (g) => (kinds()[g.code] === "unmeasured" ? 0 : g.heads.length));
+      for (const segment of groups) if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
+    });
+    svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom));
+    return svg;
+  }
+
+  function legend(bars) {
+    const used = kinds().map((_, code) => bars.some((groups) => groups[code].heads.length));
+    return h("p", { class: "legend" }, kinds().map((name, code) => used[code] && h("span", { class: "key" },
+      h("i", { class: name === "unmeasured" ? "block hatched" : "block", style: `background-color:${qk.colour(state.kind, code)}` }), name)).filter(Boolean));
+  }
+
+  function explain(stops, shown) {
+    const said = [];
+    if (!data.training) said.push("No flows: these are different models, whose heads are not each other’s.");
+    else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
+    if (stops.length < data.stops.length) said.push(`${stops.length} of ${data.stops.length} ${qk.stopWord}s are drawn; flows join the ones drawn.`);
+    if (shown) said.push(`The filter holds: ${qk.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
+    note.textContent = said.join(" ");
+  }
+
+  function draw() {
+    qk.choose(controls, state.kind);
+    const shown = qk.shown();
+    const heads = shown ? [...shown] : data.heads.map(({ index }) => index);
+    const stops = drawnStops(qk.widthOf(drawing));
+    const bars = stack(membersAt(stops, heads));
+    const list = data.training ? flows(stops, bars) : [];
+    qk.mount(drawing, legend(bars), picture(stops, bars, list));
+    explain(stops, shown);
+  }
+
+  function setUp() {
+    controls = qk.options("kind", "Kind", [["class", "class"], ["polarity", "polarity"]], state.kind, (value) => qk.set({ kind: value }));
+    document.getElementById("taxonomy-controls").replaceChildren(controls);
+  }
+
+  qk.taxonomy = { setUp, draw, needs: ["kind", "window", "filter", "heads", "stop"] };
+})();

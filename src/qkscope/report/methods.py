@@ -1,0 +1,153 @@
+"""What the page says about how the numbers came to be: plain tables of text for the template.
+
+Reads the resolved study and its provenance as dictionaries that may lack anything, as they do when the results
+are a foreign qk.csv alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkscope.report.data import numbers
+
+if TYPE_CHECKING:
+    from qkscope.results import Results
+
+# Said in their own place on the page, or of no interest to a reader of the results.
+_NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits", "thresholds"}
+
+
+def methods(results: Results) -> dict[str, Any]:
+    """The template's `methods`: settings, corpus, versions, checkpoints, warnings, gaps."""
+    provenance = results.provenance or {}
+    return {
+        "settings": settings(results.study or {}),
+        "corpus": corpus(provenance.get("corpus") or {}),
+        "versions": {str(k): str(v) for k, v in (provenance.get("versions") or {}).items()},
+        "checkpoints": checkpoints(results),
+        "missing": missing(results),
+        "unmeasured": unmeasured(results),
+        "warnings": [str(warning) for warning in provenance.get("warnings") or []],
+        "windows": windows(results),
+        "thresholds": results.thresholds,
+        "matched_window": results.timeline.matched_window,
+        "has_matched": results.matched is not None,
+        "has_errors": bool(np.isfinite(numbers(results.heads, "r_q_se")).any()),
+        "has_null": bool(np.isfinite(numbers(results.heads, "r_q_null")).any()),
+        "has_loo": results.loo is not None,
+        "components": results.components,
+    }
+
+
+def settings(study: Mapping[str, Any]) -> dict[str, str]:
+    """The study's remaining settings, one line each, in its own order."""
+    found = {}
+    for name, value in study.items():
+        if name not in _NOT_SETTINGS and value is not None:
+            found[str(name).replace("_", " ")] = plain(value)
+    return found
+
+
+def plain(value: object) -> str:
+    """A setting as one line of text."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{k}: {plain(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list | tuple):
+        return ", ".join(plain(v) for v in value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+    return str(value)
+
+
+def corpus(found: Mapping[str, Any]) -> dict[str, str]:
+    """Documents, tokens and how many documents filled each window."""
+    lines: dict[str, str] = {}
+    if found.get("documents") is not None:
+        lines["documents"] = f"{found['documents']:,}"
+    tokens = found.get("tokens")
+    if isinstance(tokens, Mapping):
+        lines["tokens"] = ", ".join(f"{int(n):,} in windows of {int(w):,}" for w, n in tokens.items())
+    elif tokens is not None:
+        lines["tokens"] = f"{int(tokens):,}"
+    for window, count in (found.get("filled") or {}).items():
+        lines[f"documents that fill {int(window):,} tokens"] = f"{int(count):,}"
+    if found.get("digest"):
+        lines["digest"] = str(found["digest"])
+    return lines
+
+
+def windows(results: Results) -> list[tuple[str, int]]:
+    """(phase, context window) in order, each once."""
+    found = []
+    for stop in results.timeline.stops:
+        pair = (stop.phase, stop.window)
+        if stop.window is not None and pair not in found:
+            found.append(pair)
+    return found
+
+
+def checkpoints(results: Results) -> list[dict[str, str]]:
+    """A row per measured checkpoint: label, name, window, vectors a head, architecture, commit."""
+    known = (results.provenance or {}).get("checkpoints") or {}
+    counts = _vectors(results)
+    rows = []
+    for model in results.timeline.models:
+        stop, facts = results.timeline.stop(model), known.get(model) or {}
+        rows.append(
+            {
+                "label": stop.label,
+                "name": model,
+                "phase": stop.phase,
+                "window": f"{stop.window:,}" if stop.window else "",
+                "vectors": counts.get(model, ""),
+                "architecture": _architecture(facts),
+                "commit": str(facts.get("commit") or ""),
+            }
+        )
+    return rows
+
+
+def _vectors(results: Results) -> dict[str, str]:
+    """Query and key vectors each head was measured on: one number, or a range."""
+    if "n_q" not in results.heads:
+        return {}
+    found = {}
+    for model, rows in results.heads.groupby("model", sort=False):
+        n = np.concatenate([numbers(rows, "n_q"), numbers(rows, "n_k")])
+        n = n[np.isfinite(n)]
+        if len(n):
+            low, high = int(n.min()), int(n.max())
+            found[str(model)] = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+    return found
+
+
+def _architecture(facts: Mapping[str, Any]) -> str:
+    parts = []
+    if facts.get("family"):
+        parts.append(str(facts["family"]))
+    if facts.get("num_layers"):
+        parts.append(f"{facts['num_layers']} layers")
+    if facts.get("n_q_heads") and facts.get("n_kv_heads"):
+        parts.append(f"{facts['n_q_heads']} query / {facts['n_kv_heads']} key heads of {facts.get('head_dim', '?')}")
+    if facts.get("rope_theta"):
+        parts.append(f"θ {facts['rope_theta']:,.0f}")
+    return ", ".join(parts)
+
+
+def missing(results: Results) -> dict[str, str]:
+    """Checkpoints of the study that were not measured, with the reason."""
+    found = {stop.model: stop.missing for stop in results.timeline.stops if stop.missing}
+    for name, why in ((results.provenance or {}).get("missing") or {}).items():
+        found.setdefault(str(name), str(why))
+    return found
+
+
+def unmeasured(results: Results) -> dict[str, int]:
+    """Checkpoint -> heads whose correlations are not defined."""
+    lacking = results.heads[results.heads["class"] == "unmeasured"]
+    return {str(model): len(rows) for model, rows in lacking.groupby("model", sort=False)}

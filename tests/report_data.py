@@ -1,0 +1,183 @@
+"""Results folders of any size for the report's tests: plausible numbers, written in the formats of a run.
+
+Heads grow from content to position over training, RoPE layers more than NoPE ones, each at its own pace; the same
+seed gives the same folder.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import yaml
+
+SMOLLM3 = (
+    ("Stage 1", 4096, ("stage1-step-40000", "stage1-step-1200000", "stage1-step-2400000", "stage1-step-3440000")),
+    ("Stage 2", 4096, ("stage2-step-4200000",)),
+    ("Stage 3", 4096, ("stage3-step-4720000",)),
+    ("Long context 32K", 32768, ("lc-4k-to-32k-step-4000", "lc-4k-to-32k-step-20000")),
+    ("Long context 64K", 65536, ("lc-32k-to-64k-step-4000", "lc-32k-to-64k-step-20000")),
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a synthetic model is, and which parts its tables hold."""
+
+    layers: int = 36
+    heads: int = 16
+    group: int = 4
+    components: int = 10
+    errors: bool = True
+    null: bool = True
+    rope: bool = True
+    kv: bool = True
+    variance: bool = True
+    unmeasured: int = 0
+
+
+def head_frame(shape: Shape) -> pd.DataFrame:
+    """One row per head: layer, head, kv_head, rope (every fourth layer does not rotate)."""
+    layer, head = np.divmod(np.arange(shape.layers * shape.heads), shape.heads)
+    rope = ((layer + 1) % 4 != 0).astype(float)
+    return pd.DataFrame({"layer": layer, "head": head, "kv_head": head // shape.group, "rope": rope})
+
+
+def qk_frame(model: str, progress: float, shape: Shape, seed: int, damp: float = 1.0) -> pd.DataFrame:
+    """qk.csv's rows of one checkpoint at `progress` (0 to 1) of training."""
+    heads = head_frame(shape)
+    count, components = len(heads), shape.components
+    own = np.random.default_rng(seed)  # what a head is: the same at every checkpoint
+    pace, level, turn = own.uniform(0.5, 5, count), own.beta(3, 1.1, count), own.normal(0, 1, count)
+    noise = np.random.default_rng([seed, int(1e6 * progress)])
+    reach = level * np.where(heads["rope"] > 0, 1.0, 0.55) * (1 - np.exp(-pace * (0.15 + 2 * progress)))
+    depth = heads["layer"].to_numpy() / max(1, shape.layers - 1)
+    r_q = np.clip(damp * reach * (1.12 - 0.35 * np.abs(depth - 0.3)) + noise.normal(0, 0.02, count), 0, 0.995)
+    sign = np.where(turn > -1.0, 1.0, -1.0)
+    r_k = np.clip(sign * r_q * np.abs(np.tanh(1.2 + 0.6 * turn)) + noise.normal(0, 0.03, count), -0.995, 0.995)
+    fade = np.r_[1.0, 0.45 * 0.82 ** np.arange(components - 1)]
+    spin = own.uniform(-1, 1, (count, components))
+    spin[:, 0] = 1.0
+    share = (0.15 + 0.3 * r_q)[:, None] * fade
+    columns: dict[str, Any] = {name: np.repeat(heads[name].to_numpy(), components) for name in heads}
+    columns["pc"] = np.tile(np.arange(components), count)
+    columns["r_q"] = (np.abs(spin) * r_q[:, None] * fade).ravel()
+    columns["r_k"] = (spin * r_k[:, None] * fade).ravel()
+    columns["explained_variance"] = share.ravel()
+    columns["n_q"] = columns["n_k"] = np.full(count * components, 250_000)
+    for name, scale in (("r_q_se", 0.012), ("r_k_se", 0.018)):
+        columns[name] = noise.uniform(0.3, 1, count * components) * scale
+    for name in ("r_q_null", "r_k_null"):
+        columns[name] = noise.uniform(0.05, 0.2, count * components)
+    frame = pd.DataFrame({"model": model, **columns})
+    lost = frame["layer"].eq(0) & frame["head"].lt(shape.unmeasured)
+    frame.loc[lost, ["r_q", "r_k"]] = np.nan
+    return frame.drop(columns=_left_out(shape))
+
+
+def _left_out(shape: Shape) -> list[str]:
+    parts = {"errors": ["r_q_se", "r_k_se"], "null": ["r_q_null", "r_k_null"], "rope": ["rope"]}
+    parts |= {"kv": ["kv_head"], "variance": ["explained_variance"]}
+    return [column for part, columns in parts.items() if not getattr(shape, part) for column in columns]
+
+
+def loo_frame(qk: pd.DataFrame, groups: int, seed: int) -> pd.DataFrame:
+    """PC0 without each group of documents: the value plus a little noise."""
+    rows = qk[qk["pc"] == 0]
+    noise = np.random.default_rng(seed)
+    columns = ["model", "layer", "head", "r_q", "r_k", "explained_variance"]
+    frames = []
+    for group in range(groups):
+        moved = rows[columns].assign(group=group)
+        for name in ("r_q", "r_k", "explained_variance"):
+            moved[name] = moved[name] + noise.normal(0, 0.004, len(rows))
+        frames.append(moved)
+    return pd.concat(frames, ignore_index=True)
+
+
+def study_dict(phases: tuple[Any, ...], shape: Shape, *, families: bool, title: str) -> dict[str, Any]:
+    names = [name for _, _, members in phases for name in members]
+    entries = "models" if families else "checkpoints"
+    member = (lambda name: {"model": name}) if families else (lambda name: {"revision": name, "name": name})
+    windows = sorted({window for _, window, _ in phases})
+    facts = {"family": "smollm3", "num_layers": shape.layers, "n_q_heads": shape.heads, "head_dim": 128}
+    facts |= {"n_kv_heads": shape.heads // shape.group, "rope_theta": 50000.0, "max_positions": 65536}
+    study: dict[str, Any] = {
+        "name": "synthetic",
+        "title": title,
+        "corpus": {"source": "stdlib"},
+        "heads": "all",
+        "windows": windows,
+        "families" if families else "phases": [
+            {"label": label, "window": window, entries: [member(name) for name in members]}
+            for label, window, members in phases
+        ],
+        "provenance": {
+            "versions": {"python": "3.11.2", "qkscope": "0.1.0", "torch": "2.13.0"},
+            "checkpoints": {
+                name: {"commit": f"{abs(hash_of(name)):040x}", "window": windows[0], **facts} for name in names
+            },
+            "corpus": {
+                "documents": 64,
+                "digest": "blake2b:" + "7c" * 20,
+                "tokens": 4_123_456,
+                "filled": {window: 64 - 9 * i for i, window in enumerate(windows)},
+            },
+            "warnings": ["12 of 64 documents are shorter than 65,536 tokens."],
+            "missing": {},
+            "unmeasured": {},
+        },
+    }
+    return study if families else {"model": "HuggingFaceTB/SmolLM3-3B-checkpoints", **study}
+
+
+def hash_of(name: str) -> int:
+    """A number that depends on the name alone, in every process."""
+    return int.from_bytes(name.encode()[-16:].ljust(16, b"x"), "big")
+
+
+def write_results(
+    folder: Path,
+    shape: Shape | None = None,
+    phases: tuple[Any, ...] = SMOLLM3,
+    *,
+    matched: bool = True,
+    loo: bool = True,
+    families: bool = False,
+    missing: dict[str, str] | None = None,
+    title: str = "SmolLM3-3B over training",
+) -> Path:
+    """Write a results folder and return it."""
+    shape = shape or Shape()
+    folder.mkdir(parents=True, exist_ok=True)
+    names = [name for _, _, members in phases for name in members]
+    study = study_dict(phases, shape, families=families, title=title)
+    study["provenance"]["missing"] = missing or {}
+    (folder / "study.yaml").write_text(yaml.safe_dump(study, allow_unicode=True), encoding="utf-8")
+    measured = [name for name in names if name not in (missing or {})]
+    for table, damp in (("qk", 1.0), ("qk_matched", 0.93)):
+        if table == "qk_matched" and not matched:
+            continue
+        frames = [
+            qk_frame(name, i / max(1, len(measured) - 1), shape, seed=i + 7 if families else 7, damp=damp)
+            for i, name in enumerate(measured)
+        ]
+        whole = pd.concat(frames, ignore_index=True)
+        whole.to_csv(folder / f"{table}.csv", index=False)
+        if loo:
+            suffix = table.removeprefix("qk")
+            loo_frame(whole, 8, seed=3).to_parquet(folder / f"loo{suffix}.parquet", index=False)
+    return folder
+
+
+def write_foreign(folder: Path, names: list[str], shape: Shape | None = None) -> Path:
+    """A qk.csv as somebody else's script may have written it: only the columns that are needed."""
+    shape = shape or Shape(layers=6, heads=4, group=1, components=1)
+    folder.mkdir(parents=True, exist_ok=True)
+    frames = [qk_frame(name, i / max(1, len(names) - 1), shape, seed=7) for i, name in enumerate(names)]
+    columns = ["model", "layer", "head", "pc", "r_q", "r_k"]
+    pd.concat(frames, ignore_index=True)[columns].to_csv(folder / "qk.csv", index=False)
+    return folder / "qk.csv"
