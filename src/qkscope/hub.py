@@ -101,6 +101,10 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
 def list_refs(repo: str, kind: Kind = "model") -> list[str]:
     """Names of all branches and tags, as the hub lists them."""
     api = need("huggingface_hub").HfApi()
+    if need("huggingface_hub.constants").HF_HUB_OFFLINE:
+        raise HubError(
+            f"{_place(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
+        )
     refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
 
@@ -191,7 +195,7 @@ def _ask(call: Callable[[], T], repo: str, revision: str | None, kind: Kind, *, 
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with _guarded_client():
-                return _within(_answer_seconds() + 3, call) if question else call()
+                return _within(1.2 * _answer_seconds(), call) if question else call()
         except Exception as error:
             pause = _pause(error, attempt)
             if pause is None:

@@ -1,0 +1,303 @@
+"""The hub's bad days, each through the real hub client against a server on 127.0.0.1."""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import huggingface_hub.constants
+import pytest
+import tiny
+import torch
+from hub_server import serve
+
+from qkscope import hub
+from qkscope.checkpoints import Source, list_revisions, load_config, load_model, load_tokenizer, resolve
+from qkscope.errors import CheckpointError, HubError
+
+REPO = "lab/run"
+REVISIONS = ("stage1-step-100", "stage1-step-2000", "lc-1k-to-2k-step-5", "main")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("hub")
+    for seed, revision in enumerate(REVISIONS):
+        tiny.save_checkpoint(root / "models" / REPO / revision, seed)
+    tiny.save_checkpoint(root / "models/lab/sharded/main", shard="20KB")
+    broken = tiny.save_checkpoint(root / "models/lab/broken/main", shard="20KB")
+    next(iter(sorted(broken.glob("model-00002*")))).unlink()
+    tiny.tiny_tokenizer().save_pretrained(root / "models/lab/tokenizer/main")
+    with serve(root) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def client(server, tmp_path, monkeypatch):
+    """The hub client of this process, pointed at the server, with an empty cache; retries do not dawdle."""
+    point_at(monkeypatch, server.url)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    server.fault()
+
+
+def point_at(monkeypatch, url):
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}"
+    )
+
+
+def offline(monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def same(model, seed):
+    expected = tiny.tiny_model(seed).state_dict()
+    return all(torch.equal(expected[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_list_load_and_record_hashes(server):
+    assert [r.name for r in list_revisions(REPO)] == list(REVISIONS)
+    for seed, revision in enumerate(REVISIONS[:2]):
+        source = Source(REPO, revision)
+        assert resolve(source).commit == server.commit(REPO, revision)
+        assert same(load_model(source), seed)
+    assert same(load_model(Source(REPO)), 3)
+
+
+def test_what_is_there_is_not_fetched_again(server):
+    load_model(Source(REPO))
+    server.fault()
+    assert same(load_model(Source(REPO)), 3)
+    assert not [path for _, path, _ in server.requests() if "/resolve/" in path]
+
+
+def test_the_configuration_alone_does_not_fetch_the_weights(server):
+    assert load_config(Source(REPO, "stage1-step-100")).num_hidden_layers == 2
+    resolve(Source(REPO, "stage1-step-100"))
+    assert not [path for _, path, _ in server.requests() if path.endswith("safetensors")]
+
+
+def test_shards(server):
+    assert same(load_model(Source("lab/sharded")), 0)
+
+
+def test_the_tokenizer_comes_from_elsewhere():
+    with pytest.raises(CheckpointError, match=r"no tokenizer there.*--tokenizer"):
+        load_tokenizer(Source(REPO))
+    assert load_tokenizer(Source(REPO, tokenizer="lab/tokenizer"))("the cat")["input_ids"] == [1, 3, 7]
+
+
+def test_a_missing_revision_names_the_nearest():
+    with pytest.raises(
+        HubError, match=r"no such revision; did you mean stage1-step-2000 or stage1-step-100\?"
+    ) as error:
+        load_model(Source(REPO, "stage1-step-1900"))
+    assert "qkscope ls lab/run` lists all 4" in str(error.value)
+    with pytest.raises(HubError, match=r"did you mean main\?"):
+        resolve(Source(REPO, "mian"))
+    with pytest.raises(
+        HubError, match=r"no such revision; it has lc-1k-to-2k-step-5, main, stage1-step-100 and 1 more"
+    ):
+        resolve(Source(REPO, "zzz"))
+
+
+def test_a_repository_that_is_not_there_or_private():
+    for ask in (lambda: load_model(Source("lab/nothing")), lambda: list_revisions("lab/nothing")):
+        with pytest.raises(HubError, match=r"lab/nothing: no such model, or a private one.*hf auth login"):
+            ask()
+
+
+def test_a_token_that_may_not_read(server):
+    server.fault({"match": "GET /api/models/lab/run", "action": "status", "status": 403})
+    with pytest.raises(HubError, match=r"private one.*HF_TOKEN"):
+        load_model(Source(REPO))
+
+
+def test_a_gated_repository_shows_its_list_and_refuses_its_files(server):
+    gated = {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to model lab/run is restricted."}
+    server.fault({"match": "/resolve/", "action": "status", "status": 403, "headers": gated})
+    with pytest.raises(HubError, match=rf"is gated: accept its terms on {server.url}/lab/run, then log in"):
+        load_model(Source(REPO))
+
+
+def test_an_incomplete_revision_is_noticed_before_its_weights_are_fetched(server):
+    with pytest.raises(
+        CheckpointError, match=r"lab/broken: incomplete:.*model-00002-of-00005\.safetensors.*missing"
+    ):
+        load_model(Source("lab/broken"))
+    assert not [path for _, path, _ in server.requests() if path.endswith(".safetensors")]
+
+
+def test_a_file_that_is_listed_but_gone(server):
+    gone = {"X-Error-Code": "EntryNotFound"}
+    server.fault({"match": "model.safetensors", "action": "status", "status": 404, "headers": gone})
+    with pytest.raises(HubError, match="incomplete, a file it lists is missing on the hub"):
+        load_model(Source(REPO))
+
+
+@pytest.mark.parametrize("where", ["GET /api/models/lab/run/revision", "GET .*model.safetensors"])
+def test_a_rate_limit_is_waited_out(server, where, caplog):
+    after = {"Retry-After": "1"}
+    server.fault({"match": where, "action": "status", "status": 429, "headers": after, "times": 1})
+    with caplog.at_level(logging.WARNING):
+        assert same(load_model(Source(REPO, "main")), 3)
+    assert "429" in caplog.text
+
+
+@pytest.mark.parametrize("where", ["GET /api/models/lab/run", "GET .*model.safetensors"])
+@pytest.mark.parametrize("headers", [{"Retry-After": "86400"}, {"RateLimit": '"api";r=0;t=7200'}])
+def test_a_rate_limit_of_hours_is_not(server, where, headers):
+    server.fault({"match": where, "action": "status", "status": 429, "headers": headers})
+    with pytest.raises(HubError, match=r"rate limit asks to wait (86400|720\d) s; run again later"):
+        load_model(Source(REPO))
+
+
+def test_a_rate_limit_that_never_ends_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(hub.time, "sleep", lambda seconds: None)
+    server.fault({"match": "GET /api/models/lab/run", "action": "status", "status": 429})
+    with pytest.raises(HubError, match=r"limits the rate of requests \(429\), also after 4 tries"):
+        load_model(Source(REPO))
+    assert len(server.requests()) == hub.ATTEMPTS
+
+
+def test_a_server_error_passes(server):
+    server.fault({"match": "GET /api/models/lab/run", "action": "status", "status": 503, "times": 1})
+    assert same(load_model(Source(REPO)), 3)
+
+
+def test_a_server_error_that_stays(server, monkeypatch):
+    monkeypatch.setattr(hub.time, "sleep", lambda seconds: None)
+    server.fault({"match": ".", "action": "status", "status": 502})
+    with pytest.raises(HubError, match=r"the hub has trouble \(HTTP 502\)"):
+        load_model(Source(REPO))
+
+
+def test_a_slow_connection_is_only_slow(server):
+    server.fault({"match": "GET .*model.safetensors", "action": "slow", "seconds": 2})
+    assert same(load_model(Source(REPO)), 3)
+
+
+def test_a_download_that_stops_half_way_goes_on_from_there(server, monkeypatch):
+    monkeypatch.setattr(
+        huggingface_hub.constants, "DOWNLOAD_CHUNK_SIZE", 4096
+    )  # the client keeps whole chunks
+    server.fault({"match": "GET .*model.safetensors", "action": "drop", "times": 1})
+    assert same(load_model(Source(REPO)), 3)
+    ranges = [
+        r for method, path, r in server.requests() if method == "GET" and path.endswith("model.safetensors")
+    ]
+    size = (server.root / "models" / REPO / "main" / "model.safetensors").stat().st_size
+    assert ranges == [None, f"bytes={size // 2 // 4096 * 4096}-"]
+
+
+def test_a_connection_that_keeps_dying_ends_in_words_and_the_next_run_goes_on(server, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    server.fault({"match": "GET .*model-00003.*safetensors", "action": "status", "status": 500})
+    with pytest.raises(HubError, match=r"HTTP 500.*finished files are kept"):
+        load_model(Source("lab/sharded"))
+    server.fault()
+    assert same(load_model(Source("lab/sharded")), 0)
+    fetched = {
+        Path(path).name for method, path, _ in server.requests() if method == "GET" and "resolve" in path
+    }
+    assert "model-00003-of-00005.safetensors" in fetched
+    assert "model-00001-of-00005.safetensors" not in fetched
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(server, monkeypatch):
+    monkeypatch.setattr(hub, "ANSWER_SECONDS", 0.3)
+    server.fault({"match": "GET /api", "action": "stall", "seconds": 20})
+    for ask in (lambda: load_model(Source(REPO)), lambda: list_revisions(REPO)):
+        with pytest.raises(HubError, match=r"cannot be reached.*HF_HUB_OFFLINE=1"):
+            ask()
+
+
+def test_an_unreachable_hub_says_how_to_work_offline(monkeypatch):
+    point_at(monkeypatch, closed_port())
+    with pytest.raises(HubError, match=r"cannot be reached.*give a local folder.*HF_HUB_OFFLINE=1"):
+        load_model(Source(REPO))
+    with pytest.raises(HubError, match="cannot be reached"):
+        list_revisions(REPO)
+
+
+def closed_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_the_cache_serves_when_the_hub_is_away(server, monkeypatch, caplog):
+    load_model(Source(REPO, "stage1-step-100"))
+    point_at(monkeypatch, closed_port())
+    with caplog.at_level(logging.WARNING):
+        assert same(load_model(Source(REPO, "stage1-step-100")), 0)
+    assert "Using the copy in the cache" in caplog.text
+    assert resolve(Source(REPO, "stage1-step-100")).commit == server.commit(REPO, "stage1-step-100")
+    with pytest.raises(HubError, match="cannot be reached"):
+        load_model(Source(REPO, "stage1-step-2000"))
+
+
+def test_offline_mode_uses_what_is_complete_and_says_what_is_not(server, monkeypatch):
+    load_model(Source("lab/sharded"))
+    load_config(Source(REPO))
+    server.fault()
+    offline(monkeypatch)
+    assert same(load_model(Source("lab/sharded")), 0)
+    assert load_config(Source(REPO)).hidden_size == 32
+    with pytest.raises(CheckpointError, match="no weights there"):
+        load_model(Source(REPO))
+    with pytest.raises(HubError, match=r"lab/run@stage1-step-100 is not in the hub's cache.*HF_HUB_OFFLINE"):
+        load_model(Source(REPO, "stage1-step-100"))
+    with pytest.raises(HubError, match="revisions cannot be listed while HF_HUB_OFFLINE is set"):
+        list_revisions(REPO)
+    assert server.requests() == []
+
+
+def test_a_cached_copy_that_lost_a_shard(monkeypatch):
+    load_model(Source("lab/sharded"))
+    cache = Path(huggingface_hub.constants.HF_HUB_CACHE)
+    next(cache.rglob("model-00004*")).unlink()
+    offline(monkeypatch)
+    with pytest.raises(CheckpointError, match=r"incomplete.*model-00004"):
+        load_model(Source("lab/sharded"))
+
+
+def test_a_full_disk(monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("huggingface_hub.file_download.http_get", full)
+    with pytest.raises(HubError, match=r"the disk is full.*HF_HOME"):
+        load_model(Source(REPO))
+
+
+def test_a_name_that_no_hub_could_have():
+    with pytest.raises(HubError, match="neither a folder on this machine nor a name on the hub"):
+        load_model(Source("lab/my model"))
+
+
+def test_the_client_is_left_as_it_was():
+    hooks = {key: list(value) for key, value in huggingface_hub.get_session().event_hooks.items()}
+    load_config(Source(REPO))
+    assert huggingface_hub.get_session().event_hooks == hooks
+
+
+def test_settings_from_the_environment_in_a_process_of_its_own(server, tmp_path):
+    """HF_ENDPOINT, HF_HOME and HF_HUB_OFFLINE are read when the client is imported."""
+    code = (
+        "from qkscope.checkpoints import Source, resolve\n"
+        "print(resolve(Source('lab/run', 'stage1-step-2000')).commit)"
+    )
+    env = os.environ | {"HF_ENDPOINT": server.url, "HF_HOME": str(tmp_path / "home")}
+    online = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert online.stdout.strip() == server.commit(REPO, "stage1-step-2000")
+    server.fault()
+    env["HF_HUB_OFFLINE"] = "1"
+    again = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert again.stdout == online.stdout
+    assert server.requests() == []
