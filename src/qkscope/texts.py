@@ -1,0 +1,297 @@
+"""Where texts come from: files and folders, JSONL, parquet, a dataset on the hub, Python's standard library.
+
+Each source gives its texts one at a time and always in the same order. Nothing here knows of tokens.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import hashlib
+import json
+import platform
+import re
+import sys
+import sysconfig
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from qkscope import hub
+from qkscope.errors import CorpusError, HubError
+
+JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
+PARQUET = (".parquet",)
+# Tests are not prose, and the rest are parts that packagers of Python leave out on some machines.
+NOT_EVERYWHERE = {
+    "test",
+    "idlelib",
+    "turtledemo",
+    "turtle",
+    "tkinter",
+    "lib2to3",
+    "distutils",
+    "ensurepip",
+    "venv",
+}
+CONVERTED = "refs/convert/parquet"  # the branch where the hub keeps its own parquet copy of a dataset
+
+
+class Spec(Protocol):
+    """What a source needs of `study.CorpusSpec`."""
+
+    @property
+    def source(self) -> str | list[str]: ...
+    @property
+    def split(self) -> str: ...
+    @property
+    def text_column(self) -> str: ...
+    @property
+    def id_column(self) -> str | None: ...
+    @property
+    def revision(self) -> str | None: ...
+
+
+@dataclass(frozen=True)
+class Text:
+    """One document before it is tokenised."""
+
+    name: str
+    text: str
+
+
+@dataclass
+class Notes:
+    """What reading had to say: where texts came from exactly, and what was left out."""
+
+    origins: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def read_texts(spec: Spec, notes: Notes) -> Generator[Text]:
+    """All texts of a specification, source after source."""
+    for source in [spec.source] if isinstance(spec.source, str) else spec.source:
+        if source == "stdlib":
+            yield from _standard_library(notes)
+        elif source.startswith("hub:"):
+            yield from _hub_dataset(source.removeprefix("hub:"), spec, notes)
+        else:
+            yield from _path(Path(source).expanduser(), spec, notes)
+
+
+def _path(path: Path, spec: Spec, notes: Notes) -> Generator[Text]:
+    notes.origins.append(str(path))
+    if path.is_dir():
+        yield from _folder(path, spec, notes)
+    elif path.is_file():
+        yield from _file(path, path.name, spec, notes)
+    else:
+        raise CorpusError(
+            f"{path}: no such file or folder; expected text, a folder, .jsonl, .parquet, hub:owner/name or stdlib"
+        )
+
+
+def _folder(folder: Path, spec: Spec, notes: Notes) -> Generator[Text]:
+    """Every file below the folder that is text, by path; hidden ones apart. Files of records give their records."""
+    paths = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
+    names = sorted(name for name in paths if not any(part.startswith(".") for part in name.split("/")))
+    binary: list[str] = []
+    empty: list[str] = []
+    try:
+        for name in names:
+            if name.endswith(JSONL + PARQUET):
+                yield from _file(paths[name], name, spec, notes)
+            elif (text := _text_or_none(paths[name])) is None:
+                binary.append(name)
+            elif not text.strip():
+                empty.append(name)
+            else:
+                yield Text(name, text)
+    finally:  # also when enough documents were found
+        for left, why in ((binary, "not UTF-8 text"), (empty, "empty")):
+            if left:
+                notes.warnings.append(
+                    f"{folder}: left out {len(left)} files that are {why} ({hub.some(left)})"
+                )
+
+
+def _file(path: Path, name: str, spec: Spec, notes: Notes) -> Generator[Text]:
+    if name.endswith(PARQUET):
+        yield from _filled(_parquet(path, name, spec), name, notes)
+    elif name.endswith(JSONL):
+        yield from _filled(_jsonl(path, name, spec), name, notes)
+    else:
+        text = _decode(_read(path), str(path))
+        if not text.strip():
+            raise CorpusError(f"{path}: an empty file; expected text")
+        yield Text(name, text)
+
+
+def _filled(texts: Iterator[Text], name: str, notes: Notes) -> Generator[Text]:
+    """Records whose text is not empty; says how many are."""
+    empty = 0
+    try:
+        for text in texts:
+            if text.text.strip():
+                yield text
+            else:
+                empty += 1
+    finally:
+        if empty:
+            notes.warnings.append(f"{name}: left out {empty} records without text")
+
+
+def _jsonl(path: Path, name: str, spec: Spec) -> Generator[Text]:
+    opened: Any = gzip.open if name.endswith(".gz") else open
+    try:
+        with opened(path, "rb") as file:
+            yield from _json_lines(file, path, name, spec)
+    except (OSError, EOFError) as error:
+        raise CorpusError(f"{path}: cannot be read ({error})") from error
+
+
+def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator[Text]:
+    for number, line in enumerate(file, start=1):
+        where = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(_decode(line, where))
+        except ValueError as error:
+            raise CorpusError(f"{where}: not JSON ({error}); expected one object a line") from error
+        if not isinstance(record, dict):
+            raise CorpusError(
+                f"{where}: a {type(record).__name__}; expected an object with {spec.text_column!r}"
+            )
+        text = record[_column(spec.text_column, list(record), where)]
+        if not isinstance(text, str | None):
+            raise CorpusError(f"{where}: {spec.text_column!r} is a {type(text).__name__}; expected text")
+        label = record[_column(spec.id_column, list(record), where)] if spec.id_column else f"{name}:{number}"
+        yield Text(str(label), text or "")
+
+
+def _parquet(path: Path, name: str, spec: Spec) -> Generator[Text]:
+    """Rows in order, a few at a time: a document may be megabytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            schema = file.schema_arrow
+            wanted = [c for c in (spec.text_column, spec.id_column) if c]
+            columns = [_column(column, schema.names, str(path)) for column in wanted]
+            kind = str(schema.field(spec.text_column).type)
+            if "string" not in kind:
+                raise CorpusError(f"{path}: column {spec.text_column!r} holds {kind}; expected strings")
+            number = 0
+            for batch in file.iter_batches(batch_size=16, columns=columns):
+                texts = batch.column(spec.text_column).to_pylist()
+                labels = batch.column(spec.id_column).to_pylist() if spec.id_column else [None] * len(texts)
+                for text, label in zip(texts, labels, strict=True):
+                    yield Text(f"{name}:{number}" if label is None else str(label), text or "")
+                    number += 1
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(f"{path}: not a readable parquet file ({hub.line(error)})") from error
+
+
+def _hub_dataset(name: str, spec: Spec, notes: Notes) -> Generator[Text]:
+    """`owner/name`, or `owner/name/folder` for one configuration: the split's files, fetched as they are reached."""
+    owner, _, rest = name.partition("/")
+    repository, _, folder = rest.partition("/")
+    if not owner or not repository:
+        raise CorpusError(f"hub:{name}: expected hub:owner/name")
+    listing = hub.list_files(f"{owner}/{repository}", spec.revision, "dataset")
+    files = _split_files(listing.files, spec.split, folder)
+    if not files and spec.revision is None and not _records(listing.files, folder):
+        with suppress(HubError):
+            listing = hub.list_files(f"{owner}/{repository}", CONVERTED, "dataset")
+            files = _split_files(listing.files, spec.split, folder)
+    if not files:
+        found = hub.some(_records(listing.files, folder)) or "no .parquet or .jsonl file at all"
+        raise CorpusError(f"hub:{name}: no .parquet or .jsonl files of split {spec.split!r}; found {found}")
+    folders = sorted({file.rpartition("/")[0] for file in files})
+    if len(folders) > 1:
+        raise CorpusError(
+            f"hub:{name}: split {spec.split!r} is in several folders; name one: hub:{name}/{folders[0]}"
+        )
+    notes.origins.append(f"hub:{name}@{listing.commit} split {spec.split}")
+    for file in files:
+        yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
+
+
+def _records(files: Sequence[str], folder: str) -> list[str]:
+    """The files of records below a folder: parquet if there is any, else JSONL."""
+    below = sorted(f for f in files if f.startswith(f"{folder}/" if folder else ""))
+    return [f for f in below if f.endswith(PARQUET)] or [f for f in below if f.endswith(JSONL)]
+
+
+def _split_files(files: Sequence[str], split: str, folder: str) -> list[str]:
+    """Files with the split in their path (`data/test-00000-of-00002.parquet`, `test/0.parquet`, `test.jsonl`).
+
+    Files that name no split at all are all of `train`, as everywhere on the hub.
+    """
+    records = _records(files, folder)
+    chosen = [f for f in records if re.search(rf"(^|[/_.-]){re.escape(split)}([/_.-]|$)", f)]
+    named = [
+        f for f in records if re.search(r"(^|[/_.-])(train|test|valid|validation|dev|eval)([/_.-]|$)", f)
+    ]
+    return chosen or (records if split == "train" and not named else [])
+
+
+def _standard_library(notes: Notes) -> Generator[Text]:
+    """Python's own sources, in an order that is the same on every machine and mixes small and large modules."""
+    root = Path(sysconfig.get_path("stdlib"))
+    paths: dict[str, Path] = {}
+    for module in sys.stdlib_module_names - NOT_EVERYWHERE:
+        if not module.startswith("_sysconfigdata"):
+            for path in (root / f"{module}.py", *(root / module).rglob("*.py")):
+                paths[path.relative_to(root).as_posix()] = path
+    names = [n for n, p in paths.items() if p.is_file() and not {"test", "tests"} & set(n.split("/")[:-1])]
+    if not names:
+        raise CorpusError(f"stdlib: this Python has no sources in {root}; give text files instead")
+    notes.origins.append(f"stdlib: Python {platform.python_version()}, {len(names)} modules")
+    for name in sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest()):
+        text = _text_or_none(paths[name])
+        if text and text.strip():
+            yield Text(f"stdlib/{name}", text)
+
+
+def _column(wanted: str, there: Sequence[str], where: str) -> str:
+    if wanted in there:
+        return wanted
+    close = difflib.get_close_matches(wanted, there, n=1)
+    hint = f" (did you mean {close[0]!r}?)" if close else ""
+    raise CorpusError(f"{where}: no column {wanted!r}{hint}; there are {', '.join(there) or 'none'}")
+
+
+def _text_or_none(path: Path) -> str | None:
+    """A file's text; None if it is not UTF-8 text. Large binaries are told by their beginning."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(8192)
+            return None if b"\0" in start else (start + file.read()).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _decode(data: bytes, where: str) -> str:
+    if (offset := data.find(b"\0")) >= 0:
+        raise CorpusError(f"{where}: binary, not text (byte 0x00 at offset {offset})")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        byte = data[error.start]
+        raise CorpusError(
+            f"{where}: not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it, as with iconv -t UTF-8"
+        ) from error
