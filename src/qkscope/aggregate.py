@@ -61,7 +61,9 @@ class Sample:
 
     def select(self, rows: Array) -> "Sample":
         """The same checkpoint with only some heads: `rows` is a mask or an index, (H,)."""
-        return Sample(self.model, self.heads[rows], self.r_q[:, rows], self.r_k[:, rows], self.ev[:, rows])
+        return Sample(
+            self.model, self.heads.iloc[rows], self.r_q[:, rows], self.r_k[:, rows], self.ev[:, rows]
+        )
 
 
 def samples(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> list[Sample]:
@@ -74,7 +76,7 @@ def samples(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str])
 def _sample(model: str, heads: pd.DataFrame, loo: pd.DataFrame | None) -> Sample:
     heads = heads.reset_index(drop=True)
     # The last axis holds VALUES; a head the leave-one-out table lacks stays NaN there.
-    full = np.stack([_column(heads, name) for name in VALUES], axis=-1)[None]  # (1, H, 3)
+    full = np.stack([column(heads, name) for name in VALUES], axis=-1)[None]  # (1, H, 3)
     if loo is None or loo.empty:
         stacked = full
     else:
@@ -87,12 +89,12 @@ def _sample(model: str, heads: pd.DataFrame, loo: pd.DataFrame | None) -> Sample
         known = keys[row] == wanted
         labels, group = np.unique(loo["group"].to_numpy(), return_inverse=True)
         left = np.full((len(labels), len(heads), len(VALUES)), np.nan)
-        left[group[known], row[known]] = np.stack([_column(loo, name) for name in VALUES], axis=-1)[known]
+        left[group[known], row[known]] = np.stack([column(loo, name) for name in VALUES], axis=-1)[known]
         stacked = np.concatenate([full, left])
     return Sample(model, heads, stacked[..., 0], stacked[..., 1], stacked[..., 2])
 
 
-def _column(table: pd.DataFrame, name: str) -> Array:
+def column(table: pd.DataFrame, name: str) -> Array:
     """A numeric column, (rows,) float64; NaN where a foreign table does not have it."""
     if name not in table:
         return np.full(len(table), np.nan)
@@ -218,7 +220,7 @@ def class_shares(
 def borderline(sample: Sample, thresholds: Thresholds | None = None) -> Array:
     """(H,) bool: moving r_q, |r_k| or both by one standard error of the head changes its class."""
     r_q, r_k = sample.r_q[0], np.abs(sample.r_k[0])
-    se_q, se_k = _column(sample.heads, "r_q_se"), _column(sample.heads, "r_k_se")
+    se_q, se_k = column(sample.heads, "r_q_se"), column(sample.heads, "r_k_se")
     own = classify(r_q, r_k, thresholds)
     moved = np.zeros(len(own), dtype=bool)
     for up in (-1, 0, 1):
@@ -230,7 +232,7 @@ def borderline(sample: Sample, thresholds: Thresholds | None = None) -> Array:
 
 
 def _borderline(sample: Sample, thresholds: Thresholds | None) -> dict[str, int]:
-    known = np.isfinite(_column(sample.heads, "r_q_se")) & np.isfinite(_column(sample.heads, "r_k_se"))
+    known = np.isfinite(column(sample.heads, "r_q_se")) & np.isfinite(column(sample.heads, "r_k_se"))
     if not known.any():
         return {}
     own = classify(sample.r_q[0], sample.r_k[0], thresholds)
@@ -279,7 +281,7 @@ def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[st
     names = ("r_q", "abs_r_k", "r_k")
     rows = []
     for sample in samples(heads, loo, order):
-        rope = _column(sample.heads, "rope")
+        rope = column(sample.heads, "rope")
         for kind, code in (("RoPE", 1.0), ("NoPE", 0.0)):
             part = sample.select(sample.measured & (rope == code))
             if len(part.heads):
@@ -298,7 +300,7 @@ def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """
     rows = []
     for sample in samples(heads, None, order):
-        null_q, null_k = _column(sample.heads, "r_q_null"), _column(sample.heads, "r_k_null")
+        null_q, null_k = column(sample.heads, "r_q_null"), column(sample.heads, "r_k_null")
         known = sample.measured & np.isfinite(null_q) & np.isfinite(null_k)
         count = int(known.sum())
         above_q = int((np.abs(sample.r_q[0]) > null_q)[known].sum())
@@ -314,8 +316,8 @@ def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     Columns: model, pc, heads, mean_r_q, mean_abs_r_k, mean_explained_variance and sd_ of the same.
     """
     table = pd.DataFrame({"model": qk["model"].to_numpy(), "pc": qk["pc"].to_numpy()})
-    table["r_q"], table["abs_r_k"] = _column(qk, "r_q"), np.abs(_column(qk, "r_k"))
-    table["explained_variance"] = _column(qk, "explained_variance")
+    table["r_q"], table["abs_r_k"] = column(qk, "r_q"), np.abs(column(qk, "r_k"))
+    table["explained_variance"] = column(qk, "explained_variance")
     table = table[table["model"].isin(order) & table["r_q"].notna() & table["abs_r_k"].notna()]
     grouped = table.groupby(["model", "pc"], sort=True, observed=True)
     names = ["r_q", "abs_r_k", "explained_variance"]
@@ -324,3 +326,17 @@ def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     found = pd.concat([grouped.size().rename("heads"), means, spread], axis=1).reset_index()
     place = found["model"].map({model: index for index, model in enumerate(order)}).to_numpy()
     return found.iloc[np.lexsort([found["pc"].to_numpy(), place])].reset_index(drop=True)
+
+
+def positional_below_null(heads: pd.DataFrame, thresholds: Thresholds | None = None) -> Array:
+    """(rows,) bool: heads of a positional class whose correlation a shifted copy of position reaches as well.
+
+    Their class comes from the size of r alone; they are not to be called positional. Queries count for
+    position-dominated and Q-positional heads, keys for position-dominated and K-positional ones.
+    """
+    r_q, r_k = column(heads, "r_q"), column(heads, "r_k")
+    kind = classify(r_q, r_k, thresholds)
+    q_fails = np.abs(r_q) <= column(heads, "r_q_null")
+    k_fails = np.abs(r_k) <= column(heads, "r_k_null")
+    both = (kind == CLASSES[0]) & (q_fails | k_fails)
+    return np.asarray(both | ((kind == CLASSES[1]) & q_fails) | ((kind == CLASSES[2]) & k_fails))

@@ -1,0 +1,201 @@
+"""Questions about a study, answered with a number, its uncertainty and a verdict.
+
+    aggregate -> evidence (own windows, matched window) -> course, standing, window -> findings -> summary
+
+Each question is asked twice: of every checkpoint over its own window, and of all over the same window. Where
+the two disagree the verdict is the matched window's, because own windows compare measurements, not models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from qkscope.findings import course, standing
+from qkscope.findings.changes import LEVEL, SMALLEST
+from qkscope.findings.conversions import transition_noise
+from qkscope.findings.evidence import (
+    UNKNOWN,
+    Evidence,
+    Reading,
+    matched_evidence,
+    own_evidence,
+    plain,
+)
+from qkscope.findings.window import growing_window
+from qkscope.findings.wording import lower_first, percent, tokens
+from qkscope.results import Results
+
+__all__ = ["Finding", "findings", "summary", "transition_noise"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question and its answer. `view` names the part of the report that shows it."""
+
+    id: str
+    question: str
+    verdict: str
+    answer: str
+    own: dict[str, Any]
+    matched: dict[str, Any] | None
+    uncertainty: str
+    view: str
+
+
+@dataclass(frozen=True)
+class Question:
+    """An entry of the catalogue; `course` marks the questions that need several checkpoints."""
+
+    id: str
+    text: str
+    view: str
+    ask: Callable[[Evidence], Reading]
+    course: bool = True
+
+
+COURSE = (
+    Question("r_q_rises", "Does r_q rise throughout training, never falling?", "signal", course.rises),
+    Question(
+        "long_context",
+        "Does r_k fall where long-context training begins, or do heads change sign?",
+        "signal",
+        course.long_context,
+    ),
+    Question("sign_changes", "Do heads change the sign of r_k?", "portrait", course.sign_changes),
+    Question(
+        "content_vanishes", "Do content-focused heads vanish early?", "taxonomy", course.content_vanishes
+    ),
+    Question("feeds", "Do other classes feed position-dominated, and which?", "taxonomy", course.feeds),
+    Question("jumps", "Are there jumps, and where?", "signal", course.jumps),
+    Question("plateaus", "Are there plateaus, and where?", "signal", course.rests),
+)
+STANDING = (
+    Question(
+        "early_layers",
+        "Are early layers more positional than late ones?",
+        "depth",
+        standing.early_layers,
+        False,
+    ),
+    Question("rope", "Do layers without RoPE differ from those with it?", "depth", standing.rotation, False),
+)
+MODELS = Question("models", "Do the models differ in r_q?", "signal", standing.models_differ)
+
+
+def findings(results: Results) -> list[Finding]:
+    """All questions that make sense for the study, in the order in which they are best read."""
+    own, matched = own_evidence(results), matched_evidence(results)
+    if not own.samples:
+        return []
+    signal = Question(
+        "signal", "Is there any signal of position?", "signal", partial(_signal, results), False
+    )
+    training = results.timeline.kind == "training"
+    asked = [signal, *(COURSE if training else _of_models(own)), *STANDING]
+    found = [_answer(question, own, matched) for question in asked if _applies(question, own)]
+    if training and own.widened:
+        found.insert(1, _window_finding(own, matched))
+    return found
+
+
+def summary(results: Results, found: list[Finding]) -> dict[str, Any]:
+    """What summary.json holds; see `qkscope.findings.summarize`."""
+    from qkscope.findings.summarize import summarize
+
+    return summarize(results, found)
+
+
+def _signal(results: Results, e: Evidence) -> Reading:
+    return standing.signal(e, int(results.study.get("shifts", 19)))
+
+
+def _of_models(own: Evidence) -> tuple[Question, ...]:
+    return (MODELS,) if len(own.samples) > 1 else ()
+
+
+def _applies(question: Question, own: Evidence) -> bool:
+    """Rotation is no question where every layer is known to rotate."""
+    if question.id != "rope":
+        return True
+    return not all("rope" in s.heads and (s.heads["rope"] == 1).all() for s in own.samples)
+
+
+def _answer(question: Question, own: Evidence, matched: Evidence | None) -> Finding:
+    """Ask over own windows and, where it differs, over the matched window; join the two."""
+    mine = _ask(question, own)
+    theirs = None if matched is None else _ask(question, matched)
+    verdict, answer = mine.verdict, mine.text
+    if theirs is not None and matched is not None and matched.window is not None:
+        answer += f" Over the first {tokens(matched.window)} of every checkpoint: {lower_first(theirs.text)}"
+        if theirs.verdict != mine.verdict:
+            answer += " The two differ because of the window, not because of the model."
+        verdict = theirs.verdict
+    elif question.course and own.widened and verdict != UNKNOWN:
+        verdict = UNKNOWN
+        answer += " The windows differ and no common window was measured, so this may be the window's doing."
+    return Finding(
+        question.id,
+        question.text,
+        verdict,
+        answer,
+        _as_dict(mine),
+        None if theirs is None else _as_dict(theirs),
+        _uncertainty(question, own),
+        question.view,
+    )
+
+
+def _ask(question: Question, e: Evidence) -> Reading:
+    if question.course and len(e.samples) < 2:
+        return Reading(UNKNOWN, "Only one checkpoint was measured, and this is a question of several.")
+    reading = question.ask(e)
+    if question.id != "signal" and e.groups < 2 and reading.verdict != UNKNOWN:
+        text = f"{reading.text} There are no standard errors, so it may be noise."
+        return Reading(UNKNOWN, text, reading.numbers)
+    return reading
+
+
+def _window_finding(own: Evidence, matched: Evidence | None) -> Finding:
+    mine, theirs = growing_window(own, matched)
+    return Finding(
+        "window",
+        "Is what changes where the window grows a change of the model?",
+        mine.verdict,
+        mine.text,
+        _as_dict(mine),
+        None if theirs is None else _as_dict(theirs),
+        _uncertainty(COURSE[0], own),
+        "signal",
+    )
+
+
+def _as_dict(reading: Reading) -> dict[str, Any]:
+    found: dict[str, Any] = plain(reading.numbers)
+    return {"answer": reading.text, "verdict": reading.verdict} | found
+
+
+def _uncertainty(question: Question, e: Evidence) -> str:
+    """How the ± of a finding was made and when a difference counts."""
+    if e.groups < 2:
+        return "No standard errors: the documents were not measured in groups."
+    base = f"± is one standard error from leaving out each of {e.groups} groups of documents"
+    parts = {
+        "signal": "A head that ignores position passes its test with the stated chance.",
+        "sign_changes": "What noise alone would do follows from each head's standard errors.",
+        "feeds": f"{base}. What noise alone would do follows from each head's standard errors.",
+    }
+    if question.id in parts:
+        return parts[question.id]
+    if question.course:
+        text = (
+            f"{base}, differences between checkpoints taken on the same documents. A change counts if it is at "
+            f"least {SMALLEST} (2 points for a share) and passes a t-test held at {percent(LEVEL)} over all series "
+            "and steps together"
+        )
+    else:
+        text = f"{base}. A difference counts if it is at least {SMALLEST} and passes a t-test at 1%"
+    dropped = f" {e.dropped} heads not measured throughout are left out." if e.dropped else ""
+    return f"{text}.{dropped}"

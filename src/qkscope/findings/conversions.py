@@ -1,0 +1,190 @@
+"""Heads that change class or sign between checkpoints, and how many would do so by noise alone.
+
+A head near a threshold changes class whenever it is measured anew. Its r_q and r_k are taken as normal with
+their standard errors, around the value that fits both checkpoints if nothing had changed; the chance that two
+such measurements fall into different classes, summed over heads, is what noise alone would move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from qkscope.aggregate import Sample, column, samples
+from qkscope.findings.significance import normal_cdf
+from qkscope.pca import FAINT
+from qkscope.taxonomy import CLASSES, Thresholds, classify
+
+Array = NDArray[np.float64]
+
+# The value that fits both checkpoints lies this near the first one's: a head that really moved far says nothing
+# about the noise half-way.
+REACH = 1.5
+NOISE_COLUMNS = (
+    "from_model",
+    "to_model",
+    "changed",
+    "expected_by_noise",
+    "sign_changes",
+    "sign_changes_expected",
+)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two checkpoints' values of the heads measured in both, (2, H) each: r_q, r_k and their standard errors."""
+
+    from_model: str
+    to_model: str
+    r_q: Array
+    r_k: Array
+    se_q: Array
+    se_k: Array
+
+    def classes(self, thresholds: Thresholds | None) -> NDArray[Any]:
+        """(2, H) names."""
+        return classify(self.r_q, self.r_k, thresholds)
+
+    @property
+    def turned(self) -> NDArray[np.bool_]:
+        """(H,): r_k changed its sign."""
+        return np.asarray(self.r_k[0] * self.r_k[1] < 0)
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether every head has its standard errors in both checkpoints."""
+        return bool(np.isfinite(self.se_q).all() and np.isfinite(self.se_k).all())
+
+
+def pair(before: Sample, after: Sample) -> Pair:
+    """The heads measured in both checkpoints."""
+    both = [sample.select(sample.measured) for sample in (before, after)]
+    # layer and head in one number, so that two checkpoints' heads meet without a table join
+    first, then = (s.heads["layer"].to_numpy() * 2**20 + s.heads["head"].to_numpy() for s in both)
+    _, *rows = np.intersect1d(first, then, assume_unique=True, return_indices=True)
+
+    def stack(read: Callable[[Sample], Array]) -> Array:
+        return np.stack([read(sample)[where] for sample, where in zip(both, rows, strict=True)])
+
+    return Pair(
+        before.model,
+        after.model,
+        stack(lambda s: s.r_q[0]),
+        stack(lambda s: s.r_k[0]),
+        stack(lambda s: column(s.heads, "r_q_se")),
+        stack(lambda s: column(s.heads, "r_k_se")),
+    )
+
+
+def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit: Thresholds) -> Array:
+    """The chance of each class when a head with these values is measured, (len(CLASSES), ...)."""
+    q_high = 1.0 - _below(limit.high, r_q, se_q)
+    q_low = _below(limit.low, r_q, se_q)
+    k_high = 1.0 - _below(limit.high, r_k, se_k) + _below(-limit.high, r_k, se_k)
+    k_low = _below(limit.low, r_k, se_k) - _below(-limit.low, r_k, se_k)
+    four = [q_high * k_high, q_high * k_low, q_low * k_high, q_low * k_low]
+    return np.stack([*four, 1.0 - sum(four)])
+
+
+def _below(limit: float, mean: Array, se: Array) -> Array:
+    """P(x < limit) for x normal; a step where there is no noise; NaN without a standard error."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = (limit - mean) / se
+    return normal_cdf(np.where(np.isnan(z) & (se == 0.0), -np.inf, z))
+
+
+def unchanged(values: Array, se: Array) -> Array:
+    """(2, H) -> (H,): the value that fits both measurements if the head had not changed, near the first."""
+    weight = np.where(se.sum(axis=0) > 0, se[0] ** 2 / np.maximum((se**2).sum(axis=0), 1e-300), 0.0)
+    return np.asarray(values[0] + np.clip((values[1] - values[0]) * weight, -REACH * se[0], REACH * se[0]))
+
+
+def noise_flows(p: Pair, thresholds: Thresholds | None = None) -> Array:
+    """(classes, classes, H): the chance that noise alone shows a head in class a first and in class b then."""
+    limit = thresholds or Thresholds()
+    r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
+    first = class_probabilities(r_q, r_k, p.se_q[0], p.se_k[0], limit)
+    then = class_probabilities(r_q, r_k, p.se_q[1], p.se_k[1], limit)
+    return np.asarray(first[:, None] * then[None, :])
+
+
+def turn_chances(p: Pair) -> Array:
+    """(H,): the chance that noise alone shows r_k with different signs.
+
+    r_k is negative against the queries' direction: P(-) = P(q > e, k < 0) + P(q < -e, k > 0), e = FAINT, because
+    a query correlation too faint to orient the axis leaves r_k positive.
+    """
+    r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
+    negative = []
+    for se_q, se_k in zip(p.se_q, p.se_k, strict=True):
+        k_below = _below(0.0, r_k, se_k)
+        with_q, against_q = 1.0 - _below(FAINT, r_q, se_q), _below(-FAINT, r_q, se_q)
+        negative.append(with_q * k_below + against_q * (1.0 - k_below))
+    first, then = negative
+    return np.asarray(first * (1.0 - then) + then * (1.0 - first))
+
+
+def beyond_noise(count: float, chances: Array, heads: int) -> bool:
+    """Whether `count` of `heads` is clearly more than noise with these chances (per head) would give.
+
+    Heads share documents, so their chances are not independent and the expectation itself is rough: half of it
+    more, and four standard deviations on top, is still taken for noise; so are fewer than 2% of the heads.
+    """
+    expected = float(np.sum(chances))
+    spread = float(np.sqrt(np.sum(chances * (1.0 - np.minimum(chances, 1.0))) + 1.0))
+    excess = count - expected
+    return bool(excess >= max(2.0, 0.02 * heads) and excess > 0.5 * expected + 4.0 * spread)
+
+
+def transition_noise(
+    heads: pd.DataFrame, order: Sequence[str], thresholds: Thresholds | None = None
+) -> pd.DataFrame:
+    """How many heads change class or sign between consecutive checkpoints, and how many would by noise alone.
+
+    Columns: from_model, to_model, changed, expected_by_noise, sign_changes, sign_changes_expected. Expectations
+    are NaN without standard errors. Only heads measured in both checkpoints count.
+    """
+    found = samples(heads, None, order)
+    rows = []
+    for before, after in pairwise(found):
+        p = pair(before, after)
+        names = p.classes(thresholds)
+        stay = np.einsum("aah->h", noise_flows(p, thresholds))
+        rows.append(
+            (
+                *(p.from_model, p.to_model, int((names[0] != names[1]).sum()), float((1.0 - stay).sum())),
+                *(int(p.turned.sum()), float(turn_chances(p).sum())),
+            )
+        )
+    return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
+
+
+def flows_into(pairs: Sequence[Pair], target: str, thresholds: Thresholds | None = None) -> pd.DataFrame:
+    """Heads that enter and leave class `target`, by the class they come from or go to, over all the pairs.
+
+    Columns: class, entered, left, expected (entries by noise alone), feeds (more enter than noise explains, and
+    more than leave), at (index of the pair with most entries).
+    """
+    goal = CLASSES.index(target)
+    names = [p.classes(thresholds) for p in pairs]
+    noise = [noise_flows(p, thresholds)[:, goal] for p in pairs]
+    heads = max((p.r_q.shape[1] for p in pairs), default=0)
+    rows = []
+    for i, kind in enumerate(CLASSES):
+        if kind == target:
+            continue
+        entered = [int(((then == target) & (first == kind)).sum()) for first, then in names]
+        left = sum(int(((first == target) & (then == kind)).sum()) for first, then in names)
+        chances = np.concatenate([n[i] for n in noise]) if noise else np.zeros(0)
+        total = sum(entered)
+        feeds = beyond_noise(total, chances, heads) and total - left >= max(2.0, 0.02 * heads)
+        rows.append(
+            (kind, total, left, float(chances.sum()), feeds, int(np.argmax(entered)) if entered else 0)
+        )
+    return pd.DataFrame(rows, columns=["class", "entered", "left", "expected", "feeds", "at"])

@@ -1,0 +1,99 @@
+"""summary.json: the headline numbers of every checkpoint and the findings, machine readable."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from qkscope import aggregate
+from qkscope.findings.conversions import transition_noise
+from qkscope.findings.evidence import plain
+from qkscope.results import Results
+from qkscope.taxonomy import UNMEASURED
+
+if TYPE_CHECKING:
+    from qkscope.findings import Finding
+
+
+def summarize(results: Results, found: list[Finding]) -> dict[str, Any]:
+    """Study, checkpoints with their own-window and matched-window numbers, transitions, findings, warnings."""
+    timeline = results.timeline
+    own = _headlines(results, results.heads, results.loo)
+    matched = {} if results.matched is None else _headlines(results, results.matched, results.loo_matched)
+    checkpoints = [
+        {
+            "model": stop.model,
+            "label": stop.label,
+            "phase": stop.phase,
+            "step": stop.step,
+            "window": stop.window,
+            "missing": stop.missing,
+            "own": own.get(stop.model),
+            "matched": matched.get(stop.model),
+        }
+        for stop in timeline.stops
+    ]
+    found_noise = transition_noise(results.heads, timeline.models, results.thresholds)
+    result: dict[str, Any] = plain(
+        {
+            "study": {
+                "name": timeline.name,
+                "title": timeline.title,
+                "kind": timeline.kind,
+                "matched_window": timeline.matched_window,
+                "thresholds": asdict(results.thresholds),
+            },
+            "checkpoints": checkpoints,
+            "transitions": found_noise.to_dict("records") if timeline.kind == "training" else [],
+            "findings": [asdict(finding) for finding in found],
+            "warnings": warnings(results),
+        }
+    )
+    return result
+
+
+def _headlines(results: Results, heads: pd.DataFrame, loo: pd.DataFrame | None) -> dict[str, dict[str, Any]]:
+    """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads."""
+    order = results.timeline.models
+    tables: dict[str, dict[str, Any]] = {}
+    for row in aggregate.position_signal(heads, loo, order).to_dict("records"):
+        tables[row.pop("model")] = row
+    for row in aggregate.explained_variance(heads, loo, order).to_dict("records"):
+        tables[row["model"]] |= {"mean_explained_variance": row["mean"], "se_explained_variance": row["se"]}
+    for row in aggregate.above_null(heads, order).to_dict("records"):
+        tables[row["model"]] |= {"above_null_q": row["share_q"], "above_null_k": row["share_k"]}
+    classes = aggregate.class_shares(heads, loo, order, results.thresholds)
+    polarities = aggregate.polarity_shares(heads, loo, order, results.thresholds)
+    for key, table in (("class", classes), ("polarity", polarities)):
+        for row in table.to_dict("records"):
+            if row[key] == UNMEASURED:
+                tables[row["model"]]["unmeasured"] = row["heads"]
+                continue
+            kept = {name: value for name, value in row.items() if name not in ("model", key)}
+            tables[row["model"]].setdefault(key, {})[row[key]] = kept
+    return tables
+
+
+def warnings(results: Results) -> list[str]:
+    """What a reader must know before comparing: the run's own warnings, gaps, windows, heads to leave aside."""
+    timeline = results.timeline
+    found = [str(text) for text in results.provenance.get("warnings") or []]
+    found += [f"{stop.model} was not measured: {stop.missing}" for stop in timeline.stops if stop.missing]
+    for i in timeline.window_changes:
+        before, after = timeline.measured[i - 1], timeline.measured[i]
+        found.append(
+            f"{before.label} was measured over {before.window:,} tokens and {after.label} over {after.window:,}: "
+            "compare them over the matched window"
+        )
+    for model, table in results.heads.groupby("model", sort=False, observed=True):
+        unmeasured = int((~(table["r_q"].notna() & table["r_k"].notna())).sum())
+        if unmeasured:
+            found.append(
+                f"{model}: {unmeasured} of {len(table)} heads could not be measured and are left out"
+            )
+        below = int(aggregate.positional_below_null(table, results.thresholds).sum())
+        if below:
+            found.append(f"{model}: {below} heads of a positional class do not exceed their null")
+    return list(dict.fromkeys(found))

@@ -1,0 +1,113 @@
+"""Is it the model that changed, or the measurement? Own windows against one window for all checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qkscope.findings.changes import SMALLEST, Change
+from qkscope.findings.course import amount, margin, record
+from qkscope.findings.evidence import (
+    FAILS,
+    HOLDS,
+    MEAN_ABS_R_K,
+    MEAN_EV,
+    MEAN_R_K,
+    MEAN_R_Q,
+    UNKNOWN,
+    Evidence,
+    Reading,
+)
+from qkscope.findings.wording import listing, tokens
+
+COMPARED = (MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K, MEAN_EV)
+MODEL, WINDOW, BOTH, UNCLEAR, NOTHING = "model", "window", "both", "unclear", "nothing"
+
+
+def cause(own: Change, matched: Change) -> str:
+    """What a change over own windows comes from, given the change over one window for both checkpoints.
+
+    `window` asks that the model's own share of the change be small: not clear over the matched window, and at
+    most half of what own windows show. `both` is a model change whose size the window alters.
+    """
+    if not own.clear and not matched.clear:
+        return NOTHING
+    if matched.clear:
+        same = own.clear and abs(own.delta - matched.delta) < max(SMALLEST, abs(own.delta) / 4)
+        return MODEL if same else BOTH
+    bound = abs(matched.delta) + margin(matched)
+    return WINDOW if bound < max(SMALLEST, abs(own.delta) / 2) else UNCLEAR
+
+
+def growing_window(own: Evidence, matched: Evidence | None) -> tuple[Reading, Reading | None]:
+    """What changes where the window does, over own windows and over the same window; one reading each."""
+    places = own.widened
+    if matched is None or [s.model for s in matched.stops] != [s.model for s in own.stops]:
+        return Reading(UNKNOWN, _alone(own, places), {"changes": _records(own, places)}), None
+    texts, causes = [], []
+    for i in places:
+        judged = {name: (own.steps(name)[i - 1], matched.steps(name)[i - 1]) for name in _names(own, matched)}
+        found = {name: cause(*pair) for name, pair in judged.items()}
+        causes += list(found.values())
+        texts.append(_place_text(own, matched, i, judged, found))
+    first = Reading(_verdict(causes), " ".join(texts), {"changes": _records(own, places)})
+    second = Reading(_verdict(causes), "", {"changes": _records(matched, places)})
+    return first, second
+
+
+def _names(own: Evidence, matched: Evidence) -> list[str]:
+    return [name for name in COMPARED if name in own.series and name in matched.series]
+
+
+def _records(e: Evidence, places: list[int]) -> list[dict[str, Any]]:
+    return [record(e, e.steps(name)[i - 1]) for i in places for name in COMPARED if name in e.series]
+
+
+def _alone(own: Evidence, places: list[int]) -> str:
+    where = listing([f"{own.label(i)} ({_grows(own, i)})" for i in places])
+    return (
+        f"The window changes at {where}, and the checkpoints were not measured over a common window: "
+        "a change there may be the model's or the window's."
+    )
+
+
+def _grows(e: Evidence, i: int) -> str:
+    before, after = e.stops[i - 1].window or 0, e.stops[i].window or 0
+    return f"{'grows' if after > before else 'shrinks'} from {before:,} to {tokens(after)}"
+
+
+def _place_text(
+    own: Evidence,
+    matched: Evidence,
+    i: int,
+    judged: dict[str, tuple[Change, Change]],
+    found: dict[str, str],
+) -> str:
+    by_cause: dict[str, list[str]] = {}
+    for name, (mine, theirs) in judged.items():
+        by_cause.setdefault(found[name], []).append(f"{name} {amount(mine)}, {amount(theirs)}")
+    endings = {
+        WINDOW: "comes from the window, not from the model",
+        MODEL: "comes from the model",
+        BOTH: "comes from the model, and the window alters its size",
+        UNCLEAR: "may be the window's or the model's",
+    }
+    parts = [
+        f"the change of {listing(by_cause[kind])} {ending}"
+        for kind, ending in endings.items()
+        if kind in by_cause
+    ]
+    head = f"At {own.label(i)} the window {_grows(own, i)}"
+    if not parts:
+        return f"{head}, and nothing clearly changes."
+    first = "" if matched.window is None else f"the first {tokens(matched.window)}"
+    return f"{head}; over own windows and over {first} of both: {'; '.join(parts)}."
+
+
+def _verdict(causes: list[str]) -> str:
+    """Whether what changes with the window is the model's."""
+    kinds = set(causes) - {NOTHING}
+    if not kinds:
+        return FAILS
+    if kinds & {MODEL, BOTH}:
+        return HOLDS
+    return UNKNOWN if UNCLEAR in kinds else FAILS

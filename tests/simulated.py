@@ -1,0 +1,105 @@
+"""Studies with a known truth, as tables: what a run would have written had its heads been so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from qkscope.results import Results
+from qkscope.table import heads_table
+from qkscope.timeline import Stop, Timeline
+
+LAYERS, PER_LAYER, GROUPS = 12, 10, 8
+
+
+def truth(seed: int, checkpoints: int, heads: int = LAYERS * PER_LAYER) -> tuple[np.ndarray, np.ndarray]:
+    """(checkpoints, heads) r_q and r_k that never change: spread over all classes and both signs."""
+    rng = np.random.default_rng(seed)
+    r_q, r_k = rng.uniform(0.1, 0.9, heads), rng.uniform(-0.9, 0.9, heads)
+    return np.tile(r_q, (checkpoints, 1)), np.tile(r_k, (checkpoints, 1))
+
+
+def measured(
+    names: Sequence[str],
+    r_q: np.ndarray,
+    r_k: np.ndarray,
+    *,
+    seed: int = 0,
+    noise: float = 0.03,
+    shared: float = 0.3,
+    groups: int = GROUPS,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """qk (PC0) and leave-one-out tables of heads with true values (checkpoints, heads), measured with noise.
+
+    Each group of documents is off by its own error: a part common to all heads (`shared` of the standard
+    deviation) and a part of each head's own. The full measurement averages the groups, so its standard error is
+    `noise`; leaving one out averages the others.
+    """
+    rng = np.random.default_rng(seed)
+    tables, left_out = [], []
+    count = r_q.shape[1]
+    layer, head = np.divmod(np.arange(count), PER_LAYER)
+    for name, q, k in zip(names, r_q, r_k, strict=True):
+        values = [_with_errors(rng, true, noise, shared, groups) for true in (q, k)]
+        full = [v.mean(axis=0) for v in values]
+        loo = [(v.sum(axis=0) - v) / (groups - 1) for v in values]
+        se = [np.sqrt((groups - 1) / groups * ((o - o.mean(axis=0)) ** 2).sum(axis=0)) for o in loo]
+        common = {"model": name, "layer": layer, "head": head}
+        tables.append(
+            pd.DataFrame(
+                common
+                | {"kv_head": head // 2, "pc": 0, "r_q": full[0], "r_k": full[1], "explained_variance": 0.3}
+                | {"n_q": 1000, "n_k": 1000, "r_q_se": se[0], "r_k_se": se[1]}
+                | {"r_q_null": 0.05, "r_k_null": 0.05, "rope": np.where(layer % 4 == 3, 0.0, 1.0)}
+            )
+        )
+        for g in range(groups):
+            row = {"group": g, "r_q": loo[0][g], "r_k": loo[1][g], "explained_variance": 0.3}
+            left_out.append(pd.DataFrame(common | row))
+    return pd.concat(tables, ignore_index=True), pd.concat(left_out, ignore_index=True)
+
+
+def _with_errors(
+    rng: np.random.Generator, true: np.ndarray, noise: float, shared: float, groups: int
+) -> np.ndarray:
+    """(groups, heads): values of each group of documents alone."""
+    scale = noise * np.sqrt(groups)
+    together = rng.normal(0.0, scale * shared, (groups, 1))
+    apart = rng.normal(0.0, scale * np.sqrt(1 - shared**2), (groups, len(true)))
+    return true + together + apart
+
+
+def results(
+    qk: pd.DataFrame,
+    loo: pd.DataFrame | None,
+    *,
+    windows: Sequence[int | None] | None = None,
+    matched: tuple[pd.DataFrame, pd.DataFrame] | None = None,
+    kind: str = "training",
+    labels: Sequence[str] | None = None,
+) -> Results:
+    """A Results as `load_results` gives it."""
+    names = list(dict.fromkeys(qk["model"]))
+    windows = windows or [None] * len(names)
+    labels = labels or names
+    stops = tuple(
+        Stop(name, label, "Stage 1", window=window, step=i)
+        for i, (name, label, window) in enumerate(zip(names, labels, windows, strict=True))
+    )
+    smallest = min((w for w in windows if w is not None), default=None)
+    timeline = Timeline("simulated", "A simulated study", stops, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
+    layers = dict.fromkeys(names, 1 + int(qk["layer"].max()))
+    return Results(
+        folder=Path("simulated"),
+        timeline=timeline,
+        qk=qk,
+        heads=heads_table(qk, layers),
+        qk_matched=None if matched is None else matched[0],
+        matched=None if matched is None else heads_table(matched[0], layers),
+        loo=loo,
+        loo_matched=None if matched is None else matched[1],
+        study={"shifts": 19},
+    )
