@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-_BATCH_ROWS = 32_768
+_BATCH_ROWS = 8_192
 # Positions per bucket of the vectors we write ourselves.
 BUCKET = 1024
 
@@ -137,14 +137,14 @@ def position_columns(
     """
     order = np.lexsort([positions, examples])
     ids, starts, counts = np.unique(examples[order], return_index=True, return_counts=True)
-    rank = np.arange(len(order)) - np.repeat(starts, counts)
+    first, size = np.repeat(starts, counts), np.repeat(counts, counts)
+    rank, sorted_positions = np.arange(len(order)) - first, positions[order]
     columns = np.empty((len(order), 1 + shifts))
     columns[:, 0] = positions
-    if shifts:
-        fractions = np.stack([_fractions(int(i), shifts, seed) for i in ids])
-        turn = np.repeat(np.floor(fractions * counts[:, None]).astype(np.int64), counts, axis=0)
-        turned = (rank[:, None] + turn) % np.repeat(counts, counts)[:, None]
-        columns[order, 1:] = positions[order][np.repeat(starts, counts)[:, None] + turned]
+    fractions = np.array([_fractions(int(i), shifts, seed) for i in ids])
+    for p in range(shifts):
+        turn = np.repeat(np.floor(fractions[:, p] * counts).astype(np.int64), counts)
+        columns[order, 1 + p] = sorted_positions[first + (rank + turn) % size]
     return columns
 
 
@@ -250,7 +250,7 @@ def _parquet(path: Path) -> Iterator[Any]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
             yield file
     except FileNotFoundError as error:
         raise VectorsError(f"{path}: no such file; each head's folder needs a data.parquet") from error
@@ -299,7 +299,7 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
 def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
     """The vectors (rows, dim), a batch of rows at a time, without a Python loop over them."""
     with _parquet(path) as file:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=["vector"]):
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=["vector"], use_threads=False):
             vectors, rows = batch.column(0), batch.num_rows
             flat = vectors.flatten()
             lengths = vectors.value_lengths() if hasattr(vectors, "value_lengths") else None

@@ -1,0 +1,59 @@
+#!/bin/sh
+# Installs what the Makefile needs, and nothing that is there already.
+#   setup.sh environment [PYTHON]   the package with everything for development, in .venv
+#   setup.sh peers [PYTHON]         the same with the tools it is measured against, in .venv-bench
+#   setup.sh browser                Chromium for the report's tests
+set -eu
+cd "$(dirname "$0")/.."
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+        echo "setup: need to run '$*' as root, and there is no sudo; run it yourself and try again" >&2
+        exit 1
+    fi
+}
+
+debian() {
+    command -v apt-get >/dev/null || {
+        echo "setup: $1 is missing and this is no Debian or Ubuntu; install it and try again" >&2
+        exit 1
+    }
+    as_root apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive as_root apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# A virtual environment of Python $2 in folder $1. Debian keeps ensurepip in a package of its own.
+virtual() {
+    "$2" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+        echo "setup: $("$2" --version) found, Python 3.11 or newer needed; try: make PYTHON=python3.12 demo" >&2
+        exit 1
+    }
+    if ! [ -x "$1/bin/pip" ]; then
+        rm -rf "$1"
+        "$2" -c 'import ensurepip' 2>/dev/null || debian python3-venv
+        "$2" -m venv "$1"
+    fi
+}
+
+case "${1:-}" in
+environment)
+    virtual .venv "${2:-python3}"
+    echo "setup: installing the package and its development tools into .venv (about two minutes)"
+    .venv/bin/pip install -q --disable-pip-version-check -e '.[dev]' -c constraints.txt
+    ;;
+peers)
+    virtual .venv-bench "${2:-python3}"
+    .venv-bench/bin/pip install -q --disable-pip-version-check -e '.[dev,bench]' -c constraints.txt
+    ;;
+browser)
+    for name in chromium chromium-browser google-chrome; do
+        if command -v "$name" >/dev/null && "$name" --version >/dev/null 2>&1; then exit 0; fi
+    done
+    echo "setup: installing Chromium for the report's tests"
+    debian chromium
+    ;;
+*)
+    sed -n '2,5p' "$0" >&2
+    exit 2
+    ;;
+esac
