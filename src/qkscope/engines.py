@@ -90,7 +90,6 @@ class LocalEngine:
                 tally.failed(job, in_words(error))
                 continue
             tally.finished(job, time.monotonic() - started)
-        bench.release()
         return failures
 
     def close(self) -> None:

@@ -149,6 +149,9 @@ class Bench:
         )
 
     def release(self) -> None:
+        """Let the model go. A full collection takes half a second, so only if there is one."""
+        if self._source is None:
+            return
         self._source = self._model = None
         gc.collect()
         torch = sys.modules.get("torch")
