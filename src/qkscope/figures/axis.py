@@ -45,7 +45,9 @@ class Lettered:
 class CheckpointAxis:
     """Measures first (`width`, `above`, `below`, all in inches), then draws onto panels of that width."""
 
-    def __init__(self, view: View, left: float = LEFT, right: float = 0.3, pitch: float | None = None) -> None:
+    def __init__(
+        self, view: View, left: float = LEFT, right: float = 0.3, pitch: float | None = None
+    ) -> None:
         self.view = view
         self.left, self.right = left, right
         count = len(view.stops)
@@ -82,7 +84,15 @@ class CheckpointAxis:
             axes.axvline(first - 0.5, color=SEPARATOR, linestyle=(0, (4, 3)), linewidth=1.1, zorder=1.2)
         for i, stop in enumerate(self.view.stops):
             if stop.missing:
-                axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=FAINT, hatch="///", linewidth=0, zorder=0.5)
+                axes.axvspan(
+                    i - 0.5,
+                    i + 0.5,
+                    facecolor="#f6f6f6",
+                    edgecolor=FAINT,
+                    hatch="///",
+                    linewidth=0,
+                    zorder=0.5,
+                )
         if phases and self._named:
             self._draw_phases(axes)
 
@@ -118,7 +128,12 @@ class CheckpointAxis:
         for i, stop in enumerate(self.view.stops):
             if stop.missing:
                 box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
-                place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
+                place = {
+                    "transform": axes.get_xaxis_transform(),
+                    "ha": "center",
+                    "va": "center",
+                    "rotation": 90,
+                }
                 write(axes, i, 0.5, "not measured", 8, MUTED, bbox=box, zorder=0.6, **place)
 
 
@@ -129,7 +144,9 @@ def fit_names(names: Sequence[str], pitch: float) -> Lettered:
         lines = [wrap(name, room, size) for name in names]
         deepest = max(len(each) for each in lines)
         if deepest <= 3 and all(fits(each, room, size) for each in lines):
-            return Lettered(tuple("\n".join(each) for each in lines), size, False, deepest * size * _LINE / 72)
+            return Lettered(
+                tuple("\n".join(each) for each in lines), size, False, deepest * size * _LINE / 72
+            )
     size = 9.0 if pitch >= 0.3 else 8.0
     short = tuple(shorten(name, _LONGEST) for name in names)
     return Lettered(short, size, True, max(extent(name, size)[0] for name in short))
@@ -142,7 +159,9 @@ def fit_phases(names: Sequence[str], spans: Sequence[float]) -> Lettered:
         deepest = max(len(each) for each in lines)
         wide = all(fits(each, span, size, "bold") for each, span in zip(lines, spans, strict=True))
         if deepest <= 3 and wide:
-            return Lettered(tuple("\n".join(each) for each in lines), size, False, deepest * size * _LINE / 72)
+            return Lettered(
+                tuple("\n".join(each) for each in lines), size, False, deepest * size * _LINE / 72
+            )
     size = 8.0
     short = tuple(shorten(name, _LONGEST) for name in names)
     return Lettered(short, size, True, max(extent(name, size, "bold")[0] for name in short))

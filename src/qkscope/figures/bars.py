@@ -83,7 +83,9 @@ def _stack(
     return layers
 
 
-def _write_shares(axes: Axes, layers: list[tuple[str, np.ndarray, np.ndarray]], kinds: Kinds, pitch: float) -> None:
+def _write_shares(
+    axes: Axes, layers: list[tuple[str, np.ndarray, np.ndarray]], kinds: Kinds, pitch: float
+) -> None:
     """Percentages inside the layers high and wide enough for them."""
     if pitch * WIDTH < 0.38:
         return
@@ -91,7 +93,17 @@ def _write_shares(axes: Axes, layers: list[tuple[str, np.ndarray, np.ndarray]], 
         for x in np.flatnonzero(height >= 0.055):
             text = f"{100 * height[x]:.0f}%"
             middle = bottom[x] + height[x] / 2
-            write(axes, x, middle, text, 9, ink_on(kinds.colours[kind]), ha="center", va="center_baseline", zorder=6)
+            write(
+                axes,
+                x,
+                middle,
+                text,
+                9,
+                ink_on(kinds.colours[kind]),
+                ha="center",
+                va="center_baseline",
+                zorder=6,
+            )
 
 
 def draw_counts(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, axis: CheckpointAxis) -> None:
@@ -106,7 +118,9 @@ def draw_counts(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, axis: 
     for y, kind in enumerate(rows):
         hatch = "////" if kind == UNMEASURED else ""
         place = (-0.5 - 1.72 * inch, y - 0.3)
-        swatch = Rectangle(place, 0.2 * inch, 0.6, facecolor=kinds.colours[kind], hatch=hatch, edgecolor=MUTED)
+        swatch = Rectangle(
+            place, 0.2 * inch, 0.6, facecolor=kinds.colours[kind], hatch=hatch, edgecolor=MUTED
+        )
         swatch.set(clip_on=False, linewidth=0.6 if hatch else 0)
         axes.add_patch(swatch)
         write(axes, -0.5 - 1.45 * inch, y, kind, 9, INK, ha="left", va="center_baseline")
@@ -114,7 +128,9 @@ def draw_counts(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, axis: 
         for model, count in zip(counts["model"], counts["heads"], strict=True):
             if size:
                 colour = INK if count else "#a5a5a5"
-                write(axes, view.place[model], y, f"{count:,}", size, colour, ha="center", va="center_baseline")
+                write(
+                    axes, view.place[model], y, f"{count:,}", size, colour, ha="center", va="center_baseline"
+                )
 
 
 def share_keys(view: View, data: pd.DataFrame, kinds: Kinds) -> list[Key]:
@@ -123,5 +139,10 @@ def share_keys(view: View, data: pd.DataFrame, kinds: Kinds) -> list[Key]:
     if data["se"].notna().any():
         keys.append(Key(error_key().mark, f"±1 standard error over documents ({kinds.order[0]})"))
     if view.rematched:
-        keys.append(Key(Patch(facecolor=pale(kinds.colours[kinds.order[0]], 0.3)), f"thin bar: {view.matched_text} only"))
+        keys.append(
+            Key(
+                Patch(facecolor=pale(kinds.colours[kinds.order[0]], 0.3)),
+                f"thin bar: {view.matched_text} only",
+            )
+        )
     return keys

@@ -23,7 +23,9 @@ def draw(results: Results) -> Drawing:
     data = view.both_windows(explained_variance)
     axis = CheckpointAxis(view)
     height = 3.8
-    page = sheet(title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data))
+    page = sheet(
+        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data)
+    )
     axes = page.axes(axis.left, axis.above, axis.width, height)
     axis.draw(axes)
     axis.mark_missing(axes)

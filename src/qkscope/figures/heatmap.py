@@ -95,14 +95,16 @@ class _Frame:
         self.above, self.gap = 0.08, 0.42
         self.main = self.row * count
         self.second = self.row * len(view.rematched)
-        self.below = 0.74
+        self.below = 0.7
         extra = self.gap + self.second if view.rematched else 0.0
         self.body = self.above + self.main + extra + self.below
 
     def _side(self) -> float:
         """Room for the phase names right of the cells."""
-        lines = [line for name, first, last in self.view.phases for line in self._phase_lines(name, first, last)]
-        return 0.36 + max((extent(line, 9, "bold")[0] for line in lines), default=0.0)
+        lines = [
+            line for name, first, last in self.view.phases for line in self._phase_lines(name, first, last)
+        ]
+        return 0.3 + max((extent(line, 9, "bold")[0] for line in lines), default=0.0)
 
     def _phase_lines(self, name: str, first: int, last: int) -> list[str]:
         most = max(1, int((last - first + 1) * self.row / 0.17))
@@ -111,17 +113,40 @@ class _Frame:
 
     def block(self, axes: Axes, data: pd.DataFrame, models: Sequence[str]) -> None:
         """One row of cells per model."""
-        means = {(model, b): mean for model, b, mean in data[["model", "depth_bin", "mean"]].itertuples(index=False)}
+        means = {
+            (model, b): mean
+            for model, b, mean in data[["model", "depth_bin", "mean"]].itertuples(index=False)
+        }
         axes.set_xlim(-0.5, DEPTH_BINS - 0.5)
         axes.set_ylim(len(models) - 0.5, -0.5)
         for spine in axes.spines.values():
             spine.set_visible(False)
         missing = {stop.model: stop.missing for stop in self.view.stops}
+        grid = np.array([[means.get((model, x), np.nan) for x in range(DEPTH_BINS)] for model in models])
+        edges = np.arange(DEPTH_BINS + 1) - 0.5, np.arange(len(models) + 1) - 0.5
+        # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
+        axes.pcolormesh(
+            *edges,
+            np.ma.masked_invalid(grid),
+            cmap=self.heat.colours,
+            norm=Normalize(0, 1),
+            edgecolors="face",
+            linewidth=0.2,
+        )
         for y, model in enumerate(models):
             for x in range(DEPTH_BINS):
-                self._cell(axes, x, y, means.get((model, x), np.nan), "" if missing[model] else "–")
+                self._cell(axes, x, y, grid[y, x], "" if missing[model] else "–")
             if missing[model]:
-                write(axes, (DEPTH_BINS - 1) / 2, y, "not measured", self.size - 1, MUTED, ha="center", va="center")
+                write(
+                    axes,
+                    (DEPTH_BINS - 1) / 2,
+                    y,
+                    "not measured",
+                    self.size - 1,
+                    MUTED,
+                    ha="center",
+                    va="center",
+                )
         scale(axes, "y", range(len(models)), [self.names[model] for model in models])
         for label, model in zip(axes.get_yticklabels(), models, strict=True):
             label.set_fontsize(self.size)
@@ -133,9 +158,12 @@ class _Frame:
         empty = not np.isfinite(mean)
         colour = "#f4f4f4" if empty else self.heat.colour(mean)
         hatch = "////" if empty else "...." if mean < 0 else None
-        edge = "#d0d0d0" if empty else "#ffffff" if hatch else colour
-        box = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0)
-        axes.add_patch(box)
+        if hatch:
+            edge = "#d0d0d0" if empty else PAPER
+            cover = Rectangle(
+                (x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0
+            )
+            axes.add_patch(cover)
         text = dash if empty else number(mean)
         if text:
             ink = MUTED if empty else ink_on(colour)
@@ -159,7 +187,9 @@ class _Frame:
             axes.plot([x, x], [first - 0.4, last + 0.4], color=MUTED, linewidth=1.2, clip_on=False, zorder=5)
             lines = self._phase_lines(name, first, last)
             place = {"ha": "left", "va": "center", "linespacing": 1.1}
-            write(axes, x + 0.1 / CELL, (first + last) / 2, "\n".join(lines), 9, MUTED, weight="bold", **place)
+            write(
+                axes, x + 0.1 / CELL, (first + last) / 2, "\n".join(lines), 9, MUTED, weight="bold", **place
+            )
 
     def bins(self, axes: Axes, data: pd.DataFrame) -> None:
         """Depth bins below the last block, with how many heads stand in each."""
@@ -175,7 +205,7 @@ class _Frame:
         """The scale of colours: 0 to 1, and down to the lowest cell if there are negative ones."""
         lowest = float(np.nanmin(self.data["mean"], initial=0.0))
         low = -np.ceil(-lowest * 10) / 10 if lowest < 0 else 0.0
-        height = min(3.2, self.main)
+        height = max(min(3.2, self.main), 1.0)
         axes = page.axes(self.left + self.cells + self.side + 0.12, self.above, 0.17, height)
         edges = np.linspace(low, 1, 201)
         for a, b in zip(edges, edges[1:], strict=False):
@@ -183,8 +213,8 @@ class _Frame:
         axes.set_xlim(0, 1)
         axes.set_ylim(low, 1)
         axes.set_xticks([])
-        ticks = [t / 10 for t in range(int(round(low * 10)), 11) if t % 2 == 0 or t / 10 == low]
-        ticks = [t for t in ticks if t == low or t - low > 0.12]
+        step = 2 if height > 1.5 else 5
+        ticks = [t / 10 for t in range(-10, 11, step) if t / 10 >= low]
         scale(axes, "y", ticks, [number(t, 1) for t in ticks])
         axes.yaxis.tick_right()
         axes.tick_params(labelsize=8.5, length=2)

@@ -72,7 +72,9 @@ def heights(view: View, table: pd.DataFrame, column: str) -> Array:
     return found
 
 
-def draw_quantity(axes: Axes, view: View, data: pd.DataFrame, look: Look, mean: str, se: str, sd: str = "") -> None:
+def draw_quantity(
+    axes: Axes, view: View, data: pd.DataFrame, look: Look, mean: str, se: str, sd: str = ""
+) -> None:
     """`data` has rows of own and matched windows; `mean`, `se` and `sd` name its columns."""
     own = data[data["window"] == OWN]
     x = np.arange(len(view.stops))
@@ -102,7 +104,9 @@ def _band(axes: Axes, y: Array, sd: Array, colour: str) -> None:
         axes.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0, zorder=1)
 
 
-def _errors(axes: Axes, x: Array, y: Array, se: Array, colour: str, width: float = 1.3) -> ErrorbarContainer | None:
+def _errors(
+    axes: Axes, x: Array, y: Array, se: Array, colour: str, width: float = 1.3
+) -> ErrorbarContainer | None:
     known = np.isfinite(y) & np.isfinite(se)
     if not known.any():
         return None
@@ -112,7 +116,9 @@ def _errors(axes: Axes, x: Array, y: Array, se: Array, colour: str, width: float
     )  # fmt: skip
 
 
-def _matched(axes: Axes, view: View, own: Array, matched: pd.DataFrame, look: Look, mean: str, se: str) -> None:
+def _matched(
+    axes: Axes, view: View, own: Array, matched: pd.DataFrame, look: Look, mean: str, se: str
+) -> None:
     """Dotted line of the matched window, leaving the own line at the last checkpoint where the two are one."""
     if matched.empty:
         return
@@ -132,7 +138,9 @@ def _matched(axes: Axes, view: View, own: Array, matched: pd.DataFrame, look: Lo
     )  # fmt: skip
 
 
-def write_values(axes: Axes, view: View, data: pd.DataFrame, mean: str, colour: str, above: bool, se: str) -> None:
+def write_values(
+    axes: Axes, view: View, data: pd.DataFrame, mean: str, colour: str, above: bool, se: str
+) -> None:
     """Print each value of the own windows beyond its mark and its bar of uncertainty, while there is room."""
     if len(view.stops) > 14:
         return
@@ -166,4 +174,3 @@ def read_limits(data: pd.DataFrame, pairs: list[tuple[str, str]]) -> tuple[float
         lows.append(np.nanmin(values - around, initial=1.0))
         highs.append(np.nanmax(values + around, initial=-1.0))
     return float(min(lows)), float(max(highs))
-

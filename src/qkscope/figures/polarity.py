@@ -23,7 +23,9 @@ def draw(results: Results) -> Drawing:
     """Above: mean r_k beside mean |r_k|. Below: shares of concordant, neutral and discordant heads."""
     view = look(results)
     means = view.both_windows(position_signal)
-    shares = view.both_windows(lambda heads, loo, order: polarity_shares(heads, loo, order, results.thresholds))
+    shares = view.both_windows(
+        lambda heads, loo, order: polarity_shares(heads, loo, order, results.thresholds)
+    )
     data = _merge(means, shares)
     axis = CheckpointAxis(view, left=LEFT)
     upper, lower, gap, table = 2.9, 2.3, 0.25, KINDS.table_height(shares)

@@ -32,7 +32,9 @@ def draw(results: Results) -> Drawing:
     data = data[["model", "label", "window", "tokens", "heads", *COLUMNS]]
     axis = CheckpointAxis(view)
     height = 4.2
-    page = sheet(title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data))
+    page = sheet(
+        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data)
+    )
     axes = page.axes(axis.left, axis.above, axis.width, height)
     axis.draw(axes)
     axis.mark_missing(axes)

@@ -25,9 +25,15 @@ from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
 R_Q, R_K = "#1f77b4", "#d62728"
 VARIANCE = "#6a51a3"
 CLASS_COLOURS = dict(
-    zip((*CLASSES, UNMEASURED), ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff"), strict=True)
+    zip(
+        (*CLASSES, UNMEASURED),
+        ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff"),
+        strict=True,
+    )
 )
-POLARITY_COLOURS = dict(zip((*POLARITIES, UNMEASURED), ("#0072b2", "#999999", "#d55e00", "#ffffff"), strict=True))
+POLARITY_COLOURS = dict(
+    zip((*POLARITIES, UNMEASURED), ("#0072b2", "#999999", "#d55e00", "#ffffff"), strict=True)
+)
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
@@ -40,7 +46,9 @@ MARGIN = 0.22  # inches, around the sheet
 LEFT = 0.86  # inches, for the numbers and the name of a vertical axis
 ROW = 0.225  # inches, one line of the legend
 _HANDLE = 0.62  # inches, a legend's mark with the gaps around it
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+")
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+"
+)
 
 
 def plain(text: object) -> str:
@@ -98,7 +106,9 @@ def lettering(size: float = 10, colour: str = INK, weight: str = "normal") -> di
     }
 
 
-def write(axes: Axes, x: float, y: float, text: str, size: float = 10, colour: str = INK, **more: Any) -> Text:
+def write(
+    axes: Axes, x: float, y: float, text: str, size: float = 10, colour: str = INK, **more: Any
+) -> Text:
     """A text in an axes, in data coordinates unless `transform` says otherwise."""
     weight = more.pop("weight", "normal")
     return axes.text(x, y, text, **lettering(size, colour, weight), **more)
@@ -253,6 +263,9 @@ def tokens(count: int | None) -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on `colour` (relative luminance)."""
-    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    return INK if 0.299 * red + 0.587 * green + 0.114 * blue > 0.6 else PAPER
+    """Black or white, whichever stands out more on `colour` (contrast ratio of relative luminances)."""
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    # INK has a luminance of 0.016: the two ratios are equal where (l + 0.05)^2 = 1.05 * 0.066.
+    return INK if (luminance + 0.05) ** 2 > 1.05 * 0.066 else PAPER

@@ -144,7 +144,9 @@ def look(results: Results) -> View:
     timeline = results.timeline
     twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
     if twice:
-        raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each checkpoint a name of its own")
+        raise TableError(
+            f"the study names checkpoint {twice[0]!r} twice; give each checkpoint a name of its own"
+        )
     there = set(results.heads["model"])
     stops = tuple(
         stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
@@ -157,7 +159,9 @@ def look(results: Results) -> View:
         )
     unknown = there - {stop.model for stop in stops}
     if unknown:
-        raise TableError(f"the table has checkpoints that the study does not name: {_some(unknown)}; add them to it")
+        raise TableError(
+            f"the table has checkpoints that the study does not name: {_some(unknown)}; add them to it"
+        )
     return View(results, stops)
 
 
@@ -170,7 +174,9 @@ def _check(name: str, table: pd.DataFrame) -> None:
     """Refuse a table that would be drawn wrongly."""
     missing = [column for column in NEEDED if column not in table.columns]
     if missing:
-        raise TableError(f"the {name} table has no column {', '.join(missing)}; make it with qkscope.table.heads_table")
+        raise TableError(
+            f"the {name} table has no column {', '.join(missing)}; make it with qkscope.table.heads_table"
+        )
     if table.empty:
         raise TableError(f"the {name} table has no rows: nothing was measured, so there is nothing to draw")
     for column in ("r_q", "r_k"):

@@ -1,0 +1,171 @@
+"""Which heads moved from which class to which, as a flow between consecutive checkpoints."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch, PathPatch, Rectangle
+from matplotlib.path import Path as Outline
+
+from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.style import (
+    CLASS_COLOURS,
+    INK,
+    MUTED,
+    PAPER,
+    Key,
+    halo,
+    lettering,
+    name_axis,
+    scale,
+    sheet,
+    write,
+)
+from qkscope.figures.view import MATCHED, OWN, Drawing, View, look
+from qkscope.results import Results
+from qkscope.taxonomy import CLASSES, UNMEASURED, transitions
+
+NAME = "08_transitions"
+NODE = 0.16  # of one checkpoint's place: the column of classes the flows run between
+STAYED, MOVED = 0.16, 0.62  # opacity
+
+
+def why_not(view: View) -> str | None:
+    """Why there is nothing to draw, if so."""
+    if view.of_models:
+        return "heads of different models cannot move into one another"
+    if len(view.order) < 2:
+        return "one checkpoint has no step between checkpoints"
+    if transitions(view.results.heads, view.order).empty:
+        return "no head is in two consecutive checkpoints"
+    return None
+
+
+def draw(results: Results) -> Drawing:
+    """Ribbons as high as their number of heads, in the colour of the class they leave; pale where heads stay."""
+    view = look(results)
+    data = flows(view)
+    axis = CheckpointAxis(view)
+    gap = 0.42
+    panels = [OWN, *([MATCHED] if view.rematched else [])]
+    height = 4.2 if len(panels) == 1 else 3.3
+    body = axis.above + len(panels) * height + (len(panels) - 1) * gap + axis.below
+    page = sheet("Which heads change their class", view.subtitle, axis.sheet_width, body, _keys(data))
+    for i, window in enumerate(panels):
+        axes = page.axes(axis.left, axis.above + i * (height + gap), axis.width, height)
+        axis.draw(axes, names=i == len(panels) - 1, phases=i == 0)
+        draw_flows(axes, view, data[data["window"] == window], axis.pitch)
+        if window == MATCHED:
+            heading = f"every checkpoint over its {view.matched_text}"
+            axes.set_title(heading, loc="left", pad=6, **lettering(10, MUTED, "bold"))
+    return Drawing(page.figure, data)
+
+
+def flows(view: View) -> pd.DataFrame:
+    """window, from_model, to_model, from_class, to_class, heads: a row per ribbon."""
+    tables = [transitions(view.results.heads, view.order).assign(window=OWN)]
+    matched = view.results.matched
+    if view.rematched and matched is not None:
+        there = set(matched["model"])
+        found = transitions(matched, [model for model in view.order if model in there])
+        tables.append(found.assign(window=MATCHED))
+    return pd.concat(tables, ignore_index=True)[
+        ["window", "from_model", "to_model", "from_class", "to_class", "heads"]
+    ]
+
+
+def draw_flows(axes: Axes, view: View, data: pd.DataFrame, pitch: float) -> None:
+    """Columns of classes at the checkpoints, ribbons between them."""
+    steps = list(data.groupby(["from_model", "to_model"], sort=False))
+    most = max(int(step["heads"].sum()) for _, step in steps)
+    for i, ((before, after), step) in enumerate(steps):
+        left, right = view.place[before], view.place[after]
+        # Each step draws its half of a column: where heads differ between steps, the halves differ too.
+        wide = NODE if i == 0 else NODE / 2
+        _column(axes, left + NODE / 2 - wide, wide, step.groupby("from_class")["heads"].sum().to_dict())
+        wide = NODE if i == len(steps) - 1 else NODE / 2
+        _column(axes, right - NODE / 2, wide, step.groupby("to_class")["heads"].sum().to_dict())
+        _ribbons(axes, left + NODE / 2, right - NODE / 2, step, most, pitch)
+        moved = int(step.loc[step["from_class"] != step["to_class"], "heads"].sum())
+        text = f"{moved} moved" if pitch >= 0.8 else f"{moved}"
+        place = {"ha": "center", "va": "bottom", "zorder": 6}
+        box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.0}
+        size = 8.5 if pitch >= 0.4 else 7
+        write(axes, (left + right) / 2, most * 1.02, text, size, MUTED, bbox=box, **place)
+    axes.set_ylim(0, most * 1.085)
+    step_size = next(s for s in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 10**9) if most / s <= 7)
+    ticks = list(range(0, most + 1, step_size))
+    scale(axes, "y", ticks, [f"{tick:,}" for tick in ticks])
+    name_axis(axes, y="heads")
+
+
+def _column(axes: Axes, left: float, width: float, counts: dict[str, int]) -> None:
+    bottom = 0
+    for name in (*CLASSES, UNMEASURED):
+        count = counts.get(name, 0)
+        if count:
+            hatch = "////" if name == UNMEASURED else None
+            box = Rectangle((left, bottom), width, count, facecolor=CLASS_COLOURS[name], hatch=hatch)
+            box.set(edgecolor=MUTED, linewidth=0, zorder=4)
+            axes.add_patch(box)
+            if bottom:
+                axes.plot([left, left + width], [bottom] * 2, color=PAPER, linewidth=0.7, zorder=4.5)
+        bottom += count
+
+
+def _ribbons(axes: Axes, left: float, right: float, step: pd.DataFrame, most: int, pitch: float) -> None:
+    """Stack the ribbons inside their classes on both sides: by target where they leave, by origin where they land."""
+    classes = (*CLASSES, UNMEASURED)
+    counts = {(a, b): int(n) for a, b, n in step[["from_class", "to_class", "heads"]].itertuples(index=False)}
+    start = _stacked([(a, b) for a in classes for b in classes], counts)
+    stop = _stacked([(a, b) for b in classes for a in classes], counts)
+    for (a, b), count in counts.items():
+        low, high = start[a, b], stop[a, b]
+        ribbon = PathPatch(_ribbon(left, right, low, high, count))
+        colour = CLASS_COLOURS[a] if a != UNMEASURED else "#bbbbbb"
+        ribbon.set(
+            facecolor=colour, linewidth=0, alpha=STAYED if a == b else MOVED, zorder=2 if a == b else 3
+        )
+        axes.add_patch(ribbon)
+        if a != b and count >= 0.04 * most and pitch >= 0.7:
+            # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
+            x, y = left + 0.17 * (right - left), low + 0.05 * (high - low) + count / 2
+            place = {"ha": "center", "va": "center_baseline", "zorder": 6, "path_effects": halo(2.2)}
+            write(axes, x, y, f"{count}", 8.5, INK, **place)
+
+
+def _stacked(pairs: list[tuple[str, str]], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """Where each ribbon begins when they are piled up in this order."""
+    begin: dict[tuple[str, str], int] = defaultdict(int)
+    total = 0
+    for pair in pairs:
+        begin[pair] = total
+        total += counts.get(pair, 0)
+    return begin
+
+
+def _ribbon(left: float, right: float, low: float, high: float, count: float) -> Outline:
+    """A band of constant height that swings from `low` on the left to `high` on the right."""
+    middle = (left + right) / 2
+    points = [
+        (left, low), (middle, low), (middle, high), (right, high),
+        (right, high + count), (middle, high + count), (middle, low + count), (left, low + count), (left, low),
+    ]  # fmt: skip
+    curve = [Outline.CURVE4] * 3
+    return Outline(points, [Outline.MOVETO, *curve, Outline.LINETO, *curve, Outline.CLOSEPOLY])
+
+
+def _keys(data: pd.DataFrame) -> list[Key]:
+    present = {*data["from_class"], *data["to_class"]}
+    names = [name for name in (*CLASSES, UNMEASURED) if name in present or name in CLASSES]
+    keys = [Key(Patch(facecolor=CLASS_COLOURS[name], edgecolor=MUTED, linewidth=0.3), name) for name in names]
+    keys.append(Key(Patch(facecolor=INK, alpha=STAYED, linewidth=0), "pale: heads that stay"))
+    keys.append(
+        Key(
+            Patch(facecolor=INK, alpha=MOVED, linewidth=0),
+            "strong: heads that move, in the colour they leave",
+        )
+    )
+    return keys
