@@ -15,7 +15,11 @@ import pandas as pd
 import yaml
 
 SMOLLM3 = (
-    ("Stage 1", 4096, ("stage1-step-40000", "stage1-step-1200000", "stage1-step-2400000", "stage1-step-3440000")),
+    (
+        "Stage 1",
+        4096,
+        ("stage1-step-40000", "stage1-step-1200000", "stage1-step-2400000", "stage1-step-3440000"),
+    ),
     ("Stage 2", 4096, ("stage2-step-4200000",)),
     ("Stage 3", 4096, ("stage3-step-4720000",)),
     ("Long context 32K", 32768, ("lc-4k-to-32k-step-4000", "lc-4k-to-32k-step-20000")),
@@ -57,7 +61,9 @@ def qk_frame(model: str, progress: float, shape: Shape, seed: int, damp: float =
     depth = heads["layer"].to_numpy() / max(1, shape.layers - 1)
     r_q = np.clip(damp * reach * (1.12 - 0.35 * np.abs(depth - 0.3)) + noise.normal(0, 0.02, count), 0, 0.995)
     sign = np.where(turn > -1.0, 1.0, -1.0)
-    r_k = np.clip(sign * r_q * np.abs(np.tanh(1.2 + 0.6 * turn)) + noise.normal(0, 0.03, count), -0.995, 0.995)
+    r_k = np.clip(
+        sign * r_q * np.abs(np.tanh(1.2 + 0.6 * turn)) + noise.normal(0, 0.03, count), -0.995, 0.995
+    )
     fade = np.r_[1.0, 0.45 * 0.82 ** np.arange(components - 1)]
     spin = own.uniform(-1, 1, (count, components))
     spin[:, 0] = 1.0
@@ -118,7 +124,8 @@ def study_dict(phases: tuple[Any, ...], shape: Shape, *, families: bool, title: 
         "provenance": {
             "versions": {"python": "3.11.2", "qkscope": "0.1.0", "torch": "2.13.0"},
             "checkpoints": {
-                name: {"commit": f"{abs(hash_of(name)):040x}", "window": windows[0], **facts} for name in names
+                name: {"commit": f"{abs(hash_of(name)):040x}", "window": windows[0], **facts}
+                for name in names
             },
             "corpus": {
                 "documents": 64,

@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkscope.findings import Finding
     from qkscope.results import Results
 
 __all__ = ["write_report"]
+
+HEADLINE = 8
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -75,7 +78,7 @@ def render(results: Results) -> str:
     return environment.get_template("template.html").render(
         data=data,
         json=json_for_html(data),
-        findings=findings(results),
+        headline=headline(findings(results)),
         methods=methods(results),
         timeline=results.timeline,
         heads=len(data["heads"]["layer"]),
@@ -84,6 +87,14 @@ def render(results: Results) -> str:
         policy=policy(scripts),
         licences=[_read("vendor/LICENSE-d3"), _read("vendor/LICENSE-plot")],
     )
+
+
+def headline(found: list[Finding]) -> dict[str, list[Finding]]:
+    """Up to eight findings to read first, and the rest: what takes long to say and what cannot be told."""
+    told = [finding for finding in found if finding.verdict != "cannot tell"]
+    ranked = sorted(told, key=lambda finding: len(finding.answer) > 1200)
+    first = (ranked or found)[:HEADLINE]
+    return {"first": first, "more": [finding for finding in found if finding not in first]}
 
 
 def policy(scripts: list[str]) -> str:

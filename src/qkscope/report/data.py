@@ -221,7 +221,12 @@ def bin_cells(heads: pd.DataFrame, loo: pd.DataFrame | None, order: list[str]) -
     """Means over the ten depth bins, flat lists over (checkpoint, bin), with standard errors."""
     index = pd.MultiIndex.from_product([order, range(aggregate.DEPTH_BINS)])
     found: dict[str, Any] = {}
-    for value, column in (("r_q", "r_q"), ("r_k", "r_k"), ("abs_r_k", "abs_r_k"), ("explained_variance", "ev")):
+    for value, column in (
+        ("r_q", "r_q"),
+        ("r_k", "r_k"),
+        ("abs_r_k", "abs_r_k"),
+        ("explained_variance", "ev"),
+    ):
         cells = aggregate.depth_cells(heads, loo, order, value=column)
         cells = cells.set_index(["model", "depth_bin"]).reindex(index)
         found[value] = {"mean": listed(cells["mean"]), "se": listed(cells["se"])}

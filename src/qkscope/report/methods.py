@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from qkscope.results import Results
 
 # Said in their own place on the page, or of no interest to a reader of the results.
-_NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits", "thresholds"}
+_NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}
+_NOT_SETTINGS |= {"thresholds", "retries", "gpus", "cpus", "device", "device_map"}
 
 
 def methods(results: Results) -> dict[str, Any]:
@@ -38,7 +39,7 @@ def methods(results: Results) -> dict[str, Any]:
         "has_errors": bool(np.isfinite(numbers(results.heads, "r_q_se")).any()),
         "has_null": bool(np.isfinite(numbers(results.heads, "r_q_null")).any()),
         "has_loo": results.loo is not None,
-        "components": results.components,
+        "level": level(results.study or {}),
     }
 
 
@@ -47,8 +48,15 @@ def settings(study: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for name, value in study.items():
         if name not in _NOT_SETTINGS and value is not None:
-            found[str(name).replace("_", " ")] = plain(value)
+            everything = name == "heads" and isinstance(value, Mapping) and value.get("sample") is None
+            found[str(name).replace("_", " ")] = "all" if everything else plain(value)
     return found
+
+
+def level(study: Mapping[str, Any]) -> str:
+    """The level of the test against shifted positions, in words."""
+    shifts = int(study.get("shifts") or 19)
+    return f"{100 / (shifts + 1):.3g}% with {shifts} shifts"
 
 
 def plain(value: object) -> str:
@@ -60,7 +68,7 @@ def plain(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(plain(v) for v in value)
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) >= 10_000 else str(value)
+        return f"{value:,}"
     return str(value)
 
 
@@ -133,7 +141,9 @@ def _architecture(facts: Mapping[str, Any]) -> str:
     if facts.get("num_layers"):
         parts.append(f"{facts['num_layers']} layers")
     if facts.get("n_q_heads") and facts.get("n_kv_heads"):
-        parts.append(f"{facts['n_q_heads']} query / {facts['n_kv_heads']} key heads of {facts.get('head_dim', '?')}")
+        parts.append(
+            f"{facts['n_q_heads']} query / {facts['n_kv_heads']} key heads of {facts.get('head_dim', '?')}"
+        )
     if facts.get("rope_theta"):
         parts.append(f"θ {facts['rope_theta']:,.0f}")
     return ", ".join(parts)

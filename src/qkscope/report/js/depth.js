@@ -9,10 +9,6 @@
   const NAMES = { r_q: "r_q", r_k: "r_k", abs_r_k: "|r_k|", explained_variance: "explained variance" };
   let controls = null;
 
-  // Orange against, blue along: the colours of polarity, through a light middle.
-  const diverging = d3.piecewise(d3.interpolateRgb.gamma(2.2), ["#a04400", "#e59a63", "#f6f1ea", "#7db4d8", "#00548a"]);
-  const sequential = d3.piecewise(d3.interpolateRgb.gamma(2.2), ["#f5f4ee", "#b9d9d6", "#5fa8b8", "#22709a", "#10335f"]);
-
   const rowsOf = () => (state.rows === "bins" ? BINS : data.aggregate(state.window).layers.layers);
   const rowOf = (head) => (state.rows === "bins" ? data.heads[head].bin : data.heads[head].layer);
   const rowName = (row) => (state.rows === "bins" ? `depth ${row * 10}–${row * 10 + 10}%` : `layer ${row}`);
@@ -51,9 +47,8 @@
   }
 
   function scale(list) {
-    if (state.cell === "r_k") return { domain: [-1, 1], colour: (v) => diverging((v + 1) / 2) };
     const most = state.cell === "explained_variance" ? d3.max(list, (d) => d.mean) || 1 : 1;
-    return { domain: [0, most], colour: (v) => sequential(Math.max(0, Math.min(1, v / most))) };
+    return { domain: [state.cell === "r_k" ? -1 : 0, most], colour: qk.ramp(state.cell, most) };
   }
 
   const ink = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
@@ -70,17 +65,19 @@
   function plotOptions(list, colours) {
     const width = qk.widthOf(drawing);
     const rows = rowsOf();
-    const height = Math.round(Math.min(640, Math.max(300, rows.length * (state.rows === "bins" ? 32 : 14) + 60)));
     const cellWidth = (width - 56) / data.stops.length;
-    const cellHeight = (height - 50) / rows.length;
-    const ticks = qk.labelled(width - 56, 56);
+    const { every: apart, slant, room, names } = qk.labelling(d3.range(data.stops.length), cellWidth);
+    const tall = state.rows === "bins" ? Math.min(42, Math.max(26, width / 13)) : 14;
+    const height = Math.round(Math.min(680, Math.max(300, rows.length * tall + 32 + room)));
+    const cellHeight = (height - 32 - room) / rows.length;
+    const ticks = d3.range(0, data.stops.length, apart);
     const every = Math.ceil(rows.length / (height / 16));
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
     const at = { x: "stop", y: "row" };
     return {
-      width, height, marginLeft: 48, marginRight: 8, marginTop: 22, marginBottom: 28,
+      width, height, marginLeft: 48, marginRight: 8, marginTop: 22, marginBottom: room + 8,
       className: "plot", style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: { type: "band", domain: d3.range(data.stops.length), ticks, tickFormat: (i) => qk.shorten(data.stops[i].label, 10), tickSize: 0, label: null, padding: data.stops.length > 60 ? 0 : 0.04 },
+      x: { type: "band", domain: d3.range(data.stops.length), ticks, tickFormat: (i) => names[i], tickRotate: slant ? -40 : 0, tickSize: 0, label: null, padding: data.stops.length > 60 ? 0 : 0.04 },
       y: { type: "band", domain: rows, ticks: rows.filter((_, i) => i % every === 0), tickFormat: (row) => (state.rows === "bins" ? `${row * 10}%` : String(row)), tickSize: 0, label: null, padding: 0.04 },
       marks: [
         Plot.text([state.rows === "bins" ? "depth" : "layer"], { frameAnchor: "top-left", dy: -16, dx: -44, text: (d) => d, textAnchor: "start", fill: "var(--muted)" }),

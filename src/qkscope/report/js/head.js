@@ -8,9 +8,6 @@
   const title = document.getElementById("head-title");
 
   const index = () => qk.currentHead();
-  // Components beyond the first are on the page over the own windows only.
-  const windowName = () => (state.pc === 0 ? state.window : "own");
-
   function at(name, stop, pc = state.pc) {
     if (pc === 0) return data.value(data.table(state.window), name, stop, index());
     return data.component(name, stop, index(), pc);
@@ -87,13 +84,14 @@
   }
 
   function correlationChart(width) {
-    const height = 260;
+    const height = 290;
     const [q, k] = [series("r_q"), series("r_k")];
+    const axis = qk.stopAxis(width, height, `correlation with position, PC${state.pc}`);
     const svg = Plot.plot({
-      ...qk.stopAxis(width, height, { marginTop: 26 }),
-      y: { domain: [-1.03, 1.03], ticks: [-1, -0.7, -0.3, 0, 0.3, 0.7, 1], tickFormat: (v) => qk.number(v, 1), label: null },
+      ...axis,
+      y: { tickSize: 0, domain: [-1.03, 1.03], ticks: [-1, -0.7, -0.3, 0, 0.3, 0.7, 1], tickFormat: (v) => qk.number(v, 1), label: null },
       marks: [
-        ...qk.stopGround(height, { windowName: windowName() }),
+        ...axis.marks,
         Plot.gridY([-0.7, -0.3, 0.3, 0.7], { stroke: "var(--rule)", strokeOpacity: 1, strokeDasharray: "2 4" }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         ...nullMarks(q, "var(--rq)"), ...nullMarks(k, "var(--rk)"),
@@ -105,12 +103,13 @@
 
   function varianceChart(width) {
     const points = series("explained_variance");
-    const height = 260;
+    const height = 290;
+    const axis = qk.stopAxis(width, height, `explained variance, PC${state.pc}`);
     const svg = Plot.plot({
-      ...qk.stopAxis(width, height, { marginTop: 26 }),
-      y: { domain: [0, Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0))], ticks: 5, tickFormat: (v) => qk.number(v, 2), label: null },
+      ...axis,
+      y: { tickSize: 0, domain: [0, Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0))], ticks: 5, tickFormat: (v) => qk.number(v, 2), label: null },
       marks: [
-        ...qk.stopGround(height, { windowName: windowName() }),
+        ...axis.marks,
         Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         ...valueMarks(points, "var(--ev)", "triangle"),
@@ -128,12 +127,6 @@
 
   /* ---- all components at a glance: three small maps, component by checkpoint ---- */
 
-  const shade = d3.interpolateRgb.gamma(2.2);
-  const RAMPS = {
-    r_q: (v) => shade("#f5f6f8", "#0d4f86")(Math.min(1, Math.abs(v))),
-    r_k: (v) => (v < 0 ? shade("#f7f5f2", "#b34700") : shade("#f7f5f2", "#00598c"))(Math.min(1, Math.abs(v))),
-    explained_variance: (v, most) => shade("#f5f5f2", "#4b3f72")(Math.min(1, v / (most || 1))),
-  };
   const NAMES = { r_q: "r_q", r_k: "r_k", explained_variance: "explained variance" };
 
   function componentMap(name, width) {
@@ -144,7 +137,7 @@
         if (!Number.isNaN(value)) list.push({ stop, pc, value });
       }
     }
-    const most = d3.max(list, (d) => d.value);
+    const colour = qk.ramp(name, name === "explained_variance" ? d3.max(list, (d) => d.value) : 1);
     const here = stops().map((d) => d.index);
     const svg = Plot.plot({
       width, height: 34 + 15 * data.components, marginLeft: 34, marginRight: 4, marginTop: 22, marginBottom: 8,
@@ -153,7 +146,7 @@
       y: { type: "band", domain: d3.range(data.components), tickSize: 0, tickFormat: (pc) => `PC${pc}`, label: null, padding: 0.08 },
       marks: [
         Plot.text([NAMES[name]], { frameAnchor: "top-left", dy: -16, text: (d) => d, textAnchor: "start", fill: "var(--muted)", fontSize: 12 }),
-        Plot.cell(list, { x: "stop", y: "pc", fill: (d) => RAMPS[name](d.value, most), rx: 1 }),
+        Plot.cell(list, { x: "stop", y: "pc", fill: (d) => colour(d.value), rx: 1 }),
       ],
     });
     svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
@@ -241,7 +234,7 @@
 
   function explain() {
     const said = [];
-    if (state.head === null) said.push(data.training && data.stops.length > 1 ? "No head chosen: this is the one whose r_q changed most." : "No head chosen: this is the one with the largest r_q.");
+    if (state.head === null && !state.heads.size) said.push(data.training && data.stops.length > 1 ? "No head chosen: this is the one whose r_q changed most." : "No head chosen: this is the one with the largest r_q.");
     if (stops().length === 1) said.push(data.training ? "One checkpoint: there is no course over training." : "A head of one model: there is no course over training.");
     if (data.omitted) said.push(data.omitted);
     if (data.own.r_q_null) said.push("Shaded: the null band, what |r| reaches when positions are shifted.");

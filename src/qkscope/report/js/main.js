@@ -42,6 +42,18 @@
     });
   }
 
+  /* On paper nothing can be opened: open it before. */
+  function onPrint() {
+    let opened = [];
+    window.addEventListener("beforeprint", () => {
+      opened = [...document.querySelectorAll("main details:not([open])")];
+      for (const details of opened) details.open = true;
+    });
+    window.addEventListener("afterprint", () => {
+      for (const details of opened) details.open = false;
+    });
+  }
+
   function start() {
     qk.startFromHash();
     for (const view of views) view.setUp();
@@ -55,8 +67,9 @@
     });
     window.addEventListener("scroll", qk.hideTip, { passive: true });
     onResize();
+    onPrint();
     if (state.view) document.getElementById(state.view).scrollIntoView();
-    document.documentElement.dataset.ready = "yes";
+    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds, for those who measure
   }
 
   start();

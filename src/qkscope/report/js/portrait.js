@@ -78,8 +78,8 @@
     for (const name of ["paths", "bars", "points", "box"]) layers[name] = s("g", { class: name });
     layers.paths.setAttribute("aria-hidden", "true");
     layers.bars.setAttribute("aria-hidden", "true");
-    svg.append(ground, thresholdLines(x, y), zero, regionNames(x, y), axes(x, y, width, height),
-      layers.paths, layers.bars, layers.points, layers.box);
+    svg.append(ground, thresholdLines(x, y), zero, axes(x, y, width, height),
+      layers.paths, layers.bars, layers.points, regionNames(x, y), layers.box);
     frame = { svg, x, y, width, layers };
     listenToBox(svg, layers.box);
     qk.mount(drawing, legend(), svg);

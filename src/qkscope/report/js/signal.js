@@ -5,6 +5,7 @@
   const { data, state, h, number, withError } = qk;
   const drawing = document.getElementById("signal-drawing");
   const note = document.getElementById("signal-note");
+  const course = data.training && data.stops.length > 1;
   let controls = null;
 
   /* A series: its name, colour, mark, and per checkpoint the mean, the spread over heads and the error. */
@@ -50,12 +51,12 @@
   function bandMarks(one) {
     const found = points(one).filter(({ sd }) => sd !== null);
     const band = { x: "index", y1: (d) => d.mean - d.sd, y2: (d) => d.mean + d.sd };
-    if (data.training && data.stops.length > 1) return [Plot.areaY(found, { ...band, fill: one.colour, fillOpacity: 0.1 })];
+    if (course) return [Plot.areaY(found, { ...band, fill: one.colour, fillOpacity: 0.1 })];
     return [Plot.ruleX(found, { ...band, stroke: one.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
   }
 
   function lineMarks(one, { dashed = false, faint = false } = {}) {
-    if (!data.training || data.stops.length < 2) return [];
+    if (!course) return faint ? [Plot.dot(points(one), { x: "index", y: "mean", dx: 13, symbol: one.symbol, r: 3, stroke: one.colour })] : [];
     const dash = faint ? "1.5 3.5" : dashed ? "6 4" : null;
     return [
       Plot.line(points(one), {
@@ -100,7 +101,7 @@
     if (all.some((one) => one.sd.some((v) => v !== null))) items.push(h("span", { class: "key" }, h("i", { class: "band" }), "± 1 sd across heads"));
     if (all.some((one) => one.se.some((v) => v !== null))) items.push(h("span", { class: "key" }, h("i", { class: "bar" }), "± 1 se over documents"));
     if (chosen.length) items.push(h("span", { class: "key" }, h("i", { class: "dash" }), "selected heads"));
-    if (other.length && data.training) items.push(h("span", { class: "key" }, h("i", { class: "dots" }), state.window === "own" ? "matched window" : "own windows"));
+    if (other.length) items.push(h("span", { class: "key" }, h("i", { class: course ? "dots" : "ring" }), state.window === "own" ? "matched window" : "own windows"));
     return h("p", { class: "legend" }, items);
   }
 
@@ -144,16 +145,16 @@
 
   function plotOptions(all, chosen, other) {
     const width = qk.widthOf(drawing);
-    const height = Math.round(Math.min(420, Math.max(280, width * 0.56)));
+    const height = Math.round(Math.min(460, Math.max(280, width * 0.6)));
     const title = state.measure === "variance" ? "explained variance" : "correlation with position";
+    const axis = qk.stopAxis(width, height, title);
     return {
-      ...qk.stopAxis(width, height),
-      y: { domain: range([...all, ...chosen]), label: null, ticks: 6, tickFormat: (v) => number(v, 1) === "−0.0" ? "0.0" : number(v, state.measure === "variance" ? 2 : 1) },
+      ...axis,
+      y: { tickSize: 0, domain: range([...all, ...chosen]), label: null, ticks: 6, tickFormat: (v) => number(v, 1) === "−0.0" ? "0.0" : number(v, state.measure === "variance" ? 2 : 1) },
       marks: [
-        ...qk.stopGround(height),
+        ...axis.marks,
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 6 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        Plot.text([title], { frameAnchor: "top-left", dy: -22, dx: -34, text: (d) => d, fill: "var(--muted)", textAnchor: "start" }),
         ...all.flatMap(bandMarks),
         ...other.flatMap((one) => lineMarks(one, { faint: true })),
         ...all.flatMap((one) => lineMarks(one)),

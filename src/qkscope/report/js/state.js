@@ -237,10 +237,11 @@
     return shownCache;
   }
 
-  /* The head page's head: the one chosen, or the one whose r_q changed most, so that there is something to see. */
+  /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most. */
   let striking = null;
   function currentHead() {
     if (state.head !== null) return state.head;
+    if (state.heads.size) return [...state.heads][0];
     if (striking === null) {
       let best = -1;
       striking = 0;

@@ -45,13 +45,13 @@
     if (!data.training) found.push({ key: "model", name: "model", by: (d) => d.owner, cell: (d) => qk.shorten(data.stops[d.owner].label, 24) });
     found.push({ key: "layer", name: "layer", by: (d) => d.layer * 10000 + d.head, cell: (d) => String(d.layer), num: true });
     found.push({ key: "head", name: "head", by: (d) => d.head, cell: (d) => String(d.head), num: true, opens: true });
-    if (data.hasKv) found.push({ key: "kv", name: "key head", by: (d) => d.kv, cell: (d) => (d.kv === null ? "–" : String(d.kv)), num: true });
-    if (data.hasRope) found.push({ key: "rope", name: "RoPE", by: (d) => d.rope, cell: ropeName });
     found.push({ key: "class", name: "class", by: (d) => named("class", d).code, cell: kindCell("class") });
-    found.push({ key: "polarity", name: "polarity", by: (d) => named("polarity", d).code, cell: kindCell("polarity") });
     found.push({ key: "r_q", name: "r_q", by: (d) => at("r_q", d), cell: measureCell("r_q"), num: true });
     found.push({ key: "r_k", name: "r_k", by: (d) => at("r_k", d), cell: measureCell("r_k"), num: true });
     if (data.own.explained_variance) found.push({ key: "explained_variance", name: "expl. variance", by: (d) => at("explained_variance", d), cell: (d) => qk.number(at("explained_variance", d)), num: true });
+    found.push({ key: "polarity", name: "polarity", by: (d) => named("polarity", d).code, cell: kindCell("polarity") });
+    if (data.hasKv) found.push({ key: "kv", name: "key head", by: (d) => d.kv, cell: (d) => (d.kv === null ? "–" : String(d.kv)), num: true });
+    if (data.hasRope) found.push({ key: "rope", name: "RoPE", by: (d) => d.rope, cell: ropeName });
     if (data.own.r_q_null) found.push({ key: "null", name: "above null", by: aboveNull, cell: aboveNull });
     return found;
   }

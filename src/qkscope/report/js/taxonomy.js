@@ -11,7 +11,7 @@
 
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
   function drawnStops(width) {
-    const found = new Set(qk.labelled(width, 44));
+    const found = new Set(qk.spread(width, 44));
     if (!found.has(state.stop)) found.add(state.stop);
     return [...found].sort((a, b) => a - b);
   }
@@ -141,11 +141,13 @@
     }
   }
 
-  function axis(stops, x, wide, bottom) {
+  function axis(stops, x, wide, bottom, { slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
     stops.forEach((stop, i) => {
-      const chosen = stop === state.stop;
-      layer.append(s("text", { x: x(i) + wide / 2, y: bottom + 18, class: chosen ? "tick chosen" : "tick" }, qk.shorten(labelAt(stop), 10)));
+      const at = [x(i) + wide / 2, bottom + 16];
+      const turn = slant ? `rotate(-40 ${at[0]} ${at[1]})` : null;
+      const kind = `tick${stop === state.stop ? " chosen" : ""}${slant ? " end" : ""}`;
+      layer.append(s("text", { x: at[0], y: at[1], transform: turn, class: kind }, names[i]));
     });
     return layer;
   }
@@ -158,9 +160,10 @@
 
   function picture(stops, bars, list) {
     const width = qk.widthOf(drawing);
-    const height = Math.round(Math.min(420, Math.max(300, width * 0.58)));
-    const [top, bottom] = [8, height - 30];
+    const height = Math.round(Math.min(520, Math.max(320, width * 0.74)));
     const step = (width - 12) / stops.length;
+    const labels = qk.labelling(stops, step);
+    const [top, bottom] = [8, height - labels.room - 8];
     const flowing = list.length > 0;
     const wide = Math.min(flowing ? 40 : 72, step * (flowing ? 0.46 : 0.68));
     const x = (i) => 6 + step * i + (step - wide) / 2;
@@ -175,7 +178,7 @@
       const total = d3.sum(groups, (g) => (kinds()[g.code] === "unmeasured" ? 0 : g.heads.length));
       for (const segment of groups) if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
     });
-    svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom));
+    svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom, labels));
     return svg;
   }
 

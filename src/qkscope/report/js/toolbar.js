@@ -20,15 +20,15 @@
   }
 
   function windows() {
-    const size = data.matchedWindow ? ` ${qk.count(data.matchedWindow)}` : "";
+    const size = h("span", { class: "size" }, data.matchedWindow ? ` ${qk.count(data.matchedWindow)}` : "");
     const why = data.matched ? null : "No matched window was measured.";
-    controls.window = qk.options("window", "Window", [["own", "own"], ["matched", `matched${size}`, why]], state.window, (value) => qk.set({ window: value }));
+    controls.window = qk.options("window", "Window", [["own", "own"], ["matched", ["matched", size], why]], state.window, (value) => qk.set({ window: value }));
     document.getElementById("window-choice").replaceChildren(controls.window);
   }
 
   function selection() {
     controls.count = h("span", { id: "selected-count" });
-    controls.add = h("button", { type: "button", id: "adding", "aria-pressed": "false", title: "Add to the selection instead of replacing it (or hold Shift)" }, "＋ add");
+    controls.add = h("button", { type: "button", id: "adding", "aria-pressed": "false", title: "Add to the selection instead of replacing it (or hold Shift)" }, "+ add");
     controls.add.addEventListener("click", () => {
       qk.setAdding(!qk.isAdding());
       controls.add.setAttribute("aria-pressed", String(qk.isAdding()));
