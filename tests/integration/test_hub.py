@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tiny
 import torch
@@ -15,7 +17,9 @@ from hub_server import serve
 
 from qkscope import hub
 from qkscope.checkpoints import Source, list_revisions, load_config, load_model, load_tokenizer, resolve
-from qkscope.errors import CheckpointError, HubError
+from qkscope.corpus import load_corpus
+from qkscope.errors import CheckpointError, CorpusError, HubError
+from qkscope.study import CorpusSpec
 
 REPO = "lab/run"
 REVISIONS = ("stage1-step-100", "stage1-step-2000", "lc-1k-to-2k-step-5", "main")
@@ -30,8 +34,31 @@ def server(tmp_path_factory):
     broken = tiny.save_checkpoint(root / "models/lab/broken/main", shard="20KB")
     next(iter(sorted(broken.glob("model-00002*")))).unlink()
     tiny.tiny_tokenizer().save_pretrained(root / "models/lab/tokenizer/main")
+    write_datasets(root / "datasets")
     with serve(root) as running:
         yield running
+
+
+def write_datasets(root):
+    """Records as datasets on the hub hold them: split in shards, as JSONL, by configuration, converted."""
+
+    def write(path, texts):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        table = pa.table({"id": [f"{Path(path).stem[:4]}{i}" for i in range(len(texts))], "text": texts})
+        pq.write_table(table, root / path)
+
+    write("lab/long/main/data/test-00000-of-00002.parquet", ["the cat", "the dog sat"])
+    write("lab/long/main/data/test-00001-of-00002.parquet", ["a quick fox"])
+    write("lab/long/main/data/train-00000-of-00001.parquet", ["a mat"])
+    write("lab/many/main/en/test.parquet", ["the cat"])
+    write("lab/many/main/de/test.parquet", ["the dog"])
+    write("lab/converted/refs%2Fconvert%2Fparquet/default/train/0000.parquet", ["the brown fox"])
+    for name, text in {
+        "lines/main/all.jsonl": '{"text": "the mat"}\n',
+        "converted/main/data.csv": "text\nx\n",
+    }.items():
+        (root / "lab" / name).parent.mkdir(parents=True)
+        (root / "lab" / name).write_text(text)
 
 
 @pytest.fixture(autouse=True)
@@ -285,6 +312,50 @@ def test_the_client_is_left_as_it_was():
     hooks = {key: list(value) for key, value in huggingface_hub.get_session().event_hooks.items()}
     load_config(Source(REPO))
     assert huggingface_hub.get_session().event_hooks == hooks
+
+
+def texts(source, **settings):
+    corpus = load_corpus(CorpusSpec(source=f"hub:{source}", **settings), tiny.tiny_tokenizer(), 100)
+    return [(d.name, len(d.tokens)) for d in corpus.documents], corpus.origin
+
+
+def test_a_dataset_gives_the_records_of_its_split(server):
+    records, origin = texts("lab/long", split="test", id_column="id")
+    assert records == [("test0", 3), ("test1", 4), ("test0", 4)]
+    assert origin == f"hub:lab/long@{server.commit('lab/long', 'main', 'datasets')} split test"
+    assert texts("lab/lines")[0] == [("all.jsonl:1", 3)]
+    assert texts("lab/many/de", split="test", id_column="id")[0] == [("test0", 3)]
+    assert texts("lab/converted", id_column="id")[0] == [("00000", 4)]
+
+
+def test_only_the_files_that_are_needed_are_fetched(server):
+    texts("lab/long", split="test", documents=2)
+    assert {p for _, p, _ in server.requests() if "parquet" in p and "00001-of-00002" in p} == set()
+
+
+def test_datasets_that_do_not_serve(server):
+    with pytest.raises(
+        CorpusError, match=r"no \.parquet or \.jsonl files of split 'dev'; found data/test-00000"
+    ):
+        texts("lab/long", split="dev")
+    with pytest.raises(CorpusError, match=r"split 'test' is in several folders; name one: hub:lab/many/de"):
+        texts("lab/many", split="test")
+    with pytest.raises(HubError, match=r"dataset lab/nothing: no such dataset, or a private one"):
+        texts("lab/nothing")
+    with pytest.raises(HubError, match=r"dataset lab/long@v9: no such revision; it has main"):
+        texts("lab/long", revision="v9")
+
+
+def test_a_dataset_survives_a_bad_day_and_is_there_offline(server, monkeypatch):
+    busy = {"action": "status", "status": 429, "headers": {"Retry-After": "1"}, "times": 1}
+    server.fault(
+        {"match": "GET /api/datasets", **busy}, {"match": "GET .*parquet", "action": "drop", "times": 1}
+    )
+    online = texts("lab/long", split="test")
+    offline(monkeypatch)
+    assert texts("lab/long", split="test") == online
+    with pytest.raises(HubError, match=r"dataset lab/lines is not in the hub's cache"):
+        texts("lab/lines")
 
 
 def test_settings_from_the_environment_in_a_process_of_its_own(server, tmp_path):
