@@ -49,8 +49,20 @@ browser)
     for name in chromium chromium-browser google-chrome; do
         if command -v "$name" >/dev/null && "$name" --version >/dev/null 2>&1; then exit 0; fi
     done
+    .venv/bin/python - <<'PY' && exit 0
+import pathlib, sys
+from playwright.sync_api import sync_playwright
+with sync_playwright() as tools:
+    sys.exit(not pathlib.Path(tools.chromium.executable_path).exists())
+PY
     echo "setup: installing Chromium for the report's tests"
-    debian chromium
+    # Ubuntu's chromium package is only a pointer to a snap, which containers cannot run: take Playwright's own there.
+    if grep -qs '^ID=ubuntu' /etc/os-release; then
+        as_root .venv/bin/playwright install-deps chromium
+        .venv/bin/playwright install chromium
+    else
+        debian chromium
+    fi
     ;;
 *)
     sed -n '2,5p' "$0" >&2

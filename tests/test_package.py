@@ -1,0 +1,141 @@
+"""The house: what is public, what is imported when, what the command line says of itself."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import qkscope
+from qkscope.cli import main
+
+SOURCE = Path(qkscope.__file__).parent
+# The only modules that may import torch, transformers or the hub's client, and only inside functions.
+READ_MODELS = {"checkpoints", "hub", "corpus", "capture", "consumers", "scanning", "nano"}
+HEAVY = {"torch", "transformers", "huggingface_hub", "tokenizers", "gguf", "accelerate"}
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", qkscope.__all__)
+def test_every_public_name_is_there_and_documented(name):
+    thing = getattr(qkscope, name)
+    assert callable(thing)
+    assert thing.__doc__
+
+
+def test_public_names_are_sorted_and_others_are_refused():
+    assert qkscope.__all__ == sorted(qkscope.__all__)
+    assert set(qkscope.__all__) <= set(dir(qkscope))
+    with pytest.raises(AttributeError, match="no attribute 'scna'"):
+        qkscope.scna  # noqa: B018
+
+
+def test_public_functions_survive_the_import_of_their_modules():
+    """A submodule of the same name would take a function's place once it is imported."""
+    python(
+        "import importlib, pkgutil, qkscope\n"
+        "for m in pkgutil.iter_modules(qkscope.__path__): importlib.import_module('qkscope.' + m.name)\n"
+        "assert all(callable(getattr(qkscope, n)) for n in qkscope.__all__)"
+    )
+
+
+def test_importing_the_package_and_the_command_line_is_light():
+    heavy = python(
+        "import sys, qkscope, qkscope.cli\n"
+        "print([m for m in ('torch', 'transformers', 'pandas', 'matplotlib', 'pyarrow', 'ray') if m in sys.modules])"
+    )
+    assert heavy.strip() == "[]"
+
+
+def imports(path: Path) -> list[tuple[str, bool]]:
+    """(top module, whether it is imported at module level) for every import outside TYPE_CHECKING blocks."""
+    tree = ast.parse(path.read_text())
+    skipped = {
+        id(node)
+        for block in ast.walk(tree)
+        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
+        for node in ast.walk(block)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        found += [(name.split(".")[0], node in tree.body) for name in names]
+    return found
+
+
+def test_only_what_reads_models_imports_torch():
+    for path in SOURCE.rglob("*.py"):
+        used = {name for name, _ in imports(path)} & HEAVY
+        if path.stem not in READ_MODELS:
+            # moments turns tensors it is handed into sums: it imports torch only once a tensor has come in.
+            assert used <= ({"torch"} if path.stem == "moments" else set()), f"{path} imports {used}"
+        assert not {name for name, top in imports(path) if top} & HEAVY, f"{path} imports at module level"
+
+
+def test_from_moments_on_nothing_needs_torch(tmp_path):
+    """With torch and transformers unimportable, a foreign table still gives figures, findings and a report."""
+    rows = ["model,layer,head,pc,r_q,r_k"]
+    rows += [
+        f"step{s},{layer},{h},0,{0.1 * s + 0.05 * h:.2f},{0.3 - 0.1 * h:.2f}"
+        for s in (1, 5)
+        for layer in range(4)
+        for h in range(3)
+    ]
+    (tmp_path / "qk.csv").write_text("\n".join(rows) + "\n")
+    python(
+        "import sys\n"
+        "for name in ('torch', 'transformers', 'huggingface_hub', 'ray'): sys.modules[name] = None\n"
+        "import qkscope\n"
+        f"results = qkscope.load_results({str(tmp_path)!r})\n"
+        "qkscope.answer_questions(results)\n"
+        "qkscope.draw_all(results)\n"
+        "qkscope.write_report(results)\n"
+    )
+    assert (tmp_path / "report.html").is_file()
+    assert any((tmp_path / "figures").iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", ["demo", "run", "validate", "ls", "scan", "analyze", "figures", "report", "compare", "status"]
+)
+def test_every_command_explains_itself(command):
+    done = CliRunner().invoke(main, [command, "--help"])
+    assert done.exit_code == 0
+    assert len(done.output.splitlines()) > 4
+
+
+@pytest.mark.parametrize("command", ["figures", "report", "status", "validate"])
+def test_no_such_place_is_a_sentence(command, tmp_path):
+    done = CliRunner().invoke(main, [command, str(tmp_path / "nowhere")])
+    assert done.exit_code == 1
+    assert "nowhere" in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_readme_tree_names_every_module():
+    readme = (SOURCE.parent.parent / "README.md").read_text()
+    tree = readme[readme.index("## The tree") :]
+    missing = [
+        str(path.relative_to(SOURCE))
+        for path in sorted(SOURCE.rglob("*"))
+        if path.suffix in {".py", ".js", ".css", ".html"}
+        and path.name != "__init__.py"
+        and "vendor" not in path.parts
+        and path.name not in tree
+    ]
+    assert missing == []
