@@ -153,7 +153,7 @@ def _ask(question: Question, e: Evidence) -> Reading:
         return Reading(UNKNOWN, "Only one checkpoint was measured, and this is a question of several.")
     reading = question.ask(e)
     if question.id != "signal" and e.groups < 2 and reading.verdict != UNKNOWN:
-        text = f"{reading.text} There are no standard errors, so it may be noise."
+        text = f"{reading.text} Without standard errors this cannot be told from noise."
         return Reading(UNKNOWN, text, reading.numbers)
     return reading
 

@@ -89,6 +89,7 @@ def study_changes(many: Sequence[Series]) -> list[Change]:
 
     A single step's error comes from G values only and may be small by luck. Where a series has several steps, it is
     averaged with the mean over the steps unless the step's own is larger, and the degrees of freedom double.
+    Where there are no errors at all, size alone decides; whoever speaks of such a change must say so.
     """
     found: list[Change] = []
     for series in many:
@@ -99,7 +100,8 @@ def study_changes(many: Sequence[Series]) -> list[Change]:
     passed = holm([c.p for c in found], LEVEL)
     floor = {series.name: series.smallest for series in many}
     judged = [
-        replace(c, clear=ok and abs(c.delta) >= floor[c.series]) for c, ok in zip(found, passed, strict=True)
+        replace(c, clear=(ok or math.isnan(c.p)) and abs(c.delta) >= floor[c.series])
+        for c, ok in zip(found, passed, strict=True)
     ]
     return _with_jumps(judged)
 
@@ -141,11 +143,11 @@ def is_step(c: Change) -> bool:
 def plateaus(series: Series, width: float = SMALLEST) -> list[tuple[int, int]]:
     """Runs of three or more checkpoints over which the series stays within `width`: (first, last) indices.
 
-    Only where its steps are known to half of `width`: else a change of that size could hide in the noise. Runs do
-    not overlap; the longest come first to the choice, then the earliest.
+    Only where no step's error is above half of `width`: else a change of that size could hide in the noise. Runs
+    do not overlap; the longest come first to the choice, then the earliest.
     """
     count = len(series.values)
-    sure = [change(series, i - 1, i).se <= width / 2 for i in range(1, count)]
+    sure = [not change(series, i - 1, i).se > width / 2 for i in range(1, count)]
     runs = []
     for first in range(count - 2):
         for last in range(first + 2, count):

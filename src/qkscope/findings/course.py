@@ -42,9 +42,11 @@ def between(e: Evidence, start: int, stop: int) -> str:
 
 
 def verb(c: Change) -> str:
-    """What a change does: `stays level` only if a change worth a word is excluded."""
+    """What a change does: `stays level` only if a change worth a word is excluded (or errors are not known)."""
     if c.clear:
         return "rises" if c.delta > 0 else "falls"
+    if math.isnan(c.se):
+        return "stays level"
     return "stays level" if abs(c.delta) + margin(c) < SMALLEST else "does not clearly change"
 
 
@@ -57,6 +59,11 @@ def amount(c: Change) -> str:
     if c.series in (DOMINATED, CONTENT):
         return f"{100 * c.delta:+.0f} ± {max(100 * c.se, 1):.0f} points".replace("-", "\u2212")
     return number(c.delta, c.se, signed=True)
+
+
+def by_noise(expected: float) -> str:
+    """` (3.1 expected from noise alone)`, or nothing where that is not known."""
+    return "" if math.isnan(expected) else f" ({about(expected)} expected from noise alone)"
 
 
 def record(e: Evidence, c: Change) -> dict[str, Any]:
@@ -101,7 +108,7 @@ def long_context(e: Evidence) -> Reading:
     text = (
         f"Where long-context training begins, mean r_k {verb(signed)} {span(e, MEAN_R_K, i - 1, i)}, "
         f"{amount(signed)}, and mean |r_k| {verb(strength)} ({amount(strength)}); "
-        f"{turned['heads']} of {e.heads} heads change sign ({about(turned['expected'])} expected from noise alone)"
+        f"{turned['heads']} of {e.heads} heads change sign{by_noise(turned['expected'])}"
     )
     if turned["beyond_noise"]:
         text += (
@@ -138,8 +145,10 @@ def sign_changes(e: Evidence) -> Reading:
     numbers = {"steps": found}
     if not all(p.has_errors for p in e.pairs):
         total = sum(t["heads"] for t in found)
-        text = f"{total} changes of sign of r_k are seen over {count(len(found), 'step')}; without standard errors "
-        return Reading(UNKNOWN, text + "it cannot be told how many of them are noise.", numbers)
+        text = f"r_k changes sign {total} times over the {count(len(found), 'step')} of {e.heads} heads. "
+        return Reading(
+            UNKNOWN, text + "Without standard errors it cannot be told how often by noise.", numbers
+        )
     if real:
         return Reading(HOLDS, _turn_text(e, real), numbers)
     worst = max(found, key=lambda t: t["heads"])
@@ -176,7 +185,8 @@ def content_vanishes(e: Evidence) -> Reading:
     """Content-focused heads: there at first, then below 5% for good within the first third of the checkpoints."""
     series = e.series[CONTENT]
     last = len(series.values) - 1
-    below = [series.at(i) + series.se(i) < VANISHED for i in range(last + 1)]
+    error = [float(np.nan_to_num(series.se(i))) for i in range(last + 1)]
+    below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
     gone = next((i for i in range(last + 1) if all(below[i:])), None)
     numbers: dict[str, Any] = {
         "shares": [series.at(i) for i in range(last + 1)],
@@ -184,10 +194,10 @@ def content_vanishes(e: Evidence) -> Reading:
         "below_5_percent_from": None if gone is None else e.stops[gone].model,
     }
     course = f"Content-focused heads go {span(e, CONTENT, 0, last)} of {e.heads} heads"
-    if series.at(0) - series.se(0) < VANISHED:
+    if series.at(0) - error[0] < VANISHED:
         return Reading(UNKNOWN, f"{course}: too few at the start to speak of vanishing.", numbers)
     if gone is None:
-        sure = series.at(last) - 2 * series.se(last) > VANISHED
+        sure = series.at(last) - 2 * error[last] > VANISHED
         ending = "they never vanish" if sure else "whether they stay below 5% is within the noise"
         return Reading(FAILS if sure else UNKNOWN, f"{course}: {ending}.", numbers)
     place = f"from {e.label(gone)} on, checkpoint {gone + 1} of {last + 1}, they stay below 5%"
@@ -201,7 +211,7 @@ def feeds(e: Evidence) -> Reading:
     numbers = {"flows": flows.drop(columns="at").to_dict("records")}
     share = f"Position-dominated heads go {span(e, DOMINATED, 0, len(e.samples) - 1)}"
     if not all(p.has_errors for p in e.pairs):
-        entries = [f"{r.entered} from {r._1}" for r in flows.itertuples(index=False) if r.entered]
+        entries = [f"{row['entered']} from {row['class']}" for row in numbers["flows"] if row["entered"]]
         text = (
             f"{share}; {listing(entries) or 'no head'} became so; without standard errors, noise is unknown."
         )

@@ -34,8 +34,8 @@ def contrast(sample: Sample, name: str, first: NDArray[Any], second: NDArray[Any
 
 
 def _sure(gap: float, se: float, df: int) -> str | None:
-    if df < 1 or math.isnan(se):
-        return None
+    if math.isnan(se):  # size alone decides; the answer says that there are no errors
+        return "same" if abs(gap) < SMALLEST else "more" if gap > 0 else "less"
     p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
     if p < LEVEL and abs(gap) >= SMALLEST:
         return "more" if gap > 0 else "less"

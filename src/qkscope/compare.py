@@ -1,0 +1,328 @@
+"""Two studies side by side: what agrees within uncertainty and what does not.
+
+The other side is another results folder, a qk.csv, or the published SmolLM3-3B numbers that ship with the package.
+Only what both have is compared: checkpoints of the same name, and the same heads of them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from qkscope import aggregate
+from qkscope.errors import TableError
+from qkscope.heads import sample_heads
+from qkscope.results import Results, load_results
+from qkscope.taxonomy import CLASSES, Thresholds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+# Agreement is a difference of at most so many of its standard errors.
+AGREES_WITHIN = 2.0
+# How far a number read off a published plot, or printed with two decimals, may be from the one plotted.
+READ_OFF, PRINTED = 0.002, 0.005
+CELLS = ("r_q by depth", "r_k by depth")
+
+Numbers = dict[tuple[str, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number on both sides. `agrees` is None where neither side knows its error."""
+
+    quantity: str
+    checkpoint: str
+    ours: float
+    se: float
+    theirs: float
+    their_se: float
+    difference: float
+    agrees: bool | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All numbers both sides have, the checkpoints only one of them has, and what to know when reading."""
+
+    ours: str
+    theirs: str
+    rows: tuple[Row, ...]
+    only_ours: tuple[str, ...]
+    only_theirs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def agree(self) -> bool:
+        """Whether no number differs by more than its uncertainty."""
+        return all(row.agrees is not False for row in self.rows)
+
+    def table(self) -> pd.DataFrame:
+        """The rows as a table."""
+        return pd.DataFrame([asdict(row) for row in self.rows])
+
+    def verdict(self) -> str:
+        """How many numbers agree, in a sentence."""
+        agree = sum(row.agrees is True for row in self.rows)
+        unknown = sum(row.agrees is None for row in self.rows)
+        text = f"{agree} of {len(self.rows)} numbers agree within two standard errors of the difference"
+        return text + (f"; for {unknown} neither side has an error." if unknown else ".")
+
+    def to_text(self) -> str:
+        """The comparison as plain text."""
+        lines = [f"{self.ours} against {self.theirs}", ""]
+        for row in self._printed():
+            lines.append("  ".join((f"{row[0]:<28}", f"{row[1]:<26}", *(f"{cell:>15}" for cell in row[2:]))))
+        return "\n".join([*lines, "", *self._closing()]) + "\n"
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(f"{self.ours} against {self.theirs}"))
+        for name in ("quantity", "checkpoint", "ours", "theirs", "difference", ""):
+            table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
+        above = ""
+        for quantity, *cells in self._printed():
+            if above and quantity != above:
+                table.add_section()
+            named = "" if quantity == above else quantity
+            table.add_row(
+                *(Text(cell) for cell in (named, *cells)), style="bold" if cells[-1] == "differs" else None
+            )
+            above = quantity
+        return Group(table, *(Text(line) for line in self._closing()))
+
+    def _printed(self) -> list[tuple[str, ...]]:
+        """Cells of the table; the many cells of the depth maps are told in one line each below it."""
+        words = {True: "agrees", False: "differs", None: "no error known"}
+        return [
+            (
+                *(row.quantity, row.checkpoint, _pm(row.ours, row.se), _pm(row.theirs, row.their_se)),
+                *(f"{row.difference:+.3f}".replace("-0.000", "+0.000"), words[row.agrees]),
+            )
+            for row in self.rows
+            if not row.quantity.startswith(CELLS)
+        ]
+
+    def _closing(self) -> list[str]:
+        lines = [self._cells(name) for name in CELLS]
+        lines += [self.verdict()]
+        if self.only_ours:
+            lines.append(f"Only in {self.ours}: {', '.join(self.only_ours)}.")
+        if self.only_theirs:
+            lines.append(f"Only in {self.theirs}: {', '.join(self.only_theirs)}.")
+        return [line for line in (*lines, *self.notes) if line]
+
+    def _cells(self, name: str) -> str:
+        cells = [row for row in self.rows if row.quantity.startswith(name)]
+        if not cells:
+            return ""
+        worst = max(cells, key=lambda row: abs(row.difference))
+        agree = sum(row.agrees is True for row in cells)
+        return (
+            f"Mean {name}: {agree} of {len(cells)} cells agree; the largest difference is {worst.difference:+.3f} "
+            f"({worst.quantity.removeprefix(name).strip(' ,')}, {worst.checkpoint})."
+        )
+
+
+def compare(results_dir: Path | str | Results, with_: Path | str | Results) -> Comparison:
+    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B."""
+    ours = results_dir if isinstance(results_dir, Results) else load_results(results_dir)
+    if with_ == "published":
+        return _with_published(ours)
+    theirs = with_ if isinstance(with_, Results) else load_results(Path(with_))
+    return _with_results(ours, theirs)
+
+
+def published() -> dict[str, Any]:
+    """The published SmolLM3-3B numbers, with where they come from."""
+    text = (files("qkscope") / "published" / "smollm3.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def _with_published(ours: Results) -> Comparison:
+    data = published()
+    order, missing, other = _in_common(ours.timeline.models, data["checkpoints"], _name(ours), "published")
+    sample = set(sample_heads(range(36), 16, 300, seed=0))
+    heads, loo = _only(ours.heads, sample), None if ours.loo is None else _only(ours.loo, sample)
+    if any(len(table) != len(sample) for _, table in heads[heads["model"].isin(order)].groupby("model")):
+        raise TableError(
+            f"{ours.folder}: the published numbers are of 300 heads, sampled with seed 0 from 36 layers of 16, and "
+            f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
+        )
+    rows = _rows(_measured(heads, loo, order, ours.thresholds), _published_numbers(data))
+    notes = (
+        f"Published: {data['source']}",
+        "The published numbers come without errors over documents: theirs is what reading them off adds.",
+        *_threshold_note(ours.thresholds, Thresholds()),
+    )
+    return Comparison(_name(ours), "published", rows, missing, other, notes)
+
+
+def _with_results(ours: Results, theirs: Results) -> Comparison:
+    names = _name(ours), _name(theirs)
+    if names[0] == names[1]:
+        names = str(ours.folder), str(theirs.folder)
+    order, only_ours, only_theirs = _in_common(ours.timeline.models, theirs.timeline.models, *names)
+    shared = _same_heads(ours, theirs, order)
+    sides = [_numbers_of(side, shared, order) for side in (ours, theirs)]
+    notes = [*_window_notes(ours, theirs, order), *_threshold_note(ours.thresholds, theirs.thresholds)]
+    counts = [len(_keys(side.heads)) for side in (ours, theirs)]
+    if max(counts) > len(shared):
+        notes.append(f"Compared on the {len(shared)} heads both have, of {counts[0]} and {counts[1]}.")
+    return Comparison(*names, _rows(*sides), only_ours, only_theirs, tuple(notes))
+
+
+def _name(results: Results) -> str:
+    return results.timeline.name or str(results.folder)
+
+
+def _in_common(
+    ours: Sequence[str], theirs: Sequence[str], our_name: str, their_name: str
+) -> tuple[list[str], tuple[str, ...], tuple[str, ...]]:
+    """Checkpoints both have, in our order; those only we have; those only they have."""
+    both = [model for model in ours if model in set(theirs)]
+    if not both:
+        raise TableError(
+            f"{our_name} and {their_name} have no checkpoint in common: {our_name} has {_some(ours)}; {their_name} has "
+            f"{_some(theirs)}. Checkpoints are matched by name"
+        )
+    return both, tuple(m for m in ours if m not in both), tuple(m for m in theirs if m not in both)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
+
+
+def _same_heads(ours: Results, theirs: Results, order: Sequence[str]) -> set[tuple[int, int]]:
+    """The heads to compare: the smaller set, if the other side has all of it."""
+    mine, others = (_keys(side.heads[side.heads["model"].isin(order)]) for side in (ours, theirs))
+    if not (mine <= others or others <= mine):
+        raise TableError(
+            f"{ours.folder} and {theirs.folder} measured different heads: {len(mine)} and {len(others)}, of which "
+            f"{len(mine & others)} are the same; measure both with the same `heads:` (sample and seed) or all heads"
+        )
+    return mine & others
+
+
+def _keys(table: pd.DataFrame) -> set[tuple[int, int]]:
+    return set(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
+
+
+def _only(table: pd.DataFrame, heads: set[tuple[int, int]]) -> pd.DataFrame:
+    keep = [key in heads for key in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)]
+    return table[keep]
+
+
+def _numbers_of(side: Results, shared: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
+    """Own-window numbers, and the matched window's under its own name where there is one."""
+    loo = None if side.loo is None else _only(side.loo, shared)
+    found = _measured(_only(side.heads, shared), loo, order, side.thresholds)
+    if side.matched is not None and side.timeline.matched_window is not None:
+        matched_loo = None if side.loo_matched is None else _only(side.loo_matched, shared)
+        matched = _measured(_only(side.matched, shared), matched_loo, order, side.thresholds)
+        prefix = f"first {side.timeline.matched_window:,}: "
+        found |= {
+            (prefix + name, model): value for (name, model), value in matched.items() if "depth" not in name
+        }
+    return found
+
+
+def _measured(
+    heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str], thresholds: Thresholds
+) -> Numbers:
+    found: Numbers = {}
+    for row in aggregate.position_signal(heads, loo, order).to_dict("records"):
+        for name, key in (("mean r_q", "r_q"), ("mean r_k", "r_k"), ("mean |r_k|", "abs_r_k")):
+            found[name, row["model"]] = row[f"mean_{key}"], row[f"se_{key}"]
+    for row in aggregate.explained_variance(heads, loo, order).to_dict("records"):
+        found["mean explained variance", row["model"]] = row["mean"], row["se"]
+    for row in aggregate.class_shares(heads, loo, order, thresholds).to_dict("records"):
+        if row["class"] in CLASSES:
+            found[f"share {row['class']}", row["model"]] = row["share"], row["se"]
+    for name, value in zip(CELLS, ("r_q", "r_k"), strict=True):
+        for row in aggregate.depth_cells(heads, loo, order, value).to_dict("records"):
+            found[_cell(name, row["depth_bin"]), row["model"]] = row["mean"], row["se"]
+    return found
+
+
+def _cell(name: str, depth_bin: int) -> str:
+    return f"{name}, {depth_bin / 10:.1f} to {(depth_bin + 1) / 10:.1f}"
+
+
+def _published_numbers(data: dict[str, Any]) -> Numbers:
+    found: Numbers = {}
+    names = {
+        "mean_r_q": "mean r_q",
+        "mean_r_k": "mean r_k",
+        "mean_explained_variance": "mean explained variance",
+    }
+    for i, model in enumerate(data["checkpoints"]):
+        for key, name in names.items():
+            found[name, model] = data[key][i], READ_OFF
+        counts = {kind: column[i] for kind, column in data["taxonomy_head_counts"].items()}
+        for kind, heads in counts.items():
+            found[f"share {kind}", model] = heads / sum(counts.values()), 0.0
+        for name, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
+            for depth_bin, value in enumerate(data[key][i]):
+                found[_cell(name, depth_bin), model] = value, PRINTED
+    return found
+
+
+def _rows(ours: Numbers, theirs: Numbers) -> tuple[Row, ...]:
+    """Every number both sides have, quantity by quantity. An empty depth bin is no number."""
+    rows = []
+    for key, (value, se) in ours.items():
+        other, other_se = theirs.get(key, (math.nan, math.nan))
+        if math.isfinite(value) and math.isfinite(other):
+            rows.append(
+                Row(*key, value, se, other, other_se, value - other, _agrees(value - other, se, other_se))
+            )
+    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ours))}
+    return tuple(sorted(rows, key=lambda row: place[row.quantity]))
+
+
+def _agrees(difference: float, se: float, other_se: float) -> bool | None:
+    """Within two standard errors of the difference; the same number agrees whatever its error."""
+    if abs(difference) < 1e-12:
+        return True
+    known = [each for each in (se, other_se) if math.isfinite(each)]
+    if not known:
+        return None
+    # A tolerance of exactly two published read-off errors must not fail by a rounding error of the subtraction.
+    return abs(difference) <= AGREES_WITHIN * math.hypot(*known) + 1e-12
+
+
+def _window_notes(ours: Results, theirs: Results, order: Sequence[str]) -> list[str]:
+    notes = []
+    for model in order:
+        mine, other = ours.timeline.stop(model).window, theirs.timeline.stop(model).window
+        if mine is not None and other is not None and mine != other:
+            notes.append(
+                f"{model} was measured over {mine:,} tokens here and {other:,} there: its own-window numbers may "
+                "differ for that alone."
+            )
+    return notes
+
+
+def _threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
+    if ours == theirs:
+        return []
+    return [f"The classes have different thresholds: {asdict(ours)} and {asdict(theirs)}."]
+
+
+def _pm(value: float, se: float) -> str:
+    return f"{value:.3f}" if math.isnan(se) or se == 0 else f"{value:.3f} ± {se:.3f}"
