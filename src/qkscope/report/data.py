@@ -29,7 +29,7 @@ NAMED_POLARITIES = (*POLARITIES, UNMEASURED)
 
 # base64 characters of the components beyond the first: with errors and nulls up to the first limit (a report of
 # 10 x 576 heads stays below 2 MB), the bare values up to the second, none above it.
-ERRORS_LIMIT = 1_100_000
+ERRORS_LIMIT = 1_000_000
 VALUES_LIMIT = 6_000_000
 
 

@@ -91,12 +91,8 @@ def corpus(found: Mapping[str, Any]) -> dict[str, str]:
 
 def windows(results: Results) -> list[tuple[str, int]]:
     """(phase, context window) in order, each once."""
-    found = []
-    for stop in results.timeline.stops:
-        pair = (stop.phase, stop.window)
-        if stop.window is not None and pair not in found:
-            found.append(pair)
-    return found
+    stops = results.timeline.stops
+    return list(dict.fromkeys((stop.phase, stop.window) for stop in stops if stop.window is not None))
 
 
 def checkpoints(results: Results) -> list[dict[str, str]]:

@@ -35,7 +35,8 @@
     se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${number(se)}`;
   const count = (n) => n.toLocaleString("en-US");
   const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
-  const percent = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–");
+  const percent = (part, whole) =>
+    whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
   const shorten = (text, length = 14) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
 
   function mean(values) {
@@ -140,7 +141,7 @@
         const from = event.target.closest(".mark");
         if (!from) return;
         const all = marks();
-        let to = null;
+        let to;
         if (ARROWS[event.key]) to = neighbour(all, from, ARROWS[event.key]);
         else if (event.key === "Home") [to] = all;
         else if (event.key === "End") to = all[all.length - 1];
@@ -179,7 +180,13 @@
   function options(name, legend, choices, current, act) {
     const set = h("fieldset", { class: "options" }, h("legend", {}, legend));
     for (const [value, label, why] of choices) {
-      const input = h("input", { type: "radio", name, value, id: `${name}-${value}`, disabled: Boolean(why) });
+      const input = h("input", {
+        type: "radio",
+        name,
+        value,
+        id: `${name}-${value}`,
+        disabled: Boolean(why),
+      });
       input.checked = value === current;
       input.addEventListener("change", () => act(value));
       set.append(input, h("label", { for: `${name}-${value}`, title: why || null }, label));
@@ -228,16 +235,33 @@
     const step = (width - marginLeft - marginRight) / (n - 1 + 2 * half);
     const { every, slant, room, names } = labelling(d3.range(n), step);
     return {
-      width, height, marginLeft, marginRight, marginTop, marginBottom: room + 8,
+      width,
+      height,
+      marginLeft,
+      marginRight,
+      marginTop,
+      marginBottom: room + 8,
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: {
-        type: "linear", domain: [-half, n - 1 + half], ticks: d3.range(0, n, every), label: null, tickSize: 0,
-        tickPadding: 8, tickRotate: slant ? -40 : 0, tickFormat: (i) => names[i],
+        type: "linear",
+        domain: [-half, n - 1 + half],
+        ticks: d3.range(0, n, every),
+        label: null,
+        tickSize: 0,
+        tickPadding: 8,
+        tickRotate: slant ? -40 : 0,
+        tickFormat: (i) => names[i],
       },
       marks: [
         Plot.text([title], {
-          frameAnchor: "top-left", dy: -40, dx: -36, text: (d) => d, fill: "var(--muted)", textAnchor: "start", lineAnchor: "top",
+          frameAnchor: "top-left",
+          dy: -40,
+          dx: -36,
+          text: (d) => d,
+          fill: "var(--muted)",
+          textAnchor: "start",
+          lineAnchor: "top",
         }),
         ...stopGround(step),
       ],
@@ -246,16 +270,35 @@
 
   /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
   function stopGround(step) {
-    const phases = data.phases.map(([label, first, last], i) => ({ label: label || "", x1: first - 0.5, x2: last + 0.5, shade: i % 2 === 1 }));
+    const phases = data.phases.map(([label, first, last], i) => ({
+      label: label || "",
+      x1: first - 0.5,
+      x2: last + 0.5,
+      shade: i % 2 === 1,
+    }));
     const several = phases.length > 1;
     const changes = qk.state.window === "own" ? data.windowChanges.map((i) => i - 0.5) : [];
     const letters = (d) => Math.floor(((d.x2 - d.x1) * step - 4) / 6);
     return [
-      Plot.rectX(several ? phases.filter(({ shade }) => shade) : [], { x1: "x1", x2: "x2", fill: "var(--shade)" }),
-      Plot.rectX(data.stops.length > 1 ? [qk.state.stop] : [], { x1: (d) => d - 0.5, x2: (d) => d + 0.5, fill: "var(--accent)", fillOpacity: 0.1 }),
+      Plot.rectX(several ? phases.filter(({ shade }) => shade) : [], {
+        x1: "x1",
+        x2: "x2",
+        fill: "var(--shade)",
+      }),
+      Plot.rectX(data.stops.length > 1 ? [qk.state.stop] : [], {
+        x1: (d) => d - 0.5,
+        x2: (d) => d + 0.5,
+        fill: "var(--accent)",
+        fillOpacity: 0.1,
+      }),
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
       Plot.text(several ? phases.filter((d) => letters(d) >= 3) : [], {
-        x: (d) => (d.x1 + d.x2) / 2, frameAnchor: "top", dy: -10, text: (d) => shorten(d.label, letters(d)), fill: "var(--muted)", fontSize: 11,
+        x: (d) => (d.x1 + d.x2) / 2,
+        frameAnchor: "top",
+        dy: -10,
+        text: (d) => shorten(d.label, letters(d)),
+        fill: "var(--muted)",
+        fontSize: 11,
       }),
     ];
   }
@@ -275,9 +318,23 @@
     const layer = s("g", { class: "columns-layer" });
     for (const { index, model } of data.stops) {
       const from = x.apply(index - 0.5);
-      const rect = s("rect", { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" });
+      const rect = s("rect", {
+        x: from,
+        y: top,
+        width: x.apply(index + 0.5) - from,
+        height: bottom - top,
+        fill: "transparent",
+      });
       const act = () => qk.set({ stop: index });
-      layer.append(mark(rect, { key: `${prefix}:${model}`, label: label(index), lines: () => lines(index), act, pressed: index === qk.state.stop }));
+      layer.append(
+        mark(rect, {
+          key: `${prefix}:${model}`,
+          label: label(index),
+          lines: () => lines(index),
+          act,
+          pressed: index === qk.state.stop,
+        }),
+      );
     }
     svg.append(layer);
   }
@@ -285,8 +342,32 @@
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   Object.assign(qk, {
-    h, s, number, withError, count, headCount, percent, shorten, mean, colour, reducedMotion,
-    showTip, hideTip, tipAt, mark, rove, mount, options, choose, spread, labelling, ramp, stopWord,
-    stopAxis, stopColumns, stopLines, widthOf,
+    h,
+    s,
+    number,
+    withError,
+    count,
+    headCount,
+    percent,
+    shorten,
+    mean,
+    colour,
+    reducedMotion,
+    showTip,
+    hideTip,
+    tipAt,
+    mark,
+    rove,
+    mount,
+    options,
+    choose,
+    spread,
+    labelling,
+    ramp,
+    stopWord,
+    stopAxis,
+    stopColumns,
+    stopLines,
+    widthOf,
   });
 })();

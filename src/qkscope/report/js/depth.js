@@ -38,7 +38,9 @@
       rows.forEach((row, i) => {
         const heads = members.get(`${index}:${row}`) || [];
         const at = index * rows.length + i;
-        const mean = shown ? qk.mean(heads.map((head) => data.value(table, state.cell, index, head))) : known.mean[at];
+        const mean = shown
+          ? qk.mean(heads.map((head) => data.value(table, state.cell, index, head)))
+          : known.mean[at];
         if (mean === null || Number.isNaN(mean)) return;
         found.push({ stop: index, row, heads, mean, se: shown || !known.se ? null : known.se[at] });
       });
@@ -75,14 +77,50 @@
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
     const at = { x: "stop", y: "row" };
     return {
-      width, height, marginLeft: 48, marginRight: 8, marginTop: 22, marginBottom: room + 8,
-      className: "plot", style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: { type: "band", domain: d3.range(data.stops.length), ticks, tickFormat: (i) => names[i], tickRotate: slant ? -40 : 0, tickSize: 0, label: null, padding: data.stops.length > 60 ? 0 : 0.04 },
-      y: { type: "band", domain: rows, ticks: rows.filter((_, i) => i % every === 0), tickFormat: (row) => (state.rows === "bins" ? `${row * 10}%` : String(row)), tickSize: 0, label: null, padding: 0.04 },
+      width,
+      height,
+      marginLeft: 48,
+      marginRight: 8,
+      marginTop: 22,
+      marginBottom: room + 8,
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: {
+        type: "band",
+        domain: d3.range(data.stops.length),
+        ticks,
+        tickFormat: (i) => names[i],
+        tickRotate: slant ? -40 : 0,
+        tickSize: 0,
+        label: null,
+        padding: data.stops.length > 60 ? 0 : 0.04,
+      },
+      y: {
+        type: "band",
+        domain: rows,
+        ticks: rows.filter((_, i) => i % every === 0),
+        tickFormat: (row) => (state.rows === "bins" ? `${row * 10}%` : String(row)),
+        tickSize: 0,
+        label: null,
+        padding: 0.04,
+      },
       marks: [
-        Plot.text([state.rows === "bins" ? "depth" : "layer"], { frameAnchor: "top-left", dy: -16, dx: -44, text: (d) => d, textAnchor: "start", fill: "var(--muted)" }),
+        Plot.text([state.rows === "bins" ? "depth" : "layer"], {
+          frameAnchor: "top-left",
+          dy: -16,
+          dx: -44,
+          text: (d) => d,
+          textAnchor: "start",
+          fill: "var(--muted)",
+        }),
         Plot.cell(list, { ...at, fill: (d) => colours.colour(d.mean), rx: 1.5 }),
-        Plot.text(written, { ...at, text: (d) => qk.number(d.mean, 2), fill: (d) => ink(colours.colour(d.mean)), fontSize: 11, pointerEvents: "none" }),
+        Plot.text(written, {
+          ...at,
+          text: (d) => qk.number(d.mean, 2),
+          fill: (d) => ink(colours.colour(d.mean)),
+          fontSize: 11,
+          pointerEvents: "none",
+        }),
       ],
     };
   }
@@ -94,12 +132,29 @@
     const layer = s("g", { class: "outlines", "aria-hidden": "true" });
     for (const { stop, row, heads } of list) {
       if (!heads.some((head) => state.heads.has(head))) continue;
-      layer.append(s("rect", { x: x.apply(stop) + 0.75, y: y.apply(row) + 0.75, width: Math.max(1, x.bandwidth - 1.5), height: Math.max(1, y.bandwidth - 1.5), class: "has-selected" }));
+      layer.append(
+        s("rect", {
+          x: x.apply(stop) + 0.75,
+          y: y.apply(row) + 0.75,
+          width: Math.max(1, x.bandwidth - 1.5),
+          height: Math.max(1, y.bandwidth - 1.5),
+          class: "has-selected",
+        }),
+      );
     }
     const rows = rowsOf();
     const top = y.apply(rows[0]);
     const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;
-    layer.append(s("rect", { x: x.apply(state.stop) - 1.5, y: top - 2, width: x.bandwidth + 3, height: bottom - top + 4, rx: 2, class: "chosen-column" }));
+    layer.append(
+      s("rect", {
+        x: x.apply(state.stop) - 1.5,
+        y: top - 2,
+        width: x.bandwidth + 3,
+        height: bottom - top + 4,
+        rx: 2,
+        class: "chosen-column",
+      }),
+    );
     svg.append(layer);
   }
 
@@ -107,16 +162,32 @@
     const [low, high] = colours.domain;
     const stops = d3.range(9).map((i) => colours.colour(low + ((high - low) * i) / 8));
     const digits = state.cell === "explained_variance" ? 2 : 0;
-    return h("p", { class: "legend" }, h("span", { class: "key" }, `mean ${NAMES[state.cell]}`),
-      h("span", { class: "key ramp-key" }, qk.number(low, low ? digits : 0), h("i", { class: "ramp", style: `background:linear-gradient(to right,${stops.join(",")})` }), qk.number(high, digits)),
-      state.heads.size ? h("span", { class: "key" }, h("i", { class: "block outlined" }), "holds selected heads") : null);
+    return h(
+      "p",
+      { class: "legend" },
+      h("span", { class: "key" }, `mean ${NAMES[state.cell]}`),
+      h(
+        "span",
+        { class: "key ramp-key" },
+        qk.number(low, low ? digits : 0),
+        h("i", { class: "ramp", style: `background:linear-gradient(to right,${stops.join(",")})` }),
+        qk.number(high, digits),
+      ),
+      state.heads.size
+        ? h("span", { class: "key" }, h("i", { class: "block outlined" }), "holds selected heads")
+        : null,
+    );
   }
 
   function explain(list, shown) {
     const said = [];
-    if (state.rows === "bins") said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
+    if (state.rows === "bins")
+      said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
     if (data.stops.length === 1) said.push("One checkpoint: one column.");
-    if (shown) said.push(`The filter holds: means over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}.`);
+    if (shown)
+      said.push(
+        `The filter holds: means over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}.`,
+      );
     if (!list.length) said.push("No head to average here.");
     note.textContent = said.join(" ");
   }
@@ -132,7 +203,9 @@
       const cell = list[i];
       const said = lines(cell);
       qk.mark(rect, {
-        key: `cell:${cell.stop}:${cell.row}`, label: `${said.join(", ")}. Select them.`, lines: said,
+        key: `cell:${cell.stop}:${cell.row}`,
+        label: `${said.join(", ")}. Select them.`,
+        lines: said,
         pressed: cell.heads.length > 0 && cell.heads.every((head) => state.heads.has(head)),
         act: (event) => {
           qk.set({ stop: cell.stop });
@@ -150,8 +223,28 @@
   function setUp() {
     const why = data.own.explained_variance ? null : "The table holds no explained variance.";
     controls = {
-      cell: qk.options("cell", "Show", [["r_q", "r_q"], ["r_k", "r_k"], ["abs_r_k", "|r_k|"], ["explained_variance", "expl. variance", why]], state.cell, (value) => qk.set({ cell: value })),
-      rows: qk.options("rows", "Rows", [["bins", "ten bins"], ["layers", "layers"]], state.rows, (value) => qk.set({ rows: value })),
+      cell: qk.options(
+        "cell",
+        "Show",
+        [
+          ["r_q", "r_q"],
+          ["r_k", "r_k"],
+          ["abs_r_k", "|r_k|"],
+          ["explained_variance", "expl. variance", why],
+        ],
+        state.cell,
+        (value) => qk.set({ cell: value }),
+      ),
+      rows: qk.options(
+        "rows",
+        "Rows",
+        [
+          ["bins", "ten bins"],
+          ["layers", "layers"],
+        ],
+        state.rows,
+        (value) => qk.set({ rows: value }),
+      ),
     };
     document.getElementById("depth-controls").replaceChildren(controls.cell, controls.rows);
   }

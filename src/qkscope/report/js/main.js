@@ -26,7 +26,8 @@
     for (const view of views) {
       if (!keys || keys.has("size") || view.needs.some((key) => keys.has(key))) view.draw(keys);
     }
-    if (keys && keys.has("view") && keys.size > 1 && state.view) document.getElementById(state.view).scrollIntoView();
+    if (keys && keys.has("view") && keys.size > 1 && state.view)
+      document.getElementById(state.view).scrollIntoView();
   }
 
   function onResize() {

@@ -8,7 +8,6 @@
   const MOST_PATHS = 150;
   let controls = null;
   let frame = null; // the drawing that stands: scales, layers, size
-  let play = null;
 
   const CIRCLE = d3.symbol(d3.symbolCircle, 42)();
   const DIAMOND = d3.symbol(d3.symbolDiamond2, 44)();
@@ -28,7 +27,8 @@
     const [left, right] = x.range();
     const [bottom, top] = y.range();
     for (const t of [low, high]) layer.append(s("line", { x1: x(t), x2: x(t), y1: bottom, y2: top }));
-    for (const t of [-high, -low, low, high]) layer.append(s("line", { x1: left, x2: right, y1: y(t), y2: y(t) }));
+    for (const t of [-high, -low, low, high])
+      layer.append(s("line", { x1: left, x2: right, y1: y(t), y2: y(t) }));
     return layer;
   }
 
@@ -70,25 +70,54 @@
     const y = d3.scaleLinear([-1.03, 1.03], [height - 40, 20]);
     const [left, right] = x.range();
     const [bottom, top] = y.range();
-    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart portrait", role: "group",
-      "aria-label": "Scatter of heads: r_q across, r_k up. Arrow keys move between heads, Enter selects." });
+    const svg = s("svg", {
+      viewBox: `0 0 ${width} ${height}`,
+      width,
+      height,
+      class: "chart portrait",
+      role: "group",
+      "aria-label": "Scatter of heads: r_q across, r_k up. Arrow keys move between heads, Enter selects.",
+    });
     const ground = s("rect", { x: left, y: top, width: right - left, height: bottom - top, class: "ground" });
     const zero = s("line", { x1: left, x2: right, y1: y(0), y2: y(0), class: "zero" });
     const layers = {};
     for (const name of ["paths", "bars", "points", "box"]) layers[name] = s("g", { class: name });
     layers.paths.setAttribute("aria-hidden", "true");
     layers.bars.setAttribute("aria-hidden", "true");
-    svg.append(ground, thresholdLines(x, y), zero, axes(x, y, width, height),
-      layers.paths, layers.bars, layers.points, regionNames(x, y), layers.box);
+    svg.append(
+      ground,
+      thresholdLines(x, y),
+      zero,
+      axes(x, y, width, height),
+      layers.paths,
+      layers.bars,
+      layers.points,
+      regionNames(x, y),
+      layers.box,
+    );
     frame = { svg, x, y, width, layers };
     listenToBox(svg, layers.box);
     qk.mount(drawing, legend(), svg);
   }
 
   function legend() {
-    const items = data.classes.map((name, code) => name !== "unmeasured" && h("span", { class: "key" },
-      h("span", { class: "swatch", style: `color:${qk.colour("class", code)}` }, "●"), name)).filter(Boolean);
-    if (data.hasRope) items.push(h("span", { class: "key" }, "● rotates (RoPE)"), h("span", { class: "key" }, "◇ does not (NoPE)"));
+    const items = data.classes
+      .map(
+        (name, code) =>
+          name !== "unmeasured" &&
+          h(
+            "span",
+            { class: "key" },
+            h("span", { class: "swatch", style: `color:${qk.colour("class", code)}` }, "●"),
+            name,
+          ),
+      )
+      .filter(Boolean);
+    if (data.hasRope)
+      items.push(
+        h("span", { class: "key" }, "● rotates (RoPE)"),
+        h("span", { class: "key" }, "◇ does not (NoPE)"),
+      );
     return h("p", { class: "legend" }, items);
   }
 
@@ -97,7 +126,9 @@
   function visible() {
     const shown = qk.shown();
     const table = data.table(state.window);
-    return data.heads.filter(({ index }) => (!shown || shown.has(index)) && data.measured(table, state.stop, index));
+    return data.heads.filter(
+      ({ index }) => (!shown || shown.has(index)) && data.measured(table, state.stop, index),
+    );
   }
 
   function place(head, stop = state.stop) {
@@ -129,14 +160,31 @@
       const [r_q, r_k] = place(index);
       return `translate(${x(r_q)},${y(r_k)})`;
     };
-    const joined = d3.select(layers.points).selectAll("path").data(list, (d) => d.index).join(
-      (enter) => enter.append("path").attr("transform", at).attr("d", (d) => (d.rope === 0 ? DIAMOND : CIRCLE)).each(function make(d) {
-        qk.mark(this, { key: `head:${d.index}`, label: "", lines: () => lines(d.index), act: (event) => qk.select([d.index], event), pressed: false });
-      }),
-    );
+    const joined = d3
+      .select(layers.points)
+      .selectAll("path")
+      .data(list, (d) => d.index)
+      .join((enter) =>
+        enter
+          .append("path")
+          .attr("transform", at)
+          .attr("d", (d) => (d.rope === 0 ? DIAMOND : CIRCLE))
+          .each(function make(d) {
+            qk.mark(this, {
+              key: `head:${d.index}`,
+              label: "",
+              lines: () => lines(d.index),
+              act: (event) => qk.select([d.index], event),
+              pressed: false,
+            });
+          }),
+      );
     joined.each(function paint(d) {
       this.style.setProperty("--kind", qk.colour("class", data.code(table, "class", state.stop, d.index)));
-      this.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}${state.heads.has(d.index) ? " selected" : ""}`);
+      this.setAttribute(
+        "class",
+        `mark point${d.rope === 0 ? " open" : ""}${state.heads.has(d.index) ? " selected" : ""}`,
+      );
       this.setAttribute("aria-label", `${lines(d.index).join(", ")}. Select this head.`);
       this.setAttribute("aria-pressed", String(state.heads.has(d.index)));
     });
@@ -149,13 +197,20 @@
   function bars(moving) {
     const table = data.table(state.window);
     const { x, y, layers } = frame;
-    const wanted = state.bars === "none" || !table.r_q_se ? [] : visible().filter(({ index }) => state.bars === "all" || state.heads.has(index));
+    const wanted =
+      state.bars === "none" || !table.r_q_se
+        ? []
+        : visible().filter(({ index }) => state.bars === "all" || state.heads.has(index));
     const path = ({ index }) => {
       const [r_q, r_k] = place(index);
       const [eq, ek] = ["r_q_se", "r_k_se"].map((name) => data.value(table, name, state.stop, index) || 0);
       return `M${x(r_q - eq)},${y(r_k)}H${x(r_q + eq)}M${x(r_q)},${y(r_k - ek)}V${y(r_k + ek)}`;
     };
-    const joined = d3.select(layers.bars).selectAll("path").data(wanted, (d) => d.index).join("path");
+    const joined = d3
+      .select(layers.bars)
+      .selectAll("path")
+      .data(wanted, (d) => d.index)
+      .join("path");
     if (moving) joined.transition("move").duration(550).attr("d", path);
     else joined.interrupt("move").attr("d", path);
   }
@@ -164,16 +219,27 @@
     const { x, y, layers } = frame;
     const chosen = data.training && data.stops.length > 1 ? [...state.heads].slice(0, MOST_PATHS) : [];
     const table = data.table(state.window);
-    const line = d3.line().defined(([r_q, r_k]) => !Number.isNaN(r_q + r_k)).x(([r_q]) => x(r_q)).y(([, r_k]) => y(r_k));
+    const line = d3
+      .line()
+      .defined(([r_q, r_k]) => !Number.isNaN(r_q + r_k))
+      .x(([r_q]) => x(r_q))
+      .y(([, r_k]) => y(r_k));
     const groups = chosen.map((head) => {
       const way = data.stops.map(({ index }) => place(head, index));
       const code = data.code(table, "class", state.stop, head);
-      const group = s("g", { style: `--kind:${qk.colour("class", code)}` },
+      const group = s(
+        "g",
+        { style: `--kind:${qk.colour("class", code)}` },
         s("path", { d: line(way) || "", class: "way" }),
-        s("path", { d: line(way.slice(0, state.stop + 1)) || "", class: "way been" }));
-      if (chosen.length <= 12) way.forEach(([r_q, r_k], i) => {
-        if (!Number.isNaN(r_q + r_k)) group.append(s("circle", { cx: x(r_q), cy: y(r_k), r: 2, class: i <= state.stop ? "stop been" : "stop" }));
-      });
+        s("path", { d: line(way.slice(0, state.stop + 1)) || "", class: "way been" }),
+      );
+      if (chosen.length <= 12)
+        way.forEach(([r_q, r_k], i) => {
+          if (!Number.isNaN(r_q + r_k))
+            group.append(
+              s("circle", { cx: x(r_q), cy: y(r_k), r: 2, class: i <= state.stop ? "stop been" : "stop" }),
+            );
+        });
       return group;
     });
     layers.paths.replaceChildren(...groups);
@@ -184,10 +250,12 @@
 
   function inside(x0, y0, x1, y1) {
     const { x, y } = frame;
-    return visible().filter(({ index }) => {
-      const [r_q, r_k] = place(index);
-      return x(r_q) >= x0 && x(r_q) <= x1 && y(r_k) >= y0 && y(r_k) <= y1;
-    }).map(({ index }) => index);
+    return visible()
+      .filter(({ index }) => {
+        const [r_q, r_k] = place(index);
+        return x(r_q) >= x0 && x(r_q) <= x1 && y(r_k) >= y0 && y(r_k) <= y1;
+      })
+      .map(({ index }) => index);
   }
 
   function listenToBox(svg, layer) {
@@ -224,69 +292,36 @@
       layer.replaceChildren();
     });
     // The click that ends a drag is none on the point it ends on.
-    svg.addEventListener("click", (event) => {
-      if (dragged) event.stopPropagation();
-      dragged = false;
-    }, true);
-  }
-
-  /* ---- slider and play ---- */
-
-  function stopPlaying() {
-    clearInterval(play);
-    play = null;
-    label();
-  }
-
-  function togglePlay() {
-    if (play) {
-      stopPlaying();
-      return;
-    }
-    if (state.stop === data.stops.length - 1) qk.set({ stop: 0 });
-    const pace = data.stops.length > 40 ? 250 : 900;
-    play = setInterval(() => {
-      if (state.stop >= data.stops.length - 1) stopPlaying();
-      else qk.set({ stop: state.stop + 1 });
-    }, pace);
-    label();
-  }
-
-  function label() {
-    if (!controls.play) return;
-    controls.play.textContent = play ? "❚❚ Pause" : "▶ Play";
-    controls.play.setAttribute("aria-pressed", String(Boolean(play)));
-    controls.slider.value = state.stop;
-    const { label: name, phase } = data.stops[state.stop];
-    controls.slider.setAttribute("aria-valuetext", name);
-    controls.now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
+    svg.addEventListener(
+      "click",
+      (event) => {
+        if (dragged) event.stopPropagation();
+        dragged = false;
+      },
+      true,
+    );
   }
 
   function setUp() {
-    controls = {};
-    const place_ = document.getElementById("portrait-controls");
-    const parts = [];
-    if (data.stops.length > 1) {
-      if (data.training) controls.play = h("button", { type: "button", id: "play", onclick: togglePlay }, "▶ Play");
-      else controls.play = h("span", { hidden: true });
-      controls.slider = h("input", { type: "range", id: "slider", min: 0, max: data.stops.length - 1, step: 1, "aria-label": qk.stopWord });
-      controls.slider.addEventListener("input", () => qk.set({ stop: Number(controls.slider.value) }));
-      controls.now = h("output", { class: "now", for: "slider" });
-      parts.push(h("div", { class: "player" }, controls.play, controls.slider, controls.now));
-    }
+    const parts = qk.player.make();
     if (data.own.r_q_se) {
-      controls.bars = qk.options("bars", "Error bars", [["selected", "selected"], ["all", "all"], ["none", "none"]], state.bars, (value) => qk.set({ bars: value }));
-      parts.push(controls.bars);
+      const choices = ["selected", "all", "none"].map((name) => [name, name]);
+      controls = qk.options("bars", "Error bars", choices, state.bars, (value) => qk.set({ bars: value }));
+      parts.push(controls);
     }
-    place_.replaceChildren(...parts);
+    document.getElementById("portrait-controls").replaceChildren(...parts);
   }
 
   function explain() {
     const table = data.table(state.window);
-    const present = data.heads.filter(({ index }) => data.code(table, "class", state.stop, index) >= 0).length;
+    const present = data.heads.filter(
+      ({ index }) => data.code(table, "class", state.stop, index) >= 0,
+    ).length;
     const list = visible();
     const said = [`${qk.headCount(list.length)} of ${qk.count(present)} at ${data.stops[state.stop].label}.`];
-    const lacking = data.heads.filter(({ index }) => data.code(table, "class", state.stop, index) === data.classes.length - 1).length;
+    const lacking = data.heads.filter(
+      ({ index }) => data.code(table, "class", state.stop, index) === data.classes.length - 1,
+    ).length;
     if (lacking) said.push(`${qk.headCount(lacking)} unmeasured here.`);
     if (!data.training) said.push("Different models: heads have no path from one to the next.");
     else if (data.stops.length === 1) said.push("One checkpoint: heads have no path to draw.");
@@ -303,8 +338,8 @@
     points(moving);
     bars(moving);
     paths();
-    label();
-    if (controls.bars) qk.choose(controls.bars, state.bars);
+    qk.player.draw();
+    if (controls) qk.choose(controls, state.bars);
     explain();
   }
 

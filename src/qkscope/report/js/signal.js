@@ -17,7 +17,9 @@
   function whole(windowName) {
     const { signal, variance } = data.aggregate(windowName);
     if (state.measure === "variance") {
-      return [series("ev", "explained variance", "triangle", "var(--ev)", variance.mean, variance.sd, variance.se)];
+      return [
+        series("ev", "explained variance", "triangle", "var(--ev)", variance.mean, variance.sd, variance.se),
+      ];
     }
     const absolute = state.measure === "abs_r_k";
     const keys = absolute
@@ -30,14 +32,20 @@
   function meansOf(heads, name) {
     const table = data.table(state.window);
     return data.stops.map(({ index }) => {
-      const values = heads.map((head) => (data.measured(table, index, head) ? data.value(table, name, index, head) : NaN));
+      const values = heads.map((head) =>
+        data.measured(table, index, head) ? data.value(table, name, index, head) : NaN,
+      );
       const average = qk.mean(values);
       return Number.isNaN(average) ? null : average;
     });
   }
 
   function part(heads) {
-    const columns = { ev: "explained_variance", rq: "r_q", rk: state.measure === "abs_r_k" ? "abs_r_k" : "r_k" };
+    const columns = {
+      ev: "explained_variance",
+      rq: "r_q",
+      rk: state.measure === "abs_r_k" ? "abs_r_k" : "r_k",
+    };
     return whole(state.window).map((one) => ({
       ...series(one.name, one.label, one.symbol, one.colour, meansOf(heads, columns[one.name])),
     }));
@@ -56,11 +64,27 @@
   }
 
   function lineMarks(one, { dashed = false, faint = false } = {}) {
-    if (!course) return faint ? [Plot.dot(points(one), { x: "index", y: "mean", dx: 13, symbol: one.symbol, r: 3, stroke: one.colour })] : [];
+    if (!course)
+      return faint
+        ? [
+            Plot.dot(points(one), {
+              x: "index",
+              y: "mean",
+              dx: 13,
+              symbol: one.symbol,
+              r: 3,
+              stroke: one.colour,
+            }),
+          ]
+        : [];
     const dash = faint ? "1.5 3.5" : dashed ? "6 4" : null;
     return [
       Plot.line(points(one), {
-        x: "index", y: "mean", stroke: one.colour, strokeWidth: faint ? 1.5 : 2.25, strokeDasharray: dash,
+        x: "index",
+        y: "mean",
+        stroke: one.colour,
+        strokeWidth: faint ? 1.5 : 2.25,
+        strokeDasharray: dash,
         strokeOpacity: faint ? 0.9 : 1,
       }),
     ];
@@ -71,10 +95,21 @@
     const barred = found.filter(({ se }) => se !== null);
     const size = data.stops.length > 60 ? 2.2 : 4.4;
     const fill = hollow ? "var(--paper)" : one.colour;
-    const dot = { x: "index", y: "mean", symbol: one.symbol, r: size, fill, stroke: hollow ? one.colour : "var(--paper)" };
+    const dot = {
+      x: "index",
+      y: "mean",
+      symbol: one.symbol,
+      r: size,
+      fill,
+      stroke: hollow ? one.colour : "var(--paper)",
+    };
     return [
       Plot.ruleX(barred, {
-        x: "index", y1: (d) => d.mean - d.se, y2: (d) => d.mean + d.se, stroke: one.colour, strokeWidth: 1.6,
+        x: "index",
+        y1: (d) => d.mean - d.se,
+        y2: (d) => d.mean + d.se,
+        stroke: one.colour,
+        strokeWidth: 1.6,
         marker: "none",
       }),
       Plot.dot(found, { ...dot, strokeWidth: hollow ? 1.6 : 1 }),
@@ -82,7 +117,9 @@
   }
 
   function range(all) {
-    const ends = all.flatMap((one) => points(one).flatMap(({ mean, sd }) => [mean - (sd || 0), mean + (sd || 0)]));
+    const ends = all.flatMap((one) =>
+      points(one).flatMap(({ mean, sd }) => [mean - (sd || 0), mean + (sd || 0)]),
+    );
     if (state.measure === "variance") return [0, Math.min(1, (d3.max(ends) || 1) * 1.15)];
     return [Math.min(0, d3.min(ends) || 0) - 0.02, 1.02];
   }
@@ -97,33 +134,70 @@
   function legend(all, { chosen, other }) {
     const shape = { circle: "●", square: "■", triangle: "▲" };
     const items = all.map((one) =>
-      h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${one.colour}` }, shape[one.symbol]), one.label));
-    if (all.some((one) => one.sd.some((v) => v !== null))) items.push(h("span", { class: "key" }, h("i", { class: "band" }), "± 1 sd across heads"));
-    if (all.some((one) => one.se.some((v) => v !== null))) items.push(h("span", { class: "key" }, h("i", { class: "bar" }), "± 1 se over documents"));
+      h(
+        "span",
+        { class: "key" },
+        h("span", { class: "swatch", style: `color:${one.colour}` }, shape[one.symbol]),
+        one.label,
+      ),
+    );
+    if (all.some((one) => one.sd.some((v) => v !== null)))
+      items.push(h("span", { class: "key" }, h("i", { class: "band" }), "± 1 sd across heads"));
+    if (all.some((one) => one.se.some((v) => v !== null)))
+      items.push(h("span", { class: "key" }, h("i", { class: "bar" }), "± 1 se over documents"));
     if (chosen.length) items.push(h("span", { class: "key" }, h("i", { class: "dash" }), "selected heads"));
-    if (other.length) items.push(h("span", { class: "key" }, h("i", { class: course ? "dots" : "ring" }), state.window === "own" ? "matched window" : "own windows"));
+    if (other.length)
+      items.push(
+        h(
+          "span",
+          { class: "key" },
+          h("i", { class: course ? "dots" : "ring" }),
+          state.window === "own" ? "matched window" : "own windows",
+        ),
+      );
     return h("p", { class: "legend" }, items);
   }
 
   function numbersTable(all) {
-    const head = h("tr", {}, h("th", { scope: "col" }, qk.stopWord), all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${one.label}`)));
+    const head = h(
+      "tr",
+      {},
+      h("th", { scope: "col" }, qk.stopWord),
+      all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${one.label}`)),
+    );
     const rows = data.stops.map(({ index, label }) =>
-      h("tr", {}, h("th", { scope: "row" }, label), all.map((one) => h("td", { class: "num" }, withError(one.mean[index], one.se[index])))));
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, label),
+        all.map((one) => h("td", { class: "num" }, withError(one.mean[index], one.se[index]))),
+      ),
+    );
     const table = h("table", { class: "plain" }, h("thead", {}, head), h("tbody", {}, rows));
     const open = Boolean(drawing.querySelector("details[open]"));
-    const scroller = h("div", { class: "scroller short", tabindex: "0", role: "region", "aria-label": "Numbers of the chart" }, table);
+    const scroller = h(
+      "div",
+      { class: "scroller short", tabindex: "0", role: "region", "aria-label": "Numbers of the chart" },
+      table,
+    );
     return h("details", { open }, h("summary", { id: "signal-numbers" }, "The numbers"), scroller);
   }
 
   function explain(shown) {
     const said = [];
-    if (data.stops.length === 1) said.push("One checkpoint was measured: there is no change over training to draw.");
+    if (data.stops.length === 1)
+      said.push("One checkpoint was measured: there is no change over training to draw.");
     if (!data.training) said.push("These are different models, not one in training: no line joins them.");
     if (!data.matched) said.push("No matched window was measured, so only own windows are shown.");
-    if (shown) said.push(`The filter holds: means are over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}, without document-level errors.`);
-    else if (!data.aggregate(state.window).signal.se_r_q.some((v) => v !== null)) said.push("The results hold no leave-one-out values, so the means have no error bars.");
+    if (shown)
+      said.push(
+        `The filter holds: means are over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}, without document-level errors.`,
+      );
+    else if (!data.aggregate(state.window).signal.se_r_q.some((v) => v !== null))
+      said.push("The results hold no leave-one-out values, so the means have no error bars.");
     if (state.measure === "abs_r_k" && !shown) said.push("No band is drawn for |r_k|.");
-    if (data.windowChanges.length && state.window === "own") said.push("Dashed uprights: the context window changes.");
+    if (data.windowChanges.length && state.window === "own")
+      said.push("Dashed uprights: the context window changes.");
     note.textContent = said.join(" ");
   }
 
@@ -134,11 +208,15 @@
     const other = data.matched && !shown ? whole(state.window === "own" ? "matched" : "own") : [];
     const svg = Plot.plot(plotOptions(all, chosen, other));
     qk.stopColumns(svg, {
-      label: (index) => `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${qk.stopWord}.`,
+      label: (index) =>
+        `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${qk.stopWord}.`,
       lines: (index) => lines(index, all, chosen),
     });
     svg.setAttribute("role", "group");
-    svg.setAttribute("aria-label", `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`);
+    svg.setAttribute(
+      "aria-label",
+      `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`,
+    );
     qk.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
     explain(shown);
   }
@@ -150,7 +228,14 @@
     const axis = qk.stopAxis(width, height, title);
     return {
       ...axis,
-      y: { tickSize: 0, domain: range([...all, ...chosen]), label: null, ticks: 6, tickFormat: (v) => number(v, 1) === "−0.0" ? "0.0" : number(v, state.measure === "variance" ? 2 : 1) },
+      y: {
+        tickSize: 0,
+        domain: range([...all, ...chosen]),
+        label: null,
+        ticks: 6,
+        tickFormat: (v) =>
+          number(v, 1) === "−0.0" ? "0.0" : number(v, state.measure === "variance" ? 2 : 1),
+      },
       marks: [
         ...axis.marks,
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 6 }),
@@ -167,10 +252,17 @@
 
   function setUp() {
     const hasVariance = data.aggregate("own").variance.mean.some((v) => v !== null);
-    controls = qk.options("measure", "Show", [
-      ["r_k", "r_q, r_k"], ["abs_r_k", "r_q, |r_k|"],
-      ["variance", "explained variance", hasVariance ? null : "The table holds no explained variance."],
-    ], state.measure, (value) => qk.set({ measure: value }));
+    controls = qk.options(
+      "measure",
+      "Show",
+      [
+        ["r_k", "r_q, r_k"],
+        ["abs_r_k", "r_q, |r_k|"],
+        ["variance", "explained variance", hasVariance ? null : "The table holds no explained variance."],
+      ],
+      state.measure,
+      (value) => qk.set({ measure: value }),
+    );
     document.getElementById("signal-controls").replaceChildren(controls);
   }
 

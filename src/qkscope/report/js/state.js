@@ -59,7 +59,9 @@
       .join(",");
   }
 
-  const byKey = new Map(data.heads.map((h) => [`${h.owner === null ? "" : `${h.owner}~`}${h.layer}.${h.head}`, h.index]));
+  const byKey = new Map(
+    data.heads.map((h) => [`${h.owner === null ? "" : `${h.owner}~`}${h.layer}.${h.head}`, h.index]),
+  );
 
   function readHeads(text) {
     const found = new Set();

@@ -103,16 +103,23 @@
       const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
       const colour = qk.colour(state.kind, flow.from);
       const path = s("path", {
-        d: ribbon(x0, x1, y, flow, flow.n), class: flow.from === flow.to ? "flow stay" : "flow", fill: colour,
+        d: ribbon(x0, x1, y, flow, flow.n),
+        class: flow.from === flow.to ? "flow stay" : "flow",
+        fill: colour,
       });
       const lines = flowLines(stops, flow);
-      layer.append(qk.mark(path, {
-        key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
-        label: `${lines.join(": ")}. Select them.`, lines, pressed: allSelected(flow.heads),
-        act: (event) => qk.select(flow.heads, event),
-      }));
+      layer.append(
+        qk.mark(path, {
+          key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
+          label: `${lines.join(": ")}. Select them.`,
+          lines,
+          pressed: allSelected(flow.heads),
+          act: (event) => qk.select(flow.heads, event),
+        }),
+      );
       const picked = selectedOf(flow.heads);
-      if (picked) layer.append(s("path", { d: ribbon(x0, x1, y, flow, picked), class: "flow picked", fill: colour }));
+      if (picked)
+        layer.append(s("path", { d: ribbon(x0, x1, y, flow, picked), class: "flow picked", fill: colour }));
     }
   }
 
@@ -120,24 +127,46 @@
     const height = y(segment.y0) - y(segment.y1);
     const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
     const hatched = kinds()[segment.code] === "unmeasured";
-    const rect = s("rect", { ...box, class: "segment", fill: hatched ? "url(#hatch)" : qk.colour(state.kind, segment.code) });
+    const rect = s("rect", {
+      ...box,
+      class: "segment",
+      fill: hatched ? "url(#hatch)" : qk.colour(state.kind, segment.code),
+    });
     const lines = segmentLines(stop, segment, total);
-    layer.append(qk.mark(rect, {
-      key: `segment:${stop}:${segment.code}`,
-      label: `${lines.filter(Boolean).join(", ")}. Select them.`, lines, pressed: allSelected(segment.heads),
-      act: (event) => qk.select(segment.heads, event),
-    }));
+    layer.append(
+      qk.mark(rect, {
+        key: `segment:${stop}:${segment.code}`,
+        label: `${lines.filter(Boolean).join(", ")}. Select them.`,
+        lines,
+        pressed: allSelected(segment.heads),
+        act: (event) => qk.select(segment.heads, event),
+      }),
+    );
     const picked = selectedOf(segment.heads);
     if (picked) {
       const tall = (height * picked) / segment.heads.length;
-      layer.append(s("rect", { x: box.x - 5, y: y(segment.y0) - tall, width: 3.5, height: tall, class: "picked-strip" }));
+      layer.append(
+        s("rect", { x: box.x - 5, y: y(segment.y0) - tall, width: 3.5, height: tall, class: "picked-strip" }),
+      );
     }
     if (height > 15 && wide > 21) {
-      const ink = hatched ? "var(--ink)" : `var(--on-${["pd", "qp", "kp", "cf", "mx"][segment.code] || "un"})`;
+      const ink = hatched
+        ? "var(--ink)"
+        : `var(--on-${["pd", "qp", "kp", "cf", "mx"][segment.code] || "un"})`;
       const fill = state.kind === "class" ? ink : "var(--on-polarity)";
-      layer.append(s("text", {
-        x: box.x + wide / 2, y: box.y + height / 2 + 4, class: "segment-count", fill, "aria-hidden": "true",
-      }, String(segment.heads.length)));
+      layer.append(
+        s(
+          "text",
+          {
+            x: box.x + wide / 2,
+            y: box.y + height / 2 + 4,
+            class: "segment-count",
+            fill,
+            "aria-hidden": "true",
+          },
+          String(segment.heads.length),
+        ),
+      );
     }
   }
 
@@ -154,8 +183,16 @@
 
   function hatch() {
     const lines = s("path", { d: "M0,6L6,0", stroke: "var(--muted)", "stroke-width": 1.2 });
-    return s("defs", {}, s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" },
-      s("rect", { width: 6, height: 6, fill: "var(--paper)" }), lines));
+    return s(
+      "defs",
+      {},
+      s(
+        "pattern",
+        { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+        s("rect", { width: 6, height: 6, fill: "var(--paper)" }),
+        lines,
+      ),
+    );
   }
 
   function picture(stops, bars, list) {
@@ -169,14 +206,25 @@
     const x = (i) => 6 + step * i + (step - wide) / 2;
     const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
     const y = d3.scaleLinear([0, most], [bottom, top]);
-    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart", role: "group",
-      "aria-label": `Stacked bars of heads by ${state.kind}, with flows between neighbouring bars` }, hatch());
+    const svg = s(
+      "svg",
+      {
+        viewBox: `0 0 ${width} ${height}`,
+        width,
+        height,
+        class: "chart",
+        role: "group",
+        "aria-label": `Stacked bars of heads by ${state.kind}, with flows between neighbouring bars`,
+      },
+      hatch(),
+    );
     const flowLayer = s("g", {});
     const barLayer = s("g", {});
     drawFlows(flowLayer, stops, list, x, y, wide);
     bars.forEach((groups, i) => {
       const total = d3.sum(groups, (g) => (kinds()[g.code] === "unmeasured" ? 0 : g.heads.length));
-      for (const segment of groups) if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
+      for (const segment of groups)
+        if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
     });
     svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom, labels));
     return svg;
@@ -184,16 +232,37 @@
 
   function legend(bars) {
     const used = kinds().map((_, code) => bars.some((groups) => groups[code].heads.length));
-    return h("p", { class: "legend" }, kinds().map((name, code) => used[code] && h("span", { class: "key" },
-      h("i", { class: name === "unmeasured" ? "block hatched" : "block", style: `background-color:${qk.colour(state.kind, code)}` }), name)).filter(Boolean));
+    return h(
+      "p",
+      { class: "legend" },
+      kinds()
+        .map(
+          (name, code) =>
+            used[code] &&
+            h(
+              "span",
+              { class: "key" },
+              h("i", {
+                class: name === "unmeasured" ? "block hatched" : "block",
+                style: `background-color:${qk.colour(state.kind, code)}`,
+              }),
+              name,
+            ),
+        )
+        .filter(Boolean),
+    );
   }
 
   function explain(stops, shown) {
     const said = [];
     if (!data.training) said.push("No flows: these are different models, whose heads are not each other’s.");
     else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
-    if (stops.length < data.stops.length) said.push(`${stops.length} of ${data.stops.length} ${qk.stopWord}s are drawn; flows join the ones drawn.`);
-    if (shown) said.push(`The filter holds: ${qk.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
+    if (stops.length < data.stops.length)
+      said.push(
+        `${stops.length} of ${data.stops.length} ${qk.stopWord}s are drawn; flows join the ones drawn.`,
+      );
+    if (shown)
+      said.push(`The filter holds: ${qk.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
     note.textContent = said.join(" ");
   }
 
@@ -209,7 +278,16 @@
   }
 
   function setUp() {
-    controls = qk.options("kind", "Kind", [["class", "class"], ["polarity", "polarity"]], state.kind, (value) => qk.set({ kind: value }));
+    controls = qk.options(
+      "kind",
+      "Kind",
+      [
+        ["class", "class"],
+        ["polarity", "polarity"],
+      ],
+      state.kind,
+      (value) => qk.set({ kind: value }),
+    );
     document.getElementById("taxonomy-controls").replaceChildren(controls);
   }
 

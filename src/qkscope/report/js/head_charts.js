@@ -1,0 +1,214 @@
+/* Charts of the head page: one component over training with its null band, and all components at a glance. */
+"use strict";
+
+(() => {
+  const { data, state, s } = qk;
+
+  const index = () => qk.currentHead();
+  const stops = () => data.stopsOf(index());
+
+  /* A value of the head at a checkpoint; the page holds components beyond the first over own windows only. */
+  function at(name, stop) {
+    if (state.pc === 0) return data.value(data.table(state.window), name, stop, index());
+    return data.component(name, stop, index(), state.pc);
+  }
+
+  /* ---- the chart of one component ---- */
+
+  function series(name) {
+    return stops()
+      .map(({ index: stop }) => ({
+        stop,
+        value: at(name, stop),
+        se: at(`${name}_se`, stop),
+        limit: at(`${name}_null`, stop),
+      }))
+      .filter(({ value }) => !Number.isNaN(value));
+  }
+
+  /* The null band: what |r| comes to when positions are shifted; drawn for the larger of queries and keys apart. */
+  function nullMarks(points, colour) {
+    const found = points.filter(({ limit }) => !Number.isNaN(limit));
+    const band = { x: "stop", y1: (d) => -d.limit, y2: (d) => d.limit };
+    if (found.length > 1) return [Plot.areaY(found, { ...band, fill: colour, fillOpacity: 0.11 })];
+    return [Plot.ruleX(found, { ...band, stroke: colour, strokeOpacity: 0.16, strokeWidth: 22 })];
+  }
+
+  function valueMarks(points, colour, symbol) {
+    const joined = data.training
+      ? [Plot.line(points, { x: "stop", y: "value", stroke: colour, strokeWidth: 2 })]
+      : [];
+    const barred = points.filter(({ se }) => !Number.isNaN(se));
+    return [
+      ...joined,
+      Plot.ruleX(barred, {
+        x: "stop",
+        y1: (d) => d.value - d.se,
+        y2: (d) => d.value + d.se,
+        stroke: colour,
+        strokeWidth: 1.6,
+      }),
+      Plot.dot(points, {
+        x: "stop",
+        y: "value",
+        symbol,
+        r: data.stops.length > 60 ? 2.2 : 4.2,
+        fill: colour,
+        stroke: "var(--paper)",
+      }),
+    ];
+  }
+
+  function lines(stop) {
+    const said = ["r_q", "r_k"].map((name) => {
+      const limit = at(`${name}_null`, stop);
+      const band = Number.isNaN(limit) ? "" : `, null ${qk.number(limit)}`;
+      return `${name} ${qk.withError(at(name, stop), at(`${name}_se`, stop))}${band}`;
+    });
+    const variance = at("explained_variance", stop);
+    return [
+      `${data.stops[stop].label} · PC${state.pc}`,
+      ...said,
+      Number.isNaN(variance) ? null : `explained variance ${qk.number(variance)}`,
+    ];
+  }
+
+  function correlationChart(width) {
+    const height = 290;
+    const [q, k] = [series("r_q"), series("r_k")];
+    const axis = qk.stopAxis(width, height, `correlation with position, PC${state.pc}`);
+    const svg = Plot.plot({
+      ...axis,
+      y: {
+        tickSize: 0,
+        domain: [-1.03, 1.03],
+        ticks: [-1, -0.7, -0.3, 0, 0.3, 0.7, 1],
+        tickFormat: (v) => qk.number(v, 1),
+        label: null,
+      },
+      marks: [
+        ...axis.marks,
+        Plot.gridY([-0.7, -0.3, 0.3, 0.7], {
+          stroke: "var(--rule)",
+          strokeOpacity: 1,
+          strokeDasharray: "2 4",
+        }),
+        Plot.ruleY([0], { stroke: "var(--faint)" }),
+        ...nullMarks(q, "var(--rq)"),
+        ...nullMarks(k, "var(--rk)"),
+        ...valueMarks(q, "var(--rq)", "circle"),
+        ...valueMarks(k, "var(--rk)", "square"),
+      ],
+    });
+    return finish(svg, `r_q and r_k of PC${state.pc} at each ${qk.stopWord}`, "correlation");
+  }
+
+  function varianceChart(width) {
+    const points = series("explained_variance");
+    const height = 290;
+    const axis = qk.stopAxis(width, height, `explained variance, PC${state.pc}`);
+    const svg = Plot.plot({
+      ...axis,
+      y: {
+        tickSize: 0,
+        domain: [0, Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0))],
+        ticks: 5,
+        tickFormat: (v) => qk.number(v, 2),
+        label: null,
+      },
+      marks: [
+        ...axis.marks,
+        Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
+        Plot.ruleY([0], { stroke: "var(--faint)" }),
+        ...valueMarks(points, "var(--ev)", "triangle"),
+      ],
+    });
+    return finish(svg, `Explained variance of PC${state.pc} at each ${qk.stopWord}`, "variance");
+  }
+
+  function finish(svg, name, prefix) {
+    qk.stopColumns(svg, {
+      prefix,
+      lines,
+      label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${qk.stopWord}.`,
+    });
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", name);
+    return svg;
+  }
+
+  /* ---- all components at a glance: three small maps, component by checkpoint ---- */
+
+  const NAMES = { r_q: "r_q", r_k: "r_k", explained_variance: "explained variance" };
+
+  function componentMap(name, width) {
+    const list = [];
+    for (const { index: stop } of stops()) {
+      for (let pc = 0; pc < data.components; pc += 1) {
+        const value = data.component(name, stop, index(), pc);
+        if (!Number.isNaN(value)) list.push({ stop, pc, value });
+      }
+    }
+    const colour = qk.ramp(name, name === "explained_variance" ? d3.max(list, (d) => d.value) : 1);
+    const here = stops().map((d) => d.index);
+    const svg = Plot.plot({
+      width,
+      height: 34 + 15 * data.components,
+      marginLeft: 34,
+      marginRight: 4,
+      marginTop: 22,
+      marginBottom: 8,
+      className: "plot",
+      style: { fontSize: "11px", background: "none", overflow: "visible" },
+      x: { type: "band", domain: here, axis: null, padding: here.length > 40 ? 0 : 0.06 },
+      y: {
+        type: "band",
+        domain: d3.range(data.components),
+        tickSize: 0,
+        tickFormat: (pc) => `PC${pc}`,
+        label: null,
+        padding: 0.08,
+      },
+      marks: [
+        Plot.text([NAMES[name]], {
+          frameAnchor: "top-left",
+          dy: -16,
+          text: (d) => d,
+          textAnchor: "start",
+          fill: "var(--muted)",
+          fontSize: 12,
+        }),
+        Plot.cell(list, { x: "stop", y: "pc", fill: (d) => colour(d.value), rx: 1 }),
+      ],
+    });
+    svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
+      const { stop, pc, value } = list[i];
+      const said = [`${data.stops[stop].label} · PC${pc}`, `${NAMES[name]} ${qk.number(value)}`];
+      qk.mark(rect, {
+        key: `${name}:${stop}:${pc}`,
+        label: `${said.join(", ")}. Show this component.`,
+        lines: said,
+        pressed: stop === state.stop && pc === state.pc,
+        act: () => qk.set({ stop, pc }),
+      });
+    });
+    outline(svg);
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", `Map of ${NAMES[name]} by component and ${qk.stopWord}`);
+    return svg;
+  }
+
+  function outline(svg) {
+    const [x, y] = [svg.scale("x"), svg.scale("y")];
+    const box = {
+      x: x.apply(stops()[0].index) - 1,
+      y: y.apply(state.pc) - 1,
+      height: y.bandwidth + 2,
+      class: "chosen-row",
+    };
+    const last = stops()[stops().length - 1].index;
+    svg.append(s("rect", { ...box, width: x.apply(last) + x.bandwidth - box.x + 1, "aria-hidden": "true" }));
+  }
+
+  qk.headCharts = { correlationChart, varianceChart, componentMap };
+})();
