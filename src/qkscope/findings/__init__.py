@@ -17,6 +17,8 @@ from qkscope.findings import course, standing
 from qkscope.findings.changes import LEVEL, SMALLEST
 from qkscope.findings.conversions import transition_noise
 from qkscope.findings.evidence import (
+    FAILS,
+    HOLDS,
     UNKNOWN,
     Evidence,
     Reading,
@@ -24,7 +26,7 @@ from qkscope.findings.evidence import (
     own_evidence,
     plain,
 )
-from qkscope.findings.window import growing_window
+from qkscope.findings.window import growing_window, window_jumps
 from qkscope.findings.wording import lower_first, percent, tokens
 from qkscope.results import Results
 
@@ -94,8 +96,11 @@ def findings(results: Results) -> list[Finding]:
         "signal", "Is there any signal of position?", "signal", partial(_signal, results), False
     )
     training = results.timeline.kind == "training"
-    asked = [signal, *(COURSE if training else _of_models(own)), *STANDING]
+    several = len(own.samples) > 1
+    asked = [signal, *((COURSE if training else (MODELS,)) if several else ()), *STANDING]
     found = [_answer(question, own, matched) for question in asked if _applies(question, own)]
+    if training and not several:
+        found.insert(1, _no_course(own))
     if training and own.widened:
         found.insert(1, _window_finding(own, matched))
     return found
@@ -112,8 +117,20 @@ def _signal(results: Results, e: Evidence) -> Reading:
     return standing.signal(e, int(results.study.get("shifts", 19)))
 
 
-def _of_models(own: Evidence) -> tuple[Question, ...]:
-    return (MODELS,) if len(own.samples) > 1 else ()
+def _no_course(own: Evidence) -> Finding:
+    """One entry in place of all questions about the course of training."""
+    text = f"Only {own.label(0)} was measured: one checkpoint says nothing about the course of training."
+    reading = Reading(UNKNOWN, text)
+    return Finding(
+        "course",
+        "How do the heads change over training?",
+        UNKNOWN,
+        text,
+        _as_dict(reading),
+        None,
+        "",
+        "signal",
+    )
 
 
 def _applies(question: Question, own: Evidence) -> bool:
@@ -129,10 +146,15 @@ def _answer(question: Question, own: Evidence, matched: Evidence | None) -> Find
     theirs = None if matched is None else _ask(question, matched)
     verdict, answer = mine.verdict, mine.text
     if theirs is not None and matched is not None and matched.window is not None:
-        answer += f" Over the first {tokens(matched.window)} of every checkpoint: {lower_first(theirs.text)}"
-        if theirs.verdict != mine.verdict:
-            answer += " The two differ because of the window, not because of the model."
         verdict = theirs.verdict
+        if theirs.text != mine.text:
+            answer += (
+                f" Over the first {tokens(matched.window)} of every checkpoint: {lower_first(theirs.text)}"
+            )
+        if question.id == "jumps":
+            answer += window_jumps(own, matched)
+        elif {mine.verdict, theirs.verdict} == {HOLDS, FAILS}:
+            answer += " What differs comes from the window, not the model."
     elif question.course and own.widened and verdict != UNKNOWN:
         verdict = UNKNOWN
         answer += " The windows differ and no common window was measured, so this may be the window's doing."
@@ -150,7 +172,7 @@ def _answer(question: Question, own: Evidence, matched: Evidence | None) -> Find
 
 def _ask(question: Question, e: Evidence) -> Reading:
     if question.course and len(e.samples) < 2:
-        return Reading(UNKNOWN, "Only one checkpoint was measured, and this is a question of several.")
+        return Reading(UNKNOWN, "Fewer than two checkpoints were measured over this window.")
     reading = question.ask(e)
     if question.id != "signal" and e.groups < 2 and reading.verdict != UNKNOWN:
         text = f"{reading.text} Without standard errors this cannot be told from noise."

@@ -47,10 +47,14 @@ class Series:
         return float(self.values[i][0])
 
     def se(self, i: int) -> float:
-        """Standard error of the number at checkpoint i."""
-        return math.sqrt(float(jackknife(self.values[i][1:])) ** 2 + self._unseen(i))
+        """Standard error of the number at checkpoint i, as figures and tables have it."""
+        return float(jackknife(self.values[i][1:]))
 
-    def _unseen(self, i: int) -> float:
+    def error(self, i: int) -> float:
+        """The same with what the jackknife cannot see."""
+        return math.sqrt(self.se(i) ** 2 + self.hidden(i))
+
+    def hidden(self, i: int) -> float:
         return self.unseen[i] if self.unseen else 0.0
 
 
@@ -78,9 +82,9 @@ def change(series: Series, start: int, stop: int) -> Change:
         return Change(series.name, start, stop, delta, math.nan, 0)
     if len(before) == len(after):
         paired = float(jackknife(after[1:] - before[1:]))
-        se = math.sqrt(paired**2 + series._unseen(start) + series._unseen(stop))
+        se = math.sqrt(paired**2 + series.hidden(start) + series.hidden(stop))
     else:
-        se = math.hypot(series.se(start), series.se(stop))
+        se = math.hypot(series.error(start), series.error(stop))
     return Change(series.name, start, stop, delta, se, df)
 
 

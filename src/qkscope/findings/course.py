@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from qkscope.aggregate import positional_below_null
 from qkscope.findings.changes import SMALLEST, Change, plateaus
 from qkscope.findings.conversions import beyond_noise, flows_into, turn_chances
 from qkscope.findings.evidence import (
@@ -22,19 +23,26 @@ from qkscope.findings.evidence import (
     Reading,
 )
 from qkscope.findings.significance import t_quantile
-from qkscope.findings.wording import about, count, listing, number, percent
+from qkscope.findings.wording import about, count, decimals, listing, number, percent
 
 # Content-focused heads have vanished when they are fewer than this share, early if within this part of the study.
 VANISHED = 0.05
 EARLY = 1 / 3
+# A sentence names so many places of jumps.
+PLACES = 4
 
 
 def span(e: Evidence, name: str, start: int, stop: int) -> str:
     """`from 0.67 ± 0.01 (S1-40K) to 0.87 ± 0.01 (LC2-20K)`."""
     series = e.series[name]
-    write = percent if name in (DOMINATED, CONTENT) else number
-    first, last = (f"{write(series.at(i), series.se(i))} ({e.label(i)})" for i in (start, stop))
-    return f"from {first} to {last}"
+    places = decimals(max(series.se(start), series.se(stop)))
+
+    def write(i: int) -> str:
+        if name in (DOMINATED, CONTENT):
+            return percent(series.at(i), series.se(i))
+        return number(series.at(i), series.se(i), places=places)
+
+    return f"from {write(start)} ({e.label(start)}) to {write(stop)} ({e.label(stop)})"
 
 
 def between(e: Evidence, start: int, stop: int) -> str:
@@ -57,7 +65,8 @@ def margin(c: Change) -> float:
 
 def amount(c: Change) -> str:
     if c.series in (DOMINATED, CONTENT):
-        return f"{100 * c.delta:+.0f} ± {max(100 * c.se, 1):.0f} points".replace("-", "\u2212")
+        error = "" if math.isnan(c.se) else f" ± {max(100 * c.se, 1):.0f}"
+        return f"{100 * c.delta:+.0f}{error} points".replace("-", "\u2212")
     return number(c.delta, c.se, signed=True)
 
 
@@ -88,8 +97,8 @@ def rises(e: Evidence) -> Reading:
         falls = [f"{amount(c)} {between(e, c.start, c.stop)}" for c in down]
         text += f", but it falls by {listing(falls)}".replace("by \u2212", "by ")
     elif len(steps) > 1:
-        rising = f"{len(up)} clearly {'rises' if len(up) == 1 else 'rise'}"
-        text += f": of its {len(steps)} steps, {rising} and none falls"
+        rising = f"{len(up)} {'rises' if len(up) == 1 else 'rise'}" if up else "none rises"
+        text += f"; of its {len(steps)} steps {rising} by {SMALLEST} or more and none falls by as much"
     if down or (overall.clear and overall.delta < 0) or overall.delta + margin(overall) < SMALLEST:
         verdict = FAILS
     else:
@@ -170,7 +179,7 @@ def _turn_text(e: Evidence, real: list[dict[str, Any]]) -> str:
         f"{span(e, MEAN_ABS_R_K, i, i + 1)}"
     )
     weaker = strength.clear and strength.delta < 0
-    if signed.clear and signed.delta < 0 and not weaker:
+    if signed.clear and signed.delta < 0 and not weaker and top["of_change"] < signed.delta / 2:
         text += (
             f": mean r_k falls by {number(-signed.delta, signed.se)} because heads turn round, not because "
             "their keys follow position less"
@@ -185,7 +194,7 @@ def content_vanishes(e: Evidence) -> Reading:
     """Content-focused heads: there at first, then below 5% for good within the first third of the checkpoints."""
     series = e.series[CONTENT]
     last = len(series.values) - 1
-    error = [float(np.nan_to_num(series.se(i))) for i in range(last + 1)]
+    error = [float(np.nan_to_num(series.error(i))) for i in range(last + 1)]
     below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
     gone = next((i for i in range(last + 1) if all(below[i:])), None)
     numbers: dict[str, Any] = {
@@ -213,7 +222,8 @@ def feeds(e: Evidence) -> Reading:
     if not all(p.has_errors for p in e.pairs):
         entries = [f"{row['entered']} from {row['class']}" for row in numbers["flows"] if row["entered"]]
         text = (
-            f"{share}; {listing(entries) or 'no head'} became so; without standard errors, noise is unknown."
+            f"{share}; over all steps {listing(entries) or 'no'} heads enter. Without standard errors it cannot "
+            "be told how many of them by noise."
         )
         return Reading(UNKNOWN, text, numbers)
     real = flows[flows["feeds"]].sort_values("entered", ascending=False)
@@ -229,7 +239,15 @@ def feeds(e: Evidence) -> Reading:
         f"expected from noise alone; most {between(e, row['at'], row['at'] + 1)})"
         for row in real.to_dict("records")
     ]
-    return Reading(HOLDS, f"{share}; they come from {listing(sources)}.", numbers)
+    return Reading(HOLDS, f"{share}; they come from {listing(sources)}.{_below_null(e)}", numbers)
+
+
+def _below_null(e: Evidence) -> str:
+    """A word on heads whose class comes from the size of r alone."""
+    last = e.samples[-1].heads
+    below = positional_below_null(last, e.thresholds) & (last["class"] == "position-dominated").to_numpy()
+    count_below = int(below.sum())
+    return f" {count_below} of those at {e.label(-1)} do not exceed their null." if count_below else ""
 
 
 def jumps(e: Evidence) -> Reading:
@@ -244,9 +262,7 @@ def jumps(e: Evidence) -> Reading:
         },
     }
     if found:
-        places = sorted({c.stop for c in found})
-        parts = [_jump_text(e, [c for c in found if c.stop == place]) for place in places]
-        return Reading(HOLDS, f"{_upper(listing(parts))}.", numbers)
+        return Reading(HOLDS, _jumps_text(e, found), numbers)
     steady = [c for c in e.changes if c.clear]
     worst = max((c.se for c in e.steps(MEAN_R_Q)), default=math.nan)
     if steady:
@@ -256,12 +272,18 @@ def jumps(e: Evidence) -> Reading:
     return Reading(FAILS if worst < SMALLEST else UNKNOWN, text, numbers)
 
 
-def _jump_text(e: Evidence, here: list[Change]) -> str:
-    parts = [
-        f"{c.series} jumps by {amount(c)}" if n == 0 else f"{c.series} by {amount(c)}"
-        for n, c in enumerate(here)
-    ]
-    return f"{between(e, here[0].start, here[0].stop)} {listing(parts)}"
+def _jumps_text(e: Evidence, found: list[Change]) -> str:
+    """The places with the largest jumps, in order of training, with all that jumps there."""
+    by_place: dict[int, list[Change]] = {}
+    for c in sorted(found, key=lambda c: -abs(c.delta)):
+        by_place.setdefault(c.stop, []).append(c)
+    named = sorted(list(by_place)[:PLACES])
+    parts = []
+    for place in named:
+        what = ", ".join(f"{c.series} {amount(c)}" for c in by_place[place])
+        parts.append(f"{between(e, place - 1, place)} ({what})")
+    more = len(by_place) - len(named)
+    return f"There are jumps {'; '.join(parts)}{f'; and {more} smaller' if more else ''}."
 
 
 def _upper(text: str) -> str:

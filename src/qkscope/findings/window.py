@@ -54,6 +54,23 @@ def growing_window(own: Evidence, matched: Evidence | None) -> tuple[Reading, Re
     return first, second
 
 
+def window_jumps(own: Evidence, matched: Evidence) -> str:
+    """A sentence about the jumps over own windows that the matched window shows to be the window's; or nothing."""
+    if [s.model for s in matched.stops] != [s.model for s in own.stops]:
+        return ""
+    names = [name for name in own.series if name in matched.series]
+    found = [
+        f"{name} at {own.label(i)}"
+        for i in own.widened
+        for name in names
+        if own.steps(name)[i - 1].jump and cause(own.steps(name)[i - 1], matched.steps(name)[i - 1]) == WINDOW
+    ]
+    if not found:
+        return ""
+    jumps, come = ("jumps", "come") if len(found) > 1 else ("jump", "comes")
+    return f" The {jumps} of {listing(found)} over own windows {come} from the window, not the model."
+
+
 def _names(own: Evidence, matched: Evidence) -> list[str]:
     return [name for name in COMPARED if name in own.series and name in matched.series]
 
@@ -84,23 +101,18 @@ def _place_text(
 ) -> str:
     by_cause: dict[str, list[str]] = {}
     for name, (mine, theirs) in judged.items():
-        by_cause.setdefault(found[name], []).append(f"{name} {amount(mine)}, {amount(theirs)}")
+        by_cause.setdefault(found[name], []).append(f"{name} {amount(mine)} against {amount(theirs)}")
     endings = {
-        WINDOW: "comes from the window, not from the model",
-        MODEL: "comes from the model",
-        BOTH: "comes from the model, and the window alters its size",
-        UNCLEAR: "may be the window's or the model's",
+        WINDOW: "from the window, not the model",
+        MODEL: "from the model",
+        BOTH: "from the model, its size altered by the window",
+        UNCLEAR: "from either, which cannot be told",
     }
-    parts = [
-        f"the change of {listing(by_cause[kind])} {ending}"
-        for kind, ending in endings.items()
-        if kind in by_cause
-    ]
+    parts = [f"{listing(by_cause[kind])}, {ending}" for kind, ending in endings.items() if kind in by_cause]
     head = f"At {own.label(i)} the window {_grows(own, i)}"
     if not parts:
         return f"{head}, and nothing clearly changes."
-    first = "" if matched.window is None else f"the first {tokens(matched.window)}"
-    return f"{head}; over own windows and over {first} of both: {'; '.join(parts)}."
+    return f"{head}. Changes over own windows against the first {tokens(matched.window or 0)}: {'; '.join(parts)}."
 
 
 def _verdict(causes: list[str]) -> str:

@@ -13,20 +13,20 @@ def decimals(se: float) -> int:
     return 3 if se < 0.005 else 2
 
 
-def number(value: float, se: float, signed: bool = False) -> str:
-    """`0.67 ± 0.01`, or the bare number where no error is known."""
-    places = decimals(se)
+def number(value: float, se: float, signed: bool = False, places: int | None = None) -> str:
+    """`0.67 ± 0.01`, or the bare number where no error is known or there is none."""
+    places = decimals(se) if places is None else places
     text = f"{value:+.{places}f}" if signed else f"{value:.{places}f}"
     if float(text) == 0.0:
         text = text.replace("-", "").replace("+", "")
     text = text.replace("-", "\u2212")
-    return text if math.isnan(se) else f"{text} ± {max(se, 0.001):.{places}f}"
+    return text if math.isnan(se) or se == 0.0 else f"{text} ± {max(se, 10.0**-places):.{places}f}"
 
 
 def percent(share: float, se: float = math.nan) -> str:
     """`34%`, or `34% ± 2`."""
     text = f"{100 * share:.0f}%"
-    return text if math.isnan(se) else f"{text} ± {max(100 * se, 1):.0f}"
+    return text if math.isnan(se) or se == 0.0 else f"{text} ± {max(100 * se, 1):.0f}"
 
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
@@ -49,7 +49,7 @@ def listing(parts: Sequence[str]) -> str:
 
 def lower_first(text: str) -> str:
     """To follow a colon or a comma. Symbols such as `RoPE` keep their capitals."""
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
 
 
 def tokens(window: int) -> str:
