@@ -161,10 +161,10 @@ def shard_jobs(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], shard: Sh
 
 
 class Stamps:
-    """`moments/shards/<I>-of-<N>.json`: which study the shards of a folder belong to, and which have finished."""
+    """`shards/<I>-of-<N>.json`: which study the shards of a folder belong to, and which have finished."""
 
     def __init__(self, results: Path, study: Study, checkpoints: Sequence[Checkpoint]) -> None:
-        self._folder = results / "moments" / "shards"
+        self._folder = results / "shards"
         self._study = study_digest(study, checkpoints)
         self._name = study.name
 
@@ -202,12 +202,12 @@ class Stamps:
         for stamp in self._read():
             if stamp["study"] != self._study:
                 raise EngineError(
-                    f"{self._folder.parent.parent}: holds shards of another study ({stamp['name']!r}, or an earlier "
+                    f"{self._folder.parent}: holds shards of another study ({stamp['name']!r}, or an earlier "
                     f"version of it); choose another folder with --out, or delete {self._folder} to mix them no more"
                 )
             if count is not None and stamp["count"] != count:
                 raise EngineError(
-                    f"{self._folder.parent.parent}: was begun with {stamp['count']} shards, now there are {count}; "
+                    f"{self._folder.parent}: was begun with {stamp['count']} shards, now there are {count}; "
                     f"use /{stamp['count']} as before, or delete {self._folder} to deal the work anew"
                 )
 

@@ -32,6 +32,7 @@ def provenance(plan: Plan, planned: Sequence[Planned], made: Tables) -> dict[str
         "corpus": {
             "documents": len(first.documents),
             "digest": first.digest,
+            "origin": first.origin,
             "tokens": first.tokens(max(plan.study.windows)),
             "filled": {window: first.filled(window) for window in plan.study.windows},
         },

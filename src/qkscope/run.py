@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["run", "status"]
 
+# Tokenised texts, kept because the next run needs them too.
+TOKENS = "tokens"
+
 
 def run(
     study_path: Path | str, out: Path | str | None = None, engine: str = "local", shard: str | None = None
@@ -66,7 +69,7 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None) -> Re
     if shard is not None:
         return _run_shard(study, results, engine, shard, stamps, checkpoints)
     behind, count = stamps.unfinished()
-    plan = plan_study(study, checkpoints)
+    plan = plan_study(study, checkpoints, results / TOKENS)
     todo = needed(plan, results, plan.jobs, _say)
     _say_missing_shards(todo, behind, count, checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
@@ -91,7 +94,7 @@ def _run_shard(
 ) -> Status:
     stamps.begin(shard)
     mine = shard_checkpoints(checkpoints, study.groups, shard)
-    plan = plan_study(study, mine)
+    plan = plan_study(study, mine, results / TOKENS)
     write_shard_plan(results, study, checkpoints, plan, shard)
     todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), _say)
     if not todo:

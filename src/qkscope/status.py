@@ -84,16 +84,15 @@ def write_shard_plan(
         for c in checkpoints
         for group in range(study.groups)
     ]
-    path = results / "moments" / "shards" / f"plan-{shard.number}-of-{shard.count}.json"
+    path = results / "shards" / f"plan-{shard.number}-of-{shard.count}.json"
     store.write_json(path, {"study": study.name, "units": rows, "missing": plan.missing})
 
 
 def status(folder: Path | str) -> Status:
     """Which units are done, running, failed or waiting."""
     folder = Path(folder)
-    moments = folder / "moments"
     # Shards still to be merged know better than an older plan of the whole.
-    paths = sorted(moments.glob("shards/plan-*.json")) or [moments / PLAN]
+    paths = sorted(folder.glob("shards/plan-*.json")) or [folder / "moments" / PLAN]
     plans = [_read_plan(path) for path in paths]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in (row for plan in plans for row in plan["units"]):

@@ -189,14 +189,14 @@ class Mark:
 @contextmanager
 def marked(path: Path) -> Iterator[Mark]:
     """Mark the unit at `path` as running, and as failed if the block raises anything but an interruption."""
-    mark = Mark(path)
     try:
-        yield mark
+        # Inside, because Ctrl-C may come at any line.
+        yield Mark(path)
     except Exception as error:
         mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
         raise
     finally:
-        mark.remove()
+        path.with_suffix(".running").unlink(missing_ok=True)
     path.with_suffix(".failed").unlink(missing_ok=True)
 
 
