@@ -55,6 +55,7 @@ class Architecture:
     rope: tuple[bool | None, ...]
     sliding: tuple[bool, ...]
     attention: tuple[bool, ...]
+    sliding_window: int | None = None
 
     @property
     def gqa_ratio(self) -> int:
@@ -76,7 +77,8 @@ class Architecture:
             why = "attends within a sliding window" if self.attention_layers else "is not softmax attention"
             raise CaptureError(
                 f"no full-attention layer to measure in this {self.family} model: each of its "
-                f"{self.num_layers} layers {why}" + (" (include_sliding measures them too)" if self.attention_layers else "")
+                f"{self.num_layers} layers {why}"
+                + (" (--sliding, include_sliding=True, measures them too)" if self.attention_layers else "")
             )
         return layers
 
@@ -119,6 +121,7 @@ def read_architecture(config: Any) -> Architecture:
         rope=_rope(fields, num_layers, sliding),
         sliding=sliding,
         attention=attention,
+        sliding_window=fields.first(("sliding_window", "attention_chunk_size")) if any(sliding) else None,
     )
 
 

@@ -154,11 +154,8 @@ class VectorSample:
                 every = np.concatenate(rows, axis=1)
                 self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
 
-    def write(self, root: Path, model: str, sliding: Sequence[int | None]) -> None:
-        """One file per head and kind under root/model, ordered by document and position.
-
-        `sliding` gives each layer's window, None for full attention.
-        """
+    def write(self, root: Path, model: str, architecture: Architecture) -> None:
+        """One file per head and kind under root/model, ordered by document and position."""
         from qkscope.vectors import write_vectors
 
         example, position = (np.concatenate(part) for part in zip(*self._labels, strict=True))
@@ -166,8 +163,8 @@ class VectorSample:
         labels = {"example_id": example[order], "position": position[order]}
         for (kind, layer), parts in self._vectors.items():
             vectors = np.concatenate(parts, axis=1)[:, order]
+            window = architecture.sliding_window if architecture.sliding[layer] else None
             for head, vector in zip(self._numbers[kind][layer], vectors, strict=True):
-                window = sliding[layer]
                 write_vectors(
                     root, model, layer, int(head), kind, **labels, vector=vector, sliding_window=window
                 )

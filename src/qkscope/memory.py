@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from qkscope.architecture import Architecture
 from qkscope.errors import CaptureError
@@ -15,6 +16,21 @@ def moments_bytes(vectors: int, dim: int, windows: int, shifts: int) -> int:
     """Bytes of the moments of `vectors` query and key heads, all rings: M (d, d), C (d, columns), mean (d)."""
     columns = sum(1 + shifts * (windows - ring) for ring in range(windows))
     return vectors * (windows * dim * (dim + 1) + dim * columns) * FLOAT64
+
+
+def weights_bytes(config: Any, architecture: Architecture, dtype: str = "auto") -> int:
+    """Bytes that a model's weights take at least: embeddings, attention and one MLP a layer. 0 if quantized."""
+    text = getattr(config, "text_config", None) or config
+    if getattr(config, "quantization_config", None):
+        return 0
+    hidden, wide, vocabulary = (
+        int(getattr(text, name, None) or 0) for name in ("hidden_size", "intermediate_size", "vocab_size")
+    )
+    heads = 2 * architecture.n_q_heads + 2 * architecture.n_kv_heads
+    layer = hidden * architecture.head_dim * heads + 2 * hidden * wide
+    saved = str(getattr(text, "dtype", None)).removeprefix("torch.") if dtype == "auto" else dtype
+    itemsize = {"float64": 8, "float32": 4}.get(saved, 2)
+    return itemsize * (vocabulary * hidden + architecture.num_layers * layer)
 
 
 def scores_bytes(architecture: Architecture, batch: int, length: int, itemsize: int) -> int:
