@@ -12,6 +12,7 @@ import torch
 from qkscope import checkpoints, hub
 from qkscope.checkpoints import (
     Source,
+    checkpoints_yaml,
     digest,
     discover,
     list_revisions,
@@ -268,6 +269,25 @@ def test_discover_reads_stages_and_names_without_steps(tmp_path):
     assert discover(tmp_path / "named" / "run9") == [tmp_path / "named" / "run9"]
 
 
+def test_the_yaml_of_a_folder_is_a_study_but_for_its_corpus(tmp_path):
+    from qkscope.study import load_study, sources
+
+    for name in ("checkpoint-20", "checkpoint-3"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "config.json").write_text("{}")
+    text = checkpoints_yaml(str(tmp_path / "runs"))
+    (tmp_path / "study.yaml").write_text(f"name: mine\nwindows: [64]\n{text}\n")
+    found = sources(load_study(tmp_path / "study.yaml"))
+    assert [(c.name, c.step, c.label, c.phase) for c in found] == [
+        ("checkpoint-3", 3, "3", "Training"),
+        ("checkpoint-20", 20, "20", "Training"),
+    ]
+    (tmp_path / "named" / "best").mkdir(parents=True)
+    (tmp_path / "named" / "best" / "config.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"no revision is named like a checkpoint.*it has best"):
+        checkpoints_yaml(str(tmp_path / "named"))
+
+
 def test_discover_finds_nothing(tmp_path):
     (tmp_path / "logs").mkdir()
     with pytest.raises(CheckpointError, match=r"no checkpoints in it.*found logs"):
@@ -347,7 +367,7 @@ def test_a_gguf_file_gives_the_same_model_and_its_tokenizer(tmp_path):
 
 def test_a_gguf_file_that_is_damaged_or_missing(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(40))
-    with pytest.raises(CheckpointError, match=r"bad\.gguf: the model cannot be read"):
+    with pytest.raises(CheckpointError, match=r"bad\.gguf: the configuration cannot be read"):
         load_model(Source(str(tmp_path / "bad.gguf")))
     with pytest.raises(CheckpointError, match=r"no file good\.gguf there; GGUF files found: bad\.gguf"):
         load_model(Source(str(tmp_path), gguf_file="good.gguf"))

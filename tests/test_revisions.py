@@ -3,8 +3,9 @@
 import random
 
 import pytest
+import yaml
 
-from qkscope.revisions import order_revisions, parse_revision, short_number, split_revisions
+from qkscope.revisions import order_revisions, parse_revision, phases_yaml, short_number, split_revisions
 
 SMOLLM3 = {
     "stage1-step-40000": "S1-40K",
@@ -151,3 +152,30 @@ def test_short_numbers(value, text):
 def test_close_steps_get_the_digits_that_tell_them_apart():
     labels = [r.label for r in order_revisions(["step1234567", "step1234568", "step2000000"])]
     assert labels == ["1.234567M", "1.234568M", "2M"]
+
+
+def test_the_yaml_to_paste_is_the_published_studys_phases():
+    phases = yaml.safe_load(phases_yaml(order_revisions(shuffled(SMOLLM3))))["phases"]
+    assert [(p["label"], p["window"]) for p in phases] == [
+        ("Stage 1", 4096),
+        ("Stage 2", 4096),
+        ("Stage 3", 4096),
+        ("LC 4K→32K", 32768),
+        ("LC 32K→64K", 65536),
+    ]
+    entries = [entry for phase in phases for entry in phase["checkpoints"]]
+    assert {e["revision"]: e["label"] for e in entries} == SMOLLM3
+    assert entries[-1] == {"revision": "lc-32k-to-64k-step-20000", "step": 20000, "label": "LC2-20K"}
+
+
+def test_the_yaml_of_a_plain_run_keeps_labels_as_text_and_leaves_the_window_to_the_study():
+    text = phases_yaml(order_revisions(["checkpoint-500", "checkpoint-1000"]), "folder", "runs/mine/")
+    assert yaml.safe_load(text)["phases"] == [
+        {
+            "label": "Training",
+            "checkpoints": [
+                {"folder": "runs/mine/checkpoint-500", "step": 500, "label": "500"},
+                {"folder": "runs/mine/checkpoint-1000", "step": 1000, "label": "1K"},
+            ],
+        }
+    ]

@@ -7,58 +7,38 @@ safetensors or GGUF alone, unless the source says otherwise.
 
 from __future__ import annotations
 
+import copy
 import difflib
-import hashlib
-import json
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qkscope import hub
 from qkscope.errors import CheckpointError
-from qkscope.revisions import Revision, order_revisions, split_revisions
+from qkscope.files import Source, digest, discover, gguf_name, has_tokenizer, local_files, local_path
+from qkscope.revisions import Revision, order_revisions, phases_yaml, split_revisions
+
+__all__ = [
+    "Resolved",
+    "Source",
+    "checkpoints_yaml",
+    "digest",
+    "discover",
+    "list_revisions",
+    "load_config",
+    "load_model",
+    "load_tokenizer",
+    "resolve",
+]
 
 log = logging.getLogger(__name__)
 
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
-SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
-PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_TOKENIZER_FILE = re.compile(
-    r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
-)
-Part = Literal["config", "tokenizer", "model"]
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a model is and how to read it."""
-
-    model: str
-    """`owner/name` on the hub, a folder, or a .gguf file."""
-    revision: str | None = None
-    tokenizer: str | None = None
-    """Where the tokenizer is, if not with the model."""
-    dtype: str = "auto"
-    device: str | None = None
-    """`cuda` where there is one, else `cpu`, unless given."""
-    device_map: str | Mapping[str, Any] | None = None
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    gguf_file: str | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """The folder or file on this machine; None for the hub."""
-        path = Path(self.model).expanduser()
-        return path if path.exists() else None
-
-    def __str__(self) -> str:
-        return self.model + (f"@{self.revision}" if self.revision else "")
 
 
 @dataclass(frozen=True)
@@ -74,15 +54,30 @@ class Resolved:
 
 def resolve(source: Source) -> Resolved:
     """What the source stands for now. Reads a local model's files whole; downloads a hub model's config only."""
-    if path := _local(source):
+    if path := local_path(source):
         return Resolved(source, digest(path, source), str(path))
-    return Resolved(source, _files(source, "config")[1], None)
+    return Resolved(source, local_files(source, "config")[1], None)
 
 
 def load_config(source: Source) -> Any:
     """The transformers configuration, without the weights."""
+    folder, _ = local_files(source, "config")
+    if gguf := gguf_name(source):
+        state = (folder / gguf).stat()
+        return copy.deepcopy(
+            _gguf_config(replace(source, device_map=None), folder, state.st_mtime_ns, state.st_size)
+        )
+    return _read_config(source, folder)
+
+
+@lru_cache(maxsize=8)
+def _gguf_config(source: Source, folder: Path, mtime_ns: int, size: int) -> Any:
+    """Kept for as long as the file is the same: transformers takes seconds to find it in a GGUF file."""
+    return _read_config(source, folder)
+
+
+def _read_config(source: Source, folder: Path) -> Any:
     auto = hub.need("transformers").AutoConfig
-    folder, _ = _files(source, "config")
     with _clear_words(source, "configuration"):
         return auto.from_pretrained(folder, **_options(source))
 
@@ -91,7 +86,7 @@ def load_model(source: Source) -> Any:
     """The causal language model: weights complete, in evaluation mode, without gradients, on its device."""
     auto = hub.need("transformers").AutoModelForCausalLM
     dtype, device = _dtype(source), _device(source)
-    folder, _ = _files(source, "model")
+    folder, _ = local_files(source, "model")
     options = _options(source) | {
         "dtype": dtype,
         "output_loading_info": True,
@@ -99,7 +94,9 @@ def load_model(source: Source) -> Any:
     }
     if source.device_map is not None:
         options["device_map"] = source.device_map
-    if not source.allow_pickle and not _gguf(source):
+    if gguf_name(source):
+        options["config"] = load_config(source)
+    elif not source.allow_pickle:
         options["use_safetensors"] = True
     with _clear_words(source, "model"):
         model, info = auto.from_pretrained(folder, **options)
@@ -115,8 +112,8 @@ def load_tokenizer(source: Source) -> Any:
     origin = source
     if source.tokenizer and source.tokenizer != source.model:
         origin = Source(source.tokenizer, trust_remote_code=source.trust_remote_code)
-    folder, _ = _files(origin, "tokenizer")
-    if not _gguf(origin) and not _has_tokenizer(folder):
+    folder, _ = local_files(origin, "tokenizer")
+    if not gguf_name(origin) and not has_tokenizer(folder):
         raise CheckpointError(
             f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that "
             "belongs to the model, with --tokenizer or `tokenizer:` in the study"
@@ -129,166 +126,24 @@ def list_revisions(model: str) -> list[Revision]:
     """All revisions of a hub model, or checkpoints in a folder, in training order; those without a step last."""
     if (path := Path(model).expanduser()).is_dir():
         return order_revisions(folder.name for folder in discover(path))
-    _local(Source(model))
+    local_path(Source(model))
     return order_revisions(hub.list_refs(model))
 
 
-def discover(folder: str | Path) -> list[Path]:
-    """The checkpoint folders directly below `folder` (Trainer's `checkpoint-N` and the like), in training order.
-
-    Where some names tell a step, the others (`tmp-checkpoint-500`, `best`) are left out. A folder that is a
-    checkpoint itself and holds none stands for itself.
-    """
-    folder = Path(folder).expanduser()
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; expected one that holds checkpoint folders")
-    found = {path.name: path for path in folder.iterdir() if path.is_dir() and _is_checkpoint(path)}
-    ordered, other = split_revisions(found)
-    if ordered:
-        return [found[revision.name] for revision in ordered]
-    if other:
-        return [found[name] for name in sorted(other, key=_natural)]
-    if _is_checkpoint(folder):
-        return [folder]
-    inside = hub.some(sorted(path.name for path in folder.iterdir())) or "nothing"
-    raise CheckpointError(
-        f"{folder}: no checkpoints in it; expected folders like checkpoint-500 with a config.json each, found {inside}"
-    )
-
-
-def digest(path: Path, source: Source | None = None) -> str:
-    """`sha256:` and a digest over the names and bytes of a local model's configuration and weights."""
-    files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
-    if not files:
-        raise CheckpointError(f"{path}: neither config.json nor weights in it; expected a checkpoint folder")
-    total = hashlib.sha256()
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        for file, sha in zip(files, pool.map(_sha256, files), strict=True):
-            total.update(f"{file.name}\0{sha}\0".encode())
-    return f"sha256:{total.hexdigest()}"
-
-
-def _sha256(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _weights_and_config(folder: Path, gguf: str | None) -> list[Path]:
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
-    if gguf:
-        return [folder / gguf] if gguf in names else []
-    weights = [n for n in names if re.fullmatch(r"model.*\.safetensors(\.index\.json)?", n)]
-    weights = weights or [n for n in names if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", n)]
-    return [folder / n for n in ["config.json", *weights] if n in names]
-
-
-def _is_checkpoint(folder: Path) -> bool:
-    return bool(_weights_and_config(folder, None))
-
-
-def _local(source: Source) -> Path | None:
-    """The local folder or file; None for a hub name; an error for a path that is not there."""
-    if path := source.path:
-        return path
-    looks_local = source.model.startswith((".", "/", "~", "\\")) or source.model.endswith(".gguf")
-    if looks_local or source.model.count("/") > 1:
-        raise CheckpointError(f"{source.model}: no such file or folder")
-    return None
-
-
-def _gguf(source: Source) -> str | None:
-    """The name of the GGUF file, if that is what the source is."""
-    path = source.path
-    return path.name if path and path.is_file() else source.gguf_file
-
-
-def _files(source: Source, part: Part) -> tuple[Path, str]:
-    """A local folder with all files of one part, complete, and the hub's commit (empty for local folders)."""
-    if path := _local(source):
-        if path.is_file() and path.suffix != ".gguf":
-            raise CheckpointError(
-                f"{path}: not a model; expected a folder, a .gguf file or a name on the hub"
-            )
-        folder = path if path.is_dir() else path.parent
-        names = sorted(p.relative_to(folder).as_posix() for p in folder.iterdir() if p.is_file())
-        _shards(source, folder, _choose(source, names, part), names)
-        return folder, ""
-    listing = hub.list_files(source.model, source.revision)
-    folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
-    if shards := _shards(source, folder, chosen, listing.files):
-        folder = hub.fetch(listing, [*chosen, *shards])
-    return folder, folder.name  # the cache names a snapshot's folder by its commit
-
-
-def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
-    """The files a part needs, of those there are."""
-    code = [name for name in names if name.endswith(".py")] if source.trust_remote_code else []
-    if gguf := _gguf(source):
-        if gguf not in names:
-            found = hub.some([n for n in names if n.endswith(".gguf")]) or "none"
-            raise CheckpointError(f"{source}: no file {gguf} there; GGUF files found: {found}")
-        return [gguf]
-    if part == "tokenizer":
-        return [name for name in names if _TOKENIZER_FILE.fullmatch(name)] + code
-    if "config.json" not in names:
-        raise CheckpointError(f"{source}: {_what_else(names)}")
-    config = [name for name in ("config.json", "generation_config.json") if name in names] + code
-    return config if part == "config" else config + _weights(source, names)
-
-
-def _what_else(names: Sequence[str]) -> str:
-    if "adapter_config.json" in names:
-        return "an adapter without its model (adapter_config.json); merge it into the model first"
-    ggufs = [name for name in names if name.endswith(".gguf")]
-    if ggufs:
-        return f"no config.json there; name one of its GGUF files: {hub.some(ggufs)}"
-    return f"not a checkpoint: no config.json there, found {hub.some(names) or 'nothing'}"
-
-
-def _weights(source: Source, names: Sequence[str]) -> list[str]:
-    """The weights file, or the index of its shards: safetensors, or pickles where the source allows them."""
-    if safe := next((name for name in SAFETENSORS if name in names), None):
-        return [safe]
-    pickle = next((name for name in PICKLES if name in names), None)
-    if pickle and source.allow_pickle:
-        log.warning(
-            "%s: reading pickled weights, which can run code of whoever made them (allow_pickle)", source
-        )
-        return [pickle]
-    if pickle:
+def checkpoints_yaml(model: str) -> str:
+    """What `list_revisions` finds, as the part of a study to paste; names without a step as comments."""
+    ordered, other = split_revisions(revision.name for revision in list_revisions(model))
+    if not ordered:
         raise CheckpointError(
-            f"{source}: its weights are pickled ({pickle}) and could run code of whoever made them; only safetensors "
-            "and GGUF are read. If you trust the source: --allow-pickle, or `allow_pickle: true` in the study"
+            f"{model}: no revision is named like a checkpoint (step-1000, checkpoint-500, ...); it has "
+            f"{hub.some(other, 10) or 'none'}"
         )
-    shards = [name for name in names if name.endswith(".safetensors")]
-    found = f"an incomplete set of shards ({hub.some(shards)})" if shards else hub.some(names)
-    raise CheckpointError(f"{source}: no weights there; expected {' or '.join(SAFETENSORS)}, found {found}")
-
-
-def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence[str]) -> list[str]:
-    """The files that a chosen index names; an error if one of them is not among `names`."""
-    index = next((name for name in chosen if name.endswith(".index.json")), None)
-    if index is None:
-        return []
-    try:
-        shards = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
-    if missing := sorted(set(shards) - set(names)):
-        raise CheckpointError(
-            f"{source}: incomplete: {index} lists {len(shards)} files of weights, of which {hub.some(missing)} "
-            "is missing; download or save it again, or leave this checkpoint out"
-        )
-    return shards
-
-
-def _has_tokenizer(folder: Path) -> bool:
-    names = {path.name for path in folder.iterdir()}
-    known = r"tokenizer\.(json|model)|vocab\.(json|txt)|spiece\.model|tokenizer_config\.json|.*\.tiktoken|tekken\.json"
-    return any(re.fullmatch(known, name) for name in names)
+    local = Path(model).expanduser().is_dir()
+    lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
+    lines += [f"# No step in its name, left out: {name}" for name in other]
+    lines += [] if local else [f"model: {model}"]
+    parent = f"{model.rstrip('/')}/" if local else ""
+    return "\n".join([*lines, phases_yaml(ordered, "folder" if local else "revision", parent)])
 
 
 def _options(source: Source) -> dict[str, Any]:
@@ -296,7 +151,7 @@ def _options(source: Source) -> dict[str, Any]:
     if source.trust_remote_code:
         log.warning("%s: executing code that comes with the model (trust_remote_code)", source)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": source.trust_remote_code}
-    return options | ({"gguf_file": gguf} if (gguf := _gguf(source)) else {})
+    return options | ({"gguf_file": gguf} if (gguf := gguf_name(source)) else {})
 
 
 def _dtype(source: Source) -> Any:
@@ -371,8 +226,3 @@ def _explain(error: Exception, what: str) -> str:
     if isinstance(error, ImportError):
         return f"reading the {what} needs a package that is not installed: {hub.line(error)}"
     return f"the {what} cannot be read ({type(error).__name__}: {hub.line(error)})"
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts `run2` before `run10`."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

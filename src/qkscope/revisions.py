@@ -18,6 +18,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
+
+import yaml
 
 PLAIN, STAGE, LONG_CONTEXT = range(3)  # the kinds of phase, in the order they are trained
 
@@ -88,6 +91,30 @@ def short_number(value: int, decimals: int = 1) -> str:
         return str(value)
     text = f"{value / size:.{decimals}f}"
     return (text.rstrip("0").rstrip(".") if "." in text else text) + unit
+
+
+def phases_yaml(revisions: Sequence[Revision], place: str = "revision", parent: str = "") -> str:
+    """The `phases:` of a study, to paste: one entry a checkpoint, as `place: parent + name`.
+
+    Long-context names tell windows: a phase's own, and the one that all phases before it were trained with.
+    """
+    long_context = [r.phase_key for r in revisions if r.phase_key[0] == LONG_CONTEXT]
+    before = min((first for _, first, _ in long_context), default=None)
+    lines = ["phases:"]
+    for key, members in groupby(revisions, key=lambda r: r.phase_key):
+        window = key[2] if key[0] == LONG_CONTEXT else before
+        lines += [
+            f"  - label: {_phase_label(key)}",
+            *([f"    window: {window}"] if window else []),
+            "    checkpoints:",
+        ]
+        for revision in members:
+            entry = {place: parent + revision.name, "step": revision.step, "label": revision.label}
+            text = yaml.safe_dump(
+                entry, default_flow_style=True, sort_keys=False, width=10**6, allow_unicode=True
+            )
+            lines.append(f"      - {text.strip()}")
+    return "\n".join(lines)
 
 
 def _phase_key(match: re.Match[str]) -> tuple[int, int, int]:

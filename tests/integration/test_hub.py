@@ -13,10 +13,19 @@ import pyarrow.parquet as pq
 import pytest
 import tiny
 import torch
+import yaml
 from hub_server import serve
 
 from qkscope import hub
-from qkscope.checkpoints import Source, list_revisions, load_config, load_model, load_tokenizer, resolve
+from qkscope.checkpoints import (
+    Source,
+    checkpoints_yaml,
+    list_revisions,
+    load_config,
+    load_model,
+    load_tokenizer,
+    resolve,
+)
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, HubError
 from qkscope.study import CorpusSpec
@@ -94,6 +103,17 @@ def test_list_load_and_record_hashes(server):
         assert resolve(source).commit == server.commit(REPO, revision)
         assert same(load_model(source), seed)
     assert same(load_model(Source(REPO)), 3)
+
+
+def test_ls_prints_the_phases_to_paste():
+    study = yaml.safe_load(text := checkpoints_yaml(REPO))
+    assert study["model"] == REPO
+    assert [[c["revision"] for c in p["checkpoints"]] for p in study["phases"]] == [
+        list(REVISIONS[:2]),
+        [REVISIONS[2]],
+    ]
+    assert [p["window"] for p in study["phases"]] == [1024, 2048]
+    assert "left out: main" in text
 
 
 def test_what_is_there_is_not_fetched_again(server):

@@ -1,0 +1,220 @@
+"""Which files make a checkpoint, and where: a source -> a local folder that holds them all.
+
+Weights are safetensors or GGUF, or pickles where the source allows them. What a hub repository or a folder lacks
+is noticed here, before anything large is fetched or read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from qkscope import hub
+from qkscope.errors import CheckpointError
+from qkscope.revisions import split_revisions
+
+log = logging.getLogger(__name__)
+
+SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_TOKENIZER_FILE = re.compile(
+    r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
+)
+Part = Literal["config", "tokenizer", "model"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model is and how to read it."""
+
+    model: str
+    """`owner/name` on the hub, a folder, or a .gguf file."""
+    revision: str | None = None
+    tokenizer: str | None = None
+    """Where the tokenizer is, if not with the model."""
+    dtype: str = "auto"
+    device: str | None = None
+    """`cuda` where there is one, else `cpu`, unless given."""
+    device_map: str | Mapping[str, Any] | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    gguf_file: str | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The folder or file on this machine; None for the hub."""
+        path = Path(self.model).expanduser()
+        return path if path.exists() else None
+
+    def __str__(self) -> str:
+        return self.model + (f"@{self.revision}" if self.revision else "")
+
+
+def discover(folder: str | Path) -> list[Path]:
+    """The checkpoint folders directly below `folder` (Trainer's `checkpoint-N` and the like), in training order.
+
+    Where some names tell a step, the others (`tmp-checkpoint-500`, `best`) are left out. A folder that is a
+    checkpoint itself and holds none stands for itself.
+    """
+    folder = Path(folder).expanduser()
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder}: no such folder; expected one that holds checkpoint folders")
+    found = {path.name: path for path in folder.iterdir() if path.is_dir() and _is_checkpoint(path)}
+    ordered, other = split_revisions(found)
+    if ordered:
+        return [found[revision.name] for revision in ordered]
+    if other:
+        return [found[name] for name in sorted(other, key=_natural)]
+    if _is_checkpoint(folder):
+        return [folder]
+    inside = hub.some(sorted(path.name for path in folder.iterdir())) or "nothing"
+    raise CheckpointError(
+        f"{folder}: no checkpoints in it; expected folders like checkpoint-500 with a config.json each, found {inside}"
+    )
+
+
+def digest(path: Path, source: Source | None = None) -> str:
+    """`sha256:` and a digest over the names and bytes of a local model's configuration and weights."""
+    files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
+    if not files:
+        raise CheckpointError(f"{path}: neither config.json nor weights in it; expected a checkpoint folder")
+    total = hashlib.sha256()
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for file, sha in zip(files, pool.map(_sha256, files), strict=True):
+            total.update(f"{file.name}\0{sha}\0".encode())
+    return f"sha256:{total.hexdigest()}"
+
+
+def _sha256(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _weights_and_config(folder: Path, gguf: str | None) -> list[Path]:
+    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    if gguf:
+        return [folder / gguf] if gguf in names else []
+    weights = [n for n in names if re.fullmatch(r"model.*\.safetensors(\.index\.json)?", n)]
+    weights = weights or [n for n in names if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", n)]
+    return [folder / n for n in ["config.json", *weights] if n in names]
+
+
+def _is_checkpoint(folder: Path) -> bool:
+    return bool(_weights_and_config(folder, None))
+
+
+def local_path(source: Source) -> Path | None:
+    """The local folder or file; None for a hub name; an error for a path that is not there."""
+    if path := source.path:
+        return path
+    looks_local = source.model.startswith((".", "/", "~", "\\")) or source.model.endswith(".gguf")
+    if looks_local or source.model.count("/") > 1:
+        raise CheckpointError(f"{source.model}: no such file or folder")
+    return None
+
+
+def gguf_name(source: Source) -> str | None:
+    """The name of the GGUF file, if that is what the source is."""
+    path = source.path
+    return path.name if path and path.is_file() else source.gguf_file
+
+
+def local_files(source: Source, part: Part) -> tuple[Path, str]:
+    """A local folder with all files of one part, complete, and the hub's commit (empty for local folders)."""
+    if path := local_path(source):
+        if path.is_file() and path.suffix != ".gguf":
+            raise CheckpointError(
+                f"{path}: not a model; expected a folder, a .gguf file or a name on the hub"
+            )
+        folder = path if path.is_dir() else path.parent
+        names = sorted(p.relative_to(folder).as_posix() for p in folder.iterdir() if p.is_file())
+        _shards(source, folder, _choose(source, names, part), names)
+        return folder, ""
+    listing = hub.list_files(source.model, source.revision)
+    folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
+    if shards := _shards(source, folder, chosen, listing.files):
+        folder = hub.fetch(listing, [*chosen, *shards])
+    return folder, folder.name  # the cache names a snapshot's folder by its commit
+
+
+def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
+    """The files a part needs, of those there are."""
+    code = [name for name in names if name.endswith(".py")] if source.trust_remote_code else []
+    if gguf := gguf_name(source):
+        if gguf not in names:
+            found = hub.some([n for n in names if n.endswith(".gguf")]) or "none"
+            raise CheckpointError(f"{source}: no file {gguf} there; GGUF files found: {found}")
+        return [gguf]
+    if part == "tokenizer":
+        return [name for name in names if _TOKENIZER_FILE.fullmatch(name)] + code
+    if "config.json" not in names:
+        raise CheckpointError(f"{source}: {_what_else(names)}")
+    config = [name for name in ("config.json", "generation_config.json") if name in names] + code
+    return config if part == "config" else config + _weights(source, names)
+
+
+def _what_else(names: Sequence[str]) -> str:
+    if "adapter_config.json" in names:
+        return "an adapter without its model (adapter_config.json); merge it into the model first"
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    if ggufs:
+        return f"no config.json there; name one of its GGUF files: {hub.some(ggufs)}"
+    return f"not a checkpoint: no config.json there, found {hub.some(names) or 'nothing'}"
+
+
+def _weights(source: Source, names: Sequence[str]) -> list[str]:
+    """The weights file, or the index of its shards: safetensors, or pickles where the source allows them."""
+    if safe := next((name for name in SAFETENSORS if name in names), None):
+        return [safe]
+    pickle = next((name for name in PICKLES if name in names), None)
+    if pickle and source.allow_pickle:
+        log.warning(
+            "%s: reading pickled weights, which can run code of whoever made them (allow_pickle)", source
+        )
+        return [pickle]
+    if pickle:
+        raise CheckpointError(
+            f"{source}: its weights are pickled ({pickle}) and could run code of whoever made them; only safetensors "
+            "and GGUF are read. If you trust the source: --allow-pickle, or `allow_pickle: true` in the study"
+        )
+    shards = [name for name in names if name.endswith(".safetensors")]
+    found = f"an incomplete set of shards ({hub.some(shards)})" if shards else hub.some(names)
+    raise CheckpointError(f"{source}: no weights there; expected {' or '.join(SAFETENSORS)}, found {found}")
+
+
+def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The files that a chosen index names; an error if one of them is not among `names`."""
+    index = next((name for name in chosen if name.endswith(".index.json")), None)
+    if index is None:
+        return []
+    try:
+        shards = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
+    if missing := sorted(set(shards) - set(names)):
+        raise CheckpointError(
+            f"{source}: incomplete: {index} lists {len(shards)} files of weights, of which {hub.some(missing)} "
+            "is missing; download or save it again, or leave this checkpoint out"
+        )
+    return shards
+
+
+def has_tokenizer(folder: Path) -> bool:
+    names = {path.name for path in folder.iterdir()}
+    known = r"tokenizer\.(json|model)|vocab\.(json|txt)|spiece\.model|tokenizer_config\.json|.*\.tiktoken|tekken\.json"
+    return any(re.fullmatch(known, name) for name in names)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts `run2` before `run10`."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
