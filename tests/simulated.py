@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.signal import lfilter
 
+from qkscope.heads import HeadIndex
+from qkscope.moments import Accumulator, Unit, ring_columns
 from qkscope.results import Results
 from qkscope.table import heads_table
 from qkscope.timeline import Stop, Timeline
@@ -103,3 +106,49 @@ def results(
         loo_matched=None if matched is None else matched[1],
         study={"shifts": 19},
     )
+
+
+def ar1(rng: np.random.Generator, shape: tuple[int, ...], phi: float) -> np.ndarray:
+    """Stationary autocorrelated noise of unit variance along the last axis."""
+    start = rng.normal(size=(*shape[:-1], 1))
+    steps = rng.normal(size=(*shape[:-1], shape[-1] - 1)) * np.sqrt(1 - phi**2)
+    driven = np.concatenate([start, steps], axis=-1)
+    return np.asarray(lfilter([1.0], [1.0, -phi], driven, axis=-1))
+
+
+def units(
+    heads: int,
+    vectors: Callable[[int, str], np.ndarray],
+    *,
+    windows: Sequence[int],
+    groups: int = GROUPS,
+    documents: int = 2,
+    shifts: int = 19,
+    seed: int = 0,
+) -> list[Unit]:
+    """One unit per group, through the real accumulators; `vectors(document, kind)` is (heads, tokens, dim)."""
+    index = HeadIndex.of([divmod(i, PER_LAYER) for i in range(heads)], 1)
+    found = []
+    for group in range(groups):
+        sums = [[Accumulator(), Accumulator()] for _ in windows]
+        for document in range(group * documents, (group + 1) * documents):
+            q, k = vectors(document, "q"), vectors(document, "k")
+            for ring, (start, stop, columns) in enumerate(
+                ring_columns(q.shape[1], windows, document, shifts, seed)
+            ):
+                sums[ring][0].update(q[:, start:stop], columns)
+                sums[ring][1].update(k[:, start:stop], columns)
+        moments = [(a.moments(), b.moments()) for a, b in sums]
+        found.append(
+            Unit(
+                heads=index,
+                windows=tuple(windows),
+                shifts=shifts,
+                q=tuple(q for q, _ in moments),
+                k=tuple(k for _, k in moments),
+                documents=documents,
+                tokens=documents * max(windows),
+                filled=(documents,) * len(windows),
+            )
+        )
+    return found

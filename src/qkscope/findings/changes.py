@@ -21,7 +21,7 @@ from qkscope.findings.significance import holm, two_sided_p
 Array = NDArray[np.float64]
 
 # The chance of one false alarm among all series and steps of a study.
-LEVEL = 0.01
+LEVEL = 0.02
 # Smaller changes of a mean correlation or of a share are not worth a word, however certain.
 SMALLEST = 0.02
 # A jump stands out: it is at least so many times the median of the other steps of its series.

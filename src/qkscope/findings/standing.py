@@ -33,11 +33,11 @@ def contrast(sample: Sample, name: str, first: NDArray[Any], second: NDArray[Any
     return found | {"sure": _sure(gap, se, sample.groups - 1)}
 
 
-def _sure(gap: float, se: float, df: int) -> str | None:
+def _sure(gap: float, se: float, df: int, level: float = LEVEL) -> str | None:
     if math.isnan(se):  # size alone decides; the answer says that there are no errors
         return "same" if abs(gap) < SMALLEST else "more" if gap > 0 else "less"
     p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
-    if p < LEVEL and abs(gap) >= SMALLEST:
+    if p < level and abs(gap) >= SMALLEST:
         return "more" if gap > 0 else "less"
     return "same" if abs(gap) + t_quantile(0.975, df) * se < SMALLEST else None
 
@@ -169,7 +169,9 @@ def models_differ(e: Evidence) -> Reading:
     }
     gap, se = float(means[top][0] - means[low][0]), math.hypot(errors[top], errors[low])
     # Different models have different heads and tokens: the two errors add, nothing cancels.
-    sure = _sure(gap, se, min(e.samples[top].groups, e.samples[low].groups) - 1)
+    # The two were chosen out of all pairs for being far apart.
+    level = LEVEL / (len(means) * (len(means) - 1) / 2)
+    sure = _sure(gap, se, min(e.samples[top].groups, e.samples[low].groups) - 1, level)
     text = (
         f"Mean r_q is highest in {e.label(top)}, {number(float(means[top][0]), errors[top])}, and lowest in "
         f"{e.label(low)}, {number(float(means[low][0]), errors[low])}: a difference of {number(gap, se)}."
