@@ -176,9 +176,7 @@ def _head_dim(fields: _Fields, n_q_heads: int) -> int:
 
 def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """(attention, sliding) of each layer, from the declared layer types or from one window for all layers."""
-    kinds = fields.first(("layer_types", "layers_block_type"))
-    if isinstance(kinds, str):
-        kinds = [kinds] * num_layers
+    kinds = fields.get("layer_types") or fields.get("layers_block_type")
     if not kinds:
         crossing = fields.get("cross_attention_layers") or ()
         window = fields.get("sliding_window") if fields.get("use_sliding_window") is not False else None
