@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["write_report"]
 
 HEADLINE = 8
+LONG = 400  # characters of an answer that is no headline
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -96,7 +97,7 @@ def render(results: Results) -> str:
 def headline(found: list[Finding]) -> dict[str, list[Finding]]:
     """Up to eight findings to read first, and the rest: what takes long to say and what cannot be told."""
     told = [finding for finding in found if finding.verdict != "cannot tell"]
-    ranked = sorted(told, key=lambda finding: len(finding.answer) > 1200)
+    ranked = sorted(told, key=lambda finding: len(str(finding.own.get("answer"))) > LONG)
     first = (ranked or found)[:HEADLINE]
     return {"first": first, "more": [finding for finding in found if finding not in first]}
 

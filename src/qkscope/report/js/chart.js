@@ -83,31 +83,45 @@
 
   /* ---- marks ---- */
 
+  /* What each mark says and does. Listening happens once for all marks, below: a page may hold thousands. */
+  const known = new WeakMap();
+
   /* Make an element a mark: named, reachable, answering to click, Enter and Space, with a tooltip.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
   function mark(element, { key, label, lines, act, pressed }) {
+    known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
     element.dataset.key = key;
     element.setAttribute("role", "button");
     element.setAttribute("aria-label", label);
     element.setAttribute("tabindex", "-1");
     element.classList.add("mark");
     if (pressed !== undefined) element.setAttribute("aria-pressed", String(pressed));
-    const text = () => (typeof lines === "function" ? lines() : lines || [label]);
-    element.addEventListener("pointermove", (event) => {
-      if (event.pointerType === "mouse") showTip(text(), event.clientX, event.clientY);
-    });
-    element.addEventListener("pointerleave", hideTip);
-    element.addEventListener("focus", () => {
-      if (element.matches(":focus-visible")) tipAt(element, text());
-    });
-    element.addEventListener("blur", hideTip);
-    element.addEventListener("click", (event) => act(event));
-    element.addEventListener("keydown", (event) => {
-      if (event.key !== "Enter" && event.key !== " ") return;
-      event.preventDefault();
-      act(event);
-    });
     return element;
+  }
+
+  const markOf = (event) => (event.target instanceof Element ? event.target.closest(".mark") : null);
+
+  function listenToMarks() {
+    document.addEventListener("pointermove", (event) => {
+      const element = event.pointerType === "mouse" && !event.buttons ? markOf(event) : null;
+      if (element) showTip(known.get(element).lines(), event.clientX, event.clientY);
+      else if (!tip.hidden && event.pointerType === "mouse") hideTip();
+    });
+    document.addEventListener("focusin", (event) => {
+      const element = markOf(event);
+      if (element && element.matches(":focus-visible")) tipAt(element, known.get(element).lines());
+    });
+    document.addEventListener("focusout", hideTip);
+    document.addEventListener("click", (event) => {
+      const element = markOf(event);
+      if (element) known.get(element).act(event);
+    });
+    document.addEventListener("keydown", (event) => {
+      const element = markOf(event);
+      if (!element || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      known.get(element).act(event);
+    });
   }
 
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -214,9 +228,10 @@
   function labelling(stops, step) {
     const names = stops.map((stop) => shorten(data.stops[stop].label, 12));
     const longest = d3.max(names, (name) => name.length) * LETTER;
-    if (longest + 4 <= step) return { every: 1, slant: false, room: 18, names };
-    const every = Math.ceil(17 / step);
-    return { every, slant: true, room: Math.round(longest * 0.66 + 14), names };
+    const flat = (every) => ({ every, slant: false, room: 18, names });
+    if (longest + 4 <= step) return flat(1);
+    if (step < 17) return flat(Math.ceil((longest + 12) / step));
+    return { every: 1, slant: true, room: Math.round(longest * 0.66 + 14), names };
   }
 
   const stopWord = data.training ? "checkpoint" : "model";
@@ -354,6 +369,7 @@
     colour,
     reducedMotion,
     showTip,
+    listenToMarks,
     hideTip,
     tipAt,
     mark,

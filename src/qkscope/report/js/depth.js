@@ -8,21 +8,22 @@
   const BINS = d3.range(10);
   const NAMES = { r_q: "r_q", r_k: "r_k", abs_r_k: "|r_k|", explained_variance: "explained variance" };
   let controls = null;
+  let drawn = null; // what stands: the drawing, its cells and colours
 
   const rowsOf = () => (state.rows === "bins" ? BINS : data.aggregate(state.window).layers.layers);
   const rowOf = (head) => (state.rows === "bins" ? data.heads[head].bin : data.heads[head].layer);
   const rowName = (row) => (state.rows === "bins" ? `depth ${row * 10}–${row * 10 + 10}%` : `layer ${row}`);
 
-  /* heads of each cell, `${stop}:${row}` -> numbers, measured ones only. */
+  /* Heads of each cell: found[stop][row], measured ones only. */
   function cellHeads(heads) {
     const table = data.table(state.window);
-    const found = new Map();
+    const found = data.stops.map(() => new Map());
     for (const head of heads) {
+      const row = rowOf(head);
       for (const { index } of data.stopsOf(head)) {
         if (!data.measured(table, index, head)) continue;
-        const key = `${index}:${rowOf(head)}`;
-        if (!found.has(key)) found.set(key, []);
-        found.get(key).push(head);
+        if (!found[index].has(row)) found[index].set(row, []);
+        found[index].get(row).push(head);
       }
     }
     return found;
@@ -36,7 +37,7 @@
     const found = [];
     for (const { index } of data.stops) {
       rows.forEach((row, i) => {
-        const heads = members.get(`${index}:${row}`) || [];
+        const heads = members[index].get(row) || [];
         const at = index * rows.length + i;
         const mean = shown
           ? qk.mean(heads.map((head) => data.value(table, state.cell, index, head)))
@@ -56,11 +57,11 @@
   const ink = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
 
   function lines({ stop, row, heads, mean, se }) {
-    const picked = heads.filter((head) => state.heads.has(head)).length;
+    const picked = heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
     return [
       `${data.stops[stop].label} · ${rowName(row)}`,
       `mean ${NAMES[state.cell]} ${qk.withError(mean, se)}`,
-      qk.headCount(heads.length) + (state.heads.size ? `, ${picked} selected` : ""),
+      qk.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
     ];
   }
 
@@ -126,22 +127,22 @@
   }
 
   /* Outlines: the chosen checkpoint's column, and the cells with selected heads. */
-  function outlines(svg, list) {
+  function outlines() {
+    const { svg, list, rects } = drawn;
     const x = svg.scale("x");
     const y = svg.scale("y");
     const layer = s("g", { class: "outlines", "aria-hidden": "true" });
-    for (const { stop, row, heads } of list) {
-      if (!heads.some((head) => state.heads.has(head))) continue;
-      layer.append(
-        s("rect", {
-          x: x.apply(stop) + 0.75,
-          y: y.apply(row) + 0.75,
-          width: Math.max(1, x.bandwidth - 1.5),
-          height: Math.max(1, y.bandwidth - 1.5),
-          class: "has-selected",
-        }),
-      );
-    }
+    const picked = cellHeads(state.heads);
+    const [width, height] = [x.bandwidth, y.bandwidth].map((size) => Math.max(1, size - 1.5));
+    let path = "";
+    list.forEach(({ stop, row, heads }, i) => {
+      const found = picked[stop].get(row) || [];
+      const all = String(found.length > 0 && found.length === heads.length);
+      if (rects[i].getAttribute("aria-pressed") !== all) rects[i].setAttribute("aria-pressed", all);
+      if (!found.length) return;
+      path += `M${x.apply(stop) + 0.75},${y.apply(row) + 0.75}h${width}v${height}h${-width}z`;
+    });
+    layer.append(s("path", { d: path, class: "has-selected" }));
     const rows = rowsOf();
     const top = y.apply(rows[0]);
     const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;
@@ -155,7 +156,9 @@
         class: "chosen-column",
       }),
     );
+    svg.querySelector(".outlines")?.remove();
     svg.append(layer);
+    drawing.querySelector(".outlined-key").hidden = !state.heads.size;
   }
 
   function legend(colours) {
@@ -173,9 +176,7 @@
         h("i", { class: "ramp", style: `background:linear-gradient(to right,${stops.join(",")})` }),
         qk.number(high, digits),
       ),
-      state.heads.size
-        ? h("span", { class: "key" }, h("i", { class: "block outlined" }), "holds selected heads")
-        : null,
+      h("span", { class: "key outlined-key" }, h("i", { class: "block outlined" }), "holds selected heads"),
     );
   }
 
@@ -192,31 +193,38 @@
     note.textContent = said.join(" ");
   }
 
-  function draw() {
+  /* Whether only the outlines change: another selection or checkpoint, with no filter that hangs on them. */
+  const outlinesOnly = (keys) =>
+    Boolean(drawn && keys) &&
+    !qk.filtering() &&
+    [...keys].every((key) => ["heads", "head", "stop"].includes(key));
+
+  function draw(keys) {
+    if (outlinesOnly(keys)) {
+      outlines();
+      return;
+    }
     qk.choose(controls.rows, state.rows);
     qk.choose(controls.cell, state.cell);
     const shown = qk.shown();
     const list = cells(shown);
     const colours = scale(list);
     const svg = Plot.plot(plotOptions(list, colours));
-    svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
+    const rects = [...svg.querySelectorAll('g[aria-label="cell"] rect')];
+    rects.forEach((rect, i) => {
       const cell = list[i];
-      const said = lines(cell);
       qk.mark(rect, {
         key: `cell:${cell.stop}:${cell.row}`,
-        label: `${said.join(", ")}. Select them.`,
-        lines: said,
-        pressed: cell.heads.length > 0 && cell.heads.every((head) => state.heads.has(head)),
-        act: (event) => {
-          qk.set({ stop: cell.stop });
-          qk.select(cell.heads, event);
-        },
+        label: `${lines(cell).join(", ")}. Select them.`,
+        lines: () => lines(cell),
+        act: (event) => qk.select(cell.heads, event, { stop: cell.stop }),
       });
     });
-    outlines(svg, list);
     svg.setAttribute("role", "group");
     svg.setAttribute("aria-label", `Map of mean ${NAMES[state.cell]} by depth and ${qk.stopWord}`);
     qk.mount(drawing, legend(colours), svg);
+    drawn = { svg, list, rects };
+    outlines();
     explain(list, shown);
   }
 

@@ -38,6 +38,7 @@
     const joined = data.training
       ? [Plot.line(points, { x: "stop", y: "value", stroke: colour, strokeWidth: 2 })]
       : [];
+    if (joined.length && data.stops.length > 60) return joined; // dots would hide the line
     const barred = points.filter(({ se }) => !Number.isNaN(se));
     return [
       ...joined,
@@ -52,7 +53,7 @@
         x: "stop",
         y: "value",
         symbol,
-        r: data.stops.length > 60 ? 2.2 : 4.2,
+        r: 4.2,
         fill: colour,
         stroke: "var(--paper)",
       }),

@@ -3,7 +3,9 @@
 
 (() => {
   const { state } = qk;
-  const views = [qk.toolbar, qk.signal, qk.taxonomy, qk.portrait, qk.depth, qk.head, qk.table];
+  const { signal, taxonomy, portrait, depth, head, table } = qk;
+  const sections = { signal, taxonomy, portrait, depth, head, table };
+  const views = [qk.toolbar, ...Object.values(sections)];
 
   /* Go to a view: scroll to it, give it the focus, and name it in the hash. */
   function go(view) {
@@ -22,12 +24,49 @@
     go(link.dataset.view);
   }
 
-  function drawAll(keys) {
+  /* A change is drawn at once where it can be seen and soon after elsewhere, one view at a time, so that the page
+   * answers while it works. `pending` holds what each view has yet to hear of. */
+  const pending = new Map();
+  const inSight = new Set([qk.toolbar]);
+  let soon = null;
+
+  function drawPending(view) {
+    const keys = pending.get(view);
+    pending.delete(view);
+    if (keys) view.draw(keys);
+  }
+
+  function drawNext() {
+    const [view] = pending.keys();
+    if (view) drawPending(view);
+    soon = pending.size ? setTimeout(drawNext, 15) : null;
+  }
+
+  function drawAllPending() {
+    while (pending.size) drawPending(pending.keys().next().value);
+  }
+
+  function onChange(keys) {
     for (const view of views) {
-      if (!keys || keys.has("size") || view.needs.some((key) => keys.has(key))) view.draw(keys);
+      if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
+      pending.set(view, new Set([...(pending.get(view) || []), ...keys]));
     }
-    if (keys && keys.has("view") && keys.size > 1 && state.view)
-      document.getElementById(state.view).scrollIntoView();
+    for (const view of inSight) drawPending(view);
+    if (pending.size && soon === null) soon = setTimeout(drawNext, 30);
+    if (keys.has("view") && keys.size > 1 && state.view) document.getElementById(state.view).scrollIntoView();
+  }
+
+  function watchSight() {
+    const places = new Map(Object.entries(sections).map(([id, view]) => [document.getElementById(id), view]));
+    const observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        const view = places.get(target);
+        if (isIntersecting) inSight.add(view);
+        else inSight.delete(view);
+        if (isIntersecting) drawPending(view);
+      }
+    });
+    for (const section of places.keys()) observer.observe(section);
   }
 
   function onResize() {
@@ -38,7 +77,7 @@
       wait = setTimeout(() => {
         if (window.innerWidth === width) return; // a phone's address bar coming and going
         width = window.innerWidth;
-        drawAll(new Set(["size"]));
+        onChange(new Set(["size"]));
       }, 120);
     });
   }
@@ -47,6 +86,7 @@
   function onPrint() {
     let opened = [];
     window.addEventListener("beforeprint", () => {
+      drawAllPending();
       opened = [...document.querySelectorAll("main details:not([open])")];
       for (const details of opened) details.open = true;
     });
@@ -58,8 +98,10 @@
   function start() {
     qk.startFromHash();
     for (const view of views) view.setUp();
-    drawAll(null);
-    qk.onChange(drawAll);
+    for (const view of views) view.draw(null);
+    qk.listenToMarks();
+    qk.onChange(onChange);
+    watchSight();
     document.addEventListener("click", follow);
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;

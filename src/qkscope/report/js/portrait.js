@@ -181,17 +181,23 @@
       );
     joined.each(function paint(d) {
       this.style.setProperty("--kind", qk.colour("class", data.code(table, "class", state.stop, d.index)));
-      this.setAttribute(
-        "class",
-        `mark point${d.rope === 0 ? " open" : ""}${state.heads.has(d.index) ? " selected" : ""}`,
-      );
+      this.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}`);
       this.setAttribute("aria-label", `${lines(d.index).join(", ")}. Select this head.`);
-      this.setAttribute("aria-pressed", String(state.heads.has(d.index)));
     });
-    layers.points.classList.toggle("some", state.heads.size > 0);
+    markSelected();
     if (moving) joined.transition("move").duration(550).attr("transform", at);
     else joined.interrupt("move").attr("transform", at);
     qk.rove(drawing);
+  }
+
+  function markSelected() {
+    const { layers } = frame;
+    layers.points.classList.toggle("some", state.heads.size > 0);
+    for (const point of layers.points.children) {
+      const picked = state.heads.has(point.__data__.index);
+      if (point.classList.contains("selected") !== picked) point.classList.toggle("selected", picked);
+      point.setAttribute("aria-pressed", String(picked));
+    }
   }
 
   function bars(moving) {
@@ -335,7 +341,8 @@
     const fresh = !frame || !keys || keys.has("size");
     if (fresh) build();
     const moving = !fresh && keys.has("stop") && data.training && !qk.reducedMotion();
-    points(moving);
+    if (!fresh && qk.selectionOnly(keys)) markSelected();
+    else points(moving);
     bars(moving);
     paths();
     qk.player.draw();

@@ -93,7 +93,8 @@
   function dotMarks(one, hollow) {
     const found = points(one);
     const barred = found.filter(({ se }) => se !== null);
-    const size = data.stops.length > 60 ? 2.2 : 4.4;
+    if (data.stops.length > 60) return []; // the line says it all
+    const size = 4.4;
     const fill = hollow ? "var(--paper)" : one.colour;
     const dot = {
       x: "index",

@@ -19,7 +19,6 @@
     cell: ["r_q", "r_k", "abs_r_k", "explained_variance"],
     bars: ["selected", "all", "none"],
   };
-  const FILTERS = ["classes", "polarity", "rope", "layers", "search", "only"];
 
   function start() {
     const found = {
@@ -174,8 +173,9 @@
 
   let adding = false;
 
-  /* Select heads: instead of the others, or with them when adding; the same ones again deselects. */
-  function select(indices, event) {
+  /* Select heads: instead of the others, or with them when adding; the same ones again deselects.
+   * `also` changes with it, so that all is drawn once. */
+  function select(indices, event, also = {}) {
     const extend = adding || Boolean(event && (event.shiftKey || event.ctrlKey || event.metaKey));
     const chosen = [...indices];
     const all = chosen.length > 0 && chosen.every((index) => state.heads.has(index));
@@ -190,7 +190,7 @@
       next = all && state.heads.size === chosen.length ? new Set() : new Set(chosen);
     }
     const head = next.size && !next.has(state.head) ? [...next][0] : state.head;
-    set({ heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
+    set({ ...also, heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
   }
 
   function filtering() {
@@ -258,8 +258,12 @@
     return striking;
   }
 
-  qk.VIEWS = VIEWS;
-  qk.FILTERS = FILTERS;
+  /* Whether a change concerns the selection alone, and no filter hangs on it: views then only mark it. */
+  function selectionOnly(keys) {
+    return Boolean(keys) && !state.filter.only && [...keys].every((key) => key === "heads" || key === "head");
+  }
+
+  qk.selectionOnly = selectionOnly;
   qk.state = state;
   qk.set = set;
   qk.select = select;

@@ -6,6 +6,7 @@
   const drawing = document.getElementById("taxonomy-drawing");
   const note = document.getElementById("taxonomy-note");
   let controls = null;
+  let drawn = null; // what stands: bars, flows and where they are
 
   const kinds = () => (state.kind === "class" ? data.classes : data.polarities);
 
@@ -74,7 +75,6 @@
   }
 
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
-  const allSelected = (heads) => heads.length > 0 && selectedOf(heads) === heads.length;
   const labelAt = (stop) => data.stops[stop].label;
 
   function segmentLines(stop, segment, total) {
@@ -88,7 +88,6 @@
       `${labelAt(stop)} · ${name}`,
       `${qk.headCount(segment.heads.length)}${share}${error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`}`,
       near === null ? null : `${near} within one standard error of another kind`,
-      state.heads.size ? `${selectedOf(segment.heads)} of them selected` : null,
     ];
   }
 
@@ -108,18 +107,15 @@
         fill: colour,
       });
       const lines = flowLines(stops, flow);
+      flow.element = path;
       layer.append(
         qk.mark(path, {
           key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
           label: `${lines.join(": ")}. Select them.`,
           lines,
-          pressed: allSelected(flow.heads),
           act: (event) => qk.select(flow.heads, event),
         }),
       );
-      const picked = selectedOf(flow.heads);
-      if (picked)
-        layer.append(s("path", { d: ribbon(x0, x1, y, flow, picked), class: "flow picked", fill: colour }));
     }
   }
 
@@ -133,22 +129,15 @@
       fill: hatched ? "url(#hatch)" : qk.colour(state.kind, segment.code),
     });
     const lines = segmentLines(stop, segment, total);
+    segment.element = rect;
     layer.append(
       qk.mark(rect, {
         key: `segment:${stop}:${segment.code}`,
         label: `${lines.filter(Boolean).join(", ")}. Select them.`,
         lines,
-        pressed: allSelected(segment.heads),
         act: (event) => qk.select(segment.heads, event),
       }),
     );
-    const picked = selectedOf(segment.heads);
-    if (picked) {
-      const tall = (height * picked) / segment.heads.length;
-      layer.append(
-        s("rect", { x: box.x - 5, y: y(segment.y0) - tall, width: 3.5, height: tall, class: "picked-strip" }),
-      );
-    }
     if (height > 15 && wide > 21) {
       const ink = hatched
         ? "var(--ink)"
@@ -168,6 +157,29 @@
         ),
       );
     }
+  }
+
+  /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
+  function drawPicked() {
+    const { svg, bars, list, x, y, wide } = drawn;
+    const [ribbons, strips] = [s("g", { class: "picks" }), s("g", { class: "picks" })];
+    for (const flow of list) {
+      const picked = selectedOf(flow.heads);
+      flow.element.setAttribute("aria-pressed", String(picked === flow.n));
+      const d = ribbon(x(flow.i) + wide, x(flow.i + 1), y, flow, picked);
+      if (picked)
+        ribbons.append(s("path", { d, class: "flow picked", fill: qk.colour(state.kind, flow.from) }));
+    }
+    for (const segment of bars.flat().filter(({ element }) => element)) {
+      const picked = selectedOf(segment.heads);
+      segment.element.setAttribute("aria-pressed", String(picked === segment.heads.length));
+      const tall = y(0) - y(picked);
+      const box = { x: x(segment.i) - 5, y: y(segment.y0) - tall, width: 3.5, height: tall };
+      if (picked) strips.append(s("rect", { ...box, class: "picked-strip" }));
+    }
+    svg.querySelectorAll(".picks").forEach((old) => old.remove());
+    svg.querySelector(".flows").after(ribbons);
+    svg.append(strips);
   }
 
   function axis(stops, x, wide, bottom, { slant, names }) {
@@ -218,7 +230,7 @@
       },
       hatch(),
     );
-    const flowLayer = s("g", {});
+    const flowLayer = s("g", { class: "flows" });
     const barLayer = s("g", {});
     drawFlows(flowLayer, stops, list, x, y, wide);
     bars.forEach((groups, i) => {
@@ -227,7 +239,7 @@
         if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
     });
     svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom, labels));
-    return svg;
+    return { svg, bars, list, x, y, wide };
   }
 
   function legend(bars) {
@@ -266,14 +278,20 @@
     note.textContent = said.join(" ");
   }
 
-  function draw() {
+  function draw(keys) {
+    if (drawn && qk.selectionOnly(keys)) {
+      drawPicked();
+      return;
+    }
     qk.choose(controls, state.kind);
     const shown = qk.shown();
     const heads = shown ? [...shown] : data.heads.map(({ index }) => index);
     const stops = drawnStops(qk.widthOf(drawing));
     const bars = stack(membersAt(stops, heads));
     const list = data.training ? flows(stops, bars) : [];
-    qk.mount(drawing, legend(bars), picture(stops, bars, list));
+    drawn = picture(stops, bars, list);
+    drawPicked();
+    qk.mount(drawing, legend(bars), drawn.svg);
     explain(stops, shown);
   }
 
