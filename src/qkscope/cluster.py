@@ -258,7 +258,8 @@ class _Texts:
 
 def agreed_versions() -> dict[str, str]:
     """Versions that driver and workers must share."""
-    found = {name: version for name, version in versions().items() if name in AGREED}
+    # "+cpu" and "+cu128" are builds of one release: a driver without a GPU may plan for workers with one.
+    found = {name: version.partition("+")[0] for name, version in versions().items() if name in AGREED}
     return {**found, "python": ".".join(found["python"].split(".")[:2]), "capture": str(CAPTURE_VERSION)}
 
 

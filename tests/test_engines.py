@@ -1,0 +1,360 @@
+"""Where units run: shards and Ray do the same units as the local engine, and lose nothing when workers die."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from small_study import make_study
+
+from qkscope import cluster as clusters
+from qkscope.cluster import Greeting, RayEngine, agreed_versions, check_versions
+from qkscope.deck import Deck
+from qkscope.engines import open_engine, parse_shard, shard_of
+from qkscope.errors import EngineError, StudyError
+from qkscope.run import run, status
+from qkscope.study import load_study
+from qkscope.units import Job
+
+# Ray itself leaves sockets and processes to the collector.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch):
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    path = make_study(tmp_path_factory.mktemp("study"), count=40)
+    path.write_text(path.read_text() + "cpus: 1\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def local(study, tmp_path_factory):
+    """The bytes of qk.csv by the local engine."""
+    patch = pytest.MonkeyPatch()
+    patch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    patch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+    out = tmp_path_factory.mktemp("local") / "results"
+    run(study, out)
+    patch.undo()
+    return (out / "qk.csv").read_bytes()
+
+
+def jobs(*names: str, groups: int = 2) -> list[Job]:
+    return [
+        Job(name, name, group, None, {}, None, (8,), 0, 0, 8, 10)  # type: ignore[arg-type]
+        for name in names
+        for group in range(groups)
+    ]
+
+
+@pytest.mark.parametrize("text", ["9/8", "0/8", "-1/8", "1", "1/0", "a/b", "", "1/2/3", "1.5/2"])
+def test_shards_that_are_none(text):
+    with pytest.raises(EngineError, match="expected I/N with I from 1 to N"):
+        parse_shard(text)
+
+
+@pytest.mark.parametrize("checkpoints", [1, 3, 10])
+@pytest.mark.parametrize("count", [1, 2, 3, 8, 10, 16, 100])
+def test_every_unit_belongs_to_one_shard(checkpoints, count):
+    units = [(c, g) for c in range(checkpoints) for g in range(8)]
+    owners = [shard_of(c, g, checkpoints, count) for c, g in units]
+    assert set(owners) <= set(range(1, count + 1))
+    sizes = [owners.count(shard) for shard in range(1, count + 1)]
+    if count <= checkpoints:
+        assert all(
+            len({o for (c, _), o in zip(units, owners, strict=True) if c == each}) == 1
+            for each in range(checkpoints)
+        )
+        assert max(sizes) - min(sizes) <= 8
+    else:
+        assert len(set(owners)) == min(
+            count, sum(min(8, len(range(c, count, checkpoints))) for c in range(checkpoints))
+        )
+
+
+def test_shards_then_one_run_that_merges(study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    for number in (1, 3):
+        found = run(study, out, shard=f"{number}/3")
+    assert found.count("done") == 8
+    assert found.count("waiting") == 4
+    assert not (out / "qk.csv").exists()
+    capsys.readouterr()
+    run(study, out)
+    said = capsys.readouterr().err
+    assert "shard 2/3 has not finished: 4 units are done here instead (checkpoint-2)" in said
+    assert (out / "qk.csv").read_bytes() == local
+    assert not (out / "shards").exists()
+    assert status(out).count("done") == 12
+
+
+def test_more_shards_than_checkpoints(study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    counts = [run(study, out, shard=f"{number}/5").count("done") for number in range(1, 6)]
+    assert counts == [2, 4, 8, 10, 12]
+    capsys.readouterr()
+    run(study, out)
+    assert "shard" not in capsys.readouterr().err
+    assert (out / "qk.csv").read_bytes() == local
+
+
+def test_shards_of_different_studies_do_not_mix(study, tmp_path):
+    out = tmp_path / "results"
+    run(study, out, shard="1/3")
+    other = study.with_name("other.yaml")
+    other.write_text(study.read_text().replace("shifts: 5", "shifts: 6"))
+    for shard in ("2/3", None):
+        with pytest.raises(EngineError, match="holds shards of another study"):
+            run(other, out, shard=shard)
+    with pytest.raises(EngineError, match="was begun with 3 shards, now there are 4"):
+        run(study, out, shard="2/4")
+    assert len(list(out.glob("moments/*/*.safetensors"))) == 4
+
+
+def test_shard_and_ray_exclude_each_other(study, tmp_path):
+    with pytest.raises(EngineError, match="leave one out"):
+        run(study, tmp_path, engine="ray", shard="1/2")
+
+
+def test_an_unknown_engine(study):
+    with pytest.raises(EngineError, match="no engine 'dask'; use local or ray"):
+        open_engine("dask", load_study(study))
+
+
+def test_a_worker_keeps_its_checkpoint_and_helps_when_idle():
+    deck = Deck(jobs("a", "b", groups=3), retries=2)
+    assert str(deck.take(1)) == "a group 0"
+    assert str(deck.take(2)) == "b group 0"
+    assert str(deck.take(2)) == "b group 1"
+    assert str(deck.take(2)) == "b group 2"
+    assert str(deck.take(2)) == "a group 1"
+    assert str(deck.take(1)) == "a group 2"
+    assert deck.take(1) is None
+
+
+def test_a_lost_unit_is_tried_again_and_then_given_up():
+    deck = Deck(jobs("a", "b", groups=2), retries=2)
+    for _ in range(2):
+        job = deck.take(1)
+        assert str(job) == "a group 0"
+        assert deck.lose(job, "on somewhere") is None
+    why = deck.lose(deck.take(1), "on somewhere")
+    assert "lost 3 times" in why
+    assert deck.failures == {"a": why}
+    rest = [deck.take(1) for _ in range(3)]
+    assert [str(job) for job in rest] == ["a group 1", "b group 0", "b group 1"]
+    for job in rest:
+        deck.finish(job)
+    assert deck.unfinished == 0
+
+
+def test_a_unit_that_raises_ends_its_checkpoint():
+    deck = Deck(jobs("a", "b", groups=3), retries=2)
+    first, second = deck.take(1), deck.take(1)
+    deck.fail(first, "broken")
+    assert deck.lose(second, "on somewhere") == "broken"
+    assert deck.unfinished == 3
+    assert [str(deck.take(1)) for _ in range(3)] == [f"b group {group}" for group in range(3)]
+
+
+def test_the_slot_of_a_worker():
+    def node(alive=True, **resources):
+        return {"Alive": alive, "Resources": resources}
+
+    assert clusters._slot([node(CPU=8, GPU=4), node(CPU=8)], None, None) == (1, 1)
+    assert clusters._slot([node(CPU=8), node(CPU=4)], None, None) == (0, 4)
+    assert clusters._slot([node(CPU=8)], None, 2) == (0, 2)
+    assert clusters._slot([node(CPU=8, GPU=4)], 2, 3) == (2, 3)
+    assert clusters._slots_of(node(CPU=8, GPU=4), 2, 3) == 2
+    with pytest.raises(EngineError, match=r"asks for 8 GPUs and 1 CPUs .* at most 4 GPUs and 8 CPUs"):
+        clusters._slot([node(CPU=8, GPU=4), node(CPU=8, GPU=4), node(alive=False, CPU=8, GPU=8)], 8, None)
+    with pytest.raises(EngineError, match="change gpus and cpus"):
+        clusters._slot([node(CPU=8)], None, 16)
+
+
+def test_workers_with_other_versions_are_refused():
+    own = agreed_versions()
+    check_versions(own, Greeting("far", 1, own, shared=True))
+    other = {**own, "torch": "1.0"}
+    with pytest.raises(EngineError, match=rf"the worker on far has torch 1\.0 instead of {own['torch']}"):
+        check_versions(own, Greeting("far", 1, other, shared=True))
+
+
+def test_no_ray_installed(study, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    with pytest.raises(EngineError, match=r"pip install 'qkscope\[dist\]'"):
+        run(study, tmp_path / "results", engine="ray")
+
+
+def test_an_unreachable_cluster(study, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    with pytest.raises(EngineError, match=r"no Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:9"):
+        run(study, tmp_path / "results", engine="ray")
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """A cluster of two nodes with one CPU each, on this machine; lost nodes are noticed quickly."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray.cluster_utils import Cluster
+
+    health = {
+        "health_check_initial_delay_ms": 0,
+        "health_check_period_ms": 500,
+        "health_check_failure_threshold": 3,
+    }
+    small = {"object_store_memory": 80 * 2**20}
+    head = {"num_cpus": 1, "include_dashboard": False, "_system_config": health, **small}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    cluster.add_node(num_cpus=1, **small)
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+class Watcher(threading.Thread):
+    """Calls `strike` with the process of a unit's worker as soon as its mark appears, at most `times` times."""
+
+    def __init__(self, out: Path, unit: str, strike, times: int = 10**6) -> None:
+        super().__init__(daemon=True)
+        self._mark, self._strike, self._times = out / "moments" / f"{unit}.running", strike, times
+        self.struck: list[int] = []
+        self.over = False
+
+    def run(self) -> None:
+        while not self.over and len(self.struck) < self._times:
+            try:
+                pid = json.loads(self._mark.read_text())["pid"]
+            except (OSError, ValueError):
+                pid = None
+            if pid is not None and pid not in self.struck:
+                self.struck.append(pid)
+                self._strike(pid)
+            time.sleep(0.001)
+
+    def __enter__(self) -> Watcher:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.over = True
+        self.join()
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def test_ray_gives_the_same_bytes_as_local(nodes, study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    run(study, out, engine="ray")
+    assert (out / "qk.csv").read_bytes() == local
+    assert "[12/12]" in capsys.readouterr().err
+    assert list(out.rglob("*.running")) == []
+    assert list(out.rglob(".seen-*")) == []
+
+
+def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path, monkeypatch):
+    check, seen = clusters.check_versions, []
+
+    def blind(driver, greeting):
+        seen.append(greeting)
+        object.__setattr__(greeting, "shared", False)
+        check(driver, greeting)
+
+    written = []
+    write = clusters.store.write_bytes
+    monkeypatch.setattr(clusters, "check_versions", blind)
+    monkeypatch.setattr(
+        clusters.store, "write_bytes", lambda path, data: (written.append(path), write(path, data))
+    )
+    out = tmp_path / "results"
+    run(study, out, engine="ray")
+    assert seen
+    assert sum(path.match("moments/*/*.safetensors") for path in written) == 12
+    assert (out / "qk.csv").read_bytes() == local
+
+
+def test_a_killed_worker_costs_one_retry(nodes, study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    with Watcher(out, "checkpoint-1/0", kill, times=1) as watcher:
+        run(study, out, engine="ray")
+    assert len(watcher.struck) == 1
+    said = capsys.readouterr().err
+    assert said.count("was lost; it is done again") == 1
+    assert "checkpoint-1 group 0: its worker" in said
+    assert said.count(" tokens in ") == 12
+    assert (out / "qk.csv").read_bytes() == local
+
+
+def test_a_unit_that_always_dies_is_reported_and_the_rest_completes(nodes, study, tmp_path, capsys):
+    out = tmp_path / "results"
+    hurried = study.with_name("hurried.yaml")
+    hurried.write_text(study.read_text() + "retries: 1\n")
+    with (
+        Watcher(out, "checkpoint-3/0", kill) as watcher,
+        pytest.raises(StudyError, match="lost 2 times") as raised,
+    ):
+        run(hurried, out, engine="ray")
+    assert len(watcher.struck) == 2
+    assert "checkpoint-3 group 0: its worker was lost 2 times" in str(raised.value)
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
+    assert (out / "qk.csv").exists()
+    assert capsys.readouterr().err.count(" tokens in ") == 11
+
+
+def test_a_bad_checkpoint_on_ray(nodes, study, tmp_path):
+    out = tmp_path / "results"
+    folder = tmp_path / "study"
+    make_study(folder)
+    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"not weights")
+    path = folder / "study.yaml"
+    path.write_text(path.read_text() + "cpus: 1\n")
+    with pytest.raises(StudyError, match="checkpoint-2"):
+        run(path, out, engine="ray")
+    found = status(out)
+    assert found.count("done") == 8
+    assert found.count("failed") >= 1
+
+
+def test_too_few_gpus_are_said_at_once(nodes, study):
+    demanding = study.with_name("demanding.yaml")
+    demanding.write_text(study.read_text() + "gpus: 4\n")
+    with pytest.raises(EngineError, match="asks for 4 GPUs"):
+        RayEngine(load_study(demanding))
+
+
+def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, local, tmp_path, capsys):
+    """Last: it leaves the cluster with one node."""
+    out = tmp_path / "results"
+    doomed = nodes.list_all_nodes()[-1]
+    raylet = doomed.all_processes["raylet"][0].process.pid
+
+    def remove(pid: int) -> None:
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        if parent == raylet:
+            nodes.remove_node(doomed, allow_graceful=False)
+
+    # Each worker begins with the first group of a checkpoint of its own; one of the two lives on the doomed node.
+    with Watcher(out, "checkpoint-1/0", remove), Watcher(out, "checkpoint-2/0", remove):
+        run(study, out, engine="ray")
+    said = capsys.readouterr().err
+    assert said.count("was lost; it is done again") == 1
+    assert said.count(" tokens in ") == 12
+    assert (out / "qk.csv").read_bytes() == local
