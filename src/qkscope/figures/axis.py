@@ -14,7 +14,6 @@ from qkscope.figures.style import (
     FAINT,
     INK,
     LEFT,
-    MARGIN,
     MUTED,
     PAPER,
     SEPARATOR,
@@ -119,8 +118,8 @@ class CheckpointAxis:
         for text, (_, first, last) in zip(fitted.texts, self.view.phases, strict=True):
             axes.annotate(
                 text, ((first + last) / 2, 1), (0, 8), xycoords=("data", "axes fraction"), textcoords="offset points",
-                ha="center", va="bottom" if fitted.upright else "baseline", rotation=90 if fitted.upright else 0, linespacing=1.1,
-                **lettering(fitted.size, MUTED, "bold"),
+                ha="center", va="bottom" if fitted.upright else "baseline", rotation=90 if fitted.upright else 0,
+                linespacing=1.1, **lettering(fitted.size, MUTED, "bold"),
             )  # fmt: skip
 
     def mark_missing(self, axes: Axes) -> None:

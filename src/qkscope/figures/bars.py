@@ -90,7 +90,7 @@ def _write_shares(
     if pitch * WIDTH < 0.38:
         return
     for kind, bottom, height in layers:
-        for x in np.flatnonzero(height >= 0.055):
+        for x in np.flatnonzero(height >= 0.055).tolist():
             text = f"{100 * height[x]:.0f}%"
             middle = bottom[x] + height[x] / 2
             write(

@@ -13,6 +13,7 @@ from qkscope.aggregate import by_component
 from qkscope.figures.explained_variance import variance_scale
 from qkscope.figures.lines import correlation_scale
 from qkscope.figures.phase_portraits import family_colours, representatives
+from qkscope.figures.prose import Words, figure, joined, md
 from qkscope.figures.style import LEFT, Key, name_axis, scale, sheet, shorten
 from qkscope.figures.view import Drawing, View, look
 from qkscope.results import Results
@@ -97,3 +98,40 @@ def _line(colour: str, marker: str) -> Line2D:
 
 def title(view: View) -> str:
     return "Position and variance by principal component" + (" over training" if view.training else "")
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: on which component position sits, and how fast it fades."""
+    models = list(dict.fromkeys(data["model"]))
+    told = models if view.of_models else list(dict.fromkeys((models[0], models[-1])))
+    says = [_one(view, data[data["model"] == model]) for model in told]
+    kind = (
+        "one line a model, coloured by family"
+        if view.of_models
+        else "one line a checkpoint, light to dark in order"
+    )
+    return Words(
+        shows=f"Mean r_q, mean |r_k| and mean explained variance of each principal component; {kind}.",
+        says=tuple(says),
+        made="For each component, the mean over the heads in which both correlations are measured, over own windows.",
+        takeaway=joined(says[-1]) if not view.of_models else joined(*says[:3]),
+        certainty="Standard errors are made for PC0 only; differences between components are given without.",
+    )
+
+
+def _one(view: View, rows: pd.DataFrame) -> str:
+    """Where r_q and |r_k| are largest, and what PC0 and all components together explain."""
+    rows = rows.set_index("pc")
+    parts = []
+    for column, name in PANELS[:2]:
+        top, last = int(rows[column].idxmax()), int(rows.index.max())
+        parts.append(
+            f"{name} is largest on PC{top} ({figure(rows.loc[top, column])}; "
+            f"PC{last} has {figure(rows.loc[last, column])})"
+        )
+    text = f"{md(view.labels[rows['model'].iloc[0]])}: {' and '.join(parts)}."
+    variance = rows["mean_explained_variance"]
+    if variance.notna().all():
+        together = f"all {len(rows)} components {figure(variance.sum(), True)}"
+        text += f" PC0 explains {figure(variance.loc[0], True)} of the variance, {together}."
+    return text

@@ -8,13 +8,22 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import explained_variance
 from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.course import mean_of
 from qkscope.figures.lines import Look, band_key, draw_quantity, error_key, read_limits, write_values
+from qkscope.figures.prose import Words, certainty, story
 from qkscope.figures.style import VARIANCE, Key, name_axis, number, scale, sheet
 from qkscope.figures.view import Drawing, View, look
 from qkscope.results import Results
 
 NAME = "04_explained_variance"
 SHARE = Look("mean explained variance of PC0", VARIANCE, "o")
+
+
+def why_not(view: View) -> str | None:
+    """Why there is nothing to draw, if so."""
+    if not view.results.heads["explained_variance"].notna().any():
+        return "the table has no explained_variance"
+    return view.why_no_course
 
 
 def draw(results: Results) -> Drawing:
@@ -48,6 +57,21 @@ def variance_scale(axes: Axes, high: float) -> None:
 
 def title(view: View) -> str:
     return "Explained variance of PC0" + (" over training" if view.training else "")
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: the course of the mean."""
+    told = story(view, "mean explained variance of PC0", mean_of("ev"))
+    return Words(
+        shows="How much of the variance of a head's queries and keys lies along its first shared axis, PC0: the mean "
+        "over heads, with a band of ±1 standard deviation across heads"
+        + (" and bars of ±1 standard error over documents." if data["se"].notna().any() else ".")
+        + (f" Dotted with hollow marks: over the {view.matched_text}." if view.rematched else ""),
+        says=(told.text if told else "",),
+        made="For each checkpoint, the mean and the standard deviation of explained_variance over the heads.",
+        takeaway=told.short if told else "",
+        certainty=certainty(told.own if told else None),
+    )
 
 
 def _keys(view: View, data: pd.DataFrame) -> list[Key]:

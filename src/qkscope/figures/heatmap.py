@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, Normalize, to_hex
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
 from qkscope.aggregate import DEPTH_BINS, depth_cells
@@ -208,8 +208,11 @@ class _Frame:
         height = max(min(3.2, self.main), 1.0)
         axes = page.axes(self.left + self.cells + self.side + 0.12, self.above, 0.17, height)
         edges = np.linspace(low, 1, 201)
-        for a, b in zip(edges, edges[1:], strict=False):
-            axes.add_patch(Rectangle((0, a), 1, b - a, facecolor=self.heat.colour((a + b) / 2), linewidth=0))
+        middles = (edges[:-1] + edges[1:]) / 2
+        ramp = ListedColormap([self.heat.colour(value) for value in middles])
+        axes.pcolormesh(
+            [0, 1], edges, np.arange(len(middles))[:, None], cmap=ramp, edgecolors="face", linewidth=0.2
+        )
         axes.set_xlim(0, 1)
         axes.set_ylim(low, 1)
         axes.set_xticks([])

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from qkscope.figures.heatmap import Heat, draw_heatmap
+from qkscope.figures.heatmap_prose import describe_cells
+from qkscope.figures.prose import Words
 from qkscope.figures.view import Drawing, View, look
 from qkscope.results import Results
 
@@ -18,3 +22,8 @@ def draw(results: Results) -> Drawing:
 
 def title(view: View) -> str:
     return "Mean r_k on PC0 by depth" + (" over training" if view.training else "")
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: the strongest depths, and where it changed."""
+    return describe_cells(view, data, HEAT)

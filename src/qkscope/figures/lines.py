@@ -149,8 +149,8 @@ def write_values(
         value, bar = getattr(row, mean), np.nan_to_num(getattr(row, se))
         if np.isfinite(value):
             axes.annotate(
-                number(value), (view.place[row.model], value + side * bar), (0, offset), textcoords="offset points", ha="center",
-                va="bottom" if above else "top", zorder=6, path_effects=halo(), **lettering(8.5, colour),
+                number(value), (view.place[row.model], value + side * bar), (0, offset), textcoords="offset points",
+                ha="center", va="bottom" if above else "top", zorder=6, path_effects=halo(), **lettering(8.5, colour),
             )  # fmt: skip
 
 

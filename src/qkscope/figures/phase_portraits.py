@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from qkscope.figures.course import spread_of
+from qkscope.figures.prose import Words, certainty, figure, joined, listing, md, story
 from qkscope.figures.style import (
     CLASS_COLOURS,
     FAMILY_COLOURS,
@@ -130,7 +133,7 @@ def panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], limits: Thr
     """One portrait: thresholds, points, the share of heads in each region."""
     axes.set_xlim(*X_LIMITS)
     axes.set_ylim(*Y_LIMITS)
-    line = {"color": "#9a9a9a", "linestyle": (0, (4, 3)), "linewidth": 0.9, "zorder": 1}
+    line: dict[str, Any] = {"color": "#9a9a9a", "linestyle": (0, (4, 3)), "linewidth": 0.9, "zorder": 1}
     for limit in (limits.low, limits.high):
         axes.axvline(limit, **line)
         for sign in (1, -1):
@@ -153,16 +156,24 @@ def panel(axes: Axes, points: pd.DataFrame, colours: dict[str, str], limits: Thr
 
 
 def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: float) -> None:
-    look = {"facecolors": "none", "edgecolors": colour, "marker": "D", "s": size, "linewidths": 0.9}
-    if not nope:
-        look = {"facecolors": colour, "edgecolors": PAPER, "marker": "o", "s": size * 1.1, "linewidths": 0.25}
-    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, **look)
+    mark: dict[str, Any] = {
+        "facecolors": colour,
+        "edgecolors": PAPER,
+        "marker": "o",
+        "s": size * 1.1,
+        "linewidths": 0.25,
+    }
+    if nope:
+        mark = {"facecolors": "none", "edgecolors": colour, "marker": "D", "s": size, "linewidths": 0.9}
+    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, **mark)
 
 
 def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds) -> None:
     """The share of measured heads in each region, at the region's outer edge; classes split by the sign of r_k."""
     measured = points[points["class"] != UNMEASURED]
     if measured.empty:
+        place = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        write(axes, 0.5, 0.5, "no measured head", 9.5, MUTED, **place)
         return
     sign = measured["r_k"] >= 0
     middle = (limits.low + limits.high) / 2
@@ -221,3 +232,66 @@ def _keys(view: View, data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
         if (data["rope"] == 0).any():
             keys.append(Key(dot(MUTED, "D", PAPER), "head of a NoPE layer"))
     return keys
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: the shares of the regions in each portrait, and whether the cloud grew tighter."""
+    spreads = [
+        story(view, f"the spread of {name} across heads (standard deviation)", spread_of(value))
+        for value, name in (("r_q", "r_q"), ("r_k", "r_k"))
+    ]
+    told = [each for each in spreads if each]
+    models = list(dict.fromkeys(data["model"]))
+    against = _against(view, data, models[-1])
+    return Words(
+        shows=f"One point a head: r_q across, r_k up, on PC0, at {len(models)} {view.noun}"
+        f"{'s' if len(models) > 1 else ''}. Dashed lines are the thresholds of the taxonomy; percentages are the share "
+        "of heads in each region, split by the sign of r_k. "
+        + ("Colour is the family." if view.of_models else "Colour is the class.")
+        + (
+            " Filled circles: heads of RoPE layers; open diamonds: NoPE."
+            if data.get("rope", pd.Series()).notna().any()
+            else ""
+        ),
+        says=(*(_shares(view, data, model) for model in models), against, *(each.text for each in told)),
+        made="No aggregation: every measured head of the table is one point, over its checkpoint's own window."
+        + (" The checkpoints are those the study names." if view.results.timeline.portraits else ""),
+        takeaway=joined(_ends(view, data, models), *(each.short for each in told)),
+        certainty=certainty(told[0].own if told else None),
+    )
+
+
+def _shares(view: View, data: pd.DataFrame, model: str) -> str:
+    rows = data[(data["model"] == model) & (data["class"] != UNMEASURED)]
+    if rows.empty:
+        return f"{md(view.labels[model])}: no measured head."
+    counts = rows["class"].value_counts()
+    parts = [
+        f"{int(counts[name])} {name} ({figure(counts[name] / len(rows), True)})"
+        for name in CLASSES
+        if name in counts
+    ]
+    return f"{md(view.labels[model])}: {listing(parts)} of {len(rows)} heads."
+
+
+def _against(view: View, data: pd.DataFrame, model: str) -> str:
+    rows = data[(data["model"] == model) & (data["class"] == "position-dominated")]
+    if rows.empty:
+        return ""
+    down = int((rows["r_k"] < 0).sum())
+    return f"Of the {len(rows)} position-dominated heads at {md(view.labels[model])}, {down} have a negative r_k."
+
+
+def _ends(view: View, data: pd.DataFrame, models: Sequence[str]) -> str:
+    """The most populated class at both ends."""
+    ends = list(dict.fromkeys((models[0], models[-1])))
+    parts = []
+    for model in ends:
+        rows = data[(data["model"] == model) & (data["class"] != UNMEASURED)]
+        if len(rows):
+            top = rows["class"].value_counts().reindex(CLASSES, fill_value=0)
+            kind = str(top.idxmax())
+            parts.append(
+                f"{md(view.labels[model])}: most heads ({figure(top.max() / len(rows), True)}) are {kind}"
+            )
+    return "; ".join(parts) + "." if parts else ""

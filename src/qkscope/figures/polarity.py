@@ -7,9 +7,11 @@ import pandas as pd
 from qkscope.aggregate import polarity_shares, position_signal
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.bars import LEFT, Kinds, draw_counts, draw_shares, share_keys
+from qkscope.figures.course import mean_of, polarity_share
 from qkscope.figures.lines import Look, correlation_scale, draw_quantity, read_limits, write_values
+from qkscope.figures.prose import Words, certainty, figure, joined, md, story
 from qkscope.figures.style import POLARITY_COLOURS, R_K, Key, name_axis, sheet
-from qkscope.figures.view import Drawing, View, look
+from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
 from qkscope.taxonomy import POLARITIES
 
@@ -68,3 +70,37 @@ def _keys(view: View, shares: pd.DataFrame) -> list[Key]:
     if view.rematched:
         keys.append(SIGNED.matched_key(f"dotted, hollow: {view.matched_text} only"))
     return keys
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: both means, the shares of either direction, and whether the mean hides two opposite groups."""
+    low = view.results.thresholds.low
+    means = [story(view, "mean r_k", mean_of("r_k")), story(view, "mean |r_k|", mean_of("abs_r_k"))]
+    kinds = [
+        story(view, f"the share of {k} heads", polarity_share(view, k), percent=True) for k in POLARITIES
+    ]
+    told = [each for each in (*means, *kinds) if each]
+    return Words(
+        shows="Above: mean r_k (red squares) and mean |r_k| (dark triangles); where they part, heads of opposite sign "
+        "cancel in the mean. Below: the share of heads whose keys follow position with the queries (concordant, "
+        f"r_k > {low:g}), against them (discordant, r_k < -{low:g}) or neither (neutral).",
+        says=(*(each.text for each in told), _hidden(data)),
+        made="Mean of r_k and of |r_k| over the measured heads; heads counted by the sign of r_k after the axis is "
+        "turned so that r_q is not negative.",
+        takeaway=joined(_hidden(data), *(each.short for each in kinds[:1] + kinds[2:] if each)),
+        certainty=certainty(told[0].own if told else None),
+    )
+
+
+def _hidden(data: pd.DataFrame) -> str:
+    """What the mean of r_k does not show, at the last checkpoint."""
+    last = data[data["window"] == OWN].iloc[-1]
+    gap = last["mean_abs_r_k"] - last["mean_r_k"]
+    means = f"mean r_k is {figure(last['mean_r_k'])} and mean |r_k| {figure(last['mean_abs_r_k'])}"
+    where = f"At {md(last['label'])} {means}"
+    against = (
+        f"{int(last['heads_discordant'])} heads ({figure(last['share_discordant'], True)}) are discordant"
+    )
+    if gap < 0.05:
+        return f"{where}: hardly any heads cancel in the mean ({against})."
+    return f"{where}: heads of opposite sign cancel in the mean ({against})."

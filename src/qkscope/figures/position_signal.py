@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qkscope.aggregate import position_signal
+from qkscope.aggregate import above_null, position_signal
 from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.course import mean_of
 from qkscope.figures.lines import (
     Look,
     band_key,
@@ -15,8 +16,9 @@ from qkscope.figures.lines import (
     read_limits,
     write_values,
 )
+from qkscope.figures.prose import Words, certainty, joined, md, story
 from qkscope.figures.style import R_K, R_Q, Key, name_axis, sheet
-from qkscope.figures.view import Drawing, View, look
+from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
 
 NAME = "01_position_signal"
@@ -50,6 +52,46 @@ def draw(results: Results) -> Drawing:
 
 def title(view: View) -> str:
     return "Position correlation on PC0" + (" over training" if view.training else "")
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: the course of both means, how they compare, and how many heads beat their own shift null."""
+    q, k = story(view, "mean r_q", mean_of("r_q")), story(view, "mean r_k", mean_of("r_k"))
+    own = data[data["window"] == OWN]
+    ahead = int((own["mean_r_q"] > own["mean_r_k"]).sum())
+    compared = {len(own): "at every checkpoint", 0: "at no checkpoint"}.get(
+        ahead, f"at {ahead} of {len(own)} checkpoints"
+    )
+    compare = f"Queries follow position more closely than keys {compared} (mean r_q above mean r_k)."
+    told = [each for each in (q, k) if each]
+    return Words(
+        shows="Mean r_q (blue circles) and mean r_k (red squares) on PC0"
+        + (", checkpoint after checkpoint in the order of training." if view.training else ".")
+        + " The shaded bands are ±1 standard deviation across heads"
+        + ("; bars are ±1 standard error over documents." if own["se_r_q"].notna().any() else ".")
+        + (
+            f" Dotted lines with hollow marks are the same over the {view.matched_text}."
+            if view.rematched
+            else ""
+        ),
+        says=(*(each.text for each in told), compare, _null(view)),
+        made="For each checkpoint, the mean and the standard deviation of r_q and r_k over all measured heads.",
+        takeaway=joined(*(each.short for each in told)),
+        certainty=certainty(told[0].own if told else None),
+    )
+
+
+def _null(view: View) -> str:
+    """How many heads exceed what they reach with positions shifted at random."""
+    table = above_null(view.results.heads, view.order)
+    if table.empty or not table["heads"].iloc[-1]:
+        return ""
+    last = table.iloc[-1]
+    where = f"At {md(view.labels[last['model']])}," if len(view.order) > 1 else "In this checkpoint"
+    return (
+        f"{where} {last['above_q']} of {last['heads']} heads follow position in q, and {last['above_k']} in k, more "
+        "closely than any randomly shifted copy of it does."
+    )
 
 
 def _keys(view: View, data: pd.DataFrame) -> list[Key]:

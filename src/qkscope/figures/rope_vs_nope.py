@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.aggregate import rope_split
 from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.course import Statistic, mean_of
 from qkscope.figures.lines import Look, correlation_scale, draw_quantity, error_key, read_limits, write_values
+from qkscope.figures.prose import Words, certainty, joined, md, story
 from qkscope.figures.style import ROPE_COLOURS, Key, name_axis, sheet
 from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
@@ -22,7 +25,7 @@ LOOKS = {
 def why_not(view: View) -> str | None:
     """Why there is nothing to draw, if so."""
     if view.of_models:
-        return "it compares layers over training, and this is a study of several models"
+        return view.why_no_course
     kinds = set(rope_split(view.results.heads, None, view.order)["rope"])
     if not kinds:
         return "the table does not say which layers use RoPE"
@@ -72,3 +75,40 @@ def _keys(view: View, data: pd.DataFrame) -> list[Key]:
     if view.rematched:
         keys.append(LOOKS["RoPE"].matched_key(f"dotted, hollow: {view.matched_text} only"))
     return keys
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: each kind of layer, and the gap between them."""
+    told = [
+        story(view, f"mean {name} in {kind} layers", _mean(value, kind))
+        for value, name in (("r_q", "r_q"), ("abs_r_k", "|r_k|"))
+        for kind in LOOKS
+    ]
+    gaps = [
+        story(view, f"the lead of RoPE over NoPE layers in {name}", _gap(value))
+        for value, name in (("r_q", "mean r_q"), ("abs_r_k", "mean |r_k|"))
+    ]
+    known = [each for each in told if each]
+    own = data[(data["window"] == OWN) & (data["model"] == view.order[-1])].set_index("rope")["heads"]
+    counts = " and ".join(f"{own[kind]} heads of {kind} layers" for kind in LOOKS if kind in own)
+    return Words(
+        shows="Means over the heads of layers with rotary position embedding (RoPE, filled circles) and of layers "
+        "without (NoPE, open diamonds): r_q above, |r_k| below."
+        + (f" Dotted with hollow marks: over the {view.matched_text}." if view.rematched else ""),
+        says=(*(each.text for each in known), *(each.text for each in gaps if each)),
+        made=f"For each checkpoint, the means over the measured heads of either kind of layer; at "
+        f"{md(view.labels[view.order[-1]])} {counts}.",
+        takeaway=joined(*(each.short for each in gaps if each)),
+        certainty=certainty(known[0].own if known else None),
+    )
+
+
+def _mean(value: str, kind: str) -> Statistic:
+    code = 1.0 if kind == "RoPE" else 0.0
+    return mean_of(value, lambda sample: sample.heads["rope"].to_numpy(np.float64) == code)
+
+
+def _gap(value: str) -> Statistic:
+    """RoPE minus NoPE, in the same checkpoint."""
+    rope, nope = _mean(value, "RoPE"), _mean(value, "NoPE")
+    return lambda sample: rope(sample) - nope(sample)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -118,7 +118,7 @@ def write(
 class Key:
     """One entry of a legend."""
 
-    mark: Artist | tuple[Artist, ...]
+    mark: Artist
     text: str
 
 
@@ -147,9 +147,10 @@ def sheet(title: str, subtitle: str, width: float, body: float, keys: Sequence[K
     top = MARGIN + 0.25 * len(heading) + 0.19 * len(below) + 0.12
     columns, legend_height = _legend_shape(keys, inner)
     height = top + body + legend_height + MARGIN
-    figure = Figure(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER, layout="none")
+    figure = Figure(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER)
+    figure.set_layout_engine("none")
     FigureCanvasAgg(figure)
-    place = {"ha": "left", "va": "top", "linespacing": 1.15}
+    place: dict[str, Any] = {"ha": "left", "va": "top", "linespacing": 1.15}
     x = MARGIN / width
     figure.text(x, 1 - MARGIN / height, "\n".join(heading), **lettering(14, INK, "bold"), **place)
     y = 1 - (MARGIN + 0.25 * len(heading) + 0.03) / height
@@ -181,8 +182,6 @@ def _legend_width(widths: Sequence[float], columns: int) -> float:
 
 
 def _legend(figure: Figure, keys: Sequence[Key], columns: int, corner: tuple[float, float]) -> None:
-    from matplotlib.legend_handler import HandlerTuple
-
     legend = figure.legend(
         [key.mark for key in keys],
         [plain(key.text) for key in keys],
@@ -196,7 +195,6 @@ def _legend(figure: Figure, keys: Sequence[Key], columns: int, corner: tuple[flo
         handletextpad=0.5,
         columnspacing=1.6,
         labelspacing=0.55,
-        handler_map={tuple: HandlerTuple(ndivide=1)},
         prop={"family": FONT, "size": 9.5},
         labelcolor=INK,
     )
@@ -220,7 +218,9 @@ def dress(axes: Axes) -> None:
     )  # fmt: skip
 
 
-def scale(axes: Axes, axis: str, values: Sequence[float], texts: Sequence[str], grid: bool = False) -> None:
+def scale(
+    axes: Axes, axis: Literal["x", "y"], values: Sequence[float], texts: Sequence[str], grid: bool = False
+) -> None:
     """Ticks at `values` with `texts`, written as they are; `axis` is "x" or "y"."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
     setter(values, [plain(text) for text in texts], **lettering(9.5))

@@ -10,6 +10,7 @@ from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
 from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.prose import Words, figure, joined, listing, md
 from qkscope.figures.style import (
     CLASS_COLOURS,
     INK,
@@ -23,7 +24,9 @@ from qkscope.figures.style import (
     sheet,
     write,
 )
+from qkscope.figures.taxonomy_evolution import gains
 from qkscope.figures.view import MATCHED, OWN, Drawing, View, look
+from qkscope.findings import transition_noise
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, UNMEASURED, transitions
 
@@ -169,3 +172,87 @@ def _keys(data: pd.DataFrame) -> list[Key]:
         )
     )
     return keys
+
+
+def title(view: View) -> str:
+    return "Which heads change their class"
+
+
+def describe(view: View, data: pd.DataFrame) -> Words:
+    """In words: the step where most heads move, the largest flows, and how many would move by noise alone."""
+    own = data[data["window"] == OWN]
+    says = [_steps(view, own), _largest_flows(view, own), gains(view)]
+    if view.rematched:
+        says.append(
+            f"Over the {view.matched_text} of every checkpoint: {_steps(view, data[data['window'] == MATCHED])}"
+        )
+    noise = transition_noise(view.results.heads, view.order, view.results.thresholds)
+    return Words(
+        shows="Columns are the heads of a checkpoint by class; ribbons between columns are the same heads at the next "
+        "checkpoint, in the colour of the class they leave: pale where they stay, strong where they move. Numbers "
+        "are heads."
+        + (
+            f" The lower panel is the same over the {view.matched_text} of every checkpoint."
+            if view.rematched
+            else ""
+        ),
+        says=tuple(says),
+        made="Heads are matched by layer and head number between consecutive checkpoints and counted by their class "
+        "before and after; only heads in both are counted.",
+        takeaway=joined(says[0], gains(view)),
+        certainty=_noise(view, noise),
+    )
+
+
+def _steps(view: View, data: pd.DataFrame) -> str:
+    """How many heads move at the busiest step and at the quietest."""
+    moved = data.assign(moved=data["heads"].where(data["from_class"] != data["to_class"], 0))
+    steps = moved.groupby(["from_model", "to_model"], sort=False)[["moved", "heads"]].sum().reset_index()
+
+    def at(row: pd.Series) -> str:
+        share = figure(row["moved"] / row["heads"], True)
+        ends = f"from {md(view.labels[row['from_model']])} to {md(view.labels[row['to_model']])}"
+        return f"{row['moved']} of {row['heads']} heads ({share}) {ends}"
+
+    most, least = steps.loc[steps["moved"].idxmax()], steps.loc[steps["moved"].idxmin()]
+    if not most["moved"]:
+        return "No head changes its class at any step."
+    if len(steps) == 1:
+        return f"{at(most)} change their class."
+    return f"Most heads change their class at the step {_step(at(most))}; fewest at {_step(at(least))}."
+
+
+def _step(text: str) -> str:
+    """`84 of 300 heads (28.0%) from a to b` -> `from a to b, 84 of 300 heads (28.0%)`."""
+    counts, _, ends = text.partition(" from ")
+    return f"from {ends}, {counts}"
+
+
+def _largest_flows(view: View, data: pd.DataFrame) -> str:
+    moves = (
+        data[data["from_class"] != data["to_class"]]
+        .sort_values("heads", ascending=False, kind="stable")
+        .head(3)
+    )
+    if moves.empty:
+        return ""
+    parts = [
+        f"{row.heads} from {row.from_class} to {row.to_class} ({md(view.labels[row.from_model])} to "
+        f"{md(view.labels[row.to_model])})"
+        for row in moves.itertuples()
+    ]
+    return f"The largest flows are {listing(parts)}."
+
+
+def _noise(view: View, noise: pd.DataFrame) -> str:
+    if noise.empty or noise["expected_by_noise"].isna().all():
+        return (
+            "No uncertainty is available: without standard errors of the heads, it is not known how many would "
+            "change their class by noise alone."
+        )
+    row = noise.loc[noise["changed"].idxmax()]
+    ends = f"{md(view.labels[row['from_model']])} to {md(view.labels[row['to_model']])}"
+    return (
+        f"A head near a threshold changes its class by noise. From {ends} {row['changed']} heads change; by their own "
+        f"standard errors about {row['expected_by_noise']:.1f} would without any real change."
+    )

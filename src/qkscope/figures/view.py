@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from qkscope.aggregate import Sample, samples
 from qkscope.errors import TableError
 from qkscope.figures.style import plain, tokens
 from qkscope.results import Results
@@ -48,6 +49,15 @@ class View:
     @property
     def of_models(self) -> bool:
         return self.results.timeline.kind == "models"
+
+    @property
+    def why_no_course(self) -> str | None:
+        """Why pictures of a course over training are not drawn, if so."""
+        return "it follows training, and this is a study of several models" if self.of_models else None
+
+    @property
+    def noun(self) -> str:
+        return "model" if self.of_models else "checkpoint"
 
     @cached_property
     def order(self) -> list[str]:
@@ -94,6 +104,18 @@ class View:
         """The matched window in words."""
         window = self.results.timeline.matched_window
         return "matched window" if window is None else f"first {tokens(window)} tokens"
+
+    @cached_property
+    def own_samples(self) -> list[Sample]:
+        """The checkpoints' heads over own windows, with their leave-one-out values."""
+        return samples(self.results.heads, self.results.loo, self.order)
+
+    @cached_property
+    def matched_samples(self) -> list[Sample]:
+        """The same over the matched window; empty where no window differs from it."""
+        if not self.rematched or self.results.matched is None:
+            return []
+        return samples(self.results.matched, self.results.loo_matched, self.order)
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
@@ -152,6 +174,10 @@ def look(results: Results) -> View:
         stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
         for stop in timeline.stops
     )
+    if not (results.heads["r_q"].notna() & results.heads["r_k"].notna()).any():
+        raise TableError(
+            "no head of the table has both r_q and r_k: nothing was measured, so there is nothing to draw"
+        )
     if all(stop.missing for stop in stops):
         raise TableError(
             f"none of the study's checkpoints is in the table: the study has {_some(s.model for s in stops)}, "
