@@ -1,0 +1,345 @@
+"""Tests of significance, changes, conversions and what the findings say of studies one can see through."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from simulated import measured, results, truth
+
+from qkscope.findings import Finding, findings, summary, transition_noise
+from qkscope.findings.changes import Series, change, plateaus, study_changes
+from qkscope.findings.conversions import FAINT, Pair, flows_into, noise_flows, turn_chances, unchanged
+from qkscope.findings.significance import holm, normal_cdf, t_quantile, two_sided_p
+from qkscope.findings.wording import count, listing, number, percent
+from qkscope.taxonomy import CLASSES, classify
+from qkscope.timeline import Stop
+
+VERDICTS = {"holds", "does not hold", "cannot tell"}
+VIEWS = {"signal", "taxonomy", "portrait", "depth", "head", "table", "methods"}
+STEPS = [f"step{1000 * i}" for i in range(8)]
+
+
+def by_id(study) -> dict[str, Finding]:
+    return {finding.id: finding for finding in findings(study)}
+
+
+@pytest.mark.parametrize("df", [1, 2, 3, 4, 7, 8, 14, 15, 31])
+def test_students_t_is_exact(df):
+    for t in (0.0, 0.3, 1.0, 2.4, 7.0, 30.0):
+        assert two_sided_p(-t, df) == pytest.approx(2 * stats.t.sf(t, df), abs=1e-13)
+    for p in (0.0005, 0.3, 0.5, 0.9, 0.975, 0.99999):
+        assert t_quantile(p, df) == pytest.approx(stats.t.ppf(p, df), rel=1e-9, abs=1e-12)
+    assert math.isnan(two_sided_p(math.nan, df))
+
+
+def test_normal_cdf_of_any_shape():
+    z = np.linspace(-9, 9, 50).reshape(5, 10)
+    assert normal_cdf(z) == pytest.approx(stats.norm.cdf(z), abs=1e-14)
+
+
+def test_holm_steps_down_and_skips_what_was_not_tested():
+    assert holm([0.01, 0.04, 0.03, math.nan], 0.05) == [True, False, False, False]
+    assert holm([0.01, 0.02, 0.03, math.nan], 0.05) == [True, True, True, False]
+    assert holm([], 0.05) == []
+
+
+def a_series(values: list[float], spread: float = 0.001, groups: int = 8, name: str = "x") -> Series:
+    rng = np.random.default_rng(len(values))
+    return Series(name, tuple(np.r_[v, v + rng.normal(0, spread, groups)] for v in values))
+
+
+def test_a_difference_is_paired_over_the_groups():
+    shared = np.linspace(-0.1, 0.1, 8)
+    own = np.array([1, -1, 1, -1, 1, -1, 1, -1]) * 1e-3
+    series = Series("x", (np.r_[0.3, 0.3 + shared], np.r_[0.4, 0.4 + shared + own]))
+    found = change(series, 0, 1)
+    assert found.delta == pytest.approx(0.1)
+    assert found.df == 7
+    assert found.se == pytest.approx(math.sqrt(7 / 8 * 8 * 1e-6), rel=1e-9)
+    unpaired = change(Series("x", (series.values[0], series.values[1][:-1])), 0, 1)
+    assert unpaired.se == pytest.approx(math.hypot(series.se(0), a_se(series.values[1][1:-1])), rel=1e-9)
+    assert unpaired.df == 6
+
+
+def a_se(values: np.ndarray) -> float:
+    count = len(values)
+    return float(np.sqrt((count - 1) / count * ((values - values.mean()) ** 2).sum()))
+
+
+def test_a_jump_stands_out_and_a_steady_climb_has_none():
+    jumping = study_changes([a_series([0.2, 0.2, 0.21, 0.4, 0.4])])
+    assert [(c.start, c.stop) for c in jumping if c.jump] == [(2, 3)]
+    climbing = study_changes([a_series([0.1, 0.2, 0.3, 0.4, 0.5])])
+    assert all(c.clear for c in climbing)
+    assert not any(c.jump for c in climbing)
+
+
+def test_certain_but_tiny_changes_are_not_clear():
+    assert not any(c.clear for c in study_changes([a_series([0.2, 0.21, 0.2, 0.219], spread=1e-5)]))
+
+
+def test_no_error_at_all_is_no_certainty_about_a_change_of_nothing():
+    still = Series("x", (np.full(9, 0.3), np.full(9, 0.3), np.full(9, 0.5)))
+    found = study_changes([still])
+    assert [c.clear for c in found] == [False, True, True]
+
+
+def test_plateaus_are_the_longest_runs_within_a_width():
+    values = [0.1, 0.3, 0.305, 0.31, 0.6, 0.601, 0.602, 0.7]
+    assert plateaus(a_series(values, spread=1e-4)) == [(1, 3), (4, 6)]
+    assert plateaus(a_series(values, spread=0.05)) == []
+    assert plateaus(a_series([0.1, 0.1])) == []
+
+
+def a_pair(r_q, r_k, se=0.02) -> Pair:
+    r_q, r_k = np.asarray(r_q, dtype=float), np.asarray(r_k, dtype=float)
+    return Pair("a", "b", r_q, r_k, np.full(r_q.shape, se), np.full(r_k.shape, se))
+
+
+def test_noise_flows_are_chances():
+    rng = np.random.default_rng(0)
+    pair = a_pair(rng.uniform(0, 1, (2, 50)), rng.uniform(-1, 1, (2, 50)))
+    flows = noise_flows(pair)
+    assert flows.shape == (len(CLASSES), len(CLASSES), 50)
+    assert flows.min() >= -1e-12
+    assert flows.sum(axis=(0, 1)) == pytest.approx(np.ones(50))
+
+
+def test_class_changes_by_noise_alone_are_foretold():
+    """Heads measured twice with noise and no change: the expectation is what is seen, over many heads."""
+    rng = np.random.default_rng(1)
+    true_q, true_k = rng.uniform(0, 1, 40_000), rng.uniform(-1, 1, 40_000)
+    pair = a_pair(
+        true_q + rng.normal(0, 0.04, (2, 40_000)), true_k + rng.normal(0, 0.04, (2, 40_000)), se=0.04
+    )
+    names = classify(pair.r_q, pair.r_k)
+    seen = float((names[0] != names[1]).mean())
+    expected = float((1 - np.einsum("aah->h", noise_flows(pair))).mean())
+    assert expected == pytest.approx(seen, rel=0.05)
+
+
+def test_sign_changes_by_noise_alone_are_foretold_where_the_axis_is_oriented_by_faint_queries():
+    rng = np.random.default_rng(2)
+    true_q, true_k = rng.uniform(0, 0.3, 40_000), rng.uniform(-0.5, 0.5, 40_000)
+    q, k = true_q + rng.normal(0, 0.05, (2, 40_000)), true_k + rng.normal(0, 0.05, (2, 40_000))
+    leading = np.where(np.abs(q) < FAINT, k, q)
+    sign = np.where(leading < 0, -1.0, 1.0)
+    pair = a_pair(q * sign, k * sign, se=0.05)
+    assert turn_chances(pair).mean() == pytest.approx(pair.turned.mean(), rel=0.15)
+
+
+def test_a_head_that_really_moved_says_little_about_noise():
+    pair = a_pair([[0.5], [0.9]], [[0.9], [0.9]], se=0.01)
+    assert unchanged(pair.r_q, pair.se_q)[0] == pytest.approx(0.515)
+    assert noise_flows(pair)[4, 0].sum() < 1e-6
+
+
+def test_transition_noise_has_a_row_per_step_and_admits_what_it_does_not_know():
+    r_q, r_k = truth(0, 3)
+    heads = results(*measured(STEPS[:3], r_q, r_k)).heads
+    table = transition_noise(heads, STEPS[:3])
+    assert list(table["to_model"]) == STEPS[1:3]
+    assert (table["expected_by_noise"] > 1).all()
+    bare = transition_noise(heads.drop(columns=["r_q_se", "r_k_se"]), STEPS[:3])
+    assert bare["changed"].tolist() == table["changed"].tolist()
+    assert bare["expected_by_noise"].isna().all()
+    assert transition_noise(heads, STEPS[:1]).empty
+
+
+def test_flows_name_the_class_that_feeds():
+    before_q, before_k = np.full(100, 0.85), np.full(100, 0.1)
+    after_k = np.where(np.arange(100) < 40, 0.85, 0.1)
+    flows = flows_into([a_pair([before_q, before_q], [before_k, after_k])], "position-dominated")
+    feeding = flows[flows["feeds"]]
+    assert feeding["class"].tolist() == ["Q-positional"]
+    assert feeding["entered"].tolist() == [40]
+
+
+def growing() -> pd.DataFrame:
+    """r_q rises at first, rests; content-focused heads become position-dominated at the second checkpoint."""
+    r_q, r_k = truth(5, len(STEPS))
+    r_q, r_k = r_q * 0.2, np.abs(r_k) * 0.2
+    r_q[1:, :90], r_k[1:, :90] = 0.85, 0.85
+    r_q[1:, 90:] += 0.4
+    return r_q, r_k
+
+
+def test_a_study_that_learns_is_told_so():
+    found = by_id(results(*measured(STEPS, *growing(), noise=0.01)))
+    assert found["r_q_rises"].verdict == "holds"
+    assert "rises from 0.104 ± 0.001 (step0) to 0.768 ± 0.002 (step7000)" in found["r_q_rises"].answer
+    assert found["content_vanishes"].verdict == "holds"
+    assert "checkpoint 2 of 8" in found["content_vanishes"].answer
+    assert found["feeds"].verdict == "holds"
+    assert "content-focused (90 heads enter" in found["feeds"].answer
+    assert found["jumps"].verdict == "holds"
+    assert "between step0 and step1000" in found["jumps"].answer
+    assert found["jumps"].own["change_point"]["mean r_q"] == "step1000"
+    assert found["plateaus"].verdict == "holds"
+    assert "from step1000 to step7000" in found["plateaus"].answer
+    assert found["sign_changes"].verdict == "does not hold"
+    assert found["signal"].verdict == "holds"
+
+
+def test_a_fall_is_told():
+    r_q, r_k = growing()
+    r_q[4:] -= 0.2
+    found = by_id(results(*measured(STEPS, r_q, r_k, noise=0.01)))
+    assert found["r_q_rises"].verdict == "does not hold"
+    assert "falls by 0.20" in found["r_q_rises"].answer
+    assert "between step3000 and step4000" in found["r_q_rises"].answer
+
+
+def test_layers_and_rotation_are_compared_within_the_last_checkpoint():
+    r_q, r_k = (np.full((2, 120), 0.5) for _ in range(2))
+    layer = np.arange(120) // 10
+    r_q[:, layer <= 3] = r_k[:, layer <= 3] = 0.8
+    r_q[:, layer % 4 == 3] = 0.2
+    found = by_id(results(*measured(STEPS[:2], r_q, r_k, noise=0.02)))
+    assert found["early_layers"].verdict == "holds"
+    assert "layers with RoPE only" in found["early_layers"].answer
+    assert found["rope"].verdict == "holds"
+    flipped = by_id(results(*measured(STEPS[:2], r_q[:, ::-1], r_k[:, ::-1], noise=0.02)))
+    assert flipped["early_layers"].verdict == "does not hold"
+
+
+def test_long_context_is_known_by_the_names_or_by_the_window():
+    names = ["stage1-step-1000", "stage1-step-2000", "lc-4k-to-32k-step-100", "lc-4k-to-32k-step-200"]
+    r_q, r_k = truth(7, 4)
+    r_k = np.abs(r_k)
+    r_k[2:] -= 0.1
+    found = by_id(results(*measured(names, r_q, r_k, noise=0.01)))
+    assert found["long_context"].verdict == "holds"
+    assert "mean r_k falls" in found["long_context"].answer
+    plain = by_id(results(*measured(STEPS[:4], r_q, r_k, noise=0.01)))
+    assert plain["long_context"].verdict == "cannot tell"
+    tables = measured(STEPS[:4], r_q, r_k, noise=0.01)
+    widened = by_id(results(*tables, windows=[256, 256, 1024, 1024], matched=tables))
+    assert widened["long_context"].verdict == "holds"
+    assert "comes" not in widened["jumps"].answer
+    assert widened["window"].verdict == "holds"
+    assert "from the model" in widened["window"].answer
+
+
+def test_windows_that_differ_without_a_common_one_leave_the_question_open():
+    r_q, r_k = truth(7, 3)
+    r_q[2] += 0.2
+    found = by_id(results(*measured(STEPS[:3], r_q, r_k, noise=0.01), windows=[256, 256, 1024]))
+    assert found["window"].verdict == "cannot tell"
+    assert found["r_q_rises"].verdict == "cannot tell"
+    assert "no common window" in found["r_q_rises"].answer
+    assert found["r_q_rises"].own["verdict"] == "holds"
+
+
+def test_every_finding_has_a_verdict_a_view_and_survives_json():
+    study = results(*measured(STEPS, *growing(), noise=0.01))
+    found = findings(study)
+    assert len({finding.id for finding in found}) == len(found)
+    for finding in found:
+        assert finding.verdict in VERDICTS
+        assert finding.view in VIEWS
+        assert finding.answer.endswith(".")
+        assert "nan" not in finding.answer
+        assert finding.uncertainty
+    text = json.dumps(summary(study, found), allow_nan=False)
+    assert json.loads(text)["findings"][0]["own"]["answer"] == found[0].own["answer"]
+
+
+@pytest.mark.parametrize("missing", ["loo", "errors", "null", "rope", "variance"])
+def test_tables_without_some_columns_are_read_as_far_as_they_go(missing):
+    qk, loo = measured(STEPS[:4], *(each[:4] for each in growing()), noise=0.01)
+    dropped = {
+        "errors": ["r_q_se", "r_k_se"],
+        "null": ["r_q_null", "r_k_null"],
+        "rope": ["rope"],
+        "variance": ["explained_variance"],
+    }.get(missing, [])
+    qk[dropped] = np.nan
+    if missing == "variance":
+        loo[dropped] = np.nan
+    study = results(qk, None if missing in ("loo", "errors") else loo)
+    found = by_id(study)
+    json.dumps(summary(study, list(found.values())), allow_nan=False)
+    assert not any("nan" in finding.answer for finding in found.values())
+    if missing in ("loo", "errors"):
+        assert found["r_q_rises"].verdict == "cannot tell"
+        assert "rises from" in found["r_q_rises"].answer
+        assert "Without standard errors" in found["r_q_rises"].answer
+    if missing == "errors":
+        assert {finding.verdict for finding in found.values()} <= {"cannot tell", "holds"}
+        assert found["feeds"].verdict == "cannot tell"
+    if missing == "null":
+        assert found["signal"].verdict == "cannot tell"
+    if missing == "rope":
+        assert found["rope"].verdict == "cannot tell"
+
+
+def test_rotation_is_not_asked_where_every_layer_rotates():
+    qk, loo = measured(STEPS[:2], *truth(0, 2))
+    assert "rope" not in by_id(results(qk.assign(rope=1.0), loo))
+
+
+def test_one_checkpoint_has_no_course():
+    found = by_id(results(*measured(STEPS[:1], *truth(0, 1))))
+    assert set(found) == {"signal", "course", "early_layers", "rope"}
+    assert found["course"].verdict == "cannot tell"
+
+
+def test_models_are_compared_as_models():
+    r_q, r_k = truth(0, 3)
+    r_q[1] += 0.1
+    found = by_id(results(*measured(["a/one", "b/two", "c/three"], r_q, r_k, noise=0.01), kind="models"))
+    assert set(found) == {"signal", "models", "early_layers", "rope"}
+    assert found["models"].verdict == "holds"
+    assert "highest in b/two" in found["models"].answer
+
+
+def test_heads_measured_only_sometimes_are_left_out_and_counted():
+    qk, loo = measured(STEPS[:3], *truth(0, 3), noise=0.01)
+    qk.loc[(qk["model"] == STEPS[1]) & (qk["layer"] == 0), ["r_q", "r_k"]] = np.nan
+    found = by_id(results(qk, loo))
+    assert "10 heads not measured throughout are left out" in found["r_q_rises"].uncertainty
+    assert any("10 of 120 heads" in text for text in summary(results(qk, loo), [])["warnings"])
+
+
+def test_a_signal_no_larger_than_its_null_is_no_signal():
+    qk, loo = measured(STEPS[:2], *truth(0, 2))
+    found = by_id(results(qk.assign(r_q_null=0.95, r_k_null=0.95), loo))
+    assert found["signal"].verdict == "does not hold"
+    assert "classed as positional by size of r alone" in found["signal"].answer
+
+
+def test_summary_has_headline_numbers_and_marks_what_cannot_be_compared():
+    tables = measured(STEPS[:3], *truth(0, 3))
+    study = results(*tables, windows=[256, 256, 1024], matched=tables)
+    gap = Stop("step9000", "step9000", "Stage 1", missing="the hub does not have it")
+    study = replace(
+        study,
+        timeline=replace(study.timeline, stops=(*study.timeline.stops, gap)),
+        provenance={"warnings": ["three documents are short"]},
+    )
+    found = summary(study, findings(study))
+    last = found["checkpoints"][2]
+    assert last["own"]["mean_r_q"] == pytest.approx(tables[0].groupby("model")["r_q"].mean()["step2000"])
+    assert last["matched"]["class"]["mixed"]["heads"] > 0
+    assert found["checkpoints"][3]["own"] is None
+    assert len(found["transitions"]) == 2
+    assert found["warnings"][0] == "three documents are short"
+    assert any("the hub does not have it" in text for text in found["warnings"])
+    assert any("compare them over the matched window" in text for text in found["warnings"])
+
+
+def test_numbers_in_words():
+    assert number(0.6734, 0.012) == "0.67 ± 0.01"
+    assert number(-0.0001, 0.0004, signed=True) == "0.000 ± 0.001"
+    assert number(0.5, math.nan) == "0.50"
+    assert percent(0.344, 0.021) == "34% ± 2"
+    assert listing(["a", "b", "c"]) == "a, b and c"
+    assert count(1, "head") == "one head"
+    assert count(12, "head") == "12 heads"

@@ -1,0 +1,158 @@
+"""Simulated studies whose truth is known: is it the model that changed, or the measurement?
+
+Tables are simulated where only the judgement is at stake; where the standard errors and the null themselves are,
+vectors go through the real moments and axes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from simulated import ar1, measured, results, truth, units
+
+from qkscope.findings import Finding, findings, transition_noise
+from qkscope.moments import Unit
+from qkscope.pca import measure
+from qkscope.table import loo_table, qk_table
+
+STEPS = [f"step{1000 * i}" for i in range(10)]
+
+
+def by_id(study) -> dict[str, Finding]:
+    return {finding.id: finding for finding in findings(study)}
+
+
+def trending(rng: np.random.Generator, slope: np.ndarray, tokens: int, phi: float = 0.9):
+    """Vectors of heads that follow position with `slope` per 2048 tokens, in autocorrelated noise."""
+
+    def vectors(document: int, kind: str) -> np.ndarray:
+        x = ar1(rng, (len(slope), 3, tokens), phi).transpose(0, 2, 1) * np.array([2.0, 1.0, 0.5])
+        x[:, :, 0] += slope[:, None] * np.arange(tokens) / 2048
+        return x
+
+    return vectors
+
+
+def tables(names: list[str], parts: list[Unit], windows: list[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """qk (PC0) and leave-one-out tables of the same units, one window per name."""
+    axes = [measure(parts, window, 1) for window in windows]
+    heads = parts[0].heads
+    qk = pd.concat([qk_table(name, heads, a) for name, a in zip(names, axes, strict=True)], ignore_index=True)
+    loo = pd.concat(
+        [loo_table(name, heads, a) for name, a in zip(names, axes, strict=True)], ignore_index=True
+    )
+    return qk, loo
+
+
+def test_a_longer_window_alone_is_said_to_be_the_window_and_not_the_model():
+    """One model, measured over 256 and over 2048 tokens, as if it were two checkpoints."""
+    rng = np.random.default_rng(0)
+    parts = units(40, trending(rng, rng.uniform(1.0, 12.0, 40), 2048), windows=[256, 2048])
+    names = ["step0", "step1000"]
+    own, matched = tables(names, parts, [256, 2048]), tables(names, parts, [256, 256])
+    found = by_id(results(*own, windows=[256, 2048], matched=matched))
+    assert found["window"].verdict == "does not hold"
+    assert "the window grows from 256 to 2,048 tokens" in found["window"].answer
+    assert "from the window, not the model" in found["window"].answer
+    assert "from the model" not in found["window"].answer
+    rises = found["r_q_rises"]
+    assert (rises.own["verdict"], rises.matched["verdict"], rises.verdict) == (
+        "holds",
+        "does not hold",
+        "does not hold",
+    )
+    assert "comes from the window, not the model" in rises.answer
+    assert found["jumps"].own["jumps"]
+    assert found["jumps"].verdict == "does not hold"
+    assert "from the window, not the model" in found["jumps"].answer
+    assert found["feeds"].verdict != "holds"
+
+
+def test_a_model_that_changes_while_the_window_grows_is_not_excused():
+    rng = np.random.default_rng(1)
+    slope = rng.uniform(1.0, 12.0, 40)
+    first = units(40, trending(rng, slope, 2048), windows=[256, 2048])
+    second = units(40, trending(rng, slope + 30.0, 2048), windows=[256, 2048])
+    own = [tables(["step0"], first, [256]), tables(["step1000"], second, [2048])]
+    same = [tables(["step0"], first, [256]), tables(["step1000"], second, [256])]
+    joined = [tuple(pd.concat(each) for each in zip(*pair, strict=True)) for pair in (own, same)]
+    found = by_id(results(*joined[0], windows=[256, 2048], matched=joined[1]))
+    assert found["window"].verdict == "holds"
+    assert found["r_q_rises"].verdict == "holds"
+
+
+def test_heads_that_turn_round_are_not_called_a_loss_of_signal():
+    """Half of the heads change the sign of r_k while |r_k| grows: mean r_k falls to nothing."""
+    r_q, r_k = truth(1, 6)
+    r_k = np.abs(r_k)
+    r_k[3:] = np.minimum(r_k[3:] + 0.1, 0.97)
+    r_k[3:, ::2] *= -1
+    found = by_id(results(*measured(STEPS[:6], r_q, r_k)))["sign_changes"]
+    assert found.verdict == "holds"
+    assert "heads change the sign of r_k between step2000 and step3000" in found.answer
+    assert "while mean |r_k| rises" in found.answer
+    assert "because heads turn round, not because their keys follow position less" in found.answer
+    step = found.own["steps"][2]
+    assert 55 <= step["heads"] <= 65
+    assert step["expected"] < 8
+
+
+@pytest.mark.slow
+def test_noise_alone_is_no_jump_no_conversion_and_no_change_of_sign():
+    """100 studies of ten checkpoints between which nothing happens, as loud as a small corpus makes them."""
+    alarms = []
+    for seed in range(100):
+        noise, shared = (0.01, 0.02, 0.04, 0.06)[seed % 4], (0.0, 0.3, 0.6)[seed % 3]
+        study = results(*measured(STEPS, *truth(seed, 10), seed=seed, noise=noise, shared=shared))
+        found = by_id(study)
+        kinds = ("jumps", "feeds", "sign_changes", "r_q_rises")
+        alarms.append([kind for kind in kinds if found[kind].verdict == "holds"])
+    assert sum(bool(each) for each in alarms) <= 5, alarms
+
+
+@pytest.mark.slow
+def test_a_jump_of_a_tenth_is_found_where_it_is():
+    """100 studies in which r_q of every head rises by 0.1 once, at a checkpoint of its own."""
+    missed, elsewhere = 0, 0
+    for seed in range(100):
+        r_q, r_k = truth(seed, 10)
+        place = 1 + seed % 9
+        r_q[place:] += 0.1
+        found = by_id(results(*measured(STEPS, r_q, r_k, seed=seed, noise=0.03, shared=0.2)))["jumps"]
+        jumps = [jump for jump in found.own["jumps"] if jump["series"] == "mean r_q"]
+        missed += not any(jump["to"] == STEPS[place] for jump in jumps)
+        elsewhere += any(jump["to"] != STEPS[place] for jump in jumps)
+    assert missed <= 5
+    assert elsewhere <= 5
+
+
+def test_class_changes_by_noise_alone_are_foretold_from_the_errors():
+    changed, expected = 0.0, 0.0
+    for seed in range(10):
+        heads = results(*measured(STEPS[:4], *truth(seed, 4), seed=seed, noise=0.03)).heads
+        table = transition_noise(heads, STEPS[:4])
+        changed, expected = changed + table["changed"].sum(), expected + table["expected_by_noise"].sum()
+    assert expected == pytest.approx(changed, rel=0.15)
+
+
+def test_jackknife_errors_match_the_spread_over_replications():
+    """200 independent replications of one head, in autocorrelated documents, run as 200 heads."""
+    rng = np.random.default_rng(3)
+    parts = units(200, trending(rng, np.full(200, 40.0), 256), windows=[256], documents=3, shifts=0)
+    axes = measure(parts, 256, 1)
+    for r, se in ((axes.r_q, axes.r_q_se), (axes.r_k, axes.r_k_se)):
+        spread = float(r[:, 0].std(ddof=1))
+        assert 0.5 < float(r[:, 0].mean()) < 0.9
+        assert float(se[:, 0].mean()) == pytest.approx(spread, rel=0.2)
+
+
+def test_the_null_is_exceeded_as_often_as_chance_has_it():
+    """Heads that ignore position, in autocorrelated documents: 5% are above all of 19 shifted copies."""
+    rng = np.random.default_rng(4)
+    above = []
+    for block in range(6):  # blocks have offsets of their own: all heads of one study share theirs
+        parts = units(250, trending(rng, np.zeros(250), 512), windows=[512], documents=1, seed=block)
+        axes = measure(parts, 512, 1)
+        above += [np.abs(axes.r_q) > axes.r_q_null, np.abs(axes.r_k) > axes.r_k_null]
+    assert 0.03 <= float(np.mean(above)) <= 0.07
