@@ -13,6 +13,7 @@ import importlib
 import logging
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +33,7 @@ ANSWER_SECONDS = 5.0  # for a question of a few kilobytes; HF_HUB_ETAG_TIMEOUT o
 STALL_SECONDS = 30.0  # a transfer in which nothing arrives for so long has died
 LONGEST_WAIT = 300.0  # the hub's own rate-limit window; longer demands end the attempt
 ATTEMPTS = 4
+LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
 OFFLINE_ADVICE = (
     "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
     "hub's cache"
@@ -41,9 +43,9 @@ OFFLINE_ADVICE = (
 class _WaitTooLongError(Exception):
     """The hub asked to come back later than `LONGEST_WAIT`."""
 
-    def __init__(self, seconds: float) -> None:
-        super().__init__(f"asked to wait {seconds:.0f} s")
-        self.seconds = seconds
+    def __init__(self, seconds: float, status: int) -> None:
+        reason = "its rate limit" if status == 429 else f"HTTP {status}"
+        super().__init__(f"the hub asks to wait {seconds:.0f} s ({reason})")
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,11 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
         return listing.folder
     folder = _ask(
         lambda: snapshot_download(
-            listing.repo, repo_type=listing.kind, revision=listing.revision, allow_patterns=list(files)
+            listing.repo,
+            repo_type=listing.kind,
+            revision=listing.revision,
+            allow_patterns=list(files),
+            tqdm_class=_bar_class(shown=any(name.endswith(LARGE) for name in files)),
         ),
         listing.repo,
         listing.revision,
@@ -131,6 +137,18 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
         question=False,
     )
     return Path(folder)
+
+
+def _bar_class(shown: bool) -> Any:
+    """The client's own progress bars, for large files on a terminal only."""
+    from huggingface_hub.utils import tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]  # mypy does not follow the import
+        def __init__(self, *args: Any, **settings: Any) -> None:
+            settings["disable"] = settings.get("disable") or not (shown and sys.stderr.isatty())
+            super().__init__(*args, **settings)
+
+    return Bar
 
 
 def explain(error: BaseException, repo: str, revision: str | None, kind: Kind) -> HubError:
@@ -152,9 +170,10 @@ def explain(error: BaseException, repo: str, revision: str | None, kind: Kind) -
                 f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
             )
         if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+            folder = "no folder of that name here and " if kind == "model" else ""
             return HubError(
-                f"{place}: no such {kind}, or a private one: check the name, and for a private {kind} log in with "
-                "`hf auth login` or set HF_TOKEN to a token that may read it"
+                f"{place}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
+                f"{kind} log in with `hf auth login` or set HF_TOKEN to a token that may read it"
             )
         if isinstance(cause, errors.EntryNotFoundError) and status == 404:
             return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
@@ -168,7 +187,7 @@ def _explain_trouble(error: BaseException, place: str, status: int | None) -> Hu
     again = "run again later: finished files are kept"
     for cause in _chain(error):
         if isinstance(cause, _WaitTooLongError):
-            return HubError(f"{place}: the hub's rate limit asks to wait {cause.seconds:.0f} s; {again}")
+            return HubError(f"{place}: {cause}; {again}")
         if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
             return HubError(
                 f"{place}: the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
@@ -238,8 +257,8 @@ def _fill_timeout(request: Any) -> None:
 
 
 def _refuse_long_wait(response: Any) -> None:
-    if response.status_code in (429, 503) and (seconds := _asked_wait(response)) and seconds > LONGEST_WAIT:
-        raise _WaitTooLongError(seconds)
+    if response.status_code >= 400 and (seconds := _asked_wait(response)) and seconds > LONGEST_WAIT:
+        raise _WaitTooLongError(seconds, response.status_code)
 
 
 def _asked_wait(response: Any) -> float | None:
@@ -326,9 +345,11 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def _is_network(error: BaseException) -> bool:
+    # RuntimeError: how transfers of the hub's Xet storage report a connection that broke.
     clients = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
     return any(
-        isinstance(cause, ConnectionError | TimeoutError) or type(cause).__module__.split(".")[0] in clients
+        isinstance(cause, ConnectionError | TimeoutError | RuntimeError)
+        or type(cause).__module__.split(".")[0] in clients
         for cause in _chain(error)
     )
 
