@@ -59,9 +59,13 @@ def measured(
                 | {"r_q_null": 0.05, "r_k_null": 0.05, "rope": np.where(layer % 4 == 3, 0.0, 1.0)}
             )
         )
-        for g in range(groups):
-            row = {"group": g, "r_q": loo[0][g], "r_k": loo[1][g], "explained_variance": 0.3}
-            left_out.append(pd.DataFrame(common | row))
+        left_out.append(
+            pd.DataFrame(
+                {"model": name, "layer": np.tile(layer, groups), "head": np.tile(head, groups)}
+                | {"group": np.repeat(np.arange(groups), count)}
+                | {"r_q": loo[0].ravel(), "r_k": loo[1].ravel(), "explained_variance": 0.3}
+            )
+        )
     return pd.concat(tables, ignore_index=True), pd.concat(left_out, ignore_index=True)
 
 

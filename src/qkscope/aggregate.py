@@ -98,6 +98,9 @@ def column(table: pd.DataFrame, name: str) -> Array:
     """A numeric column, (rows,) float64; NaN where a foreign table does not have it."""
     if name not in table:
         return np.full(len(table), np.nan)
+    found = table[name].to_numpy()
+    if found.dtype.kind in "fiu":
+        return np.asarray(found, dtype=np.float64)
     return np.asarray(pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64, na_value=np.nan))
 
 
