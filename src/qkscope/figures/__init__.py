@@ -36,6 +36,8 @@ from qkscope.figures.view import Drawing, View, look
 from qkscope.results import Results, load_results
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from qkscope.findings import Finding
 
 __all__ = ["CATALOGUE", "Drawing", "Drawn", "Entry", "LeftOut", "Made", "draw_all"]
@@ -119,6 +121,12 @@ class Made:
         lines = [str(each.folder / "figure.png") for each in self.drawn]
         lines += [f"left out: {each.name}: {each.reason}" for each in self.left_out]
         return "\n".join(lines)
+
+    def __rich__(self) -> Text:
+        """Paths stay whole whatever the width of the terminal."""
+        from rich.text import Text
+
+        return Text(str(self), no_wrap=True, overflow="ignore")
 
 
 def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:

@@ -115,6 +115,7 @@ def describe(view: View, data: pd.DataFrame) -> Words:
         says=tuple(says),
         made="For each component, the mean over the heads in which both correlations are measured, over own windows.",
         takeaway=joined(says[-1]) if not view.of_models else joined(*says[:3]),
+        components="all principal components",
         certainty="Standard errors are made for PC0 only; differences between components are given without.",
     )
 

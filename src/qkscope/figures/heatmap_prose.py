@@ -40,7 +40,7 @@ def describe_cells(view: View, data: pd.DataFrame, heat: Heat) -> Words:
         ),
         made="Depth is layer / (number of layers - 1), cut into ten equal bins; each cell is the mean over the "
         "measured heads of its bin.",
-        takeaway=joined(last, change if view.training else "", spread),
+        takeaway=_common(view, grid, name) if view.of_models else joined(last, change, spread),
         certainty=basis,
     )
 
@@ -61,6 +61,14 @@ def _extremes(view: View, grid: pd.DataFrame, model: str, name: str) -> str:
     return f"{where} {name} is {strongest} and weakest at depth {_bin(low)} ({figure(row[low])})."
 
 
+def _common(view: View, grid: pd.DataFrame, name: str) -> str:
+    """The depth that is strongest in most models."""
+    tops = grid.dropna(how="all").idxmax(axis=1)
+    top = int(tops.mode().iloc[0])
+    count = int((tops == top).sum())
+    return f"{name} is strongest at depth {_bin(top)} in {count} of {len(tops)} model{'s' if len(tops) > 1 else ''}."
+
+
 def _where(view: View, heat: Heat, name: str) -> tuple[str, str]:
     """The depth that changed most from first to last, and how many rise or fall; and how sure that is."""
     found = {}
@@ -68,7 +76,7 @@ def _where(view: View, heat: Heat, name: str) -> tuple[str, str]:
         course = follow(view, f"depth {_bin(b)}", _bin_mean(heat, b))
         if course is not None and course.models[0] == view.order[0] and course.models[-1] == view.order[-1]:
             found[b] = course
-    basis = certainty(next(iter(found.values()), None))
+    basis = certainty(next(iter(found.values()), None), view.training)
     if not view.training or not found:
         return "", basis
     ups = [b for b, course in found.items() if course.direction > 0]
@@ -127,6 +135,8 @@ def _matched_cells(view: View, data: pd.DataFrame, name: str) -> str:
         return ""
     shift = part[MATCHED] - part[OWN]
     b = int(shift.abs().idxmax())
+    if abs(shift[b]) < 0.01:
+        return f"Over the {view.matched_text}, {md(view.labels[model])} differs from its own window by less than 0.01."
     return (
         f"Over the {view.matched_text}, {md(view.labels[model])} differs from its own window most at depth {_bin(b)}: "
         f"{figure(part.loc[b, MATCHED])} instead of {figure(part.loc[b, OWN])}."

@@ -257,7 +257,7 @@ def describe(view: View, data: pd.DataFrame) -> Words:
         made="No aggregation: every measured head of the table is one point, over its checkpoint's own window."
         + (" The checkpoints are those the study names." if view.results.timeline.portraits else ""),
         takeaway=joined(_ends(view, data, models), *(each.short for each in told)),
-        certainty=certainty(told[0].own if told else None),
+        certainty=certainty(told[0].own if told else None, not view.of_models),
     )
 
 

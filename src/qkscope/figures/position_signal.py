@@ -58,11 +58,7 @@ def describe(view: View, data: pd.DataFrame) -> Words:
     """In words: the course of both means, how they compare, and how many heads beat their own shift null."""
     q, k = story(view, "mean r_q", mean_of("r_q")), story(view, "mean r_k", mean_of("r_k"))
     own = data[data["window"] == OWN]
-    ahead = int((own["mean_r_q"] > own["mean_r_k"]).sum())
-    compared = {len(own): "at every checkpoint", 0: "at no checkpoint"}.get(
-        ahead, f"at {ahead} of {len(own)} checkpoints"
-    )
-    compare = f"Queries follow position more closely than keys {compared} (mean r_q above mean r_k)."
+    compare = _compare(own)
     told = [each for each in (q, k) if each]
     return Words(
         shows="Mean r_q (blue circles) and mean r_k (red squares) on PC0"
@@ -79,6 +75,18 @@ def describe(view: View, data: pd.DataFrame) -> Words:
         takeaway=joined(*(each.short for each in told)),
         certainty=certainty(told[0].own if told else None),
     )
+
+
+def _compare(own: pd.DataFrame) -> str:
+    """Whether queries or keys follow position more closely."""
+    ahead, count = int((own["mean_r_q"] > own["mean_r_k"]).sum()), len(own)
+    if count == 1:
+        more, less = ("Queries", "keys") if ahead else ("Keys", "queries")
+        return f"{more} follow position more closely than {less} in the mean."
+    where = {count: "at every checkpoint", 0: "at no checkpoint"}.get(
+        ahead, f"at {ahead} of {count} checkpoints"
+    )
+    return f"Queries follow position more closely than keys {where} (mean r_q above mean r_k)."
 
 
 def _null(view: View) -> str:

@@ -55,6 +55,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def small(text: str) -> str:
+    """To follow a colon."""
+    return text[:1].lower() + text[1:]
+
+
 def listing(parts: Sequence[str]) -> str:
     """`a, b and c`."""
     return "".join(parts) if len(parts) < 2 else ", ".join(parts[:-1]) + " and " + parts[-1]
@@ -68,9 +73,7 @@ def overall(course: Course) -> str:
         return f"{figure(course.values[i], course.percent)} at {md(course.labels[i])}"
 
     if len(course) == 1:
-        error = course.series.se(0) if course.basis == DOCUMENTS else math.nan
-        shown = f" (± {figure(error, course.percent)})" if math.isfinite(error) else ""
-        return f"{name} is {figure(course.values[0], course.percent)}{shown}."
+        return f"{name} is {with_error(course, 0)}."
     change = difference(course.whole, course.percent)
     if course.direction:
         verb = "rises" if course.direction > 0 else "falls"
@@ -137,6 +140,8 @@ def steadiness(course: Course) -> str:
     if (course.direction * deltas > 0).all():
         return f"It {forward} at every step."
     turn = course.swing(-course.direction)
+    if course.direction * turn.delta >= 0:
+        return f"It never {back}."
     span = f"{md(course.labels[turn.start])} to {md(course.labels[turn.stop])}"
     size = difference(turn, course.percent)
     if turn.clear:
@@ -161,8 +166,12 @@ def windows(course: Course, other: Course | None, view: View) -> str:
         return f"{lead} it {'rises' if own > 0 else 'falls'} too: {size}."
     if own and matched == -own:
         return f"{lead} it goes the other way: {size}. The sign of the change depends on the window."
+    if own and abs(same.delta) <= min(2 * same.se, abs(course.whole.delta) / 2):
+        return f"{lead} nothing of it remains beyond noise ({size}): the change comes with the window."
     if own:
-        return f"{lead} no change beyond noise remains ({size}): the change comes with the window."
+        return (
+            f"{lead} the change is not clear of noise ({size}): how much of it is the window's doing is open."
+        )
     if matched:
         return f"{lead} it {'rises' if matched > 0 else 'falls'}, which the change of window hides: {size}."
     return f"{lead} there is no change beyond noise either: {size}."
@@ -196,6 +205,7 @@ class Words:
     made: str
     takeaway: str
     certainty: str
+    components: str = "first principal component (`pc == 0`)"
 
 
 def joined(*parts: str) -> str:
@@ -219,21 +229,26 @@ def across_models(course: Course) -> str:
     """Highest and lowest model, without a word of training."""
     high, low = int(np.argmax(course.values)), int(np.argmin(course.values))
     if len(course) == 1 or high == low:
-        return (
-            f"{capital(course.name)} is {figure(course.values[0], course.percent)} in {md(course.labels[0])}."
-        )
-    return (
-        f"{capital(course.name)} is highest in {md(course.labels[high])} "
-        f"({figure(course.values[high], course.percent)}) and lowest in {md(course.labels[low])} "
-        f"({figure(course.values[low], course.percent)})."
-    )
+        return f"{capital(course.name)} is {with_error(course, 0)} in {md(course.labels[0])}."
+    ends = [f"in {md(course.labels[i])} ({with_error(course, i)})" for i in (high, low)]
+    return f"{capital(course.name)} is highest {ends[0]} and lowest {ends[1]}."
 
 
-def certainty(course: Course | None) -> str:
-    """How the ± were made, and when a change is called one."""
+def with_error(course: Course, i: int) -> str:
+    """A value with its standard error over documents, where known."""
+    value = figure(course.values[i], course.percent)
+    error = course.series.se(i) if course.basis == DOCUMENTS else math.nan
+    return f"{value} ± {figure(error, course.percent)}" if math.isfinite(error) else value
+
+
+def certainty(course: Course | None, changes: bool = True) -> str:
+    """How the ± were made and, where `changes` are told, when a change is called one."""
+    changes = changes and course is not None and len(course) > 1
     if course is None or course.basis not in (DOCUMENTS, HEADS):
         return "No uncertainty is available: the table has neither document groups nor enough heads to judge noise by."
     groups = len(course.series.values[0]) - 1
+    if course.basis == HEADS and not changes:
+        return "No uncertainty over documents is available: the table has no document groups."
     if course.basis == HEADS:
         return (
             "No uncertainty over documents is available: the table has no document groups. Instead, ± tells how much "
@@ -241,7 +256,7 @@ def certainty(course: Course | None) -> str:
             "heads); other documents may move the numbers more."
         )
     text = f"± is one standard error from leaving out each of {groups} groups of documents"
-    if len(course) < 2:
+    if not changes:
         return f"{text}."
     return (
         f"{text}; differences are taken on the same documents. A change is named as one if it is at least "

@@ -42,7 +42,7 @@ def _questions(findings: Sequence[Finding]) -> str:
 
 def _steps(view: View, words: Words, function: str) -> str:
     steps = [
-        ("Data", _data(view)),
+        ("Data", _data(view, words)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
         ("Text", _text(view)),
@@ -53,9 +53,9 @@ def _steps(view: View, words: Words, function: str) -> str:
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
 
 
-def _data(view: View) -> str:
+def _data(view: View, words: Words) -> str:
     results = view.results
-    text = f"{code(results.folder / 'qk.csv')}, first principal component (`pc == 0`)"
+    text = f"{code(results.folder / 'qk.csv')}, {words.components}"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):

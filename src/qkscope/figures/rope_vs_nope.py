@@ -10,7 +10,7 @@ from qkscope.aggregate import rope_split
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.course import Statistic, mean_of
 from qkscope.figures.lines import Look, correlation_scale, draw_quantity, error_key, read_limits, write_values
-from qkscope.figures.prose import Words, certainty, joined, md, story
+from qkscope.figures.prose import Story, Words, certainty, joined, md, story, with_error
 from qkscope.figures.style import ROPE_COLOURS, Key, name_axis, sheet
 from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
@@ -97,10 +97,16 @@ def describe(view: View, data: pd.DataFrame) -> Words:
         + (f" Dotted with hollow marks: over the {view.matched_text}." if view.rematched else ""),
         says=(*(each.text for each in known), *(each.text for each in gaps if each)),
         made=f"For each checkpoint, the means over the measured heads of either kind of layer; at "
-        f"{md(view.labels[view.order[-1]])} {counts}.",
-        takeaway=joined(*(each.short for each in gaps if each)),
+        f"{md(view.labels[view.order[-1]])}, {counts}.",
+        takeaway=joined(*(joined(_now(each), each.short if view.training else "") for each in gaps if each)),
         certainty=certainty(known[0].own if known else None),
     )
+
+
+def _now(gap: Story) -> str:
+    """The lead at the last checkpoint."""
+    last = len(gap.own) - 1
+    return f"At {md(gap.own.labels[last])}, {gap.own.name} is {with_error(gap.own, last)}."
 
 
 def _mean(value: str, kind: str) -> Statistic:

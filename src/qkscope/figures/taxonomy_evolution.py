@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from qkscope.aggregate import class_shares
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.bars import LEFT, Kinds, draw_counts, draw_shares, share_keys
 from qkscope.figures.course import class_share
-from qkscope.figures.prose import Words, certainty, figure, joined, listing, md, story
+from qkscope.figures.prose import Story, Words, certainty, figure, joined, listing, md, story
 from qkscope.figures.style import CLASS_COLOURS, sheet
 from qkscope.figures.view import MATCHED, OWN, Drawing, View, look
 from qkscope.results import Results
@@ -46,36 +48,46 @@ def describe(view: View, data: pd.DataFrame) -> Words:
         story(view, f"the share of {kind} heads", class_share(view, kind), percent=True) for kind in CLASSES
     ]
     stories = [each for each in told if each and each.own.values.max() > 0]
-    moved = [each for each in stories if not view.of_models and len(each.own) > 1 and each.own.direction]
     never = [kind for kind in CLASSES if not data.loc[data["class"] == kind, "heads"].any()]
-    absent = f"No head is {listing(never)} at any {view.noun}." if never else ""
+    absent = f"No head is {' or '.join(never)} in any {view.noun}." if never else ""
     return Words(
         shows="The share of heads of each class, as bars stacked from 0 to 1; the table below counts the heads."
         + (f" Thin bars: the same heads over the {view.matched_text}." if view.rematched else ""),
-        says=(_counts(view, data), *(each.text for each in stories), absent, gains(view), _unsure(data)),
+        says=(*_counts(view, data), *(each.text for each in stories), absent, gains(view), _unsure(data)),
         made=f"Each head is classed by r_q and |r_k| on PC0: position-dominated if both are above {limits.high:g}, "
         f"Q-positional if r_q is above {limits.high:g} and |r_k| below {limits.low:g}, K-positional the other way "
         f"round, content-focused if both are below {limits.low:g}, mixed otherwise. Shares are of the measured heads.",
-        takeaway=joined(*(each.short for each in (moved or stories[:1])), gains(view)),
-        certainty=certainty(stories[0].own if stories else None),
+        takeaway=_takeaway(view, data, stories),
+        certainty=certainty(stories[0].own if stories else None, not view.of_models),
     )
 
 
-def _counts(view: View, data: pd.DataFrame) -> str:
-    """Heads of each class at the first and the last checkpoint."""
+def _takeaway(view: View, data: pd.DataFrame, stories: Sequence[Story]) -> str:
+    """The shares that change; without a course, the shares there are."""
+    if view.of_models:
+        return joined(*(each.short for each in stories))
+    if len(view.order) == 1:
+        return joined(*_counts(view, data))
+    moved = [each.short for each in stories if len(each.own) > 1 and each.own.direction]
+    still = "" if moved else f"No class gains or loses a share beyond noise. {_counts(view, data)[-1]}"
+    return joined(still, *moved, gains(view))
+
+
+def _counts(view: View, data: pd.DataFrame) -> list[str]:
+    """Heads of each class at the first and the last checkpoint, or in every model."""
     own = data[(data["window"] == OWN) & (data["class"] != UNMEASURED)]
+    preposition = "In" if view.of_models else "At"
 
     def at(model: str) -> str:
         rows = own[own["model"] == model]
-        total = int(rows["heads"].sum())
-        parts = [
-            f"{n} {kind} ({figure(s, True)})"
-            for kind, n, s in rows[["class", "heads", "share"]].itertuples(index=False)
-        ]
-        return f"At {md(view.labels[model])}, of {total} heads: {listing(parts)}."
+        counts = rows[["class", "heads", "share"]].itertuples(index=False)
+        parts = [f"{n} {kind} ({figure(share, True)})" for kind, n, share in counts]
+        return (
+            f"{preposition} {md(view.labels[model])}, of {int(rows['heads'].sum())} heads: {listing(parts)}."
+        )
 
-    ends = list(dict.fromkeys((view.order[0], view.order[-1]))) if not view.of_models else view.order
-    return " ".join(at(model) for model in ends)
+    ends = view.order if view.of_models else dict.fromkeys((view.order[0], view.order[-1]))
+    return [at(model) for model in ends]
 
 
 def gains(view: View) -> str:

@@ -10,7 +10,7 @@ from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
 from qkscope.figures.axis import CheckpointAxis
-from qkscope.figures.prose import Words, figure, joined, listing, md
+from qkscope.figures.prose import Words, figure, joined, listing, md, small
 from qkscope.figures.style import (
     CLASS_COLOURS,
     INK,
@@ -183,9 +183,8 @@ def describe(view: View, data: pd.DataFrame) -> Words:
     own = data[data["window"] == OWN]
     says = [_steps(view, own), _largest_flows(view, own), gains(view)]
     if view.rematched:
-        says.append(
-            f"Over the {view.matched_text} of every checkpoint: {_steps(view, data[data['window'] == MATCHED])}"
-        )
+        matched = _steps(view, data[data["window"] == MATCHED])
+        says.append(f"Over the {view.matched_text} of every checkpoint: {small(matched)}")
     noise = transition_noise(view.results.heads, view.order, view.results.thresholds)
     return Words(
         shows="Columns are the heads of a checkpoint by class; ribbons between columns are the same heads at the next "
@@ -219,7 +218,9 @@ def _steps(view: View, data: pd.DataFrame) -> str:
         return "No head changes its class at any step."
     if len(steps) == 1:
         return f"{at(most)} change their class."
-    return f"Most heads change their class at the step {_step(at(most))}; fewest at {_step(at(least))}."
+    return (
+        f"Most heads change their class at the step {_step(at(most))}; fewest at the step {_step(at(least))}."
+    )
 
 
 def _step(text: str) -> str:
@@ -253,6 +254,6 @@ def _noise(view: View, noise: pd.DataFrame) -> str:
     row = noise.loc[noise["changed"].idxmax()]
     ends = f"{md(view.labels[row['from_model']])} to {md(view.labels[row['to_model']])}"
     return (
-        f"A head near a threshold changes its class by noise. From {ends} {row['changed']} heads change; by their own "
+        f"A head near a threshold changes its class by noise. From {ends}, {row['changed']} heads change; by their own "
         f"standard errors about {row['expected_by_noise']:.1f} would without any real change."
     )
