@@ -1,0 +1,160 @@
+"""Comparisons with the published numbers and with other runs."""
+
+from __future__ import annotations
+
+import io
+import math
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from published import published_qk, published_results
+from rich.console import Console
+from simulated import measured, results, truth
+
+from qkscope.compare import READ_OFF, compare, published
+from qkscope.errors import TableError
+from qkscope.store import write_csv
+from qkscope.taxonomy import Thresholds
+
+NAMES = ["step0", "step1000", "step2000"]
+
+
+def a_study(seed: int = 0, names=NAMES, **options):
+    return results(*measured(names, *truth(0, len(names)), seed=seed, noise=0.02), **options)
+
+
+def test_the_published_numbers_say_where_they_come_from_and_add_up():
+    data = published()
+    assert data["source"]
+    columns = zip(*data["taxonomy_head_counts"].values(), strict=True)
+    assert [sum(column) for column in columns] == [300] * 10
+    for key in ("mean_r_q", "mean_r_k", "mean_explained_variance", "depth_heatmap_r_q", "depth_heatmap_r_k"):
+        assert len(data[key]) == 10
+
+
+def test_heads_with_the_published_means_agree_with_them():
+    found = compare(published_results("means"), "published")
+    rows = found.table()
+    named = rows[~rows["quantity"].str.contains("depth")]
+    assert len(named) == 10 * (3 + 5)
+    assert named["agrees"].all()
+    assert len(rows) == 280
+    assert not found.only_ours
+    assert not found.only_theirs
+
+
+def test_heads_with_the_published_cells_agree_with_them():
+    rows = compare(published_results("cells"), "published").table()
+    assert rows[rows["quantity"].str.contains("depth")]["agrees"].all()
+
+
+def test_a_number_off_by_more_than_reading_allows_differs():
+    ours = published_results("means")
+    moved = ours.heads.copy()
+    last = moved["model"] == "lc-32k-to-64k-step-20000"
+    moved.loc[last, "explained_variance"] += 2 * READ_OFF + 0.001
+    found = compare(replace(ours, heads=moved), "published")
+    rows = found.table()
+    wrong = rows[(rows["quantity"] == "mean explained variance") & ~rows["agrees"].astype(bool)]
+    assert wrong["checkpoint"].tolist() == ["lc-32k-to-64k-step-20000"]
+    assert wrong["difference"].tolist() == pytest.approx([0.005], abs=1e-9)
+    assert not found.agree
+    assert "differs" in found.to_text()
+
+
+def test_all_heads_are_compared_on_the_published_sample_and_others_are_refused():
+    ours = published_results("means")
+    extra = ours.heads[ours.heads["layer"] == 5].assign(head=lambda t: t["head"] + 100)
+    more = replace(ours, heads=pd.concat([ours.heads, extra]))
+    assert compare(more, "published").table().equals(compare(ours, "published").table())
+    fewer = replace(ours, heads=ours.heads[ours.heads["layer"] > 5])
+    with pytest.raises(TableError, match=r"300 heads.*heads: \{sample: 300, seed: 0\}"):
+        compare(fewer, "published")
+
+
+def test_checkpoints_of_one_side_only_are_listed(tmp_path):
+    qk = published_qk()
+    some = qk[qk["model"].str.startswith("stage1")]
+    write_csv(tmp_path / "qk.csv", some)
+    found = compare(tmp_path, "published")
+    assert found.only_theirs[0] == "stage2-step-4200000"
+    assert len(found.only_theirs) == 6
+    assert "Only in published: stage2-step-4200000" in found.to_text()
+    assert set(found.table()["checkpoint"]) == set(some["model"])
+
+
+def test_nothing_in_common_is_an_error_that_names_both():
+    with pytest.raises(TableError, match=r"no checkpoint in common.*step0.*stage1-step-40000"):
+        compare(a_study(), "published")
+
+
+def test_a_folder_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(TableError, match="no such file"):
+        compare(tmp_path / "nothing", "published")
+
+
+def test_a_study_agrees_with_itself_even_without_errors():
+    study = a_study()
+    assert compare(study, study).agree
+    bare = replace(study, loo=None)
+    found = compare(bare, bare)
+    assert found.agree
+    assert all(row.agrees for row in found.rows)
+
+
+def test_two_runs_of_the_same_model_mostly_agree_and_a_shift_does_not():
+    ours, again = a_study(seed=1), a_study(seed=2)
+    rows = compare(ours, again).table()
+    assert rows["agrees"].mean() > 0.8
+    moved = replace(again, heads=again.heads.assign(r_q=again.heads["r_q"] + 0.1))
+    rows = compare(ours, moved).table()
+    assert not rows[rows["quantity"] == "mean r_q"]["agrees"].any()
+    difference = rows[rows["quantity"] == "mean r_q"]["difference"].to_numpy()
+    assert difference == pytest.approx(np.full(3, -0.1), abs=0.03)
+
+
+def test_neither_side_knowing_its_error_is_not_agreement():
+    bare = [replace(a_study(seed=seed), loo=None) for seed in (1, 2)]
+    found = compare(*bare)
+    row = next(row for row in found.rows if row.quantity == "mean r_q")
+    assert row.agrees is None
+    assert math.isnan(row.se)
+    assert "neither side has an error" in found.verdict()
+
+
+def test_a_smaller_set_of_heads_is_compared_on_what_both_have():
+    ours = a_study()
+    part = replace(ours, heads=ours.heads[ours.heads["head"] < 5], loo=ours.loo[ours.loo["head"] < 5])
+    found = compare(ours, part)
+    assert found.agree
+    assert any("the 60 heads both have" in note for note in found.notes)
+    left = replace(ours, heads=ours.heads[ours.heads["head"] < 6])
+    right = replace(ours, heads=ours.heads[ours.heads["head"] > 3])
+    with pytest.raises(TableError, match="different heads: 72 and 72, of which 24 are the same"):
+        compare(left, right)
+
+
+def test_different_windows_and_thresholds_are_noted_and_matched_windows_compared():
+    tables = measured(NAMES, *truth(0, 3), noise=0.02)
+    ours = results(*tables, windows=[256, 256, 1024], matched=tables)
+    theirs = replace(
+        results(*tables, windows=[256, 256, 2048], matched=tables), thresholds=Thresholds(0.6, 0.3)
+    )
+    found = compare(ours, theirs)
+    assert any(
+        note.startswith("step2000 was measured over 1,024 tokens here and 2,048") for note in found.notes
+    )
+    assert any("different thresholds" in note for note in found.notes)
+    assert any(row.quantity == "first 256: mean r_q" for row in found.rows)
+
+
+def test_the_table_prints_names_as_they_are():
+    names = ["[bold]step0", "step1000", "step2000"]
+    study = a_study(names=names)
+    out = io.StringIO()
+    Console(file=out, width=140, color_system=None).print(compare(study, study))
+    assert "[bold]step0" in out.getvalue()
+    assert "numbers agree within two standard errors" in out.getvalue()
+    assert "r_k by depth" in out.getvalue()
