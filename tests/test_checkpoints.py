@@ -233,6 +233,26 @@ def test_paths_that_are_not_there(name):
         list_revisions(name)
 
 
+def test_a_revision_of_a_folder_is_the_folder_of_that_name_in_it(folder):
+    parent = str(folder.parent)
+    assert resolve(Source(parent, "checkpoint-10")).commit == resolve(Source(str(folder))).commit
+    assert load_config(Source(parent, "checkpoint-10")).num_hidden_layers == 2
+    with pytest.raises(CheckpointError, match=r"without 'checkpoint-11' in it; did you mean checkpoint-10\?"):
+        load_model(Source(parent, "checkpoint-11"))
+    with pytest.raises(CheckpointError, match="without 'main' in it"):
+        resolve(Source(str(folder), "main"))
+
+
+def test_a_folder_that_cannot_be_read(tmp_path, monkeypatch):
+    def refuse(self):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(type(tmp_path), "iterdir", refuse)
+    for read in (load_model, resolve, lambda source: discover(source.model)):
+        with pytest.raises(CheckpointError, match=r"cannot be read \(Permission denied\)"):
+            read(Source(str(tmp_path)))
+
+
 def test_a_file_that_is_no_model(tmp_path):
     path = tmp_path / "model.txt"
     path.write_text("hello")

@@ -6,6 +6,7 @@ is noticed here, before anything large is fetched or read.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import logging
@@ -49,12 +50,53 @@ class Source:
 
     @property
     def path(self) -> Path | None:
-        """The folder or file on this machine; None for the hub."""
+        """The folder or file on this machine; None for the hub. A folder's revisions are the folders in it."""
         path = Path(self.model).expanduser()
-        return path if path.exists() else None
+        if not path.exists():
+            return None
+        return path / self.revision if self.revision else path
 
     def __str__(self) -> str:
         return self.model + (f"@{self.revision}" if self.revision else "")
+
+
+def local_files(source: Source, part: Part) -> tuple[Path, str]:
+    """A local folder with all files of one part, complete, and the hub's commit (empty for local folders)."""
+    if path := local_path(source):
+        if path.is_file() and path.suffix != ".gguf":
+            raise CheckpointError(
+                f"{path}: not a model; expected a folder, a .gguf file or a name on the hub"
+            )
+        folder = path if path.is_dir() else path.parent
+        names = [name for name in _names(folder) if (folder / name).is_file()]
+        _shards(source, folder, _choose(source, names, part), names)
+        return folder, ""
+    listing = hub.list_files(source.model, source.revision)
+    folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
+    if shards := _shards(source, folder, chosen, listing.files):
+        folder = hub.fetch(listing, [*chosen, *shards])
+    return folder, folder.name  # the cache names a snapshot's folder by its commit
+
+
+def local_path(source: Source) -> Path | None:
+    """The local folder or file; None for a hub name; an error for a path that is not there."""
+    if path := source.path:
+        if not path.exists():
+            parent = path.parent if path.parent.is_dir() else path.parent.parent
+            close = difflib.get_close_matches(path.name, inside := _names(parent), n=3) or inside[:3]
+            hint = f"did you mean {' or '.join(close)}?" if close else "it is empty"
+            raise CheckpointError(f"{source.model}: a folder without {source.revision!r} in it; {hint}")
+        return path
+    looks_local = source.model.startswith((".", "/", "~", "\\")) or source.model.endswith(".gguf")
+    if looks_local or source.model.count("/") > 1:
+        raise CheckpointError(f"{source.model}: no such file or folder")
+    return None
+
+
+def gguf_name(source: Source) -> str | None:
+    """The name of the GGUF file, if that is what the source is."""
+    path = source.path
+    return path.name if path and path.is_file() else source.gguf_file
 
 
 def discover(folder: str | Path) -> list[Path]:
@@ -66,7 +108,8 @@ def discover(folder: str | Path) -> list[Path]:
     folder = Path(folder).expanduser()
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such folder; expected one that holds checkpoint folders")
-    found = {path.name: path for path in folder.iterdir() if path.is_dir() and _is_checkpoint(path)}
+    paths = [folder / name for name in _names(folder)]
+    found = {path.name: path for path in paths if path.is_dir() and _is_checkpoint(path)}
     ordered, other = split_revisions(found)
     if ordered:
         return [found[revision.name] for revision in ordered]
@@ -74,7 +117,7 @@ def discover(folder: str | Path) -> list[Path]:
         return [found[name] for name in sorted(other, key=_natural)]
     if _is_checkpoint(folder):
         return [folder]
-    inside = hub.some(sorted(path.name for path in folder.iterdir())) or "nothing"
+    inside = hub.some(_names(folder)) or "nothing"
     raise CheckpointError(
         f"{folder}: no checkpoints in it; expected folders like checkpoint-500 with a config.json each, found {inside}"
     )
@@ -92,6 +135,14 @@ def digest(path: Path, source: Source | None = None) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
+def _names(folder: Path) -> list[str]:
+    """What is in a folder, sorted."""
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise CheckpointError(f"{folder}: cannot be read ({error.strerror})") from error
+
+
 def _sha256(path: Path) -> str:
     try:
         with path.open("rb") as file:
@@ -101,7 +152,7 @@ def _sha256(path: Path) -> str:
 
 
 def _weights_and_config(folder: Path, gguf: str | None) -> list[Path]:
-    names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    names = [name for name in _names(folder) if (folder / name).is_file()]
     if gguf:
         return [folder / gguf] if gguf in names else []
     weights = [n for n in names if re.fullmatch(r"model.*\.safetensors(\.index\.json)?", n)]
@@ -111,40 +162,6 @@ def _weights_and_config(folder: Path, gguf: str | None) -> list[Path]:
 
 def _is_checkpoint(folder: Path) -> bool:
     return bool(_weights_and_config(folder, None))
-
-
-def local_path(source: Source) -> Path | None:
-    """The local folder or file; None for a hub name; an error for a path that is not there."""
-    if path := source.path:
-        return path
-    looks_local = source.model.startswith((".", "/", "~", "\\")) or source.model.endswith(".gguf")
-    if looks_local or source.model.count("/") > 1:
-        raise CheckpointError(f"{source.model}: no such file or folder")
-    return None
-
-
-def gguf_name(source: Source) -> str | None:
-    """The name of the GGUF file, if that is what the source is."""
-    path = source.path
-    return path.name if path and path.is_file() else source.gguf_file
-
-
-def local_files(source: Source, part: Part) -> tuple[Path, str]:
-    """A local folder with all files of one part, complete, and the hub's commit (empty for local folders)."""
-    if path := local_path(source):
-        if path.is_file() and path.suffix != ".gguf":
-            raise CheckpointError(
-                f"{path}: not a model; expected a folder, a .gguf file or a name on the hub"
-            )
-        folder = path if path.is_dir() else path.parent
-        names = sorted(p.relative_to(folder).as_posix() for p in folder.iterdir() if p.is_file())
-        _shards(source, folder, _choose(source, names, part), names)
-        return folder, ""
-    listing = hub.list_files(source.model, source.revision)
-    folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
-    if shards := _shards(source, folder, chosen, listing.files):
-        folder = hub.fetch(listing, [*chosen, *shards])
-    return folder, folder.name  # the cache names a snapshot's folder by its commit
 
 
 def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:

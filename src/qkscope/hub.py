@@ -226,7 +226,7 @@ def _ask(call: Callable[[], T], repo: str, revision: str | None, kind: Kind, *, 
 
 def _pause(error: Exception, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; None when another would not help."""
-    if attempt == ATTEMPTS or any(isinstance(cause, _WaitTooLongError) for cause in _chain(error)):
+    if attempt == ATTEMPTS:
         return None
     status = _status(error)
     if status is not None and (status == 429 or status >= 500):
