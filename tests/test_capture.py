@@ -196,6 +196,25 @@ def test_measuring_leaves_training_mode_and_gradients_alone() -> None:
     assert all(p.grad is not None for p in model.model.layers.parameters())
 
 
+def test_an_attention_of_the_users_own_is_answered_under_its_name() -> None:
+    """Flash attention reads its version off the configuration, so the configuration must name it when it is called."""
+    model = build("llama")
+    names: list[str] = []
+
+    def own(module: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(module.config._attn_implementation)
+        return AttentionInterface._global_mapping["sdpa"](module, *args, **kwargs)
+
+    AttentionInterface.register("users_own", own)
+    try:
+        model.set_attn_implementation("users_own")
+        measure(model, [document(0, 9)], every_head(model), (9,))
+        assert names == ["users_own"] * 4
+        assert model.config._attn_implementation == "users_own"
+    finally:
+        AttentionInterface._global_mapping.pop("users_own")
+
+
 def test_two_captures_at_once_do_not_meet() -> None:
     outer, inner = build("llama"), build("qwen3")
     seen: list[str] = []

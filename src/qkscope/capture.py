@@ -97,7 +97,19 @@ class _Seam:
             self._check_shapes(module.layer_idx, query, key)
             self._seen.append(module.layer_idx)
             self._consumer(module.layer_idx, query.detach(), key.detach())
-        return _own_attention(module, self.own)(module, query, key, *args, **kwargs)
+        with self._own_name(module):
+            return _own_attention(module, self.own)(module, query, key, *args, **kwargs)
+
+    @contextmanager
+    def _own_name(self, module: Any) -> Iterator[None]:
+        """Flash attention asks the configuration which of its versions it is."""
+        config = module.config
+        name = config._attn_implementation
+        config._attn_implementation_internal = self.own
+        try:
+            yield
+        finally:
+            config._attn_implementation_internal = name
 
     def begin(self) -> None:
         self._seen = []

@@ -1,0 +1,217 @@
+"""Capture + moments beside its peers, on the real SmolLM2-135M in one interleaved run.
+
+    .venv-bench/bin/python benchmarks/capture.py            # make bench
+
+Every peer does the same work on the same 2048 tokens in float32: the plain `model(ids)` call that a user would make,
+qkscope (moments of every token and head), nnsight (rotated q and k of every layer saved), TransformerLens
+(`run_with_cache` of rot_q and rot_k). Rounds are interleaved and start with another peer each time, so that whatever
+else the machine does meets them all. Then qkscope's peak memory after 4 and after 40 documents, in a process of
+its own. Prints a table; nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+
+TOKENS = 2048
+Peer = Callable[[Any], object]
+
+
+def load_model() -> Any:
+    import torch
+    from fetch_smollm2 import fetch_smollm2
+    from transformers import AutoModelForCausalLM
+
+    path = fetch_smollm2()
+    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    return model.eval().requires_grad_(False)
+
+
+def documents(count: int) -> list[Any]:
+    """Token ids drawn at random: what they say does not matter to the clock."""
+    from qkscope.corpus import Document
+
+    rng = np.random.default_rng(0)
+    draw = rng.integers(100, 40_000, (count, TOKENS), dtype=np.int32)
+    return [Document(i, f"document {i}", row) for i, row in enumerate(draw)]
+
+
+def qkscope_peer(model: Any) -> Peer:
+    from qkscope.architecture import read_architecture
+    from qkscope.capture import measure
+    from qkscope.heads import HeadIndex, sample_heads
+
+    a = read_architecture(model.config)
+    heads = HeadIndex.of(sample_heads(a.full_attention_layers, a.n_q_heads, None), a.gqa_ratio)
+    return lambda document: measure(model, [document], heads, (TOKENS,), batch_tokens=TOKENS)
+
+
+def plain_peer(model: Any) -> Peer:
+    return lambda document: model(ids_of(document))
+
+
+def nnsight_peer(model: Any) -> Peer:
+    """q and k of every layer as the rotation returns them, saved."""
+    from nnsight import NNsight
+
+    wrapped = NNsight(model)
+    layers = range(model.config.num_hidden_layers)
+
+    def run(document: Any) -> object:
+        with wrapped.trace(ids_of(document)):
+            kept = [
+                wrapped.model.layers[i].self_attn.source.apply_rotary_pos_emb_0.output.save() for i in layers
+            ]
+        return kept
+
+    return run
+
+
+def transformer_lens_peer(model: Any) -> Peer:
+    """`run_with_cache` of the rotated queries and keys, on the same weights."""
+    from transformer_lens import HookedTransformer, HookedTransformerConfig
+    from transformer_lens.pretrained.weight_conversions import convert_llama_weights
+
+    c = model.config
+    lens_config = HookedTransformerConfig(
+        d_model=c.hidden_size,
+        d_head=c.hidden_size // c.num_attention_heads,
+        n_heads=c.num_attention_heads,
+        n_key_value_heads=c.num_key_value_heads,
+        n_layers=c.num_hidden_layers,
+        n_ctx=TOKENS,
+        d_mlp=c.intermediate_size,
+        d_vocab=c.vocab_size,
+        act_fn="silu",
+        normalization_type="RMS",
+        positional_embedding_type="rotary",
+        rotary_dim=c.hidden_size // c.num_attention_heads,
+        rotary_base=int(c.rope_parameters["rope_theta"]),
+        rotary_adjacent_pairs=False,
+        final_rms=True,
+        gated_mlp=True,
+        eps=c.rms_norm_eps,
+        device="cpu",
+    )
+    lens = HookedTransformer(lens_config, move_to_device=False)
+    lens.load_state_dict(convert_llama_weights(model, lens_config), strict=False)
+    lens.eval().requires_grad_(False)
+
+    def wanted(name: str) -> bool:
+        return name.endswith(("hook_rot_q", "hook_rot_k"))
+
+    return lambda document: lens.run_with_cache(ids_of(document), names_filter=wanted)
+
+
+def ids_of(document: Any) -> Any:
+    import torch
+
+    return torch.from_numpy(document.tokens.astype(np.int64))[None]
+
+
+def time_peers(peers: dict[str, Peer], rounds: int) -> dict[str, list[tuple[float, float]]]:
+    """(wall, processor) seconds of each peer in each round; a round before the first warms up and is dropped."""
+    import torch
+
+    texts = documents(rounds + 1)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
+    names = list(peers)
+    with torch.no_grad():
+        for number, document in enumerate(texts):
+            for name in names[number % len(names) :] + names[: number % len(names)]:
+                wall, processor = time.perf_counter(), time.process_time()
+                peers[name](document)
+                if number:
+                    taken[name].append((time.perf_counter() - wall, time.process_time() - processor))
+    return taken
+
+
+def report_times(taken: dict[str, list[tuple[float, float]]]) -> None:
+    plain = taken["model(ids)"]
+    print(
+        f"\n{'':18s} {'wall s':>8s} {'ratio':>6s} {'cpu s':>8s} {'ratio':>6s}   ratios to model(ids) of the same round"
+    )
+    for name, seconds in taken.items():
+        wall, processor = median(s[0] for s in seconds), median(s[1] for s in seconds)
+        ratios = [(s[0] / p[0], s[1] / p[1]) for s, p in zip(seconds, plain, strict=True)]
+        print(
+            f"{name:18s} {wall:8.2f} {median(r[0] for r in ratios):6.2f} {processor:8.2f} "
+            f"{median(r[1] for r in ratios):6.2f}   {' '.join(f'{r[0]:.2f}' for r in ratios)}"
+        )
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure_memory(counts: tuple[int, ...]) -> None:
+    """Peak memory of this process after the first few and after all documents of one measurement."""
+    from qkscope.architecture import read_architecture
+    from qkscope.capture import measure
+    from qkscope.heads import HeadIndex, sample_heads
+
+    model = load_model()
+    a = read_architecture(model.config)
+    heads = HeadIndex.of(sample_heads(a.full_attention_layers, a.n_q_heads, None), a.gqa_ratio)
+    loaded = peak_megabytes()
+    done, peaks = [0], {}
+
+    def note(tokens: int) -> None:
+        done[0] += tokens // TOKENS
+        if done[0] in counts:
+            peaks[done[0]] = peak_megabytes()
+
+    measure(model, documents(max(counts)), heads, (TOKENS,), batch_tokens=TOKENS, on_tokens=note)
+    print(json.dumps({"loaded": loaded, "peaks": peaks}))
+
+
+def report_memory() -> None:
+    answer = subprocess.run(
+        [sys.executable, __file__, "--memory"], capture_output=True, text=True, check=True, env=os.environ
+    )
+    found = json.loads(answer.stdout.splitlines()[-1])
+    few, many = (found["peaks"][key] for key in ("4", "40"))
+    print(
+        f"\npeak memory: model loaded {found['loaded']:,.0f} MB; after 4 documents {few:,.0f} MB, "
+        f"after 40 {many:,.0f} MB"
+    )
+    print(f"ratio 40 / 4: {many / few:.3f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--memory", action="store_true", help="only the memory of this process, as JSON")
+    parser.add_argument("--no-memory", action="store_true", help="only the times")
+    options = parser.parse_args()
+    if options.memory:
+        measure_memory((4, 40))
+        return
+    model = load_model()
+    peers = {
+        "model(ids)": plain_peer(model),
+        "qkscope": qkscope_peer(model),
+        "nnsight": nnsight_peer(model),
+        "TransformerLens": transformer_lens_peer(model),
+    }
+    report_times(time_peers(peers, options.rounds))
+    if not options.no_memory:
+        report_memory()
+
+
+if __name__ == "__main__":
+    main()
