@@ -444,6 +444,22 @@ def test_status_from_the_files_alone(done):
     assert "8 done, 1 running, 1 failed, 2 waiting of 12 units" in console.export_text()
 
 
+def test_what_is_finished_stays_and_what_was_taken_away_comes_back(study, out, capsys):
+    run(study, out)
+    written = {path: path.stat().st_mtime_ns for path in out.glob("*.csv")}
+    capsys.readouterr()
+    run(study, out)
+    assert "nothing changed" in capsys.readouterr().err
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*.csv")} == written
+    for spoil in (lambda: (out / "heads.csv").unlink(), lambda: (out / "qk.csv").write_text("model\n")):
+        table = (out / "qk.csv").read_bytes()
+        spoil()
+        run(study, out)
+        assert "putting 12 units together" in capsys.readouterr().err
+        assert (out / "heads.csv").exists()
+        assert (out / "qk.csv").read_bytes() == table
+
+
 def test_status_of_a_folder_that_is_none(tmp_path):
     with pytest.raises(StoreError, match="that `qkscope run` has begun"):
         status(tmp_path)

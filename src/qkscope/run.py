@@ -15,9 +15,10 @@ from qkscope import store
 from qkscope.assemble import tables, write_tables
 from qkscope.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.errors import EngineError, StudyError
+from qkscope.finished import is_finished, note_finished
 from qkscope.plan import Plan, Planned, needed, plan_study
 from qkscope.progress import progress
-from qkscope.provenance import provenance
+from qkscope.provenance import provenance, versions
 from qkscope.status import Status, status, write_plan, write_shard_plan
 from qkscope.study import Checkpoint, Study, dump_study, load_study, sources
 from qkscope.units import Job
@@ -124,23 +125,40 @@ def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> 
 
 
 def _put_together(plan: Plan, planned: Sequence[Planned], results: Path) -> Results:
-    """Everything that is made from unit files: tables, then what is said and drawn from them."""
+    """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
+    from qkscope.results import load_results
+
+    units = [job.path(results) for each in planned for job in each.jobs]
+    made_from = {
+        "study": dump_study(plan.study, {}),
+        "commits": [each.commit for each in planned],
+        "said": [plan.warnings[:], plan.missing, versions()],
+    }
+    if is_finished(results, made_from, units):
+        _say(f"nothing changed: {results} is as it was")
+    else:
+        _say(f"putting {len(units)} units together")
+        made = tables(plan.study, planned, results)
+        for name, count in made.unmeasured.items():
+            plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
+        write_tables(plan.study, planned, made, results)
+        store.write_text(results / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
+        _say_and_draw(results)
+        note_finished(results, made_from, units)
+    return load_results(results)
+
+
+def _say_and_draw(results: Path) -> None:
+    """What is said and drawn from the tables: summary, figures, report."""
     from qkscope.figures import draw_all
     from qkscope.findings import findings, summary
     from qkscope.report import write_report
     from qkscope.results import load_results
 
-    _say(f"putting {sum(len(each.jobs) for each in planned)} units together")
-    made = tables(plan.study, planned, results)
-    for name, count in made.unmeasured.items():
-        plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
-    write_tables(plan.study, planned, made, results)
-    store.write_text(results / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
     loaded = load_results(results)
     store.write_json(results / "summary.json", summary(loaded, findings(loaded)))
     draw_all(loaded)
     write_report(loaded)
-    return loaded
 
 
 def _say_missing_shards(

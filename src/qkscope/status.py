@@ -61,11 +61,19 @@ class Status:
         for name in dict.fromkeys([unit.checkpoint for unit in self.units] + list(self.missing)):
             units = [unit for unit in self.units if unit.checkpoint == name]
             states = Counter(unit.state for unit in units)
-            notes = [f"group {unit.group}: {unit.detail}" for unit in units if unit.detail]
-            notes += [self.missing[name]] if name in self.missing else []
+            notes = _notes(units) + ([self.missing[name]] if name in self.missing else [])
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
         return table
+
+
+def _notes(units: Sequence[UnitStatus]) -> list[str]:
+    """What there is to say about units, each thing once with the groups it is true of."""
+    groups: dict[str, list[str]] = {}
+    for unit in units:
+        if unit.detail:
+            groups.setdefault(unit.detail, []).append(str(unit.group))
+    return [f"group {', '.join(which)}: {detail}" for detail, which in groups.items()]
 
 
 def write_plan(results: Path, study: str, jobs: Sequence[Job], missing: Mapping[str, str]) -> None:
@@ -133,7 +141,8 @@ def _state(path: Path, key: dict[str, Any] | None) -> tuple[str, str]:
             return "waiting", str(error)
         if stale is None:
             return "done", ""
-        return "waiting", f"has to be measured again: {stale}"
+        if not failed:
+            return "waiting", f"has to be measured again: {stale}"
     return ("failed", failed) if failed else ("waiting", lost)
 
 
