@@ -13,8 +13,7 @@ from typing import Any
 from qkscope import store
 
 NOTE = Path("moments") / "finished.json"
-# Made before anything is put together.
-_INPUTS = ("moments", "tokens", "shards")
+_MADE = ("*.csv", "*.parquet", "study.yaml", "summary.json", "report.html", "figures/**/*")
 
 
 def is_finished(results: Path, made_from: dict[str, Any], units: Iterable[Path]) -> bool:
@@ -45,12 +44,8 @@ def _inputs(made_from: dict[str, Any], units: Iterable[Path]) -> dict[str, Any]:
 
 
 def _outputs(results: Path) -> list[list[Any]]:
-    files = [
-        path
-        for path in results.rglob("*")
-        if path.is_file() and path.relative_to(results).parts[0] not in _INPUTS
-    ]
-    files.sort()
+    """Only what a run makes: a study may keep its own files in the same folder."""
+    files = sorted(path for pattern in _MADE for path in results.glob(pattern) if path.is_file())
     return [
         [str(path.relative_to(results)), *stamp] for path, stamp in zip(files, _stamps(files), strict=True)
     ]
