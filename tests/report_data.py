@@ -14,6 +14,10 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from qkscope.results import Results
+from qkscope.table import QK_COLUMNS, heads_table
+from qkscope.timeline import Stop, Timeline
+
 SMOLLM3 = (
     (
         "Stage 1",
@@ -178,6 +182,35 @@ def write_results(
             suffix = table.removeprefix("qk")
             loo_frame(whole, 8, seed=3).to_parquet(folder / f"loo{suffix}.parquet", index=False)
     return folder
+
+
+def make_results(
+    folder: Path,
+    names: list[str],
+    shape: Shape,
+    *,
+    title: str = "Synthetic",
+    kind: str = "training",
+    loo: bool = False,
+    study: dict[str, Any] | None = None,
+    provenance: dict[str, Any] | None = None,
+) -> Results:
+    """Results in memory, of any names and size: nothing is written but what a test writes."""
+    steps = max(1, len(names) - 1)
+    qk = pd.concat(
+        [qk_frame(name, i / steps, shape, seed=7) for i, name in enumerate(names)], ignore_index=True
+    )
+    qk = qk.reindex(columns=list(QK_COLUMNS))
+    stops = tuple(Stop(name, name, f"Phase of {name}", window=4096, step=i) for i, name in enumerate(names))
+    return Results(
+        folder=folder,
+        timeline=Timeline("synthetic", title, stops, kind="training" if kind == "training" else "models"),
+        qk=qk,
+        heads=heads_table(qk, dict.fromkeys(names, shape.layers)),
+        loo=loo_frame(qk, 8, seed=3) if loo else None,
+        study=study or {},
+        provenance=provenance or {},
+    )
 
 
 def write_foreign(folder: Path, names: list[str], shape: Shape | None = None) -> Path:

@@ -29,7 +29,9 @@ VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     "js/data.js",
     "js/state.js",
-    "js/chart.js",
+    "js/elements.js",
+    "js/marks.js",
+    "js/axes.js",
     "js/signal.js",
     "js/taxonomy.js",
     "js/player.js",

@@ -57,8 +57,8 @@ class Grid:
     def rows(self) -> int:
         return len(self.index) * (len(self.models) if self.training else 1)
 
-    def place(self, table: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """(rows of the page, which rows of `table` are on it), both (len(table),); off the page is -1."""
+    def place(self, table: pd.DataFrame) -> Placed:
+        """Find the rows of the page for a table's rows."""
         order = {model: number for number, model in enumerate(self.models)}
         number = table["model"].map(order).fillna(-1).to_numpy(np.int64)
         owner = np.zeros_like(number) if self.training else number
@@ -66,21 +66,29 @@ class Grid:
         head = self.index.get_indexer(keys).astype(np.int64)
         on_page = (number >= 0) & (head >= 0)
         row = number * len(self.index) + head if self.training else head
-        return np.where(on_page, row, -1), on_page
+        return Placed(table[on_page], row[on_page], head[on_page], self.rows)
 
-    def column(self, table: pd.DataFrame, name: str) -> NDArray[np.float64]:
+
+@dataclass(frozen=True)
+class Placed:
+    """The rows of a table that are on the page: `row` among the page's `rows`, `head` among its heads."""
+
+    table: pd.DataFrame
+    row: NDArray[np.int64]
+    head: NDArray[np.int64]
+    rows: int
+
+    def column(self, name: str) -> NDArray[np.float64]:
         """A numeric column of a table with one row per (checkpoint, head), (rows,), NaN where there is none."""
-        row, on_page = self.place(table)
         found = np.full(self.rows, np.nan)
-        found[row[on_page]] = numbers(table, name)[on_page]
+        found[self.row] = numbers(self.table, name)
         return found
 
-    def codes(self, table: pd.DataFrame, name: str, names: tuple[str, ...]) -> NDArray[np.uint8]:
+    def codes(self, name: str, names: tuple[str, ...]) -> NDArray[np.uint8]:
         """A column of names as positions in `names`, (rows,) uint8; 255 where the head is not in the table."""
-        row, on_page = self.place(table)
         found = np.full(self.rows, 255, dtype=np.uint8)
-        code = table[name].map({value: number for number, value in enumerate(names)})
-        found[row[on_page]] = code.fillna(255).to_numpy(np.uint8)[on_page]
+        code = self.table[name].map({value: number for number, value in enumerate(names)})
+        found[self.row] = code.fillna(255).to_numpy(np.uint8)
         return found
 
 
@@ -137,11 +145,10 @@ def stops(results: Results) -> dict[str, list[Any]]:
 
 def head_columns(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
     """What never changes about a head: (heads,) columns; kv and rope are None when the table has none."""
-    frame = pd.DataFrame({name: numbers(heads, name) for name in ("kv_head", "rope", "depth_bin")})
-    row, on_page = grid.place(heads)
-    number = row % max(len(grid.index), 1)
+    placed = grid.place(heads)
+    frame = pd.DataFrame({name: numbers(placed.table, name) for name in ("kv_head", "rope", "depth_bin")})
     # One value per head: the first checkpoint that has one.
-    known = frame[on_page].groupby(number[on_page]).first().reindex(range(len(grid.index)))
+    known = frame.groupby(placed.head).first().reindex(range(len(grid.index)))
     kv, rope = known["kv_head"].to_numpy(), known["rope"].to_numpy()
     return {
         "layer": grid.index.get_level_values("layer").tolist(),
@@ -155,9 +162,10 @@ def head_columns(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
 
 def first_component(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
     """PC0 of every row: packed numbers (None where a table has none), class and polarity codes."""
-    found: dict[str, Any] = {name: pack_numbers(grid.column(heads, name)) for name in (*VALUES, *ERRORS)}
-    found["class"] = pack(grid.codes(heads, "class", NAMED_CLASSES))
-    found["polarity"] = pack(grid.codes(heads, "polarity", NAMED_POLARITIES))
+    placed = grid.place(heads)
+    found: dict[str, Any] = {name: pack_numbers(placed.column(name)) for name in (*VALUES, *ERRORS)}
+    found["class"] = pack(placed.codes("class", NAMED_CLASSES))
+    found["polarity"] = pack(placed.codes("polarity", NAMED_POLARITIES))
     return found
 
 
@@ -176,11 +184,11 @@ def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str
     whole = column_size * (len(VALUES) + len(ERRORS)) <= ERRORS_LIMIT
     names = (*VALUES, *ERRORS) if whole else VALUES
     more: dict[str, Any] = {"count": count}
-    row, on_page = grid.place(later)
-    where = (row[on_page], later["pc"].to_numpy(int)[on_page] - 1)
+    placed = grid.place(later)
+    where = (placed.row, placed.table["pc"].to_numpy(int) - 1)
     for name in names:
         found = np.full((grid.rows, count), np.nan)
-        found[where] = numbers(later, name)[on_page]
+        found[where] = numbers(placed.table, name)
         more[name] = pack_numbers(found)
     omitted = f"Errors and null levels of components 1 to {count} are in qk.csv, not on this page."
     return more, None if whole else omitted

@@ -220,8 +220,7 @@
         act: (event) => qk.select(cell.heads, event, { stop: cell.stop }),
       });
     });
-    svg.setAttribute("role", "group");
-    svg.setAttribute("aria-label", `Map of mean ${NAMES[state.cell]} by depth and ${qk.stopWord}`);
+    qk.dress(svg, `Map of mean ${NAMES[state.cell]} by depth and ${qk.stopWord}`);
     qk.mount(drawing, legend(colours), svg);
     drawn = { svg, list, rects };
     outlines();

@@ -1,4 +1,4 @@
-/* Head page: one head over training on every principal component, its null band, and the heads of its key group. */
+/* Head page: one head over training, what kind it is, and the heads that share its keys. */
 "use strict";
 
 (() => {
@@ -155,7 +155,8 @@
     const table = data.table(state.window);
     const stop = data.training ? state.stop : owner;
     const items = group.map((d) => {
-      const said = `r_q ${qk.number(data.value(table, "r_q", stop, d.index))}, r_k ${qk.number(data.value(table, "r_k", stop, d.index))}`;
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) => qk.number(data.value(table, name, stop, d.index)));
+      const said = `r_q ${r_q}, r_k ${r_k}`;
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.stops.length > 1 ? spark(d.index) : null,

@@ -26,7 +26,7 @@
       .filter(({ value }) => !Number.isNaN(value));
   }
 
-  /* The null band: what |r| comes to when positions are shifted; drawn for the larger of queries and keys apart. */
+  /* The null band: what |r| comes to when positions are shifted. Queries and keys have one each. */
   function nullMarks(points, colour) {
     const found = points.filter(({ limit }) => !Number.isNaN(limit));
     const band = { x: "stop", y1: (d) => -d.limit, y2: (d) => d.limit };
@@ -133,8 +133,7 @@
       lines,
       label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${qk.stopWord}.`,
     });
-    svg.setAttribute("role", "group");
-    svg.setAttribute("aria-label", name);
+    qk.dress(svg, name);
     return svg;
   }
 
@@ -194,8 +193,7 @@
       });
     });
     outline(svg);
-    svg.setAttribute("role", "group");
-    svg.setAttribute("aria-label", `Map of ${NAMES[name]} by component and ${qk.stopWord}`);
+    qk.dress(svg, `Map of ${NAMES[name]} by component and ${qk.stopWord}`);
     return svg;
   }
 

@@ -112,7 +112,7 @@
     onResize();
     onPrint();
     if (state.view) document.getElementById(state.view).scrollIntoView();
-    document.documentElement.dataset.ready = String(Math.round(performance.now())); // milliseconds, for those who measure
+    document.documentElement.dataset.ready = String(Math.round(performance.now()));
   }
 
   start();

@@ -192,7 +192,8 @@
     if (!data.matched) said.push("No matched window was measured, so only own windows are shown.");
     if (shown)
       said.push(
-        `The filter holds: means are over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}, without document-level errors.`,
+        `The filter holds: means are over ${qk.headCount(shown.size)} that pass it at ` +
+          `${data.stops[state.stop].label}, without document-level errors.`,
       );
     else if (!data.aggregate(state.window).signal.se_r_q.some((v) => v !== null))
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
@@ -213,11 +214,7 @@
         `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${qk.stopWord}.`,
       lines: (index) => lines(index, all, chosen),
     });
-    svg.setAttribute("role", "group");
-    svg.setAttribute(
-      "aria-label",
-      `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`,
-    );
+    qk.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`);
     qk.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
     explain(shown);
   }

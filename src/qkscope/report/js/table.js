@@ -218,11 +218,8 @@
     const list = rows();
     const turns = pager(list.length);
     const body = list.slice(page * PAGE, (page + 1) * PAGE).map(row);
-    const caption = h(
-      "caption",
-      {},
-      `${data.training ? data.stops[state.stop].label : "All models"}, ${state.window === "matched" && data.matched ? "matched window" : "own window"}`,
-    );
+    const place = data.training ? data.stops[state.stop].label : "All models";
+    const caption = h("caption", {}, `${place}, ${state.window} window`);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     qk.mount(
       drawing,

@@ -83,10 +83,11 @@
     const error = !qk.shown() && se[name] ? se[name][stop] : null;
     const measured = kinds()[segment.code] !== "unmeasured";
     const share = measured ? `, ${qk.percent(segment.heads.length, total)} of those measured` : "";
+    const points = error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
     const near = !qk.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
     return [
       `${labelAt(stop)} · ${name}`,
-      `${qk.headCount(segment.heads.length)}${share}${error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`}`,
+      `${qk.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another kind`,
     ];
   }

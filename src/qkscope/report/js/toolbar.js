@@ -91,12 +91,8 @@
     controls.clear.disabled = n === 0;
     const shown = qk.shown();
     controls.filter.hidden = !shown;
-    if (shown) controls.filter.textContent = `filter: ${qk.headCount(shown.size)} ✕`;
-    if (shown)
-      controls.filter.setAttribute(
-        "aria-label",
-        `Filter holds, ${qk.headCount(shown.size)} shown. Clear the filter`,
-      );
+    const spoken = h("span", { class: "visually-hidden" }, ". Clear the filter");
+    if (shown) controls.filter.replaceChildren(`filter: ${qk.headCount(shown.size)}`, spoken, " ✕");
     if (keys) announce(keys, shown);
   }
 

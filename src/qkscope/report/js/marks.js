@@ -1,0 +1,138 @@
+/* Marks: one tooltip for all, and every chart reached by the keyboard with the focus kept. */
+"use strict";
+
+(() => {
+  const { h } = qk;
+
+  /* ---- the tooltip ---- */
+
+  const tip = document.getElementById("tip");
+
+  function showTip(lines, x, y) {
+    tip.replaceChildren(...lines.filter(Boolean).map((line, i) => h(i ? "p" : "strong", {}, line)));
+    tip.hidden = false;
+    const box = tip.getBoundingClientRect();
+    const left = Math.min(Math.max(8, x + 14), document.documentElement.clientWidth - box.width - 8);
+    const above = y - box.height - 12;
+    tip.style.left = `${Math.max(8, left)}px`;
+    tip.style.top = `${above < 8 ? y + 18 : above}px`;
+  }
+
+  function hideTip() {
+    tip.hidden = true;
+  }
+
+  function tipAt(element, lines) {
+    const box = element.getBoundingClientRect();
+    showTip(lines, box.left + box.width / 2, box.top);
+  }
+
+  /* ---- marks ---- */
+
+  /* What each mark says and does. Listening happens once for all marks, below: a page may hold thousands. */
+  const known = new WeakMap();
+
+  /* Make an element a mark: named, reachable, answering to click, Enter and Space, with a tooltip.
+   * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
+  function mark(element, { key, label, lines, act, pressed }) {
+    known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
+    element.dataset.key = key;
+    element.setAttribute("role", "button");
+    element.setAttribute("aria-label", label);
+    element.setAttribute("tabindex", "-1");
+    element.classList.add("mark");
+    if (pressed !== undefined) element.setAttribute("aria-pressed", String(pressed));
+    return element;
+  }
+
+  const markOf = (event) => (event.target instanceof Element ? event.target.closest(".mark") : null);
+
+  function listenToMarks() {
+    document.addEventListener("pointermove", (event) => {
+      const element = event.pointerType === "mouse" && !event.buttons ? markOf(event) : null;
+      if (element) showTip(known.get(element).lines(), event.clientX, event.clientY);
+      else if (!tip.hidden && event.pointerType === "mouse") hideTip();
+    });
+    document.addEventListener("focusin", (event) => {
+      const element = markOf(event);
+      if (element && element.matches(":focus-visible")) tipAt(element, known.get(element).lines());
+    });
+    document.addEventListener("focusout", hideTip);
+    document.addEventListener("click", (event) => {
+      const element = markOf(event);
+      if (element) known.get(element).act(event);
+    });
+    document.addEventListener("keydown", (event) => {
+      const element = markOf(event);
+      if (!element || (event.key !== "Enter" && event.key !== " ")) return;
+      event.preventDefault();
+      known.get(element).act(event);
+    });
+  }
+
+  const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+  function centre(element) {
+    const box = element.getBoundingClientRect();
+    return [box.left + box.width / 2, box.top + box.height / 2];
+  }
+
+  /* The nearest mark in a direction: distance ahead, with what lies aside counted double. */
+  function neighbour(marks, from, [dx, dy]) {
+    const [x, y] = centre(from);
+    let best = null;
+    let cost = Infinity;
+    for (const candidate of marks) {
+      if (candidate === from) continue;
+      const [cx, cy] = centre(candidate);
+      const ahead = (cx - x) * dx + (cy - y) * dy;
+      const aside = Math.abs((cx - x) * dy) + Math.abs((cy - y) * dx);
+      if (ahead > 0.5 && ahead + 2 * aside < cost) [best, cost] = [candidate, ahead + 2 * aside];
+    }
+    return best;
+  }
+
+  /* One stop of the Tab key per chart; arrows move among its marks, Home and End to the first and the last. */
+  function rove(container) {
+    const marks = () => [...container.querySelectorAll(".mark")];
+    if (!container.dataset.roving) {
+      container.dataset.roving = "yes";
+      container.addEventListener("keydown", (event) => {
+        const from = event.target.closest(".mark");
+        if (!from) return;
+        const all = marks();
+        let to;
+        if (ARROWS[event.key]) to = neighbour(all, from, ARROWS[event.key]);
+        else if (event.key === "Home") [to] = all;
+        else if (event.key === "End") to = all[all.length - 1];
+        else return;
+        event.preventDefault();
+        if (to) to.focus();
+      });
+      container.addEventListener("focusin", (event) => {
+        const target = event.target.closest(".mark");
+        if (!target) return;
+        container.querySelectorAll('.mark[tabindex="0"]').forEach((m) => m.setAttribute("tabindex", "-1"));
+        target.setAttribute("tabindex", "0");
+        container.dataset.active = target.dataset.key;
+      });
+    }
+    const all = marks();
+    const active = all.find((m) => m.dataset.key === container.dataset.active) || all[0];
+    if (active && !all.some((m) => m.getAttribute("tabindex") === "0")) active.setAttribute("tabindex", "0");
+  }
+
+  /* Put a drawing in its place, keeping the focus on the mark that had it. */
+  function mount(container, ...drawing) {
+    const active = document.activeElement;
+    const key = container.contains(active) ? active.dataset.key || active.id : null;
+    container.replaceChildren(...drawing.flat().filter(Boolean));
+    rove(container);
+    if (key === null) return;
+    const all = [...container.querySelectorAll("[data-key], [id]")];
+    const same = all.find((m) => m.dataset.key === key || m.id === key);
+    if (same) same.focus({ preventScroll: true });
+  }
+
+  Object.assign(qk, { showTip, listenToMarks, hideTip, tipAt, mark, rove, mount });
+})();
