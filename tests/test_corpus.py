@@ -24,6 +24,7 @@ def spec(source, **changes):
         "id_column": None,
         "documents": None,
         "min_tokens": 0,
+        "cut": False,
     }
     return SimpleNamespace(source=source, revision=None, **(defaults | changes))
 
@@ -44,6 +45,31 @@ class Words:
     def __call__(self, texts, **_):
         self.seen += texts
         return {"input_ids": [[sum(word.encode()) for word in text.split()] for text in texts]}
+
+
+def test_a_single_text_file_is_cut_into_documents_unless_forbidden(tmp_path):
+    path = tmp_path / "long.txt"
+    path.write_text(" ".join("abcdefghij"))
+    cut = load_corpus(spec(str(path), cut=None), Words(), 4)
+    assert [d.name for d in cut.documents] == ["long.txt[0:4]", "long.txt[4:8]", "long.txt[8:10]"]
+    assert [d.tokens.tolist() for d in cut.documents] == [[97, 98, 99, 100], [101, 102, 103, 104], [105, 106]]
+    assert (cut.filled(4), cut.tokens(4)) == (2, 10)
+    assert len(load_corpus(spec(str(path), cut=False), Words(), 4).documents) == 1
+    few = load_corpus(spec(str(path), cut=None, min_tokens=4, documents=1), Words(), 4)
+    assert [d.name for d in few.documents] == ["long.txt[0:4]"]
+    again = load_corpus(spec(str(path), cut=None), Words(), 4, tmp_path / "cache")
+    assert (
+        again.digest
+        == load_corpus(spec(str(path), cut=None), Words(), 4, tmp_path / "cache").digest
+        == cut.digest
+    )
+
+
+def test_several_texts_are_cut_only_on_request(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(" ".join("abcdef"))
+    assert len(load_corpus(spec(str(tmp_path), cut=None), Words(), 4).documents) == 2
+    assert len(load_corpus(spec(str(tmp_path), cut=True), Words(), 4).documents) == 4
 
 
 def names(source, **changes):

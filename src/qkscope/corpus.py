@@ -2,6 +2,8 @@
 
 A document is the first tokens of one text, tokenised as its tokenizer does by default. Which documents a study
 measures is fixed by its file: the first `documents` in the source's order that have `min_tokens` tokens or more.
+A source that is a single text file would make a single document, so it is cut into consecutive ones instead; `cut`
+does or forbids that for any source.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy.typing as npt
 from qkscope import store
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
-from qkscope.texts import Notes, Spec, Text, read_texts
+from qkscope.texts import JSONL, PARQUET, Notes, Spec, Text, read_texts
 
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
 Tokens = npt.NDArray[np.int32]
@@ -34,6 +36,8 @@ class CorpusSpec(Spec, Protocol):
     def documents(self) -> int | None: ...
     @property
     def min_tokens(self) -> int: ...
+    @property
+    def cut(self) -> bool | None: ...
 
 
 @dataclass(frozen=True)
@@ -68,26 +72,50 @@ class Corpus:
 def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path | None = None) -> Corpus:
     """Read, tokenise and select. With a `cache` folder, a text is tokenised once per tokenizer."""
     notes = Notes()
-    memory = _Memory(cache, spec, tokenizer, max_tokens)
+    cut = cuts(spec)
+    memory = _Memory(cache, spec, tokenizer, None if cut else max_tokens)
     documents: list[Document] = []
     read = short = 0
     with (
         progress("Tokenising", spec.documents, unit="documents") as bar,
         closing(read_texts(spec, notes)) as texts,
         closing(memory.tokenised(texts, spec.documents)) as tokenised,
+        closing(_pieces(tokenised, max_tokens, cut)) as pieces,
     ):
-        for text, tokens, length in tokenised:
+        for name, tokens, length in pieces:
             read += 1
             if length < max(1, spec.min_tokens):
                 short += 1
                 continue
-            documents.append(Document(len(documents), text.name, tokens))
+            documents.append(Document(len(documents), name, tokens))
             bar.advance(1)
             if len(documents) == spec.documents:
                 break
     _check_selection(spec, read, short, documents, notes)
     memory.save()
     return Corpus(documents, digest(documents), notes.warnings + memory.warnings, "; ".join(notes.origins))
+
+
+def cuts(spec: CorpusSpec) -> bool:
+    """Whether texts are cut into documents: as the specification says, else only for a single text file."""
+    if spec.cut is not None:
+        return spec.cut
+    sources = [spec.source] if isinstance(spec.source, str) else list(spec.source)
+    path = Path(sources[0]).expanduser()
+    return len(sources) == 1 and path.is_file() and not path.name.endswith(JSONL + PARQUET)
+
+
+def _pieces(
+    texts: Iterator[tuple[Text, Tokens, int]], size: int, cut: bool
+) -> Generator[tuple[str, Tokens, int]]:
+    """(name, tokens, length) of each document: one a text, or one for every `size` tokens of it."""
+    for text, tokens, length in texts:
+        if not cut or length <= size:
+            yield text.name, tokens[:size], length
+            continue
+        for start in range(0, length, size):
+            piece = tokens[start : start + size]
+            yield f"{text.name}[{start}:{start + len(piece)}]", piece, len(piece)
 
 
 def documents_from(
@@ -181,7 +209,7 @@ def _encode(tokenizer: Any, texts: list[str]) -> list[Tokens]:
 class _Memory:
     """Tokens of the texts met so far, kept in one file per source, tokenizer and length."""
 
-    def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, max_tokens: int) -> None:
+    def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, max_tokens: int | None) -> None:
         self._tokenizer = tokenizer
         self._max_tokens = max_tokens
         self._used: dict[bytes, tuple[Tokens, int]] = {}

@@ -50,6 +50,7 @@ class CorpusSpec(_Part):
     id_column: str | None = None
     documents: Positive | None = None
     min_tokens: NotNegative = 0
+    cut: bool | None = None
     revision: str | None = None
 
 
