@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 from qkscope import nano
 from qkscope.errors import CorpusError, StoreError
 from qkscope.heads import depth, depth_bin
+from qkscope.nano_files import State, read_state, write_state
 from qkscope.recipe import Phase, Recipe, read_text, study_text
 from qkscope.revisions import order_revisions
 from qkscope.study import load_study, sources
@@ -130,7 +131,7 @@ def test_log_tells_steps_tokens_and_losses(trained: Path) -> None:
         *(("LC 32→64", step) for step in range(1, 5)),
     ]
     untrained, last = log["checkpoints"][0], log["checkpoints"][-1]
-    assert untrained["bits_per_byte"] == pytest.approx(np.log2(257), abs=0.1)
+    assert untrained["bits_per_byte"] == pytest.approx(np.log2(257), abs=0.3)
     assert last["bits_per_byte"] < untrained["bits_per_byte"]
 
 
@@ -216,15 +217,15 @@ def test_damaged_checkpoint_is_made_again(trained: Path, tmp_path: Path, damage:
 
 
 def test_damaged_state_is_no_state(tmp_path: Path) -> None:
-    state = nano.State({"weight": np.ones(3, np.float32)}, done=2)
+    state = State({"weight": np.ones(3, np.float32)}, done=2)
     path = tmp_path / "state"
-    nano._write_state(path, state, "key")
-    found = nano._resume(path, "key")
+    write_state(path, state, "key")
+    found = read_state(path, "key")
     assert found is not None
     assert found.done == 2
-    assert nano._resume(path, "another key") is None
+    assert read_state(path, "another key") is None
     path.write_bytes(path.read_bytes()[:-1])
-    assert nano._resume(path, "key") is None
+    assert read_state(path, "key") is None
 
 
 def test_output_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:

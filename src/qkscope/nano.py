@@ -18,7 +18,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,16 @@ import numpy as np
 
 from qkscope import store
 from qkscope.errors import StoreError
+from qkscope.nano_files import (
+    Arrays,
+    State,
+    is_whole,
+    read_log,
+    read_state,
+    weights_digest,
+    write_corpus,
+    write_state,
+)
 from qkscope.progress import Bar, progress
 from qkscope.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
 
@@ -33,18 +43,6 @@ if TYPE_CHECKING:
     from qkscope.results import Results
 
 STATE = ".training.safetensors"
-Arrays = dict[str, np.ndarray[Any, Any]]
-
-
-@dataclass
-class State:
-    """Training after `done` pieces: weights and Adam's moments, and the log of how it came there."""
-
-    arrays: Arrays
-    done: int = 0
-    updates: int = 0
-    log: list[dict[str, Any]] = field(default_factory=list)
-    curve: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -109,9 +107,9 @@ def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None) -> Train
     recipe, out = recipe or Recipe(), Path(out)
     text = read_text(recipe, seed)
     key = _key(recipe, seed, text)
-    _write_corpus(out / "corpus", text)
-    whole = [_is_whole(_folder(out, piece), key) for piece in recipe.pieces]
-    log = _read_log(out, key)
+    write_corpus(out / "corpus", text)
+    whole = [is_whole(_folder(out, piece), key) for piece in recipe.pieces]
+    log = read_log(out, key)
     if log is None or not all(whole):
         try:
             log = _train(out, seed, recipe, text, key, whole)
@@ -130,22 +128,11 @@ def _key(recipe: Recipe, seed: int, text: Text) -> str:
     return hashlib.blake2b(words.encode(), digest_size=20).hexdigest()
 
 
-def _write_corpus(folder: Path, text: Text) -> None:
-    wanted = {name.replace("/", "--") + ".txt": data for name, data in text.held_out.items()}
-    for name, data in wanted.items():
-        path = folder / name
-        if not path.is_file() or path.read_bytes() != data:
-            store.write_bytes(path, data)
-    for path in folder.glob("*.txt"):  # of an earlier seed or another Python
-        if path.name not in wanted:
-            path.unlink()
-
-
 def _train(
     out: Path, seed: int, recipe: Recipe, text: Text, key: str, whole: list[bool]
 ) -> list[dict[str, Any]]:
     """Train what is left, saving a checkpoint after each piece; return the log."""
-    state = _resume(out / STATE, key)
+    state = read_state(out / STATE, key)
     if state is None or not all(whole[: state.done - 1]):
         state = State(_untrained(recipe, seed))
     elif not whole[state.done - 1]:
@@ -156,26 +143,27 @@ def _train(
             began = time.monotonic()
             _run_piece(recipe, seed, text, piece, state, bar)
             loss = _held_out_loss(recipe, text, piece, state)
-            tokens = (state.log[-1]["tokens"] if state.log else 0) + piece.tokens
-            state.log.append(
-                {
-                    "name": piece.name,
-                    "phase": piece.phase.label,
-                    "window": piece.phase.window,
-                    "rope_theta": piece.phase.rope_theta,
-                    "step": piece.stop,
-                    "tokens": tokens,
-                    "bits_per_byte": loss,
-                    "seconds": round(time.monotonic() - began, 2),
-                }
-            )
+            state.log.append(_entry(piece, state, loss, time.monotonic() - began))
             state.done += 1
-            _write_state(out / STATE, state, key)
+            write_state(out / STATE, state, key)
             _save(out, recipe, piece, state, key)
             bar.done(f"trained {piece.name}: {loss:.3f} bits per byte on held-out files")
     log = {"key": key, "seed": seed, "recipe": asdict(recipe), "checkpoints": state.log, "curve": state.curve}
     store.write_json(out / "training.json", log)
     return state.log
+
+
+def _entry(piece: Piece, state: State, loss: float, seconds: float) -> dict[str, Any]:
+    return {
+        "name": piece.name,
+        "phase": piece.phase.label,
+        "window": piece.phase.window,
+        "rope_theta": piece.phase.rope_theta,
+        "step": piece.stop,
+        "tokens": piece.tokens + (state.log[-1]["tokens"] if state.log else 0),
+        "bits_per_byte": loss,
+        "seconds": round(seconds, 2),
+    }
 
 
 def _run_piece(recipe: Recipe, seed: int, text: Text, piece: Piece, state: State, bar: Bar) -> None:
@@ -258,7 +246,12 @@ def _untrained(recipe: Recipe, seed: int) -> Arrays:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = SmolLM3ForCausalLM(_config(recipe, recipe.phases[0]))
-    return {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+    arrays = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+    for name in arrays:
+        # Small outputs of each block at first: what layers see of a token is then the token, at every depth.
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            arrays[name] *= np.float32((2 * recipe.layers) ** -0.5)
+    return arrays
 
 
 def _model(recipe: Recipe, phase: Phase, arrays: Arrays) -> Any:
@@ -304,30 +297,6 @@ def _arrays(model: Any, optimizer: Any) -> Arrays:
     return arrays
 
 
-def _write_state(path: Path, state: State, key: str) -> None:
-    meta = {
-        "key": key,
-        "done": state.done,
-        "updates": state.updates,
-        "log": state.log,
-        "curve": state.curve,
-    }
-    store.write_tensors(path, state.arrays, meta)
-
-
-def _resume(path: Path, key: str) -> State | None:
-    """The state that an interrupted training left, if it is whole and of this very training."""
-    if not path.is_file():
-        return None
-    try:
-        arrays, meta = store.read_tensors(path)
-    except StoreError:
-        return None
-    if meta.pop("key") != key:
-        return None
-    return State(arrays, **meta)
-
-
 def _folder(out: Path, piece: Piece) -> Path:
     return out / "checkpoints" / piece.name
 
@@ -343,8 +312,8 @@ def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> No
         temporary.mkdir(parents=True)
         with _quiet():
             _model(recipe, piece.phase, state.arrays).save_pretrained(temporary)
-        _tokenizer(piece.phase.window).save_pretrained(temporary)
-        store.write_json(temporary / "nano.json", {"key": key, "weights": _weights_digest(temporary)})
+        _tokenizer().save_pretrained(temporary)
+        store.write_json(temporary / "nano.json", {"key": key, "weights": weights_digest(temporary)})
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:
@@ -355,28 +324,7 @@ def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> No
         ) from error
 
 
-def _is_whole(folder: Path, key: str) -> bool:
-    """Whether a checkpoint of this very training is there, with the weights that were written."""
-    try:
-        mark = json.loads((folder / "nano.json").read_text())
-        return bool(mark["key"] == key and mark["weights"] == _weights_digest(folder))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def _weights_digest(folder: Path) -> str:
-    return hashlib.blake2b((folder / "model.safetensors").read_bytes(), digest_size=20).hexdigest()
-
-
-def _read_log(out: Path, key: str) -> list[dict[str, Any]] | None:
-    try:
-        log = json.loads((out / "training.json").read_text())
-        return list(log["checkpoints"]) if log["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _tokenizer(window: int) -> Any:
+def _tokenizer() -> Any:
     """One token a byte, with the byte as its number, and one for the end of a file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -387,9 +335,7 @@ def _tokenizer(window: int) -> Any:
     tokenizer.decoder = decoders.ByteLevel()
     end = "<|endoftext|>"
     tokenizer.add_special_tokens([end])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=end, pad_token=end, model_max_length=window
-    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, pad_token=end)
 
 
 def _byte_letters() -> list[str]:
