@@ -12,6 +12,7 @@ its own. Prints a table; nothing is asserted.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import resource
@@ -66,55 +67,44 @@ def plain_peer(model: Any) -> Peer:
 
 def nnsight_peer(model: Any) -> Peer:
     """q and k of every layer as the rotation returns them, saved."""
-    from nnsight import NNsight
+    import nnsight
 
-    wrapped = NNsight(model)
+    # A copy, because nnsight leaves hooks and a rewritten attention behind that would slow the others.
+    wrapped = nnsight.NNsight(copy.deepcopy(model))
     layers = range(model.config.num_hidden_layers)
 
     def run(document: Any) -> object:
         with wrapped.trace(ids_of(document)):
-            kept = [
-                wrapped.model.layers[i].self_attn.source.apply_rotary_pos_emb_0.output.save() for i in layers
-            ]
+            attentions = [wrapped.model.layers[i].self_attn for i in layers]
+            kept = nnsight.save([each.source.apply_rotary_pos_emb_0.output for each in attentions])
         return kept
 
     return run
 
 
 def transformer_lens_peer(model: Any) -> Peer:
-    """`run_with_cache` of the rotated queries and keys, on the same weights."""
-    from transformer_lens import HookedTransformer, HookedTransformerConfig
-    from transformer_lens.pretrained.weight_conversions import convert_llama_weights
+    """`run_with_cache` of the rotated queries and keys, on a copy of the model: the bridge rebuilds its attention."""
+    from fetch_smollm2 import fetch_smollm2
+    from transformer_lens.model_bridge import TransformerBridge
+    from transformers import AutoTokenizer
 
-    c = model.config
-    lens_config = HookedTransformerConfig(
-        d_model=c.hidden_size,
-        d_head=c.hidden_size // c.num_attention_heads,
-        n_heads=c.num_attention_heads,
-        n_key_value_heads=c.num_key_value_heads,
-        n_layers=c.num_hidden_layers,
-        n_ctx=TOKENS,
-        d_mlp=c.intermediate_size,
-        d_vocab=c.vocab_size,
-        act_fn="silu",
-        normalization_type="RMS",
-        positional_embedding_type="rotary",
-        rotary_dim=c.hidden_size // c.num_attention_heads,
-        rotary_base=int(c.rope_parameters["rope_theta"]),
-        rotary_adjacent_pairs=False,
-        final_rms=True,
-        gated_mlp=True,
-        eps=c.rms_norm_eps,
+    path = fetch_smollm2()
+    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
+    lens = TransformerBridge.boot_transformers(
+        "HuggingFaceTB/SmolLM2-135M-Instruct",
+        hf_model=copy.deepcopy(model),
+        tokenizer=tokenizer,
         device="cpu",
     )
-    lens = HookedTransformer(lens_config, move_to_device=False)
-    lens.load_state_dict(convert_llama_weights(model, lens_config), strict=False)
-    lens.eval().requires_grad_(False)
+    wanted = {name for name in lens.hook_dict if name.endswith(("hook_rot_q", "hook_rot_k"))}
 
-    def wanted(name: str) -> bool:
-        return name.endswith(("hook_rot_q", "hook_rot_k"))
+    def run(document: Any) -> object:
+        _, cache = lens.run_with_cache(ids_of(document), names_filter=lambda name: name in wanted)
+        if len(cache) != 2 * model.config.num_hidden_layers:
+            raise RuntimeError(f"TransformerLens kept {len(cache)} tensors, expected two a layer")
+        return cache
 
-    return lambda document: lens.run_with_cache(ids_of(document), names_filter=wanted)
+    return run
 
 
 def ids_of(document: Any) -> Any:
