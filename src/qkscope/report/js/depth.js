@@ -142,7 +142,8 @@
       if (!found.length) return;
       path += `M${x.apply(stop) + 0.75},${y.apply(row) + 0.75}h${width}v${height}h${-width}z`;
     });
-    layer.append(s("path", { d: path, class: "has-selected" }));
+    // A dark line in a light casing is seen on every colour of the ramp.
+    layer.append(s("path", { d: path, class: "casing" }), s("path", { d: path, class: "has-selected" }));
     const rows = rowsOf();
     const top = y.apply(rows[0]);
     const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;

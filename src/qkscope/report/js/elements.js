@@ -30,8 +30,10 @@
     return value < 0 && Number(text) !== 0 ? `−${text}` : text;
   }
 
+  /* A standard error: one that three decimals would call zero is said to be small. */
+  const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
   const withError = (value, se) =>
-    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${number(se)}`;
+    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
   const count = (n) => n.toLocaleString("en-US");
   const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
   const percent = (part, whole) =>
@@ -86,6 +88,7 @@
     s,
     number,
     withError,
+    error,
     count,
     headCount,
     percent,

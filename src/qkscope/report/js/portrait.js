@@ -264,6 +264,19 @@
       .map(({ index }) => index);
   }
 
+  /* The head nearest to a place of the drawing, if it is within a fingertip. */
+  function nearest(px, py, reach = 18) {
+    const { x, y } = frame;
+    let best = null;
+    let least = reach;
+    for (const { index } of visible()) {
+      const [r_q, r_k] = place(index);
+      const away = Math.hypot(x(r_q) - px, y(r_k) - py);
+      if (away < least) [best, least] = [index, away];
+    }
+    return best;
+  }
+
   function listenToBox(svg, layer) {
     let from = null;
     let dragged = false;
@@ -306,6 +319,12 @@
       },
       true,
     );
+    // Points are small for a finger: beside them the nearest one is meant.
+    svg.addEventListener("click", (event) => {
+      if (event.target.closest(".mark")) return;
+      const near = nearest(...where(event));
+      if (near !== null) qk.select([near], event);
+    });
   }
 
   function setUp() {

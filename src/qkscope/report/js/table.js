@@ -28,7 +28,7 @@
       const se = at(`${name}_se`, head);
       return [
         qk.number(at(name, head)),
-        Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${qk.number(se)}`),
+        Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${qk.error(se)}`),
       ];
     };
   }
