@@ -122,7 +122,7 @@ def draw_counts(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, axis: 
             place, 0.2 * inch, 0.6, facecolor=kinds.colours[kind], hatch=hatch, edgecolor=MUTED
         )
         swatch.set(clip_on=False, linewidth=0.6 if hatch else 0)
-        axes.add_patch(swatch)
+        axes.add_artist(swatch)
         write(axes, -0.5 - 1.45 * inch, y, kind, 9, INK, ha="left", va="center_baseline")
         counts = own[own[kinds.column] == kind]
         for model, count in zip(counts["model"], counts["heads"], strict=True):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize, to_hex
+from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
 from qkscope.aggregate import DEPTH_BINS, depth_cells
@@ -40,7 +41,6 @@ from qkscope.figures.style import (
 from qkscope.figures.view import MATCHED, OWN, Drawing, View
 
 CELL = 0.72  # inches
-SCALE = Normalize(0, 1)
 # From a tint that is plainly not white to a deep green: the side of the negatives, whatever the map of the positives.
 NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#cfe8e0", "#7cc1ad", "#2b8a72", "#0b5242"])
 
@@ -54,8 +54,11 @@ class Heat:
 
     def colour(self, mean: float) -> str:
         """The colour of a cell."""
-        mapped = NEGATIVE(SCALE(-mean)) if mean < 0 else colormaps[self.colours](SCALE(mean))
-        return str(to_hex(mapped))
+        return str(to_hex(NEGATIVE(-mean) if mean < 0 else self._map(mean)))
+
+    @cached_property
+    def _map(self) -> Colormap:
+        return colormaps[self.colours]
 
 
 def draw_heatmap(view: View, heat: Heat, title: str) -> Drawing:
@@ -163,7 +166,7 @@ class _Frame:
             cover = Rectangle(
                 (x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0
             )
-            axes.add_patch(cover)
+            axes.add_artist(cover)
         text = dash if empty else number(mean)
         if text:
             ink = MUTED if empty else ink_on(colour)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 DPI = 200
 # matplotlib names shared shapes by a salted hash, another salt each time.
-_ID = re.compile(r'(?<=id=")([a-z]+)[0-9a-f]{10}(?=")')
+_ID = re.compile(r'(?<=id=")([A-Za-z][A-Za-z0-9_]*?)_?[0-9a-f]{10}(?=")')
 
 
 def png(figure: Figure) -> bytes:

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, PathPatch, Rectangle
 from matplotlib.path import Path as Outline
 
@@ -112,9 +113,12 @@ def _column(axes: Axes, left: float, width: float, counts: dict[str, int]) -> No
             hatch = "////" if name == UNMEASURED else None
             box = Rectangle((left, bottom), width, count, facecolor=CLASS_COLOURS[name], hatch=hatch)
             box.set(edgecolor=MUTED, linewidth=0, zorder=4)
-            axes.add_patch(box)
+            axes.add_artist(box)
             if bottom:
-                axes.plot([left, left + width], [bottom] * 2, color=PAPER, linewidth=0.7, zorder=4.5)
+                rule = Line2D(
+                    [left, left + width], [bottom] * 2, color=PAPER, linewidth=0.7, linestyle="-", zorder=4.5
+                )
+                axes.add_artist(rule)
         bottom += count
 
 
@@ -131,7 +135,7 @@ def _ribbons(axes: Axes, left: float, right: float, step: pd.DataFrame, most: in
         ribbon.set(
             facecolor=colour, linewidth=0, alpha=STAYED if a == b else MOVED, zorder=2 if a == b else 3
         )
-        axes.add_patch(ribbon)
+        axes.add_artist(ribbon)
         if a != b and count >= 0.04 * most and pitch >= 0.7:
             # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
             x, y = left + 0.17 * (right - left), low + 0.05 * (high - low) + count / 2

@@ -1,0 +1,72 @@
+"""Small studies to draw: any number of checkpoints, phases, windows, gaps, or several models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from simulated import LAYERS, PER_LAYER, measured, results
+
+from qkscope.results import Results
+from qkscope.timeline import Stop
+
+HEADS = LAYERS * PER_LAYER
+
+
+def truth(checkpoints: int, *, falling: bool = False, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """(checkpoints, heads) r_q and r_k that grow with training, or shrink; a few heads are discordant."""
+    rng = np.random.default_rng(seed)
+    base_q, base_k = rng.uniform(0.3, 0.95, HEADS), rng.uniform(0.1, 0.9, HEADS)
+    base_k[::9] *= -1
+    course = np.linspace(0.35, 1.0, checkpoints)[:, None]
+    course = course[::-1] if falling else course
+    return base_q * course, base_k * course
+
+
+def training(
+    checkpoints: int,
+    *,
+    names: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    phases: Sequence[str] | None = None,
+    widen: int | None = None,
+    missing: Sequence[int] = (),
+    falling: bool = False,
+    groups: bool = True,
+) -> Results:
+    """A study of training; from checkpoint `widen` on, own windows are longer and keys follow position less there."""
+    names = names or [f"step-{100 * (i + 1)}" for i in range(checkpoints)]
+    labels = labels or [str(100 * (i + 1)) for i in range(checkpoints)]
+    phases = phases or ["Stage 1"] * checkpoints
+    r_q, r_k = truth(checkpoints, falling=falling)
+    windows = [4096 if widen is None or i < widen else 32768 for i in range(checkpoints)]
+    own_k = np.where(np.array(windows)[:, None] > 4096, 0.6 * r_k, r_k)
+    own = measured(names, r_q, own_k, noise=0.004)
+    matched = measured(names, r_q, r_k, noise=0.004) if widen is not None else None
+    study = results(own[0], own[1] if groups else None, windows=windows, matched=matched, labels=labels)
+    stops = [replace(stop, phase=phase) for stop, phase in zip(study.timeline.stops, phases, strict=True)]
+    for place in missing:
+        stops.insert(
+            place,
+            Stop(f"gone-{place}", f"gone {place}", stops[place].phase, 4096, missing="no such revision"),
+        )
+    return replace(study, timeline=replace(study.timeline, stops=tuple(stops)))
+
+
+def models(families: Sequence[str], components: int = 3) -> Results:
+    """A study of several models, one for each entry of `families`, with several principal components."""
+    names = [f"org/model-{i}" for i in range(len(families))]
+    r_q, r_k = truth(len(families))
+    study = results(*measured(names, r_q, r_k, noise=0.004), kind="models")
+    stops = tuple(replace(s, phase=f) for s, f in zip(study.timeline.stops, families, strict=True))
+    return replace(with_components(study, components), timeline=replace(study.timeline, stops=stops))
+
+
+def with_components(study: Results, components: int) -> Results:
+    """The same study with further components, each of half the size of the one before."""
+    import pandas as pd
+
+    values = ["r_q", "r_k", "explained_variance"]
+    parts = [study.qk.assign(pc=pc, **{v: study.qk[v] / 2**pc for v in values}) for pc in range(components)]
+    return replace(study, qk=pd.concat(parts, ignore_index=True))
