@@ -342,7 +342,7 @@ def test_a_missing_checkpoint_is_a_gap_on_the_axis():
 
 def test_negative_means_do_not_look_like_zero_and_empty_bins_are_empty():
     study = training(2)
-    layers = study.heads["layer"] == 0
+    layers = study.heads["layer"] <= 1
     qk = study.qk.assign(r_k=study.qk["r_k"].mask(layers, -0.02))
     qk = qk[qk["layer"] != 5]
     study = replace(study, qk=qk, heads=heads_table(qk, dict.fromkeys(study.timeline.models, 12)), loo=None)

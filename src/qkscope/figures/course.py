@@ -96,7 +96,8 @@ class Course:
 
     @cached_property
     def _changes(self) -> list[Change]:
-        return study_changes([self.series]) if len(self) > 1 else []
+        found = study_changes([self.series]) if len(self) > 1 else []
+        return [replace(c, clear=c.clear and bool(np.isfinite(c.se))) for c in found]
 
     @property
     def steps(self) -> list[Change]:
