@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from qkscope.findings import course, standing
+from qkscope.findings import course, standing, turnover
 from qkscope.findings.changes import LEVEL, SMALLEST
 from qkscope.findings.conversions import transition_noise
 from qkscope.findings.evidence import (
@@ -66,11 +66,11 @@ COURSE = (
         "signal",
         course.long_context,
     ),
-    Question("sign_changes", "Do heads change the sign of r_k?", "portrait", course.sign_changes),
+    Question("sign_changes", "Do heads change the sign of r_k?", "portrait", turnover.sign_changes),
     Question(
-        "content_vanishes", "Do content-focused heads vanish early?", "taxonomy", course.content_vanishes
+        "content_vanishes", "Do content-focused heads vanish early?", "taxonomy", turnover.content_vanishes
     ),
-    Question("feeds", "Do other classes feed position-dominated, and which?", "taxonomy", course.feeds),
+    Question("feeds", "Do other classes feed position-dominated, and which?", "taxonomy", turnover.feeds),
     Question("jumps", "Are there jumps, and where?", "signal", course.jumps),
     Question("plateaus", "Are there plateaus, and where?", "signal", course.rests),
 )
@@ -148,9 +148,9 @@ def _answer(question: Question, own: Evidence, matched: Evidence | None) -> Find
     if theirs is not None and matched is not None and matched.window is not None:
         verdict = theirs.verdict
         if theirs.text != mine.text:
-            answer += (
-                f" Over the first {tokens(matched.window)} of every checkpoint: {lower_first(theirs.text)}"
-            )
+            same = theirs.verdict == mine.verdict and theirs.brief
+            said = f"{theirs.brief}." if same else lower_first(theirs.text)
+            answer += f" Over the first {tokens(matched.window)} of every checkpoint: {said}"
         if question.id == "jumps":
             answer += window_jumps(own, matched)
         elif {mine.verdict, theirs.verdict} == {HOLDS, FAILS}:

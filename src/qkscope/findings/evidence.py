@@ -31,11 +31,15 @@ CONTENT = "share of content-focused heads"
 
 @dataclass(frozen=True)
 class Reading:
-    """One question's answer over one kind of window: a verdict, a sentence, the numbers in it."""
+    """One question's answer over one kind of window: a verdict, a sentence, the numbers in it.
+
+    `brief` is the sentence cut down to its numbers, to stand beside another window's that says the same.
+    """
 
     verdict: str
     text: str
     numbers: dict[str, Any] = field(default_factory=dict)
+    brief: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Evidence:
     dropped: int = 0
 
     def label(self, i: int) -> str:
-        return self.stops[i].label
+        return spoken(self.stops[i])
 
     @property
     def heads(self) -> int:
@@ -129,6 +133,11 @@ class Evidence:
         named = [parse_revision(stop.model) for stop in self.stops]
         long = [r is not None and r.phase_key[0] == LONG_CONTEXT for r in named]
         return next((i for i in range(1, len(long)) if long[i] and not long[i - 1]), None)
+
+
+def spoken(stop: Stop) -> str:
+    """A checkpoint's short label as a sentence needs it: a bare number is a step."""
+    return f"step {stop.label}" if stop.label[:1].isdigit() else stop.label
 
 
 def own_evidence(results: Results) -> Evidence:

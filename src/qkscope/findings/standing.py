@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, above_null, column, jackknife, positional_below_null
 from qkscope.findings.changes import SMALLEST
-from qkscope.findings.evidence import FAILS, HOLDS, UNKNOWN, Evidence, Reading
+from qkscope.findings.evidence import FAILS, HOLDS, UNKNOWN, Evidence, Reading, spoken
 from qkscope.findings.significance import t_quantile, two_sided_p
 from qkscope.findings.wording import count, listing, number, percent
 
@@ -64,8 +64,11 @@ def signal(e: Evidence, shifts: int) -> Reading:
     numbers["classed_positional_below_null"] = below
     # Heads share documents and so pass together: three times the chance, and three binomial deviations, is asked.
     limit = 3 * chance + 3 * math.sqrt(chance * (1 - chance) / max(int(last["heads"]), 1))
-    verdict = HOLDS if max(last["share_q"], last["share_k"]) > limit else FAILS
-    return Reading(verdict, text + ".", numbers)
+    best = max(last["share_q"], last["share_k"])
+    nothing = best <= chance + (limit - 3 * chance)
+    verdict = HOLDS if best > limit else FAILS if nothing else UNKNOWN
+    brief = f"the queries of {percent(last['share_q'])} and the keys of {percent(last['share_k'])} at {e.label(-1)}"
+    return Reading(verdict, text + ".", numbers, brief)
 
 
 def _above(row: Any) -> str:
@@ -83,15 +86,15 @@ def early_layers(e: Evidence) -> Reading:
         found = _thirds(sample)
         numbers[sample.model] = found
         if found is None:
-            texts.append(f"{e.timeline.stop(sample.model).label} has no heads in both thirds of its depth")
+            texts.append(f"{spoken(e.timeline.stop(sample.model))} has no heads in both thirds of its depth")
             verdicts.append(UNKNOWN)
             continue
-        texts.append(f"at {e.timeline.stop(sample.model).label} {_thirds_text(found)}")
+        texts.append(f"at {spoken(e.timeline.stop(sample.model))} {_thirds_text(found)}")
         verdicts.append(_thirds_verdict(found))
     verdict = HOLDS if set(verdicts) == {HOLDS} else FAILS if FAILS in verdicts else UNKNOWN
     more = f"; and {len(texts) - NAMED} more models" if len(texts) > NAMED else ""
     text = "; ".join(texts[:NAMED]) + more
-    return Reading(verdict, text[:1].upper() + text[1:] + ".", numbers)
+    return Reading(verdict, text[:1].upper() + text[1:] + ".", numbers, _differences(numbers))
 
 
 def _thirds(sample: Sample) -> dict[str, Any] | None:
@@ -143,13 +146,22 @@ def rotation(e: Evidence) -> Reading:
             f"({number(each['difference'], each['se'], signed=True)})"
             for symbol, each in zip(("r_q", "|r_k|"), found.values(), strict=True)
         ]
-        texts.append(f"at {e.timeline.stop(sample.model).label} {listing(parts)}")
+        texts.append(f"at {spoken(e.timeline.stop(sample.model))} {listing(parts)}")
     if all(each & {"more", "less"} for each in sure):
         verdict = HOLDS
     else:
         verdict = FAILS if all(each == {"same"} for each in sure) else UNKNOWN
     text = "; ".join(texts[:NAMED])
-    return Reading(verdict, text[:1].upper() + text[1:] + ".", numbers)
+    return Reading(verdict, text[:1].upper() + text[1:] + ".", numbers, _differences(numbers))
+
+
+def _differences(numbers: dict[str, Any]) -> str:
+    """`a difference of +0.09 ± 0.01 in mean r_q and +0.05 ± 0.01 in mean |r_k|`, of one checkpoint only."""
+    found = next(iter(numbers.values()))
+    if len(numbers) > 1 or found is None:
+        return ""
+    q, k = (number(found[name]["difference"], found[name]["se"], signed=True) for name in ("r_q", "abs_r_k"))
+    return f"a difference of {q} in mean r_q and {k} in mean |r_k|"
 
 
 def _rope(sample: Sample) -> NDArray[Any]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from qkscope.aggregate import jackknife
 from qkscope.findings.changes import SMALLEST, Change
-from qkscope.findings.course import amount, margin, record
 from qkscope.findings.evidence import (
     FAILS,
     HOLDS,
@@ -17,7 +18,8 @@ from qkscope.findings.evidence import (
     Evidence,
     Reading,
 )
-from qkscope.findings.wording import listing, tokens
+from qkscope.findings.phrases import amount, margin, record
+from qkscope.findings.wording import listing, number, tokens
 
 COMPARED = (MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K, MEAN_EV)
 MODEL, WINDOW, BOTH, UNCLEAR, NOTHING = "model", "window", "both", "unclear", "nothing"
@@ -49,9 +51,36 @@ def growing_window(own: Evidence, matched: Evidence | None) -> tuple[Reading, Re
         found = {name: cause(*pair) for name, pair in judged.items()}
         causes += list(found.values())
         texts.append(_place_text(own, matched, i, judged, found))
-    first = Reading(_verdict(causes), " ".join(texts), {"changes": _records(own, places)})
+    effect = window_effect(own, matched, len(own.stops) - 1)
+    text = " ".join(texts) + _effect_text(own, matched, effect)
+    first = Reading(_verdict(causes), text, {"changes": _records(own, places), "window_effect": effect})
     second = Reading(_verdict(causes), "", {"changes": _records(matched, places)})
     return first, second
+
+
+def window_effect(own: Evidence, matched: Evidence, i: int) -> dict[str, dict[str, float]]:
+    """What the longer window alone does to checkpoint i: own minus matched, paired over document groups."""
+    found = {}
+    for name in _names(own, matched):
+        mine, theirs = own.series[name].values[i], matched.series[name].values[i]
+        paired = len(mine) == len(theirs) and own.heads == matched.heads
+        se = float(jackknife(mine[1:] - theirs[1:])) if paired else math.nan
+        found[name] = {"difference": float(mine[0] - theirs[0]), "se": se}
+    return found
+
+
+def _effect_text(own: Evidence, matched: Evidence, effect: dict[str, dict[str, float]]) -> str:
+    last = own.stops[-1]
+    if last.window == matched.window or last.window is None or matched.window is None:
+        return ""
+    parts = [
+        f"{name} {number(effect[name]['difference'], effect[name]['se'], signed=True)}"
+        for name in (MEAN_R_Q, MEAN_R_K)
+    ]
+    return (
+        f" {own.label(-1)} measured over {tokens(last.window)} instead of its first {matched.window:,} differs from "
+        f"itself by {' and '.join(parts)}."
+    )
 
 
 def window_jumps(own: Evidence, matched: Evidence) -> str:
