@@ -237,6 +237,23 @@ def test_windows_that_differ_without_a_common_one_leave_the_question_open():
     assert found["r_q_rises"].own["verdict"] == "holds"
 
 
+def test_own_and_matched_window_both_answer_where_windows_grow():
+    r_q, r_k = truth(7, 3)
+    tables = measured(STEPS[:3], r_q, r_k, noise=0.01)
+    r_q[2] += 0.2
+    wide = measured(STEPS[:3], r_q, r_k, noise=0.01)
+    found = by_id(results(*wide, windows=[256, 256, 1024], matched=tables))["window"]
+    assert found.verdict == "does not hold"
+    assert found.own["answer"].startswith("At step2000 mean r_q +0.2")
+    assert found.matched["answer"].startswith("At step2000 mean r_q")
+    assert found.own["window_effect"]["mean r_q"]["difference"] == pytest.approx(0.2)
+    bare = results(wide[0], None, windows=[256, 256, 1024], matched=(tables[0], None))
+    silent = by_id(bare)["window"]
+    assert silent.verdict == "cannot tell"
+    assert "Without standard errors" in silent.answer
+    assert "nan" not in silent.answer
+
+
 def test_every_finding_has_a_verdict_a_view_and_survives_json():
     study = results(*measured(STEPS, *growing(), noise=0.01))
     found = findings(study)
@@ -247,6 +264,7 @@ def test_every_finding_has_a_verdict_a_view_and_survives_json():
         assert finding.answer.endswith(".")
         assert "nan" not in finding.answer
         assert finding.uncertainty
+        assert finding.own["answer"].endswith(".")
     text = json.dumps(summary(study, found), allow_nan=False)
     assert json.loads(text)["findings"][0]["own"]["answer"] == found[0].own["answer"]
 

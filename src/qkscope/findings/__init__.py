@@ -84,6 +84,7 @@ STANDING = (
     ),
     Question("rope", "Do layers without RoPE differ from those with it?", "depth", standing.rotation, False),
 )
+NO_ERRORS = "Without standard errors this cannot be told from noise."
 MODELS = Question("models", "Do the models differ in r_q?", "signal", standing.models_differ)
 
 
@@ -175,18 +176,20 @@ def _ask(question: Question, e: Evidence) -> Reading:
         return Reading(UNKNOWN, "Fewer than two checkpoints were measured over this window.")
     reading = question.ask(e)
     if question.id != "signal" and e.groups < 2 and reading.verdict != UNKNOWN:
-        text = f"{reading.text} Without standard errors this cannot be told from noise."
-        return Reading(UNKNOWN, text, reading.numbers)
+        return Reading(UNKNOWN, f"{reading.text} {NO_ERRORS}", reading.numbers)
     return reading
 
 
 def _window_finding(own: Evidence, matched: Evidence | None) -> Finding:
-    mine, theirs = growing_window(own, matched)
+    answer, mine, theirs = growing_window(own, matched)
+    verdict = mine.verdict
+    if own.groups < 2 and verdict != UNKNOWN:
+        verdict, answer = UNKNOWN, f"{answer} {NO_ERRORS}"
     return Finding(
         "window",
         "Is what changes where the window grows a change of the model?",
-        mine.verdict,
-        mine.text,
+        verdict,
+        answer,
         _as_dict(mine),
         None if theirs is None else _as_dict(theirs),
         _uncertainty(COURSE[0], own),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from qkscope.aggregate import jackknife
 from qkscope.findings.changes import SMALLEST, Change
@@ -36,15 +35,15 @@ def cause(own: Change, matched: Change) -> str:
     if matched.clear:
         same = own.clear and abs(own.delta - matched.delta) < max(SMALLEST, abs(own.delta) / 4)
         return MODEL if same else BOTH
-    bound = abs(matched.delta) + margin(matched)
+    bound = abs(matched.delta) + (0.0 if math.isnan(matched.se) else margin(matched))
     return WINDOW if bound < max(SMALLEST, abs(own.delta) / 2) else UNCLEAR
 
 
-def growing_window(own: Evidence, matched: Evidence | None) -> tuple[Reading, Reading | None]:
-    """What changes where the window does, over own windows and over the same window; one reading each."""
+def growing_window(own: Evidence, matched: Evidence | None) -> tuple[str, Reading, Reading | None]:
+    """What changes where the window does: the answer, and what own windows and the same window show."""
     places = own.widened
     if matched is None or [s.model for s in matched.stops] != [s.model for s in own.stops]:
-        return Reading(UNKNOWN, _alone(own, places), {"changes": _records(own, places)}), None
+        return _alone(own, places), _side(own, places, UNKNOWN), None
     texts, causes = [], []
     for i in places:
         judged = {name: (own.steps(name)[i - 1], matched.steps(name)[i - 1]) for name in _names(own, matched)}
@@ -52,10 +51,20 @@ def growing_window(own: Evidence, matched: Evidence | None) -> tuple[Reading, Re
         causes += list(found.values())
         texts.append(_place_text(own, matched, i, judged, found))
     effect = window_effect(own, matched, len(own.stops) - 1)
-    text = " ".join(texts) + _effect_text(own, matched, effect)
-    first = Reading(_verdict(causes), text, {"changes": _records(own, places), "window_effect": effect})
-    second = Reading(_verdict(causes), "", {"changes": _records(matched, places)})
-    return first, second
+    mine, theirs = (_side(e, places, _verdict(causes)) for e in (own, matched))
+    mine.numbers["window_effect"] = effect
+    return " ".join(texts) + _effect_text(own, matched, effect), mine, theirs
+
+
+def _side(e: Evidence, places: list[int], verdict: str) -> Reading:
+    """The changes at the places where the window changes, over one kind of window."""
+    changes = {i: [e.steps(name)[i - 1] for name in COMPARED if name in e.series] for i in places}
+    texts = [
+        f"at {e.label(i)} {', '.join(f'{c.series} {amount(c)}' for c in here)}" for i, here in changes.items()
+    ]
+    records = [record(e, c) for here in changes.values() for c in here]
+    text = "; ".join(texts)
+    return Reading(verdict, text[:1].upper() + text[1:] + ".", {"changes": records})
 
 
 def window_effect(own: Evidence, matched: Evidence, i: int) -> dict[str, dict[str, float]]:
@@ -78,8 +87,8 @@ def _effect_text(own: Evidence, matched: Evidence, effect: dict[str, dict[str, f
         for name in (MEAN_R_Q, MEAN_R_K)
     ]
     return (
-        f" {own.label(-1)} measured over {tokens(last.window)} instead of its first {matched.window:,} differs from "
-        f"itself by {' and '.join(parts)}."
+        f" Measured over {tokens(last.window)} instead of its first {matched.window:,}, {own.label(-1)} differs "
+        f"from itself by {' and '.join(parts)}."
     )
 
 
@@ -102,10 +111,6 @@ def window_jumps(own: Evidence, matched: Evidence) -> str:
 
 def _names(own: Evidence, matched: Evidence) -> list[str]:
     return [name for name in COMPARED if name in own.series and name in matched.series]
-
-
-def _records(e: Evidence, places: list[int]) -> list[dict[str, Any]]:
-    return [record(e, e.steps(name)[i - 1]) for i in places for name in COMPARED if name in e.series]
 
 
 def _alone(own: Evidence, places: list[int]) -> str:
