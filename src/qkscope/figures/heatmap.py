@@ -167,7 +167,8 @@ class _Frame:
                 (x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=edge, hatch=hatch, linewidth=0
             )
             axes.add_artist(cover)
-        text = dash if empty else number(mean)
+        # A mean of -0.004 keeps its minus: "0.00" would deny what the colour says.
+        text = dash if empty else number(mean) if mean >= 0 else "\u2212" + number(-mean)
         if text:
             ink = MUTED if empty else ink_on(colour)
             rim = {"bbox": {"facecolor": colour, "edgecolor": "none", "pad": 1.2}} if hatch else {}
