@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from report_data import Shape, make_results, write_foreign, write_results
 
 from qkscope.errors import TableError
-from qkscope.report import SCRIPTS, headline, json_for_html, policy, render, write_report
+from qkscope.report import SCRIPTS, headline, json_for_html, policy, render, told, write_report
 from qkscope.report.data import NAMED_CLASSES, Grid, components, payload
 from qkscope.report.encode import MISSING, SCALE, listed, pack, pack_numbers, quantise
 from qkscope.report.methods import methods, plain
@@ -258,7 +258,8 @@ def test_json_cannot_end_its_element():
 
 class Told:
     def __init__(self, number: int, verdict: str, length: int = 50) -> None:
-        self.id, self.verdict, self.own = number, verdict, {"answer": "x" * length}
+        self.id, self.verdict, self.answer = number, verdict, "x" * length
+        self.own, self.matched = {"answer": self.answer, "verdict": verdict}, None
 
 
 def test_headline_is_what_can_be_told_the_rest_follows():
@@ -268,6 +269,17 @@ def test_headline_is_what_can_be_told_the_rest_follows():
     assert [f.id for f in split["more"]] == [0, 1, 10]
     unknown = [Told(0, "cannot tell")]
     assert headline(unknown) == {"first": unknown, "more": []}
+
+
+def test_a_card_says_the_whole_answer_unless_both_windows_agree():
+    finding = Told(0, "holds", 3)
+    finding.answer = "xxx Over the first 256 tokens: yyy"
+    finding.matched = {"answer": "yyy", "verdict": "holds"}
+    assert told(finding) == ("xxx", "Over the first 256 tokens: yyy")
+    finding.matched["verdict"] = "does not hold"
+    assert told(finding) == (finding.answer, "")
+    finding.matched = None
+    assert told(finding) == (finding.answer, "")
 
 
 def test_methods_say_what_is_known(small):

@@ -79,6 +79,7 @@ def render(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["told"] = told
     environment.filters["number"] = lambda n: f"{n:,}"
     scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
     data = payload(results)
@@ -98,10 +99,20 @@ def render(results: Results) -> str:
 
 def headline(found: list[Finding]) -> dict[str, list[Finding]]:
     """Up to eight findings to read first, and the rest: what takes long to say and what cannot be told."""
-    told = [finding for finding in found if finding.verdict != "cannot tell"]
-    ranked = sorted(told, key=lambda finding: len(str(finding.own.get("answer"))) > LONG)
+    known = [finding for finding in found if finding.verdict != "cannot tell"]
+    ranked = sorted(known, key=lambda finding: len(told(finding)[0]) > LONG)
     first = (ranked or found)[:HEADLINE]
     return {"first": first, "more": [finding for finding in found if finding not in first]}
+
+
+def told(finding: Finding) -> tuple[str, str]:
+    """(what a card says, what it unfolds): where both windows agree, the matched one's answer is unfolded."""
+    own, matched = finding.own, finding.matched or {}
+    lead = str(own.get("answer") or "")
+    agree = own.get("verdict") == matched.get("verdict") == finding.verdict
+    if lead and agree and finding.answer.startswith(lead):
+        return lead, finding.answer.removeprefix(lead).strip()
+    return finding.answer, ""
 
 
 def policy(scripts: list[str]) -> str:
