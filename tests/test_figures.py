@@ -517,6 +517,8 @@ def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(d
         assert picture == (folder / "first" / name / "figure.png").read_bytes()
         assert vector == (folder / "first" / name / "figure.svg").read_bytes()
     assert made.drawn
+    shown = draw("01_position_signal", study)._repr_png_()
+    assert shown == again["01_position_signal"][0], "notebooks show the same picture"
 
 
 def test_drawing_needs_no_pyplot_and_changes_no_setting(tmp_path):
@@ -542,7 +544,11 @@ def test_a_foreign_table_with_the_fewest_columns_draws(tmp_path):
     table = published_qk()[["model", "layer", "head", "pc", "r_q", "r_k"]]
     table = table[(table["layer"] < 3) & table["model"].isin(PUBLISHED["checkpoints"][2:6])]
     table.to_csv(tmp_path / "qk.csv", index=False)
+    old = tmp_path / "figures" / "10_by_component"
+    old.mkdir(parents=True)
+    (old / "figure.png").write_text("of an earlier table")
     made = draw_all(tmp_path / "qk.csv")
+    assert not old.exists(), "a figure that is left out does not stay from before"
     reasons = {each.name: each.reason for each in made.left_out}
     assert reasons == {
         "04_explained_variance": "the table has no explained_variance",

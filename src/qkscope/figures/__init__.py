@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["CATALOGUE", "Drawing", "Drawn", "Entry", "LeftOut", "Made", "draw_all"]
 
 
+FILES = ("figure.png", "figure.svg", "data.csv", "README.md")
+
+
 @dataclass(frozen=True)
 class Entry:
     """A figure of the catalogue, and which of the study's findings its README quotes."""
@@ -144,8 +147,17 @@ def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
             _write(entry, view, found, folder / entry.name)
             drawn.append(Drawn(entry.name, folder / entry.name))
         else:
+            _clear(folder / entry.name)
             left_out.append(LeftOut(entry.name, reason))
     return Made(tuple(drawn), tuple(left_out))
+
+
+def _clear(folder: Path) -> None:
+    """Remove a figure of an earlier drawing: it would show other data than its neighbours."""
+    for name in FILES:
+        (folder / name).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _write(entry: Entry, view: View, found: list[Finding], folder: Path) -> None:
@@ -153,7 +165,8 @@ def _write(entry: Entry, view: View, found: list[Finding], folder: Path) -> None
     drawing = entry.draw(view.results)
     quoted = [each for each in found if each.id in entry.findings]
     words = entry.describe(view, drawing.data)
+    text = readme(view, entry.title(view), words, entry.function, quoted)
     store.write_bytes(folder / "figure.png", png(drawing.figure))
     store.write_bytes(folder / "figure.svg", svg(drawing.figure))
     store.write_csv(folder / "data.csv", drawing.data)
-    store.write_text(folder / "README.md", readme(view, entry.title(view), words, entry.function, quoted))
+    store.write_text(folder / "README.md", text)

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from qkscope.aggregate import Sample, samples
 from qkscope.errors import TableError
+from qkscope.figures.save import png
 from qkscope.figures.style import plain, tokens
 from qkscope.results import Results
 from qkscope.timeline import Stop
@@ -32,6 +33,10 @@ class Drawing:
 
     figure: Figure
     data: pd.DataFrame
+
+    def _repr_png_(self) -> bytes:
+        """Notebooks show the picture."""
+        return png(self.figure)
 
 
 @dataclass(frozen=True)
