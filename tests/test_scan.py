@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -59,10 +61,10 @@ def shown(result: ScanResult) -> str:
 
 
 def test_three_lines_give_a_dataframe() -> None:
-    import qkscope.scan
+    import qkscope
 
     model = build("smollm3")
-    result = qkscope.scan.scan(model, texts=ids(40, 64, 30, 50), max_length=64)
+    result = qkscope.scan(model, texts=ids(40, 64, 30, 50), max_length=64)
     assert list(result.heads.columns) == list(HEADS_COLUMNS)
     assert list(result.qk.columns) == list(QK_COLUMNS)
     assert (len(result.heads), len(result.qk)) == (16, 160)
@@ -70,6 +72,16 @@ def test_three_lines_give_a_dataframe() -> None:
     assert (result.documents, result.tokens, result.filled) == (4, 184, 1)
     assert result.heads["r_q_se"].notna().all()
     pd.testing.assert_frame_equal(result.qk, scan(model, texts=ids(40, 64, 30, 50), max_length=64).qk)
+
+
+@pytest.mark.parametrize(
+    "first", ["import qkscope.scan", "from qkscope.scan import ScanResult", "qkscope.scan"]
+)
+def test_the_function_is_there_however_it_was_imported(first: str) -> None:
+    """The module and the function share a name."""
+    code = f"import qkscope; {first}; print(qkscope.scan('a/b/c/d'))"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "CheckpointError: a/b/c/d: no such file or folder" in answer.stderr
 
 
 def test_numbers_are_those_of_stored_vectors() -> None:

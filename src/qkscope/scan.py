@@ -8,10 +8,12 @@ result.heads                                                             # a Dat
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from qkscope.architecture import Architecture, read_architecture
@@ -298,3 +300,13 @@ def _warn(warnings: list[str], message: str | None) -> None:
     if message:
         log.warning(message)
         warnings.append(message)
+
+
+class _Callable(ModuleType):
+    """Once imported by its name, this module takes the function's place as `qkscope.scan`: called, it scans too."""
+
+    def __call__(self, *args: Any, **options: Any) -> ScanResult:
+        return scan(*args, **options)
+
+
+sys.modules[__name__].__class__ = _Callable
