@@ -62,18 +62,18 @@ class Recipe:
     head_dim: int = 32
     hidden: int = 64
     intermediate: int = 192
-    init: float = 0.06
+    init: float = 0.03
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
     held_out: int = 64
-    validation: int = 24
+    validation: int = 16
     phases: tuple[Phase, ...] = (
-        Phase("stage1", "Stage 1", 256, 5e4, 8, 0, (0, 40, 120, 220, 320), 4e-3, 4e-3, warmup=20),
-        Phase("stage2", "Stage 2", 256, 5e4, 8, 320, (390,), 4e-3, 4e-3),
-        Phase("stage3", "Stage 3", 256, 5e4, 8, 390, (460,), 4e-3, 2e-4),
-        Phase("lc-256-to-512", "LC 256→512", 512, 2e6, 4, 0, (20, 40), 1e-3, 2e-4, warmup=5),
-        Phase("lc-512-to-1k", "LC 512→1K", 1024, 5e6, 2, 0, (20, 40), 1e-3, 1e-4, warmup=5),
+        Phase("stage1", "Stage 1", 256, 5e4, 4, 0, (0, 50, 180, 360, 540), 4e-3, 4e-3, warmup=20),
+        Phase("stage2", "Stage 2", 256, 5e4, 4, 540, (650,), 4e-3, 4e-3),
+        Phase("stage3", "Stage 3", 256, 5e4, 4, 650, (760,), 4e-3, 1e-4),
+        Phase("lc-256-to-512", "LC 256→512", 512, 2e6, 2, 0, (40, 80), 1.2e-3, 1e-4, warmup=5),
+        Phase("lc-512-to-1k", "LC 512→1K", 1024, 5e6, 1, 0, (40, 80), 1.2e-3, 1e-4, warmup=5),
     )
 
     @property
