@@ -126,7 +126,8 @@ def study_text(recipe: Recipe, root: str) -> str:
     """The nano study as a study file; `root` leads from that file to the demo's folder (`../results/nano/`)."""
     longest = max(recipe.windows)
     lines = [
-        "# A nano SmolLM3 that `qkscope demo` trains: its checkpoints, measured on files it was not trained on.",
+        "# The nano SmolLM3: a study of checkpoints that `qkscope demo` trains, on files kept out of their training.",
+        "# The demo makes them and runs this study; after it, `qkscope run` on this file goes on from what is there.",
         "name: nano",
         "title: A nano SmolLM3, trained on the Python standard library",
         "dtype: float32",
