@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope import aggregate
-from qkscope.report.encode import SCALE, counted, listed, pack, pack_numbers
+from qkscope.report.encode import SCALE, counted, listed, pack, pack_numbers, pack_thousandths
 from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
 
 if TYPE_CHECKING:
@@ -183,13 +183,16 @@ def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str
         )
     whole = column_size * (len(VALUES) + len(ERRORS)) <= ERRORS_LIMIT
     names = (*VALUES, *ERRORS) if whole else VALUES
-    more: dict[str, Any] = {"count": count}
+    more: dict[str, Any] = {"count": count, "thousandths": []}
     placed = grid.place(later)
     where = (placed.row, placed.table["pc"].to_numpy(int) - 1)
     for name in names:
         found = np.full((grid.rows, count), np.nan)
         found[where] = numbers(placed.table, name)
-        more[name] = pack_numbers(found)
+        small = pack_thousandths(found) if name.endswith("_se") else None
+        more[name] = small or pack_numbers(found)
+        if small:
+            more["thousandths"].append(name)
     omitted = f"Errors and null levels of components 1 to {count} are in qk.csv, not on this page."
     return more, None if whole else omitted
 

@@ -31,6 +31,9 @@ const qk = {};
     return found;
   }
 
+  /* base64 of one byte of thousandths each -> Float64Array. */
+  const unpackSmall = (text) => Float64Array.from(bytes(text), (n) => (n === NO_CODE ? NaN : n / 1000));
+
   const NUMBERS = ["r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"];
 
   function columns(packed) {
@@ -121,7 +124,8 @@ const qk = {};
     component(name, stop, head, pc) {
       if (pc === 0) return this.value(this.own, name, stop, head);
       if (!raw.more || !raw.more[name]) return NaN;
-      if (!lazy[name]) lazy[name] = unpack(raw.more[name]);
+      if (!lazy[name])
+        lazy[name] = (raw.more.thousandths.includes(name) ? unpackSmall : unpack)(raw.more[name]);
       const row = this.row(stop, head);
       return row < 0 ? NaN : lazy[name][row * raw.more.count + pc - 1];
     },
