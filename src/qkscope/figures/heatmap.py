@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -86,6 +87,7 @@ class _Frame:
 
     def __init__(self, view: View, heat: Heat, data: pd.DataFrame) -> None:
         self.view, self.heat, self.data = view, heat, data
+        self.missing = {stop.model for stop in view.stops if stop.missing}
         count = len(view.stops)
         self.row = 0.4 if count <= 14 else 0.31 if count <= 30 else 0.25
         self.size = 10 if count <= 14 else 9 if count <= 30 else 8
@@ -116,44 +118,34 @@ class _Frame:
 
     def block(self, axes: Axes, data: pd.DataFrame, models: Sequence[str]) -> None:
         """One row of cells per model."""
-        means = {
-            (model, b): mean
-            for model, b, mean in data[["model", "depth_bin", "mean"]].itertuples(index=False)
-        }
+        table = data.pivot(index="model", columns="depth_bin", values="mean")
+        grid = table.reindex(index=list(models), columns=range(DEPTH_BINS)).to_numpy(np.float64)
         axes.set_xlim(-0.5, DEPTH_BINS - 0.5)
         axes.set_ylim(len(models) - 0.5, -0.5)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
-        missing = {stop.model: stop.missing for stop in self.view.stops}
-        grid = np.array([[means.get((model, x), np.nan) for x in range(DEPTH_BINS)] for model in models])
         edges = np.arange(DEPTH_BINS + 1) - 0.5, np.arange(len(models) + 1) - 0.5
         # Edges in the cells' own colour: viewers of the SVG would show hairlines between them otherwise.
-        axes.pcolormesh(
-            *edges,
-            np.ma.masked_invalid(grid),
-            cmap=self.heat.colours,
-            norm=Normalize(0, 1),
-            edgecolors="face",
-            linewidth=0.2,
-        )
+        look: dict[str, Any] = {
+            "cmap": self.heat.colours,
+            "norm": Normalize(0, 1),
+            "edgecolors": "face",
+            "linewidth": 0.2,
+        }
+        axes.pcolormesh(*edges, np.ma.masked_invalid(grid), **look)
+        self._name_rows(axes, models)
+        place = {"ha": "center", "va": "center"}
         for y, model in enumerate(models):
             for x in range(DEPTH_BINS):
-                self._cell(axes, x, y, grid[y, x], "" if missing[model] else "–")
-            if missing[model]:
-                write(
-                    axes,
-                    (DEPTH_BINS - 1) / 2,
-                    y,
-                    "not measured",
-                    self.size - 1,
-                    MUTED,
-                    ha="center",
-                    va="center",
-                )
+                self._cell(axes, x, y, grid[y, x], "" if model in self.missing else "–")
+            if model in self.missing:
+                write(axes, (DEPTH_BINS - 1) / 2, y, "not measured", self.size - 1, MUTED, **place)
+
+    def _name_rows(self, axes: Axes, models: Sequence[str]) -> None:
+        for spine in axes.spines.values():
+            spine.set_visible(False)
         scale(axes, "y", range(len(models)), [self.names[model] for model in models])
         for label, model in zip(axes.get_yticklabels(), models, strict=True):
             label.set_fontsize(self.size)
-            label.set_color("#a0a0a0" if missing[model] else INK)
+            label.set_color("#a0a0a0" if model in self.missing else INK)
         axes.tick_params(length=0)
         axes.set_xticks([])
 
