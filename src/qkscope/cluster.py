@@ -113,6 +113,9 @@ class RayEngine:
         self._idle: list[_Hand] = []
         self._hired = 0
         self.peak_bytes = 0
+        """The most memory any worker has had."""
+        self.busy_seconds = 0.0
+        """What workers spent on units: the rest of the time is the engine's."""
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
         results = Path(results).resolve()
@@ -209,6 +212,7 @@ class RayEngine:
             tally.failed(job, outcome.error)
             return
         self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
+        self.busy_seconds += outcome.seconds
         deck.finish(job)
         tally.bar.advance(job.tokens)
         tally.finished(job, outcome.seconds)
@@ -308,7 +312,7 @@ def _connect(ray: Any) -> bool:
             ray.init(address=address, **options)
         else:
             ray.init(address="local", include_dashboard=False, **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         place = (
             f"no Ray cluster answers at RAY_ADDRESS={address}" if address else "Ray cannot be started here"
         )
