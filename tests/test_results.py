@@ -81,3 +81,10 @@ def test_a_checkpoint_without_rows_is_a_gap(folder):
 def test_nothing_there(tmp_path, place):
     with pytest.raises(QkscopeError, match="no such file; give a results folder"):
         load_results(tmp_path / place)
+
+
+def test_results_say_what_they_hold(folder):
+    text = str(load_results(folder))
+    assert "step2                        not measured: no such revision" in text
+    assert "0.900    -0.800        0.800   100% position-dominated" in text
+    assert text.endswith(f"results: {folder}")

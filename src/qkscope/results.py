@@ -44,6 +44,25 @@ class Results:
         """How many principal components the table holds."""
         return int(self.qk["pc"].max()) + 1
 
+    def __str__(self) -> str:
+        """What was measured, checkpoint by checkpoint, and where to look."""
+        line = "{:<28} {:>6} {:>9} {:>9} {:>12}   {}".format
+        lines = [line("checkpoint", "heads", "mean r_q", "mean r_k", "mean |r_k|", "largest class")]
+        for stop in self.timeline.stops:
+            rows = self.heads[self.heads["model"] == stop.model]
+            if rows.empty:
+                lines.append(f"{stop.model:<28} not measured: {stop.missing}")
+                continue
+            r_q, r_k = rows["r_q"], rows["r_k"]
+            name, count = next(iter(rows["class"].value_counts().items()))
+            means = (f"{value:.3f}" for value in (r_q.mean(), r_k.mean(), r_k.abs().mean()))
+            lines.append(line(stop.model, len(rows), *means, f"{count / len(rows):.0%} {name}"))
+        report = self.folder / "report.html"
+        return "\n".join([*lines, "", f"report: {report}" if report.is_file() else f"results: {self.folder}"])
+
+    def __rich__(self) -> str:
+        return str(self)
+
 
 def load_results(place: Path | str) -> Results:
     """Everything in a results folder, or what a single qk.csv tells."""
