@@ -97,8 +97,8 @@ def from_disk(rows: int, dim: int, layers: int) -> None:
             for kind, count in (("q", 2 * RATIO), ("k", 2)):
                 for head in range(count):
                     x = rng.standard_normal((rows, dim), dtype=np.float32)
-                    where = {"example_id": np.arange(rows) % 100, "position": np.arange(rows)}
-                    write_vectors(root, "model", layer, head, kind, vector=x, **where)
+                    t = np.arange(rows)
+                    write_vectors(root, "model", layer, head, kind, example_id=t % 100, position=t, vector=x)
         context = multiprocessing.get_context("spawn")
         answer = context.Queue()
         found = {}
