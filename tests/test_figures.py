@@ -274,6 +274,18 @@ def test_a_study_of_models_leaves_training_out_with_its_reason(tmp_path):
         assert "training" not in own_words
 
 
+def test_one_model_alone_is_drawn_as_one_checkpoint_is(tmp_path):
+    study = models(["Llama"])
+    view = look(study)
+    left = {entry.name: entry.why_not(view) for entry in CATALOGUE if entry.why_not(view)}
+    assert left == {"08_transitions": "it needs two checkpoints, and there is one"}
+    for entry in CATALOGUE:
+        if entry.name not in left:
+            drawing = entry.draw(study)
+            said = entry.describe(view, drawing.data)
+            assert "training" not in " ".join((said.shows, *said.says, said.takeaway, entry.title(view)))
+
+
 # --- windows, gaps, uncertainty --------------------------------------------------------------------------------
 
 

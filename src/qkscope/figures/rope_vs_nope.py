@@ -24,7 +24,7 @@ LOOKS = {
 
 def why_not(view: View) -> str | None:
     """Why there is nothing to draw, if so."""
-    if view.of_models:
+    if view.why_no_course:
         return view.why_no_course
     kinds = set(rope_split(view.results.heads, None, view.order)["rope"])
     if not kinds:

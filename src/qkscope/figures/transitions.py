@@ -38,10 +38,10 @@ STAYED, MOVED = 0.16, 0.62  # opacity
 
 def why_not(view: View) -> str | None:
     """Why there is nothing to draw, if so."""
+    if len(view.order) < 2:
+        return "it needs two checkpoints, and there is one"
     if view.of_models:
         return "heads of different models cannot move into one another"
-    if len(view.order) < 2:
-        return "one checkpoint has no step between checkpoints"
     if transitions(view.results.heads, view.order).empty:
         return "no head is in two consecutive checkpoints"
     return None

@@ -58,7 +58,8 @@ class View:
     @property
     def why_no_course(self) -> str | None:
         """Why pictures of a course over training are not drawn, if so."""
-        return "it follows training, and this is a study of several models" if self.of_models else None
+        several = self.of_models and len(self.order) > 1
+        return "it follows training, and this is a study of several models" if several else None
 
     @property
     def noun(self) -> str:
