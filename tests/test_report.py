@@ -102,10 +102,23 @@ def small(tmp_path_factory):
     return write_results(folder, Shape(layers=4, heads=4, group=2, components=3, unmeasured=1), phases)
 
 
+@pytest.fixture(scope="module")
+def results(small):
+    return load_results(small)
+
+
+@pytest.fixture(scope="module")
+def data(results):
+    return payload(results)
+
+
+@pytest.fixture(scope="module")
+def page(results):
+    return render(results)
+
+
 @pytest.mark.parametrize("name", ["r_q", "r_k", "explained_variance", "r_q_se", "r_k_null"])
-def test_every_row_of_the_table_is_on_the_page(small, name):
-    results = load_results(small)
-    data = payload(results)
+def test_every_row_of_the_table_is_on_the_page(results, data, name):
     first = unpack(data["own"][name]).reshape(3, 16)
     small = name in data["more"]["thousandths"]
     later = (unpack_small if small else unpack)(data["more"][name]).reshape(3, 16, 2)
@@ -118,17 +131,14 @@ def test_every_row_of_the_table_is_on_the_page(small, name):
             np.testing.assert_allclose(later[i, j], want[1:], atol=5.01e-4 if small else 1.5 / SCALE)
 
 
-def test_matched_window_is_its_own_columns(small):
-    results = load_results(small)
-    data = payload(results)
+def test_matched_window_is_its_own_columns(results, data):
     want = results.matched.set_index(["model", "layer", "head"])["r_q"].loc[("step300", 2, 1)]
     assert unpack(data["matched"]["r_q"]).reshape(3, 4, 4)[2, 2, 1] == pytest.approx(want, abs=1.5 / SCALE)
     assert unpack(data["own"]["r_q"]).reshape(3, 4, 4)[2, 2, 1] != pytest.approx(want, abs=1e-3)
 
 
-def test_classes_are_those_of_the_heads_table(small):
-    results = load_results(small)
-    codes = np.frombuffer(base64.b64decode(payload(results)["own"]["class"]), dtype=np.uint8).reshape(3, 16)
+def test_classes_are_those_of_the_heads_table(results, data):
+    codes = np.frombuffer(base64.b64decode(data["own"]["class"]), dtype=np.uint8).reshape(3, 16)
     last = results.heads[results.heads["model"] == "step300"].sort_values(["layer", "head"])["class"]
     assert [NAMED_CLASSES[code] for code in codes[2]] == last.tolist()
     assert last.iloc[0] == "unmeasured"
@@ -152,9 +162,8 @@ def test_heads_of_different_models_are_different_heads(tmp_path):
     assert len(unpack(data["own"]["r_q"])) == 32
 
 
-def test_layer_means_are_over_the_measured_heads(small):
-    results = load_results(small)
-    cells = payload(results)["aggregates"]["own"]["layers"]
+def test_layer_means_are_over_the_measured_heads(results, data):
+    cells = data["aggregates"]["own"]["layers"]
     assert cells["layers"] == [0, 1, 2, 3]
     for number, model in enumerate(results.timeline.models):
         rows = results.heads[(results.heads["model"] == model) & results.heads["r_q"].notna()]
@@ -214,10 +223,9 @@ def test_ten_by_576_heads_stay_under_two_megabytes(tmp_path):
     assert page_data(text)["omitted"] is None
 
 
-def test_only_the_scripts_of_the_page_may_run(small):
-    text = render(load_results(small))
-    found = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1])
-    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+def test_only_the_scripts_of_the_page_may_run(page):
+    found = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1])
+    scripts = re.findall(r"<script>(.*?)</script>", page, re.S)
     assert len(scripts) == 3
     for script in scripts:
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -227,16 +235,15 @@ def test_only_the_scripts_of_the_page_may_run(small):
     assert "unsafe-inline" not in found.split("style-src")[0]
 
 
-def test_nothing_is_loaded_from_elsewhere(small):
-    text = render(load_results(small))
-    page = re.sub(r"<script.*?</script>", "", text, flags=re.S)
-    assert not re.findall(r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)[^\s"'>]+""", page)
-    assert "@import" not in page
-    assert "url(" not in re.search(r"<style>(.*?)</style>", page, re.S)[1]
+def test_nothing_is_loaded_from_elsewhere(page):
+    text = re.sub(r"<script.*?</script>", "", page, flags=re.S)
+    assert not re.findall(r"""(?:src|href|action)\s*=\s*["']?(?!#|data:)[^\s"'>]+""", text)
+    assert "@import" not in text
+    assert "url(" not in re.search(r"<style>(.*?)</style>", text, re.S)[1]
 
 
-def test_licences_of_the_libraries_are_inside(small):
-    text = html.unescape(render(load_results(small)))
+def test_licences_of_the_libraries_are_inside(page):
+    text = html.unescape(page)
     for name in ("d3", "plot"):
         assert (FOLDER / "vendor" / f"LICENSE-{name}").read_text() in text
 
@@ -296,8 +303,8 @@ def test_a_card_says_the_whole_answer_unless_both_windows_agree():
     assert told(finding) == (finding.answer, "")
 
 
-def test_methods_say_what_is_known(small):
-    found = methods(load_results(small))
+def test_methods_say_what_is_known(results):
+    found = methods(results)
     assert found["corpus"]["documents"] == "64"
     assert found["corpus"]["documents that fill 512 tokens"] == "55"
     assert found["windows"] == [("Early", 256), ("Late", 512)]
@@ -360,8 +367,8 @@ def test_scripts_keep_to_the_rules(name):
     assert not re.findall(banned, text)
 
 
-def test_tables_of_numbers_read_back(small):
-    means = page_data(render(load_results(small)))["aggregates"]["own"]["signal"]["mean_r_q"]
+def test_tables_of_numbers_read_back(small, page):
+    means = page_data(page)["aggregates"]["own"]["signal"]["mean_r_q"]
     heads = pd.read_csv(small / "qk.csv").query("pc == 0")
     want = heads.groupby("model")["r_q"].mean()
     assert [f"{m:.3f}" for m in means] == [f"{want[f'step{n}00']:.3f}" for n in (1, 2, 3)]

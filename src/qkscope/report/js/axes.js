@@ -92,12 +92,6 @@
         x2: "x2",
         fill: "var(--shade)",
       }),
-      Plot.rectX(data.stops.length > 1 ? [qk.state.stop] : [], {
-        x1: (d) => d - 0.5,
-        x2: (d) => d + 0.5,
-        fill: "var(--accent)",
-        fillOpacity: 0.1,
-      }),
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
       Plot.text(several ? phases.filter((d) => letters(d) >= 3) : [], {
         x: (d) => (d.x1 + d.x2) / 2,
@@ -117,7 +111,8 @@
   const ramp = (name, most = 1) =>
     name === "r_k" ? (v) => diverging(clamp((v + 1) / 2)) : (v) => sequential(clamp(v / most));
 
-  /* A mark over each checkpoint of a Plot drawing, as wide as its column: it chooses the checkpoint. */
+  /* A mark over each checkpoint of a Plot drawing, as wide as its column: it chooses the checkpoint. The chosen one
+   * is shaded; `showChosen` moves the shade without drawing anew. */
   function stopColumns(svg, { label, lines, prefix = "stop" }) {
     const x = svg.scale("x");
     const y = svg.scale("y");
@@ -139,11 +134,25 @@
           label: label(index),
           lines: () => lines(index),
           act,
-          pressed: index === qk.state.stop,
         }),
       );
     }
     svg.append(layer);
+    showChosen(svg);
+  }
+
+  function showChosen(svg) {
+    const { stop } = qk.state;
+    const columns = svg.querySelector(".columns-layer").children;
+    for (const [index, column] of [...columns].entries()) {
+      column.setAttribute("aria-pressed", String(index === stop));
+    }
+    svg.querySelector(".chosen-stop")?.remove();
+    if (columns.length === 1) return;
+    const shade = s("rect", { class: "chosen-stop", "aria-hidden": "true" });
+    for (const name of ["x", "y", "width", "height"])
+      shade.setAttribute(name, columns[stop].getAttribute(name));
+    svg.querySelector("g").before(shade);
   }
 
   /* A drawing of Plot's for a screen reader: one named group of marks; axes, lines and grids stay silent. */
@@ -158,5 +167,16 @@
 
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
-  Object.assign(qk, { spread, labelling, ramp, stopWord, stopAxis, dress, stopColumns, stopLines, widthOf });
+  Object.assign(qk, {
+    spread,
+    labelling,
+    ramp,
+    stopWord,
+    stopAxis,
+    dress,
+    stopColumns,
+    showChosen,
+    stopLines,
+    widthOf,
+  });
 })();

@@ -195,10 +195,7 @@
   }
 
   /* Whether only the outlines change: another selection or checkpoint, with no filter that hangs on them. */
-  const outlinesOnly = (keys) =>
-    Boolean(drawn && keys) &&
-    !qk.filtering() &&
-    [...keys].every((key) => ["heads", "head", "stop"].includes(key));
+  const outlinesOnly = (keys) => Boolean(drawn) && qk.only(keys, "heads", "head", "stop");
 
   function draw(keys) {
     if (outlinesOnly(keys)) {

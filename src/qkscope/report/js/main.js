@@ -52,7 +52,7 @@
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));
     }
     for (const view of inSight) drawPending(view);
-    if (pending.size && soon === null) soon = setTimeout(drawNext, 30);
+    if (pending.size && soon === null) soon = setTimeout(drawNext, 120);
     if (keys.has("view") && keys.size > 1 && state.view) document.getElementById(state.view).scrollIntoView();
   }
 

@@ -7,6 +7,8 @@
   const note = document.getElementById("portrait-note");
   const MOST_PATHS = 150;
   let controls = null;
+  let naming = null;
+  let named = false;
   let frame = null; // the drawing that stands: scales, layers, size
 
   const CIRCLE = d3.symbol(d3.symbolCircle, 42)();
@@ -182,12 +184,22 @@
     joined.each(function paint(d) {
       this.style.setProperty("--kind", qk.colour("class", data.code(table, "class", state.stop, d.index)));
       this.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}`);
-      this.setAttribute("aria-label", `${lines(d.index).join(", ")}. Select this head.`);
     });
+    clearTimeout(naming);
+    if (named) naming = setTimeout(name, 200);
+    else name();
     markSelected();
     if (moving) joined.transition("move").duration(550).attr("transform", at);
     else joined.interrupt("move").attr("transform", at);
     qk.rove(drawing);
+  }
+
+  /* Labels take as long as all the rest: after the first time they follow the points' move. */
+  function name() {
+    named = true;
+    for (const point of frame.layers.points.children) {
+      point.setAttribute("aria-label", `${lines(point.__data__.index).join(", ")}. Select this head.`);
+    }
   }
 
   function markSelected() {
@@ -358,6 +370,7 @@
 
   function draw(keys) {
     const fresh = !frame || !keys || keys.has("size");
+    if (fresh) named = false;
     if (fresh) build();
     const moving = !fresh && keys.has("stop") && data.training && !qk.reducedMotion();
     if (!fresh && qk.selectionOnly(keys)) markSelected();

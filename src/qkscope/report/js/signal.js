@@ -7,6 +7,7 @@
   const note = document.getElementById("signal-note");
   const course = data.training && data.stops.length > 1;
   let controls = null;
+  let drawn = null; // the drawing that stands
 
   /* A series: its name, colour, mark, and per checkpoint the mean, the spread over heads and the error. */
   function series(name, label, symbol, colour, mean, sd, se) {
@@ -203,7 +204,11 @@
     note.textContent = said.join(" ");
   }
 
-  function draw() {
+  function draw(keys) {
+    if (drawn && qk.only(keys, "stop")) {
+      qk.showChosen(drawn);
+      return;
+    }
     const shown = qk.shown();
     const all = shown ? part([...shown]) : whole(state.window);
     const chosen = state.heads.size ? part([...state.heads]) : [];
@@ -216,6 +221,7 @@
     });
     qk.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`);
     qk.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
+    drawn = svg;
     explain(shown);
   }
 
@@ -266,9 +272,9 @@
 
   qk.signal = {
     setUp,
-    draw() {
+    draw(keys) {
       qk.choose(controls, state.measure);
-      draw();
+      draw(keys);
     },
     needs: ["measure", "window", "filter", "heads", "stop"],
   };

@@ -263,6 +263,11 @@
     return Boolean(keys) && !state.filter.only && [...keys].every((key) => key === "heads" || key === "head");
   }
 
+  /* Whether a change concerns at most these keys, and no filter hangs on it. */
+  const only = (keys, ...names) =>
+    Boolean(keys) && !filtering() && [...keys].every((key) => names.includes(key));
+
+  qk.only = only;
   qk.selectionOnly = selectionOnly;
   qk.state = state;
   qk.set = set;

@@ -212,8 +212,20 @@
     );
   }
 
+  function markSelected() {
+    for (const line of drawing.querySelectorAll("tbody tr")) {
+      const picked = state.heads.has(Number(line.dataset.head));
+      line.classList.toggle("selected", picked);
+      line.querySelector("input").checked = picked;
+    }
+  }
+
   function draw(keys) {
     qk.filters.draw();
+    if (qk.selectionOnly(keys)) {
+      markSelected();
+      return;
+    }
     if (keys && keys.has("filter")) page = 0;
     const list = rows();
     const turns = pager(list.length);

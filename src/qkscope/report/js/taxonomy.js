@@ -162,7 +162,9 @@
 
   /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
   function drawPicked() {
-    const { svg, bars, list, x, y, wide } = drawn;
+    const { svg, stops, bars, list, x, y, wide } = drawn;
+    const ticks = [...svg.querySelectorAll(".tick")];
+    ticks.forEach((tick, i) => tick.classList.toggle("chosen", stops[i] === state.stop));
     const [ribbons, strips] = [s("g", { class: "picks" }), s("g", { class: "picks" })];
     for (const flow of list) {
       const picked = selectedOf(flow.heads);
@@ -185,10 +187,10 @@
 
   function axis(stops, x, wide, bottom, { slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
-    stops.forEach((stop, i) => {
+    stops.forEach((_, i) => {
       const at = [x(i) + wide / 2, bottom + 16];
       const turn = slant ? `rotate(-40 ${at[0]} ${at[1]})` : null;
-      const kind = `tick${stop === state.stop ? " chosen" : ""}${slant ? " end" : ""}`;
+      const kind = slant ? "tick end" : "tick";
       layer.append(s("text", { x: at[0], y: at[1], transform: turn, class: kind }, names[i]));
     });
     return layer;
@@ -240,7 +242,7 @@
         if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
     });
     svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom, labels));
-    return { svg, bars, list, x, y, wide };
+    return { svg, stops, bars, list, x, y, wide };
   }
 
   function legend(bars) {
@@ -280,7 +282,10 @@
   }
 
   function draw(keys) {
-    if (drawn && qk.selectionOnly(keys)) {
+    if (
+      drawn &&
+      (qk.selectionOnly(keys) || (drawn.stops.includes(state.stop) && qk.only(keys, "stop", "heads", "head")))
+    ) {
       drawPicked();
       return;
     }
