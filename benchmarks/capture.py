@@ -52,8 +52,8 @@ def documents(count: int) -> list[Any]:
 
 
 def qkscope_peer(model: Any) -> Peer:
-    from qkscope.architecture import read_architecture
     from qkscope.capture import measure
+    from qkscope.capture.architecture import read_architecture
     from qkscope.heads import HeadIndex, sample_heads
 
     a = read_architecture(model.config)
@@ -150,8 +150,8 @@ def peak_megabytes() -> float:
 
 def measure_memory(counts: tuple[int, ...]) -> None:
     """Peak memory of this process after the first few and after all documents of one measurement."""
-    from qkscope.architecture import read_architecture
     from qkscope.capture import measure
+    from qkscope.capture.architecture import read_architecture
     from qkscope.heads import HeadIndex, sample_heads
 
     model = load_model()

@@ -62,11 +62,11 @@ def child(study_path: Path, out: Path) -> dict[str, float]:
     """Measure and put together in this process, one thread; seconds are the processor's."""
     import torch
 
-    from qkscope.assemble import tables
-    from qkscope.cluster import peak_bytes
-    from qkscope.engines import LocalEngine
-    from qkscope.plan import plan_study
     from qkscope.progress import progress
+    from qkscope.run.assemble import tables
+    from qkscope.run.cluster import peak_bytes
+    from qkscope.run.engines import LocalEngine
+    from qkscope.run.plan import plan_study
     from qkscope.study import load_study, sources
 
     torch.set_num_threads(1)
@@ -173,9 +173,9 @@ def shapes(folder: Path) -> Rows:
 
 def timed_run(study_path: Path, out: Path, engine_name: str) -> dict[str, float]:
     """Seconds from the start to the first finished unit, from there to the last, and what workers say of themselves."""
-    from qkscope.engines import open_engine
-    from qkscope.plan import plan_study
     from qkscope.progress import Bar
+    from qkscope.run.engines import open_engine
+    from qkscope.run.plan import plan_study
     from qkscope.study import load_study, sources
 
     class Clock(Bar):
@@ -235,7 +235,7 @@ def memory(folder: Path) -> Rows:
     study = make_study(folder, 4, checkpoints=2, window=512, **LARGE)
     worker = timed_run(study, folder / "out", "ray")["peak"]
     code = (
-        "import sys; from qkscope.scan import scan; from qkscope.cluster import peak_bytes\n"
+        "import sys; from qkscope.scanning import scan; from qkscope.run.cluster import peak_bytes\n"
         "scan(sys.argv[1], tokenizer=sys.argv[2], documents=4, max_length=512, groups=4, device='cpu')\n"
         "print(peak_bytes())"
     )
@@ -268,8 +268,8 @@ def pass_seconds(tokens: float, window: int, parameters: float, layers: int, wid
 
 def makespan(units: dict[str, list[float]], load: float, workers: int) -> float:
     """Hours until the last unit is done when units are dealt as the Ray engine deals them."""
-    from qkscope.deck import Deck
-    from qkscope.units import Job
+    from qkscope.run.deck import Deck
+    from qkscope.run.units import Job
 
     blank: Any = None
     seconds = {(name, g): s for name, groups in units.items() for g, s in enumerate(groups)}

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from qkscope.architecture import read_architecture
 from qkscope.capture import measure
+from qkscope.capture.architecture import read_architecture
 from qkscope.corpus import Document
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.moments import Unit

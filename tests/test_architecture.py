@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from qkscope.architecture import read_architecture
+from qkscope.capture.architecture import read_architecture
 from qkscope.errors import CaptureError
 
 PLAIN = {

@@ -12,13 +12,13 @@ import torch
 from families import build
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, GPT2Config, GPT2LMHeadModel
 
-from qkscope.architecture import read_architecture
 from qkscope.capture import capture, find_backbone, measure
-from qkscope.consumers import Batch, VectorSample, batches, non_finite_warning, sampled_positions
+from qkscope.capture.architecture import read_architecture
+from qkscope.capture.consumers import Batch, VectorSample, batches, non_finite_warning, sampled_positions
+from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
-from qkscope.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.moments import Unit, ring_columns
 from qkscope.pca import measure as measure_axes
 from qkscope.vectors import analyze

@@ -9,12 +9,13 @@ import pytest
 import tiny
 import torch
 
-from qkscope import checkpoints, hub
+from qkscope import checkpoints
 from qkscope.checkpoints import (
     Source,
     checkpoints_yaml,
     digest,
     discover,
+    hub,
     list_revisions,
     load_config,
     load_model,

@@ -13,8 +13,8 @@ import tiny
 
 from qkscope import corpus as module
 from qkscope.corpus import documents_from, load_corpus, tokenizer_identity
+from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError
-from qkscope.texts import Notes, read_texts
 
 
 def spec(source, **changes):

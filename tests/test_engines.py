@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from small_study import make_study
 
-from qkscope import cluster as clusters
-from qkscope.cluster import Greeting, RayEngine, agreed_versions, check_versions
-from qkscope.deck import Deck
-from qkscope.engines import open_engine, parse_shard, shard_of
 from qkscope.errors import EngineError, StudyError
+from qkscope.run import cluster as clusters
 from qkscope.run import run, status
+from qkscope.run.cluster import Greeting, RayEngine, agreed_versions, check_versions
+from qkscope.run.deck import Deck
+from qkscope.run.engines import open_engine, parse_shard, shard_of
+from qkscope.run.units import Job
 from qkscope.study import load_study
-from qkscope.units import Job
 
 # Ray itself leaves sockets and processes to the collector.
 pytestmark = pytest.mark.filterwarnings(

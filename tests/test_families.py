@@ -10,8 +10,8 @@ import torch
 from families import FAMILIES, build, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from qkscope.architecture import read_architecture
 from qkscope.capture import capture
+from qkscope.capture.architecture import read_architecture
 from qkscope.errors import CaptureError
 
 Captured = dict[int, tuple[torch.Tensor, torch.Tensor]]

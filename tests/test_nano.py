@@ -18,11 +18,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 
 from qkscope import nano
+from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CorpusError, StoreError
 from qkscope.heads import depth, depth_bin
-from qkscope.nano_files import State, read_state, write_state
-from qkscope.recipe import Phase, Recipe, read_text, study_text
-from qkscope.revisions import order_revisions
+from qkscope.nano.files import State, read_state, write_state
+from qkscope.nano.recipe import Phase, Recipe, read_text, study_text
 from qkscope.study import load_study, sources
 
 SMALL = Recipe(

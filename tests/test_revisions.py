@@ -5,7 +5,13 @@ import random
 import pytest
 import yaml
 
-from qkscope.revisions import order_revisions, parse_revision, phases_yaml, short_number, split_revisions
+from qkscope.checkpoints.revisions import (
+    order_revisions,
+    parse_revision,
+    phases_yaml,
+    short_number,
+    split_revisions,
+)
 
 SMOLLM3 = {
     "stage1-step-40000": "S1-40K",

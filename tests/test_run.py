@@ -19,12 +19,12 @@ from tiny import edit_config, save_checkpoint
 from qkscope import run as running
 from qkscope import store
 from qkscope.errors import CorpusError, StoreError, StudyError
-from qkscope.plan import needed, plan_study
 from qkscope.results import load_results
 from qkscope.run import run, status
+from qkscope.run.plan import needed, plan_study
+from qkscope.run.units import Bench
 from qkscope.study import load_study, sources
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS
-from qkscope.units import Bench
 
 NAMES = ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
 

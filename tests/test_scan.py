@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
@@ -22,7 +20,7 @@ from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError
-from qkscope.scan import ScanResult, scan
+from qkscope.scanning import ScanResult, scan
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from qkscope.taxonomy import CLASSES
 
@@ -72,16 +70,6 @@ def test_three_lines_give_a_dataframe() -> None:
     assert (result.documents, result.tokens, result.filled) == (4, 184, 1)
     assert result.heads["r_q_se"].notna().all()
     pd.testing.assert_frame_equal(result.qk, scan(model, texts=ids(40, 64, 30, 50), max_length=64).qk)
-
-
-@pytest.mark.parametrize(
-    "first", ["import qkscope.scan", "from qkscope.scan import ScanResult", "qkscope.scan"]
-)
-def test_the_function_is_there_however_it_was_imported(first: str) -> None:
-    """The module and the function share a name."""
-    code = f"import qkscope; {first}; print(qkscope.scan('a/b/c/d'))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "CheckpointError: a/b/c/d: no such file or folder" in answer.stderr
 
 
 def test_numbers_are_those_of_stored_vectors() -> None:
@@ -275,7 +263,7 @@ def test_texts_that_cannot_be_read(checkpoint: Path, tmp_path: Path, content: by
 def test_too_little_memory_is_said_before_the_weights_are_loaded(
     checkpoint: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkscope.scan.available_bytes", lambda: 1000)
+    monkeypatch.setattr("qkscope.scanning.available_bytes", lambda: 1000)
     monkeypatch.setattr("qkscope.checkpoints.load_model", lambda source: pytest.fail("loaded"))
     with pytest.raises(CaptureError, match=r"loading tiny-llama and measuring 8 heads .* needs about"):
         scan(checkpoint, text_paths=[texts], max_length=16, device="cpu")

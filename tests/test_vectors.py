@@ -15,9 +15,9 @@ from reference import combined_pca_reference, separated
 
 from qkscope.cli import main
 from qkscope.errors import VectorsError
-from qkscope.layout import ModelFolder, infer_ratio
 from qkscope.table import read_qk
 from qkscope.vectors import analyze, position_columns, read_moments, write_vectors
+from qkscope.vectors.layout import ModelFolder, infer_ratio
 
 DIM = 8
 

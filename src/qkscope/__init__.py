@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
     from qkscope.run import run as run_study
-    from qkscope.scan import scan
+    from qkscope.scanning import scan
     from qkscope.study import Study, load_study
     from qkscope.table import heads_table, read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
@@ -55,7 +55,7 @@ _HOME = {
     "polarity": "taxonomy",
     "read_qk": "table",
     "run_study": "run:run",
-    "scan": "scan",
+    "scan": "scanning",
     "transitions": "taxonomy",
     "write_report": "report",
 }

@@ -132,7 +132,7 @@ def list_checkpoints(model: str) -> None:
 @clear_errors
 def scan(model: str, heads: str, **options: Any) -> None:
     """Measure one model, quickly: prints what its heads do and writes qk.csv and heads.csv."""
-    from qkscope.scan import scan as scan_model
+    from qkscope.scanning import scan as scan_model
 
     if heads != "all" and not (heads.isdigit() and int(heads) > 0):
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")

@@ -11,8 +11,8 @@ from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Literal
 
+from qkscope.checkpoints.revisions import split_revisions
 from qkscope.errors import TableError
-from qkscope.revisions import split_revisions
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ import torch
 import yaml
 from hub_server import serve
 
-from qkscope import hub
 from qkscope.checkpoints import (
     Source,
     checkpoints_yaml,
+    hub,
     list_revisions,
     load_config,
     load_model,

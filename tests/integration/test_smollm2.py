@@ -13,7 +13,7 @@ from reference import combined_pca_reference
 
 from qkscope import checkpoints
 from qkscope.corpus import load_corpus
-from qkscope.scan import ScanResult, scan
+from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
 from qkscope.table import read_qk
 

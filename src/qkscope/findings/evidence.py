@@ -14,10 +14,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, complete, samples, shares
+from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
 from qkscope.findings.changes import SMALLEST, Change, Series, is_step, study_changes
 from qkscope.findings.conversions import Pair, class_probabilities, pair
 from qkscope.results import Results
-from qkscope.revisions import LONG_CONTEXT, parse_revision
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 from qkscope.timeline import Stop, Timeline
 

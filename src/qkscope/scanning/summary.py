@@ -9,7 +9,7 @@ from qkscope.taxonomy import CLASSES, UNMEASURED
 if TYPE_CHECKING:
     import pandas as pd
 
-    from qkscope.architecture import Architecture
+    from qkscope.capture.architecture import Architecture
 
 
 class ScanTables:

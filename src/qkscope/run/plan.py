@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkscope.architecture import Architecture, read_architecture
+from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
 from qkscope.study import Checkpoint, Study
-from qkscope.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Source

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
-from qkscope import hub
+from qkscope.checkpoints import hub
 from qkscope.errors import CorpusError, HubError
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")

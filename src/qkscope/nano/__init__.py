@@ -26,7 +26,7 @@ import numpy as np
 
 from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.nano_files import (
+from qkscope.nano.files import (
     Arrays,
     State,
     is_whole,
@@ -36,8 +36,8 @@ from qkscope.nano_files import (
     write_corpus,
     write_state,
 )
+from qkscope.nano.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
 from qkscope.progress import Bar, progress
-from qkscope.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
 
 if TYPE_CHECKING:
     from qkscope.results import Results

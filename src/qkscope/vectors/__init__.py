@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
-from qkscope.layout import ModelFolder, find_models, infer_ratio, require_keys
 from qkscope.moments import Accumulator, Moments, shift_fractions
 from qkscope.pca import Axes, cores, join_axes, measure_batch, one_thread_each
 from qkscope.progress import progress
@@ -31,6 +30,7 @@ from qkscope.store import replacing, write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
+from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope import store
-from qkscope.assemble import tables, write_tables
-from qkscope.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.errors import EngineError, StudyError
-from qkscope.finished import is_finished, note_finished
-from qkscope.plan import Plan, Planned, needed, plan_study
 from qkscope.progress import progress
-from qkscope.provenance import provenance, versions
-from qkscope.status import Status, status, write_plan, write_shard_plan
+from qkscope.run.assemble import tables, write_tables
+from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
+from qkscope.run.finished import is_finished, note_finished
+from qkscope.run.plan import Plan, Planned, needed, plan_study
+from qkscope.run.provenance import provenance, versions
+from qkscope.run.status import Status, status, write_plan, write_shard_plan
+from qkscope.run.units import Job
 from qkscope.study import Checkpoint, Study, dump_study, load_study, sources
-from qkscope.units import Job
 
 if TYPE_CHECKING:
     from qkscope.results import Results

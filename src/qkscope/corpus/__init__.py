@@ -21,9 +21,9 @@ import numpy as np
 import numpy.typing as npt
 
 from qkscope import store
+from qkscope.corpus.texts import JSONL, PARQUET, Notes, Spec, Text, read_texts
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
-from qkscope.texts import JSONL, PARQUET, Notes, Spec, Text, read_texts
 
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
 Tokens = npt.NDArray[np.int32]

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from qkscope import store
-from qkscope.deck import Deck
-from qkscope.engines import DocumentsOf, Tally, do_unit
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.provenance import versions
+from qkscope.run.deck import Deck
+from qkscope.run.engines import DocumentsOf, Tally, do_unit
+from qkscope.run.provenance import versions
+from qkscope.run.units import CAPTURE_VERSION, Bench, Job, Mark, dump_unit, in_words, mark_failed
 from qkscope.study import Study
-from qkscope.units import CAPTURE_VERSION, Bench, Job, Mark, dump_unit, in_words, mark_failed
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from qkscope.architecture import Architecture
+from qkscope.capture.architecture import Architecture
 from qkscope.errors import CaptureError
 
 FLOAT64 = 8

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from qkscope.architecture import Architecture, read_architecture
-from qkscope.consumers import Batch, BatchConsumer, MomentSums, batches
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex
-from qkscope.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.moments import Unit
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from qkscope.checkpoints.revisions import parse_revision
 from qkscope.errors import CheckpointError, HubError
-from qkscope.revisions import parse_revision
 
 log = logging.getLogger(__name__)
 Kind = Literal["model", "dataset"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.architecture import Architecture
+from qkscope.capture.architecture import Architecture
 from qkscope.heads import HeadIndex
 from qkscope.moments import Accumulator, Moments, Unit, ring_columns
 

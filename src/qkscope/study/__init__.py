@@ -21,7 +21,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qkscope.errors import StudyError
-from qkscope.marks import Loc
+from qkscope.study.marks import Loc
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Source
@@ -174,7 +174,7 @@ class Checkpoint:
 
 def load_study(path: Path | str) -> Study:
     """The study at `path`, or a StudyError with every mistake in it."""
-    from qkscope.study_checks import read_study
+    from qkscope.study.checks import read_study
 
     study, mistakes = read_study(Path(path))
     if study is None or mistakes:
@@ -184,7 +184,7 @@ def load_study(path: Path | str) -> Study:
 
 def validate(path: Path | str) -> list[str]:
     """Every mistake in the study at `path`, as `file:line: field: what is wrong`; also files that are not there."""
-    from qkscope.study_checks import missing_files, read_study
+    from qkscope.study.checks import missing_files, read_study
 
     study, mistakes = read_study(Path(path))
     return mistakes if study is None else mistakes + missing_files(Path(path), study)
@@ -255,7 +255,7 @@ def folder_name(name: str) -> str:
 
 def _checkpoint(study: Study, entry: Entry, phase: str, window: int | None, loc: Loc) -> Checkpoint:
     from qkscope.checkpoints import Source
-    from qkscope.revisions import parse_revision
+    from qkscope.checkpoints.revisions import parse_revision
 
     model = entry.folder or entry.model or study.model or ""
     name = entry.name or _default_name(study, entry)
@@ -295,7 +295,7 @@ def _default_name(study: Study, entry: Entry) -> str:
 
 def _labelled(found: list[Checkpoint], kind: str) -> list[Checkpoint]:
     """Short labels where the study gives none: by the revisions' naming scheme, or the model's last part."""
-    from qkscope.revisions import order_revisions
+    from qkscope.checkpoints.revisions import order_revisions
 
     names = [checkpoint.name for checkpoint in found]
     if kind == "training":

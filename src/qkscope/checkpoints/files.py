@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from qkscope import hub
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.revisions import split_revisions
 from qkscope.errors import CheckpointError
-from qkscope.revisions import split_revisions
 
 log = logging.getLogger(__name__)
 

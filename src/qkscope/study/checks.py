@@ -17,7 +17,6 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from qkscope.errors import QkscopeError
-from qkscope.marks import Loc, Marked, Mistake
 from qkscope.study import (
     Checkpoint,
     CorpusSpec,
@@ -30,6 +29,7 @@ from qkscope.study import (
     folder_name,
     sources,
 )
+from qkscope.study.marks import Loc, Marked, Mistake
 
 _PARTS: dict[str, type[BaseModel]] = {
     "": Study,

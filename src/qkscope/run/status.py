@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.engines import Shard, shard_jobs
 from qkscope.errors import StoreError
-from qkscope.plan import Plan
+from qkscope.run.engines import Shard, shard_jobs
+from qkscope.run.plan import Plan
+from qkscope.run.units import HEARTBEAT_SECONDS, Job, unit_path, why_stale
 from qkscope.study import Checkpoint, Study
-from qkscope.units import HEARTBEAT_SECONDS, Job, unit_path, why_stale
 
 if TYPE_CHECKING:
     from rich.table import Table

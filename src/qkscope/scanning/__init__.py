@@ -8,24 +8,22 @@ result.heads                                                             # a Dat
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from qkscope.architecture import Architecture, read_architecture
 from qkscope.capture import find_backbone, measure
-from qkscope.consumers import VectorSample, non_finite_warning
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.consumers import VectorSample, non_finite_warning
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
-from qkscope.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.moments import Unit
 from qkscope.pca import measure as measure_axes
 from qkscope.progress import progress
-from qkscope.scan_summary import ScanTables
+from qkscope.scanning.summary import ScanTables
 from qkscope.store import write_csv, write_json
 from qkscope.table import heads_table, qk_table
 
@@ -300,13 +298,3 @@ def _warn(warnings: list[str], message: str | None) -> None:
     if message:
         log.warning(message)
         warnings.append(message)
-
-
-class _Callable(ModuleType):
-    """Once imported by its name, this module takes the function's place as `qkscope.scan`: called, it scans too."""
-
-    def __call__(self, *args: Any, **options: Any) -> ScanResult:
-        return scan(*args, **options)
-
-
-sys.modules[__name__].__class__ = _Callable

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
-from qkscope.assemble import Tables
-from qkscope.plan import Plan, Planned
+from qkscope.run.assemble import Tables
+from qkscope.run.plan import Plan, Planned
 
 PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers", "huggingface_hub", "ray")
 

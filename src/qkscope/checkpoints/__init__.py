@@ -18,10 +18,18 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from qkscope import hub
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.files import (
+    Source,
+    digest,
+    discover,
+    gguf_name,
+    has_tokenizer,
+    local_files,
+    local_path,
+)
+from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.errors import CheckpointError
-from qkscope.files import Source, digest, discover, gguf_name, has_tokenizer, local_files, local_path
-from qkscope.revisions import Revision, order_revisions, phases_yaml, split_revisions
 
 __all__ = [
     "Resolved",

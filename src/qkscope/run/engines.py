@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
+from qkscope.run.units import Bench, Job, dump_unit, in_words, marked, short_digest
 from qkscope.study import Checkpoint, Study
-from qkscope.units import Bench, Job, dump_unit, in_words, marked, short_digest
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -38,7 +38,7 @@ def open_engine(name: str, study: Study) -> Engine:
     if name == "local":
         return LocalEngine()
     if name == "ray":
-        from qkscope.cluster import RayEngine
+        from qkscope.run.cluster import RayEngine
 
         return RayEngine(study)
     raise EngineError(f"there is no engine {name!r}; use local or ray")

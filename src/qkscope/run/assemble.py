@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from qkscope import store
 from qkscope.pca import measure
-from qkscope.plan import Planned
+from qkscope.run.plan import Planned
+from qkscope.run.units import read_unit
 from qkscope.study import Study
-from qkscope.units import read_unit
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,7 +15,7 @@ import numpy as np
 
 from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.recipe import Text
+from qkscope.nano.recipe import Text
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 

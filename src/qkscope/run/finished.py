@@ -30,7 +30,7 @@ def note_finished(results: Path, made_from: dict[str, Any], units: Iterable[Path
 
 
 def _inputs(made_from: dict[str, Any], units: Iterable[Path]) -> dict[str, Any]:
-    package = Path(__file__).parent
+    package = Path(__file__).parent.parent
     program = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
     described: dict[str, Any] = json.loads(json.dumps(made_from, default=str))
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qkscope.units import Job
+from qkscope.run.units import Job
 
 
 class Deck:
