@@ -1,0 +1,269 @@
+"""The report in a browser: state and filters, what is absent, large studies, and everybody who reads it.
+
+Pictures for people are written to build/screenshots.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+from report_browser import MINUS, PICTURES, ROOT, Open, click_on, count, selected
+from report_data import Shape, make_results
+
+from qkscope.report import write_report
+
+AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
+
+
+# ---- state, filters, CSV ----
+
+STATE = """() => ({ hash: location.hash, stop: qk.state.stop, heads: [...qk.state.heads].sort((a, b) => a - b),
+  head: qk.state.head, pc: qk.state.pc, window: qk.state.window, filter: qk.state.filter, sort: qk.state.sort })"""
+
+
+def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    page.locator("#stop").select_option("1")
+    page.locator("label[for=window-matched]").click()
+    page.locator("label[for=measure-abs_r_k]").click()
+    page.locator("label[for=cell-r_k]").click()
+    page.locator("label[for=pc-1]").click()
+    page.locator("#taxonomy .segment").first.click()
+    page.locator("#polarity").select_option("concordant")
+    page.locator("#layer-from").fill("1")
+    page.locator("#layer-from").press("Enter")
+    page.locator("#search").fill("L")
+    page.locator("#sort-r_k").click()
+    page.evaluate("0")
+    before, url = page.evaluate(STATE), page.url
+    again = open_page(report, url[url.index("#") :])
+    assert again.evaluate(STATE) == before
+    expect(again.locator("#selected-count")).to_have_text(page.locator("#selected-count").inner_text())
+    expect(again.locator("#measure-abs_r_k")).to_be_checked()
+    expect(again.locator("#search")).to_have_value("L")
+    again.evaluate("location.hash = '#at=stage1-step-100&heads=0.0-2'")
+    count(again, 3)
+    expect(again.locator("#search")).to_have_value("")
+
+
+def test_filters_hold_in_every_view(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
+    page = open_page(report)
+    last = heads.loc["lc-256-to-512-step-100"].reset_index()
+    page.locator("#rope").select_option("nope")
+    wanted = int((last["rope"] == 0).sum())
+    expect(page.locator("#table tbody tr")).to_have_count(wanted)
+    expect(page.locator("#portrait .point")).to_have_count(wanted)
+    expect(page.locator("#filter-chip")).to_contain_text(f"{wanted} heads")
+    expect(page.locator("#signal-note")).to_contain_text("The filter holds")
+    mean = last[last["rope"] == 0]["r_q"].mean()
+    expect(page.locator("#signal .mark").last).to_have_attribute(
+        "aria-label", re.compile(f"mean r_q {mean:.2f}")
+    )
+    page.locator("#layer-to").fill("3")
+    page.locator("#layer-to").press("Enter")
+    expect(page.locator("#table tbody tr")).to_have_count(4)
+    page.locator("#filter-chip").click()
+    expect(page.locator("#table tbody tr")).to_have_count(32)
+    page.locator("#search").fill("3.2")
+    expect(page.locator("#table tbody tr")).to_have_count(1)
+    page.locator("#search").fill("nothing like it")
+    expect(page.locator(".pager")).to_contain_text("No head passes")
+    page.locator("#clear-filter").click()
+    page.locator("label[for=class-4]").click()
+    mixed = page.locator('#table tbody [data-column="class"]').all_inner_texts()
+    assert set(mixed) == {"mixed"}
+
+
+def test_the_selection_downloads_as_csv(
+    open_page: Open, report: Path, heads: pd.DataFrame, tmp_path: Path
+) -> None:
+    page = open_page(report, "#heads=2.0-3,5.1")
+    with page.expect_download() as found:
+        page.locator("#save").click()
+    found.value.save_as(tmp_path / "one.csv")
+    table = pd.read_csv(tmp_path / "one.csv")
+    assert found.value.suggested_filename == "synthetic_selection.csv"
+    assert list(zip(table["layer"], table["head"], strict=True)) == [(2, 0), (2, 1), (2, 2), (2, 3), (5, 1)]
+    want = heads.loc["lc-256-to-512-step-100", 5, 1]
+    assert table.iloc[-1]["r_k"] == pytest.approx(want.r_k, abs=1.5e-4)
+    with page.expect_download() as found:
+        page.locator("#save-all").click()
+    found.value.save_as(tmp_path / "all.csv")
+    assert len(pd.read_csv(tmp_path / "all.csv")) == 4 * 5
+
+
+def test_sorting_puts_numbers_in_order(open_page: Open, report: Path) -> None:
+    page = open_page(report, "#sort=-r_k")
+    texts = page.locator('#table tbody [data-column="r_k"]').all_inner_texts()
+    values = [float(text.translate(MINUS).split()[0]) for text in texts]
+    assert values == sorted(values, reverse=True)
+
+
+def test_playing_moves_through_the_checkpoints(open_page: Open, report: Path) -> None:
+    page = open_page(report, reduced_motion="no-preference")
+    where = "document.querySelector('#portrait .point').transform.baseVal.consolidate().matrix.e"
+    before = page.evaluate(where)
+    page.evaluate(
+        "window.seen = []; qk.onChange((keys) => { if (keys.has('stop')) seen.push(qk.state.stop); })"
+    )
+    page.locator("#play").click()
+    expect(page.locator("#play")).to_contain_text("Pause")
+    expect(page.locator("#play")).to_contain_text("Play", timeout=20_000)
+    assert page.evaluate("seen") == [0, 1, 2, 3]
+    page.wait_for_function(f"(old) => Math.abs({where} - old) < 0.01", arg=before)
+
+
+def test_reduced_motion_moves_at_once(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    moved = page.evaluate("""() => {
+      const point = document.querySelector("#portrait .point");
+      const before = point.getAttribute("transform");
+      Object.assign(qk.state, { stop: 0 });
+      qk.portrait.draw(new Set(["stop"]));
+      const at = point.getAttribute("transform");
+      const later = () => [before !== at, at === point.getAttribute("transform")];
+      return new Promise((resolve) => setTimeout(() => resolve(later()), 300));
+    }""")
+    assert moved == [True, True]
+
+
+# ---- what is not there is said ----
+
+ABSENT = {
+    "one": {
+        "signal": "One checkpoint was measured",
+        "taxonomy": "No flows: one checkpoint",
+        "portrait": "no path to draw",
+        "depth": "one column",
+        "head": "no course over training",
+    },
+    "two": {"taxonomy": "", "portrait": "2 heads unmeasured here"},
+    "models": {
+        "signal": "different models",
+        "taxonomy": "No flows: these are different models",
+        "portrait": "no path from one to the next",
+        "head": "A head of one model",
+    },
+    "bare": {
+        "signal": "No matched window was measured",
+        "portrait": "no standard errors",
+        "head": "no shift null",
+        "table": "No kv_head column",
+        "methods": "hold no matched window",
+    },
+    "foreign": {
+        "signal": "no error bars",
+        "head": "first principal component only",
+        "table": "No rope column",
+        "methods": "do not say which documents were read",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ABSENT)
+def test_views_adapt_or_say_why_not(open_page: Open, odd_reports: dict[str, Path], name: str) -> None:
+    page = open_page(odd_reports[name])
+    for view, said in ABSENT[name].items():
+        expect(page.locator(f"#{view}")).to_contain_text(said)
+    page.locator("#taxonomy .segment").first.click()
+    assert selected(page) > 0
+    page.locator("#depth .mark").first.dispatch_event("click")
+    page.locator("#table tbody input").first.click()
+    expect(page.locator("#head-title")).to_contain_text("Layer")
+    page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+
+
+def test_heads_of_a_model_are_kept_in_the_hash(open_page: Open, odd_reports: dict[str, Path]) -> None:
+    page = open_page(odd_reports["models"])
+    click_on(page, "#taxonomy .segment")
+    number, url = selected(page), page.url
+    assert "%7E" in url or "~" in url
+    count(open_page(odd_reports["models"], url[url.index("#") :]), number)
+
+
+def test_two_checkpoints_have_flows_and_paths(open_page: Open, odd_reports: dict[str, Path]) -> None:
+    page = open_page(odd_reports["two"])
+    assert page.locator("#taxonomy .flow").count() > 0
+    page.locator("#portrait .point").first.dispatch_event("click")
+    expect(page.locator("#portrait .paths .way")).to_have_count(2)
+
+
+def test_missing_windows_cannot_be_chosen(open_page: Open, odd_reports: dict[str, Path]) -> None:
+    page = open_page(odd_reports["bare"], "#window=matched")
+    expect(page.locator("#window-matched")).to_be_disabled()
+    expect(page.locator("#window-own")).to_be_checked()
+
+
+# ---- size ----
+
+
+def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path) -> None:
+    names = [f"step{1000 * i}" for i in range(154)]
+    results = make_results(tmp_path, names, Shape(layers=32, heads=32, group=1, components=1))
+    page = open_page(write_report(results, tmp_path / "large.html"))
+    expect(page.locator("#portrait .point")).to_have_count(1024)
+    expect(page.locator("#taxonomy-note")).to_contain_text("of 154 checkpoints are drawn")
+    page.locator("#taxonomy .segment").first.click()
+    assert selected(page) > 0
+    page.locator("#page-after").click()
+    expect(page.locator(".pager")).to_contain_text("51–100 of 1,024 heads")
+    page.locator("#stop").select_option("70")
+    expect(page.locator("#table caption")).to_contain_text("step70000")
+    page.locator("label[for=rows-layers]").click()
+    expect(page.locator("#depth .mark")).to_have_count(154 * 32)
+
+
+# ---- for everybody ----
+
+
+def violations(page: Page) -> list[str]:
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])})" for v in bad]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+def test_axe_finds_no_serious_violation(open_page: Open, report: Path, width: int, scheme: str) -> None:
+    page = open_page(
+        report, "#heads=2.0-3&classes=mixed,position-dominated", width=width, color_scheme=scheme
+    )
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert violations(page) == []
+
+
+@pytest.mark.parametrize("name", ["models", "foreign"])
+def test_axe_passes_odd_reports_too(open_page: Open, odd_reports: dict[str, Path], name: str) -> None:
+    assert violations(open_page(odd_reports[name])) == []
+
+
+def test_the_colours_can_be_chosen(open_page: Open, report: Path) -> None:
+    page = open_page(report, color_scheme="light")
+    paper = "getComputedStyle(document.querySelector('.view')).backgroundColor"
+    light = page.evaluate(paper)
+    for said in ("light", "dark"):
+        page.locator("#theme").click()
+        expect(page.locator("#theme")).to_contain_text(said)
+    assert page.evaluate(paper) != light
+
+
+def test_no_width_scrolls_sideways_and_pictures_are_kept(open_page: Open, report: Path) -> None:
+    for width, scheme in ((390, "light"), (1280, "light"), (1920, "dark")):
+        page = open_page(report, "#heads=2.0-3&at=stage1-step-200", width=width, color_scheme=scheme)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.screenshot(path=PICTURES / f"report-{width}-{scheme}.png", full_page=True)
+        for view in ("signal", "taxonomy", "portrait", "depth", "head"):
+            page.locator(f"#{view}").screenshot(path=PICTURES / f"{view}-{width}.png")
+        page.context.close()
+
+
+def test_it_prints_without_its_controls(open_page: Open, report: Path) -> None:
+    page = open_page(report, color_scheme="dark")
+    page.emulate_media(media="print", color_scheme="dark")
+    expect(page.locator("#toolbar")).to_be_hidden()
+    expect(page.locator("#signal svg").first).to_be_visible()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

@@ -1,0 +1,68 @@
+"""What the report's browser tests share: the small study they open, and what they ask of a page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Page, expect
+from report_data import Shape
+
+ROOT = Path(__file__).parents[1]
+PICTURES = ROOT / "build" / "screenshots"
+MINUS = str.maketrans("−", "-")
+SMALL = Shape(layers=8, heads=4, group=2, components=4)
+PHASES = (
+    ("Stage 1", 256, ("stage1-step-100", "stage1-step-200")),
+    ("Long context", 512, ("lc-256-to-512-step-50", "lc-256-to-512-step-100")),
+)
+
+Open = Callable[..., Page]
+
+
+def count(page: Page, number: int) -> None:
+    """The toolbar says that so many heads are selected."""
+    text = "no selection" if number == 0 else f"{number} head{'' if number == 1 else 's'} selected"
+    expect(page.locator("#selected-count")).to_have_text(text)
+
+
+def selected(page: Page) -> int:
+    return int(
+        re.findall(r"\d+", page.locator("#selected-count").inner_text().replace("no selection", "0"))[0]
+    )
+
+
+def linked(page: Page, number: int) -> None:
+    """All views show the same selection: toolbar, portrait, table, depth map and the hash."""
+    count(page, number)
+    expect(page.locator("#portrait .point.selected")).to_have_count(number)
+    page.locator("#only").check()
+    expect(page.locator("#table tbody tr.selected")).to_have_count(min(number, 50))
+    page.locator("#only").uncheck()
+    expect(page.locator("#depth .has-selected")).to_have_attribute("d", re.compile(r"^M"))
+    expect(page.locator("#taxonomy .picked-strip").first).to_be_attached()
+    assert "heads=" in page.url
+
+
+def click_on(page: Page, selector: str, **options: object) -> str:
+    """Click, with the mouse, the first such mark that has a spot of its own in sight; return its label."""
+    page.locator(selector).first.wait_for(state="attached")
+    spot = page.evaluate(
+        """(selector) => {
+          for (const mark of document.querySelectorAll(selector)) {
+            mark.scrollIntoView({ block: "center" });
+            const box = mark.getBoundingClientRect();
+            for (let i = 1; i < 144; i += 1) {
+              const [x, y] = [box.left + (box.width * (i % 12)) / 12, box.top + (box.height * (i / 12)) / 12];
+              if (document.elementFromPoint(x, y) === mark) return { x, y, label: mark.getAttribute("aria-label") };
+            }
+          }
+          return null;
+        }""",
+        selector,
+    )
+    assert spot, f"no {selector} can be clicked"
+    page.mouse.move(spot["x"], spot["y"])
+    page.mouse.click(spot["x"], spot["y"], **options)
+    return spot["label"]
