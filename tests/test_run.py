@@ -102,6 +102,7 @@ def test_everything_is_written(drawn):
     names = {path.name for path in out.iterdir()}
     assert names >= {
         *("study.yaml", "moments", "qk.csv", "qk_matched.csv", "qk_48.csv", "heads.csv", "transitions.csv"),
+        "heads_matched.csv",
         *("loo.parquet", "loo_matched.parquet", "summary.json", "figures", "report.html"),
     }
     assert sorted(units(out)) == [

@@ -62,7 +62,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
 
 
 def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results: Path) -> None:
-    """qk.csv, qk_matched.csv, qk_<window>.csv, heads.csv, transitions.csv and the leave-one-out values."""
+    """All tables of a results folder, over own windows, over the matched one and over the others of the study."""
     from qkscope.table import heads_table
     from qkscope.taxonomy import transitions
 
@@ -80,7 +80,9 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results
     store.write_csv(results / "qk_matched.csv", made.by_window[study.matched_window])
     for name, frame in wanted.items():
         store.write_csv(results / name, frame)
+    matched = heads_table(made.by_window[study.matched_window], layers, study.limits())
     store.write_csv(results / "heads.csv", heads)
+    store.write_csv(results / "heads_matched.csv", matched)
     store.write_csv(
         results / "transitions.csv", transitions(heads, [each.checkpoint.name for each in planned])
     )
