@@ -81,7 +81,7 @@ def published_cells():
 
 def test_position_signal_has_the_published_heights_colours_and_marks(published):
     figure = draw("01_position_signal", published).figure
-    (axes,) = figure.axes
+    axes, _table = figure.axes
     q, k = line(axes, "mean r_q (queries)"), line(axes, "mean r_k (keys)")
     assert q.get_ydata() == pytest.approx(PUBLISHED["mean_r_q"], abs=1e-9)
     assert k.get_ydata() == pytest.approx(PUBLISHED["mean_r_k"], abs=1e-9)
@@ -90,8 +90,18 @@ def test_position_signal_has_the_published_heights_colours_and_marks(published):
     assert (to_hex(k.get_color()), k.get_marker()) == ("#d62728", "s")
 
 
+def test_values_stand_in_the_table_below(published):
+    _axes, table = draw("01_position_signal", published).figure.axes
+    rows = [f"{value:.2f}" for name in ("mean_r_q", "mean_r_k") for value in PUBLISHED[name]]
+    assert [text for text in texts(table) if text[0].isdigit()] == rows
+    drawing = draw("01_position_signal", training(4, widen=2))
+    matched = drawing.data[drawing.data["window"] == "matched"]
+    last = texts(drawing.figure.axes[1])[-3:]
+    assert last == ["mean r_k, first 4K tokens", *(f"{value:.2f}" for value in matched["mean_r_k"])]
+
+
 def test_position_signal_shades_one_standard_deviation(published):
-    (axes,) = draw("01_position_signal", published).figure.axes
+    axes, _table = draw("01_position_signal", published).figure.axes
     bands = [each for each in axes.collections if isinstance(each, PolyCollection)]
     spread = published.heads.groupby("model")[["r_q", "r_k"]].std(ddof=0)
     for band, column, mean in zip(bands, ("r_q", "r_k"), ("mean_r_q", "mean_r_k"), strict=True):
@@ -103,7 +113,7 @@ def test_position_signal_shades_one_standard_deviation(published):
 
 
 def test_axis_has_checkpoints_in_order_phases_above_and_dashed_lines_between(published):
-    (axes,) = draw("01_position_signal", published).figure.axes
+    axes, _table = draw("01_position_signal", published).figure.axes
     assert tick_texts(axes) == LABELS
     assert separators(axes) == SEPARATORS
     phases = [text for text in axes.texts if text.get_fontweight() == "bold"]
@@ -137,8 +147,8 @@ def test_taxonomy_bars_have_the_published_counts(published):
 
 
 def test_explained_variance_has_the_published_heights(published):
-    (axes,) = draw("04_explained_variance", published).figure.axes
-    found = line(axes, "mean explained variance of PC0")
+    axes, _table = draw("04_explained_variance", published).figure.axes
+    found = line(axes, "mean explained variance")
     assert found.get_ydata() == pytest.approx(PUBLISHED["mean_explained_variance"], abs=1e-9)
     assert separators(axes) == SEPARATORS
     assert any(isinstance(each, PolyCollection) for each in axes.collections)
@@ -206,7 +216,7 @@ def test_portraits_tell_rope_from_nope(published):
 
 def test_transitions_draw_a_ribbon_for_every_flow(published):
     drawing = draw("08_transitions", published)
-    (axes,) = drawing.figure.axes
+    axes, *_table = drawing.figure.axes
     ribbons = [each for each in axes.patches if isinstance(each, PathPatch)]
     heights = sorted(np.ptp(each.get_path().vertices[[0, -2], 1]) for each in ribbons)
     assert heights == pytest.approx(sorted(drawing.data["heads"]))
@@ -235,7 +245,7 @@ def test_polarity_shows_the_mean_of_sizes_beside_the_mean():
 
 def test_rope_and_nope_layers_have_their_own_lines():
     study = training(3)
-    upper, lower = draw("09_rope_vs_nope", study).figure.axes
+    upper, lower, _table = draw("09_rope_vs_nope", study).figure.axes
     means = study.heads.assign(r_k=study.heads["r_k"].abs()).groupby(["rope", "model"], sort=False)
     for axes, column in ((upper, "r_q"), (lower, "r_k")):
         for label, code in (("layers with RoPE", 1.0), ("layers without (NoPE)", 0.0)):
@@ -292,7 +302,7 @@ def test_one_model_alone_is_drawn_as_one_checkpoint_is(tmp_path):
 def test_matched_window_is_dotted_beside_the_own_one():
     study = training(4, widen=2)
     drawing = draw("01_position_signal", study)
-    (axes,) = drawing.figure.axes
+    axes, *_table = drawing.figure.axes
     hollow = line(axes, "mean r_k (keys), first 4K tokens")
     expected = [study.matched[study.matched["model"] == m]["r_k"].mean() for m in study.timeline.models[2:]]
     assert list(hollow.get_xdata()) == [2, 3]
@@ -329,7 +339,7 @@ def test_matched_window_is_a_thin_bar_and_a_second_block():
 
 def test_bars_of_uncertainty_are_standard_errors_over_documents():
     drawing = draw("01_position_signal", training(3))
-    (axes,) = drawing.figure.axes
+    axes, *_table = drawing.figure.axes
     bars = [c for c in axes.containers if c.__class__.__name__ == "ErrorbarContainer"]
     assert len(bars) == 2
     for container, mean, se in zip(bars, ("mean_r_q", "mean_r_k"), ("se_r_q", "se_r_k"), strict=True):
@@ -341,7 +351,7 @@ def test_bars_of_uncertainty_are_standard_errors_over_documents():
 
 def test_a_missing_checkpoint_is_a_gap_on_the_axis():
     study = training(4, missing=[2])
-    (axes,) = draw("01_position_signal", study).figure.axes
+    axes, _table = draw("01_position_signal", study).figure.axes
     assert tick_texts(axes) == ["100", "200", "gone 2", "300", "400"]
     heights = line(axes, "mean r_q (queries)").get_ydata()
     assert np.isnan(heights).tolist() == [False, False, True, False, False]
@@ -433,7 +443,8 @@ def test_nothing_is_clipped_or_overlaps(count, long):
         for text, box in found:
             inside = box.x0 > -1 and box.y0 > -1 and box.x1 < width + 1 and box.y1 < height + 1
             assert inside, f"{entry.name}: {text.get_text()!r} leaves the sheet"
-        data = {id(t) for axes in figure.axes for t in axes.texts if t.get_fontweight() != "bold"}
+        pictures = [axes for axes in figure.axes if axes.axison]
+        data = {id(t) for axes in pictures for t in axes.texts if t.get_fontweight() != "bold"}
         outer = [(t, b) for t, b in found if id(t) not in data]
         for (a, box_a), (b, box_b) in combinations(outer, 2):
             assert not overlap(box_a, box_b), f"{entry.name}: {a.get_text()!r} overlaps {b.get_text()!r}"
@@ -494,7 +505,7 @@ def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
     study, made, _folder = drawn
     for each in made.drawn:
         ET.fromstring((each.folder / "figure.svg").read_bytes())
-    (axes,) = draw("01_position_signal", study).figure.axes
+    axes, _table = draw("01_position_signal", study).figure.axes
     assert [text.replace("\n", "") for text in tick_texts(axes)] == NASTY[:3]
     assert not any(text.get_parse_math() for text in axes.get_xticklabels())
     readme = (made.drawn[0].folder / "README.md").read_text()
@@ -660,7 +671,7 @@ def test_tables_that_cannot_be_drawn_truthfully_are_refused(case, tmp_path):
 def test_a_checkpoint_of_the_study_that_is_not_in_the_table_is_a_gap():
     study = training(3)
     heads = study.heads[study.heads["model"] != "step-200"]
-    (axes,) = draw("01_position_signal", replace(study, heads=heads)).figure.axes
+    axes, _table = draw("01_position_signal", replace(study, heads=heads)).figure.axes
     assert np.isnan(line(axes, "mean r_q (queries)").get_ydata()).tolist() == [False, True, False]
 
 
@@ -675,7 +686,7 @@ def test_one_head_draws():
             drawing.figure.draw_without_rendering()
             words = entry.describe(view, drawing.data)
             assert "No uncertainty" in words.certainty or entry.name == "08_transitions"
-    (axes,) = draw("01_position_signal", lone).figure.axes
+    axes, _table = draw("01_position_signal", lone).figure.axes
     assert line(axes, "mean r_q (queries)").get_ydata() == pytest.approx(some["r_q"].to_numpy())
 
 

@@ -1,6 +1,6 @@
-"""Stacked shares of heads, a bar per checkpoint, with the number of heads of each kind in a table below.
+"""Stacked shares of heads, a bar per checkpoint, and the number of heads of each kind for the table below.
 
-The table's left column is the legend. Where the own window is not the matched one, a thin second bar stands beside
+Where the own window is not the matched one, a thin second bar stands beside
 the first: the same heads over the matched window.
 """
 
@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch, Rectangle
+from matplotlib.patches import Patch
 
-from qkscope.figures.axis import CheckpointAxis
+from qkscope.figures.ledger import Row
 from qkscope.figures.lines import error_key, heights, pale
-from qkscope.figures.style import INK, MUTED, PAPER, Key, ink_on, name_axis, number, scale, write
+from qkscope.figures.style import INK, PAPER, Key, ink_on, name_axis, number, scale, write
 from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.taxonomy import UNMEASURED
 
-LEFT = 1.95  # inches: the names of the kinds stand left of the table
-ROW = 0.215  # inches, one line of the table
 WIDTH, THIN = 0.58, 0.13  # of one checkpoint's place
 BESIDE = WIDTH / 2 + 0.025 + THIN / 2
 
@@ -33,14 +31,6 @@ class Kinds:
     column: str
     order: Sequence[str]
     colours: Mapping[str, str]
-
-    def present(self, data: pd.DataFrame) -> list[str]:
-        """The kinds with a line in the table: all, and the unmeasured heads if there are some."""
-        some = bool((data[self.column] == UNMEASURED).any())
-        return [*self.order, *([UNMEASURED] if some else [])]
-
-    def table_height(self, data: pd.DataFrame) -> float:
-        return ROW * len(self.present(data)) + 0.1
 
 
 def draw_shares(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, pitch: float) -> None:
@@ -106,38 +96,23 @@ def _write_shares(
             )
 
 
-def draw_counts(axes: Axes, view: View, data: pd.DataFrame, kinds: Kinds, axis: CheckpointAxis) -> None:
-    """The table: a line per kind with its swatch and name, a number per checkpoint."""
-    rows = kinds.present(data)
-    axes.set_axis_off()
-    axes.set_xlim(-0.5, len(view.stops) - 0.5)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-    inch = 1 / axis.pitch
-    size = 9 if axis.pitch >= 0.33 else 7 if axis.pitch >= 0.24 else 0
+def count_rows(data: pd.DataFrame, kinds: Kinds) -> list[Row]:
+    """The numbers of heads as lines of the table below; the unmeasured heads if there are some."""
     own = data[data["window"] == OWN]
-    for y, kind in enumerate(rows):
-        hatch = "////" if kind == UNMEASURED else ""
-        place = (-0.5 - 1.72 * inch, y - 0.3)
-        swatch = Rectangle(
-            place, 0.2 * inch, 0.6, facecolor=kinds.colours[kind], hatch=hatch, edgecolor=MUTED
-        )
-        swatch.set(clip_on=False, linewidth=0.6 if hatch else 0)
-        axes.add_artist(swatch)
-        write(axes, -0.5 - 1.45 * inch, y, kind, 9, INK, ha="left", va="center_baseline")
-        counts = own[own[kinds.column] == kind]
-        for model, count in zip(counts["model"], counts["heads"], strict=True):
-            if size:
-                colour = INK if count else "#a5a5a5"
-                write(
-                    axes, view.place[model], y, f"{count:,}", size, colour, ha="center", va="center_baseline"
-                )
+    rows = []
+    for kind in (*kinds.order, UNMEASURED):
+        part = own[own[kinds.column] == kind]
+        texts = {model: f"{count:,}" for model, count in zip(part["model"], part["heads"], strict=True)}
+        if texts:
+            rows.append(Row(kind, texts, kinds.colours[kind], hatched=kind == UNMEASURED))
+    return rows
 
 
 def share_keys(view: View, data: pd.DataFrame, kinds: Kinds) -> list[Key]:
     """What the table does not explain: the bar of uncertainty and the thin bars."""
     keys = []
     if data["se"].notna().any():
-        keys.append(Key(error_key().mark, f"±1 standard error over documents ({kinds.order[0]})"))
+        keys.append(Key(error_key().mark, f"±1 standard error over documents, {kinds.order[0]}"))
     if view.rematched:
         keys.append(
             Key(

@@ -7,16 +7,17 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.aggregate import explained_variance
+from qkscope.figures import ledger
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.course import mean_of
-from qkscope.figures.lines import Look, band_key, draw_quantity, error_key, read_limits, write_values
+from qkscope.figures.lines import Look, band_key, draw_quantity, error_key, read_limits, value_rows
 from qkscope.figures.prose import Words, certainty, story
 from qkscope.figures.style import VARIANCE, Key, name_axis, number, scale, sheet
 from qkscope.figures.view import Drawing, View, look
 from qkscope.results import Results
 
 NAME = "04_explained_variance"
-SHARE = Look("mean explained variance of PC0", VARIANCE, "o")
+SHARE = Look("mean explained variance", VARIANCE, "o")
 
 
 def why_not(view: View) -> str | None:
@@ -30,18 +31,20 @@ def draw(results: Results) -> Drawing:
     """Purple circles: the mean; shaded: +/- 1 standard deviation across heads."""
     view = look(results)
     data = view.both_windows(explained_variance)
-    axis = CheckpointAxis(view)
-    height = 3.8
+    rows = value_rows(view, data, {SHARE: "mean"}, digits=3)
+    axis = CheckpointAxis(view, left=ledger.room(rows))
+    height, table = 3.8, ledger.height(rows)
     page = sheet(
-        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data)
+        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below + table, _keys(data)
     )
     axes = page.axes(axis.left, axis.above, axis.width, height)
     axis.draw(axes)
     axis.mark_missing(axes)
     draw_quantity(axes, view, data, SHARE, "mean", "se", "sd")
-    write_values(axes, view, data, "mean", VARIANCE, above=True, se="se")
     variance_scale(axes, read_limits(data, [("mean", "sd")])[1])
     name_axis(axes, y="explained variance, PC0")
+    below = page.axes(axis.left, axis.above + height + axis.below, axis.width, table)
+    ledger.draw_ledger(below, rows, axis)
     return Drawing(page.figure, data)
 
 
@@ -74,10 +77,8 @@ def describe(view: View, data: pd.DataFrame) -> Words:
     )
 
 
-def _keys(view: View, data: pd.DataFrame) -> list[Key]:
-    keys = [SHARE.key(), band_key(VARIANCE)]
+def _keys(data: pd.DataFrame) -> list[Key]:
+    keys = [band_key(VARIANCE)]
     if data["se"].notna().any():
         keys.append(error_key())
-    if view.rematched:
-        keys.append(SHARE.matched_key(f"dotted, hollow: {view.matched_text} only"))
     return keys

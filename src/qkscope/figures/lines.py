@@ -5,6 +5,7 @@ Across a change of window the value over the matched window is drawn beside the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,8 @@ from matplotlib.container import ErrorbarContainer
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from qkscope.figures.style import PAPER, Key, halo, lettering, number, scale
+from qkscope.figures.ledger import Row
+from qkscope.figures.style import PAPER, Key, number, scale
 from qkscope.figures.view import MATCHED, OWN, View
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -36,11 +38,12 @@ class Look:
     def face(self) -> str:
         return PAPER if self.hollow else self.colour
 
-    def key(self) -> Key:
-        return Key(self._line(self.colour, 7, self.face, self.dashes), self.name)
+    def sample(self) -> Line2D:
+        """A piece of the line, for the table that names it."""
+        return self._line(self.colour, 6.5, self.face, self.dashes)
 
-    def matched_key(self, text: str) -> Key:
-        return Key(self._line(pale(self.colour), 5, PAPER, ":"), text)
+    def matched_sample(self) -> Line2D:
+        return self._line(pale(self.colour), 5, PAPER, ":")
 
     def _line(self, colour: str, size: float, face: str, dashes: Any) -> Line2D:
         return Line2D(
@@ -62,7 +65,7 @@ def band_key(colour: str) -> Key:
 def error_key() -> Key:
     """A bar as errorbar draws it."""
     line = Line2D([], [], color="#444444", linestyle="none", marker="|", markersize=11, markeredgewidth=1.3)
-    return Key(line, "±1 standard error over documents")
+    return Key(line, "±1 standard error over documents (where larger than the mark)")
 
 
 def heights(view: View, table: pd.DataFrame, column: str) -> Array:
@@ -138,28 +141,29 @@ def _matched(
     )  # fmt: skip
 
 
-def write_values(
-    axes: Axes, view: View, data: pd.DataFrame, mean: str, colour: str, above: bool, se: str
-) -> None:
-    """Print each value of the own windows beyond its mark and its bar of uncertainty, while there is room."""
-    if len(view.stops) > 14:
-        return
-    offset, side = (6.5, 1) if above else (-6.5, -1)
-    for row in data[data["window"] == OWN].itertuples():
-        value, bar = getattr(row, mean), np.nan_to_num(getattr(row, se))
-        if np.isfinite(value):
-            axes.annotate(
-                number(value), (view.place[row.model], value + side * bar), (0, offset), textcoords="offset points",
-                ha="center", va="bottom" if above else "top", zorder=6, path_effects=halo(), **lettering(8.5, colour),
-            )  # fmt: skip
+def value_rows(view: View, data: pd.DataFrame, looks: Mapping[Look, str], digits: int = 2) -> list[Row]:
+    """Lines of the table below: each quantity's column over own windows, then over the matched one."""
+    rows = []
+    for window in (OWN, MATCHED):
+        part = data[data["window"] == window]
+        for look, column in looks.items():
+            known = part[part[column].notna()]
+            texts = {m: number(v, digits) for m, v in zip(known["model"], known[column], strict=True)}
+            if window == OWN:
+                rows.append(Row(look.name, texts, look.colour, look.sample()))
+            elif texts:
+                name = f"{look.name.partition(' (')[0]}, {view.matched_text}"
+                rows.append(Row(name, texts, look.colour, look.matched_sample()))
+    return rows
 
 
 def correlation_scale(axes: Axes, low: float, high: float) -> None:
     """A vertical axis for correlations: from 0, or lower if need be, to 1 and a little more."""
-    bottom = -0.03 if low >= -0.03 else max(-1.05, np.floor(low * 5 - 0.2) / 5)
-    top = min(1.05, max(0.2, np.ceil(high * 5 + 0.2) / 5))
+    step = 2 if high - min(low, 0) > 0.6 else 1
+    bottom = -0.03 if low >= -0.03 else max(-1.05, step * np.floor((low - 0.02) * 10 / step) / 10)
+    top = min(1.05, max(0.2, step * np.ceil((high + 0.02) * 10 / step) / 10))
     axes.set_ylim(bottom, top + 0.02)
-    ticks = [tick / 5 for tick in range(-5, 6) if bottom <= tick / 5 <= top + 0.02]
+    ticks = [tick / 10 for tick in range(-10, 11, step) if bottom - 1e-9 <= tick / 10 <= top + 0.02]
     scale(axes, "y", ticks, [number(tick, 1) for tick in ticks], grid=True)
     if bottom < -0.03:
         axes.axhline(0, color="#777777", linewidth=0.9, zorder=1)

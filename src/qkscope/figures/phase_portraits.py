@@ -165,7 +165,7 @@ def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: fl
     }
     if nope:
         mark = {"facecolors": "none", "edgecolors": colour, "marker": "D", "s": size, "linewidths": 0.9}
-    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, **mark)
+    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, clip_on=False, **mark)
 
 
 def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds) -> None:
@@ -180,10 +180,10 @@ def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds) -> None
     regions = [
         ("position-dominated", sign, 1.03, 1.02, "right", "top"),
         ("position-dominated", ~sign, 1.03, -1.02, "right", "bottom"),
-        ("Q-positional", None, 1.03, 0.0, "right", "center"),
+        ("Q-positional", None, 1.03, 0.02 - limits.low, "right", "bottom"),
         ("K-positional", sign, -0.03, 1.02, "left", "top"),
         ("K-positional", ~sign, -0.03, -1.02, "left", "bottom"),
-        ("content-focused", None, -0.03, 0.0, "left", "center"),
+        ("content-focused", None, -0.03, 0.02 - limits.low, "left", "bottom"),
         ("mixed", None, middle, -1.02, "center", "bottom"),
     ]
     for name, side, x, y, ha, va in regions:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from qkscope.aggregate import polarity_shares, position_signal
+from qkscope.figures import ledger
 from qkscope.figures.axis import CheckpointAxis
-from qkscope.figures.bars import LEFT, Kinds, draw_counts, draw_shares, share_keys
+from qkscope.figures.bars import Kinds, count_rows, draw_shares, share_keys
 from qkscope.figures.course import mean_of, polarity_share
-from qkscope.figures.lines import Look, correlation_scale, draw_quantity, read_limits, write_values
+from qkscope.figures.lines import Look, correlation_scale, draw_quantity, read_limits, value_rows
 from qkscope.figures.prose import Words, certainty, figure, joined, md, story
-from qkscope.figures.style import POLARITY_COLOURS, R_K, Key, name_axis, sheet
+from qkscope.figures.style import POLARITY_COLOURS, R_K, name_axis, sheet
 from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
 from qkscope.taxonomy import POLARITIES
@@ -29,25 +30,24 @@ def draw(results: Results) -> Drawing:
         lambda heads, loo, order: polarity_shares(heads, loo, order, results.thresholds)
     )
     data = _merge(means, shares)
-    axis = CheckpointAxis(view, left=LEFT)
-    upper, lower, gap, table = 2.9, 2.3, 0.25, KINDS.table_height(shares)
+    rows = [*value_rows(view, data, {SIGNED: "mean_r_k", SIZE: "mean_abs_r_k"}), *count_rows(shares, KINDS)]
+    axis = CheckpointAxis(view, left=ledger.room(rows))
+    upper, lower, gap, table = 2.6, 2.3, 0.25, ledger.height(rows)
     body = axis.above + upper + gap + lower + axis.below + table
-    page = sheet(title(view), view.subtitle, axis.sheet_width, body, _keys(view, shares))
+    page = sheet(title(view), view.subtitle, axis.sheet_width, body, share_keys(view, shares, KINDS))
     axes = page.axes(axis.left, axis.above, axis.width, upper)
     axis.draw(axes, names=False)
     axis.mark_missing(axes)
     draw_quantity(axes, view, data, SIGNED, "mean_r_k", "se_r_k")
     draw_quantity(axes, view, data, SIZE, "mean_abs_r_k", "se_abs_r_k")
-    write_values(axes, view, data, "mean_abs_r_k", SIZE.colour, above=True, se="se_abs_r_k")
-    write_values(axes, view, data, "mean_r_k", SIGNED.colour, above=False, se="se_r_k")
     low, high = read_limits(data, [("mean_r_k", "se_r_k"), ("mean_abs_r_k", "se_abs_r_k")])
-    correlation_scale(axes, low - 0.1, high + 0.05)
+    correlation_scale(axes, low, high)
     name_axis(axes, y="r_k on PC0")
     bars = page.axes(axis.left, axis.above + upper + gap, axis.width, lower)
     axis.draw(bars, phases=False)
     draw_shares(bars, view, shares, KINDS, axis.pitch)
     below = page.axes(axis.left, axis.above + upper + gap + lower + axis.below, axis.width, table)
-    draw_counts(below, view, shares, KINDS, axis)
+    ledger.draw_ledger(below, rows, axis)
     return Drawing(page.figure, data)
 
 
@@ -63,13 +63,6 @@ def _merge(means: pd.DataFrame, shares: pd.DataFrame) -> pd.DataFrame:
         names = {"heads": f"heads_{kind}", "share": f"share_{kind}", "se": f"se_share_{kind}"}
         data = data.merge(part.rename(columns=names), on=["model", "window"], how="left", validate="1:1")
     return data
-
-
-def _keys(view: View, shares: pd.DataFrame) -> list[Key]:
-    keys = [SIGNED.key(), SIZE.key(), *share_keys(view, shares, KINDS)]
-    if view.rematched:
-        keys.append(SIGNED.matched_key(f"dotted, hollow: {view.matched_text} only"))
-    return keys
 
 
 def describe(view: View, data: pd.DataFrame) -> Words:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from qkscope.aggregate import above_null, position_signal
+from qkscope.figures import ledger
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.course import mean_of
 from qkscope.figures.lines import (
@@ -14,7 +15,7 @@ from qkscope.figures.lines import (
     draw_quantity,
     error_key,
     read_limits,
-    write_values,
+    value_rows,
 )
 from qkscope.figures.prose import Words, certainty, joined, md, story
 from qkscope.figures.style import R_K, R_Q, Key, name_axis, sheet
@@ -32,21 +33,21 @@ def draw(results: Results) -> Drawing:
     view = look(results)
     data = view.both_windows(position_signal)
     data = data[["model", "label", "window", "tokens", "heads", *COLUMNS]]
-    axis = CheckpointAxis(view)
-    height = 4.2
+    rows = value_rows(view, data, {QUERY: "mean_r_q", KEY: "mean_r_k"})
+    axis = CheckpointAxis(view, left=ledger.room(rows))
+    height, table = 4.2, ledger.height(rows)
     page = sheet(
-        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below, _keys(view, data)
+        title(view), view.subtitle, axis.sheet_width, axis.above + height + axis.below + table, _keys(data)
     )
     axes = page.axes(axis.left, axis.above, axis.width, height)
     axis.draw(axes)
     axis.mark_missing(axes)
     draw_quantity(axes, view, data, QUERY, "mean_r_q", "se_r_q", "sd_r_q")
     draw_quantity(axes, view, data, KEY, "mean_r_k", "se_r_k", "sd_r_k")
-    higher = bool(data["mean_r_q"].mean() >= data["mean_r_k"].mean())
-    write_values(axes, view, data, "mean_r_q", R_Q, above=higher, se="se_r_q")
-    write_values(axes, view, data, "mean_r_k", R_K, above=not higher, se="se_r_k")
     correlation_scale(axes, *read_limits(data, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")]))
     name_axis(axes, y="correlation with position, PC0")
+    below = page.axes(axis.left, axis.above + height + axis.below, axis.width, table)
+    ledger.draw_ledger(below, rows, axis)
     return Drawing(page.figure, data)
 
 
@@ -102,10 +103,8 @@ def _null(view: View) -> str:
     )
 
 
-def _keys(view: View, data: pd.DataFrame) -> list[Key]:
-    keys = [QUERY.key(), KEY.key(), band_key("#555555")]
+def _keys(data: pd.DataFrame) -> list[Key]:
+    keys = [band_key("#555555")]
     if data[["se_r_q", "se_r_k"]].notna().any(axis=None):
         keys.append(error_key())
-    if view.rematched:
-        keys.append(QUERY.matched_key(f"dotted, hollow: {view.matched_text} only"))
     return keys

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.aggregate import rope_split
+from qkscope.figures import ledger
 from qkscope.figures.axis import CheckpointAxis
 from qkscope.figures.course import Statistic, mean_of
-from qkscope.figures.lines import Look, correlation_scale, draw_quantity, error_key, read_limits, write_values
+from qkscope.figures.lines import Look, correlation_scale, draw_quantity, error_key, read_limits, value_rows
 from qkscope.figures.prose import Story, Words, certainty, joined, md, story, with_error
 from qkscope.figures.style import ROPE_COLOURS, Key, name_axis, sheet
 from qkscope.figures.view import OWN, Drawing, View, look
 from qkscope.results import Results
 
 NAME = "09_rope_vs_nope"
+QUANTITIES = (("r_q", "mean r_q, PC0"), ("abs_r_k", "mean |r_k|, PC0"))
 LOOKS = {
     "RoPE": Look("layers with RoPE", ROPE_COLOURS["RoPE"], "o"),
     "NoPE": Look("layers without (NoPE)", ROPE_COLOURS["NoPE"], "D", hollow=True),
@@ -39,42 +43,46 @@ def draw(results: Results) -> Drawing:
     view = look(results)
     columns = ["rope", "heads", "mean_r_q", "se_r_q", "mean_abs_r_k", "se_abs_r_k"]
     data = view.both_windows(rope_split)[["model", "label", "window", "tokens", *columns]]
-    axis = CheckpointAxis(view)
-    height, gap = 2.7, 0.25
-    body = axis.above + 2 * height + gap + axis.below
-    page = sheet(title(view), view.subtitle, axis.sheet_width, body, _keys(view, data))
-    for i, (name, text) in enumerate((("r_q", "mean r_q, PC0"), ("abs_r_k", "mean |r_k|, PC0"))):
+    rows = _rows(view, data)
+    axis = CheckpointAxis(view, left=ledger.room(rows))
+    height, gap, table = 2.5, 0.25, ledger.height(rows)
+    body = axis.above + 2 * height + gap + axis.below + table
+    page = sheet(title(view), view.subtitle, axis.sheet_width, body, _keys(data))
+    for i, (name, text) in enumerate(QUANTITIES):
         axes = page.axes(axis.left, axis.above + i * (height + gap), axis.width, height)
         axis.draw(axes, names=i == 1, phases=i == 0)
         axis.mark_missing(axes)
         _panel(axes, view, data, name)
         name_axis(axes, y=text)
+    below = page.axes(axis.left, axis.above + 2 * height + gap + axis.below, axis.width, table)
+    ledger.draw_ledger(below, rows, axis)
     return Drawing(page.figure, data)
 
 
 def _panel(axes: Axes, view: View, data: pd.DataFrame, name: str) -> None:
     mean, se = f"mean_{name}", f"se_{name}"
-    low, high = read_limits(data, [(mean, se)])
-    correlation_scale(axes, min(0.0, low), high + 0.08)
-    own = data[data["window"] == OWN]
-    level = own.groupby("rope")[mean].mean()
+    correlation_scale(axes, *read_limits(data, [(mean, se)]))
     for kind, look_of in LOOKS.items():
-        part = data[data["rope"] == kind]
-        draw_quantity(axes, view, part, look_of, mean, se)
-        write_values(axes, view, part, mean, look_of.colour, above=bool(level[kind] >= level.max()), se=se)
+        draw_quantity(axes, view, data[data["rope"] == kind], look_of, mean, se)
+
+
+def _rows(view: View, data: pd.DataFrame) -> list[ledger.Row]:
+    """The values of both panels, named by quantity and kind of layer."""
+    found = []
+    for name, text in QUANTITIES:
+        for kind, look_of in LOOKS.items():
+            named = replace(look_of, name=f"{text.partition(',')[0]}, {kind}")
+            found += value_rows(view, data[data["rope"] == kind], {named: f"mean_{name}"})
+    return found
 
 
 def title(view: View) -> str:
     return "Layers with and without rotary embedding" + (" over training" if view.training else "")
 
 
-def _keys(view: View, data: pd.DataFrame) -> list[Key]:
-    keys = [look_of.key() for look_of in LOOKS.values()]
-    if data[["se_r_q", "se_abs_r_k"]].notna().any(axis=None):
-        keys.append(error_key())
-    if view.rematched:
-        keys.append(LOOKS["RoPE"].matched_key(f"dotted, hollow: {view.matched_text} only"))
-    return keys
+def _keys(data: pd.DataFrame) -> list[Key]:
+    known = data[["se_r_q", "se_abs_r_k"]].notna().any(axis=None)
+    return [error_key()] if known else []
 
 
 def describe(view: View, data: pd.DataFrame) -> Words:

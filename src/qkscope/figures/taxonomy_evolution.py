@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import pandas as pd
 
 from qkscope.aggregate import class_shares
+from qkscope.figures import ledger
 from qkscope.figures.axis import CheckpointAxis
-from qkscope.figures.bars import LEFT, Kinds, draw_counts, draw_shares, share_keys
+from qkscope.figures.bars import Kinds, count_rows, draw_shares, share_keys
 from qkscope.figures.course import class_share
 from qkscope.figures.prose import Story, Words, certainty, figure, joined, listing, md, story
 from qkscope.figures.style import CLASS_COLOURS, sheet
@@ -24,8 +25,9 @@ def draw(results: Results) -> Drawing:
     """Fractions of the measured heads from 0 to 1, counts in the table below."""
     view = look(results)
     data = view.both_windows(lambda heads, loo, order: class_shares(heads, loo, order, results.thresholds))
-    axis = CheckpointAxis(view, left=LEFT)
-    height, table = 3.9, KINDS.table_height(data)
+    rows = count_rows(data, KINDS)
+    axis = CheckpointAxis(view, left=ledger.room(rows))
+    height, table = 3.9, ledger.height(rows)
     body = axis.above + height + axis.below + table
     page = sheet(title(view), view.subtitle, axis.sheet_width, body, share_keys(view, data, KINDS))
     axes = page.axes(axis.left, axis.above, axis.width, height)
@@ -33,7 +35,7 @@ def draw(results: Results) -> Drawing:
     axis.mark_missing(axes)
     draw_shares(axes, view, data, KINDS, axis.pitch)
     below = page.axes(axis.left, axis.above + height + axis.below, axis.width, table)
-    draw_counts(below, view, data, KINDS, axis)
+    ledger.draw_ledger(below, rows, axis)
     return Drawing(page.figure, data)
 
 

@@ -136,9 +136,9 @@ def _ribbons(axes: Axes, left: float, right: float, step: pd.DataFrame, most: in
             facecolor=colour, linewidth=0, alpha=STAYED if a == b else MOVED, zorder=2 if a == b else 3
         )
         axes.add_artist(ribbon)
-        if a != b and count >= 0.04 * most and pitch >= 0.7:
+        if a != b and count >= 0.045 * most and pitch >= 0.7:
             # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
-            x, y = left + 0.17 * (right - left), low + 0.05 * (high - low) + count / 2
+            x, y = left + 0.13 * (right - left), low + 0.025 * (high - low) + count / 2
             place = {"ha": "center", "va": "center_baseline", "zorder": 6, "path_effects": halo(2.2)}
             write(axes, x, y, f"{count}", 8.5, INK, **place)
 
