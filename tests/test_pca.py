@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import make_head
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import combined_pca_reference, jackknife_reference, separated
+from synthetic import make_head
 from test_moments import make_unit
 
 from qkscope.errors import StudyError

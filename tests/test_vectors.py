@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from conftest import make_head
 from reference import combined_pca_reference, separated
+from synthetic import make_head
 
 from qkscope.cli import main
 from qkscope.errors import VectorsError

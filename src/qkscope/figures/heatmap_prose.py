@@ -92,10 +92,10 @@ def _where(view: View, heat: Heat, name: str) -> tuple[str, str]:
         )
     if not ups and not downs:
         return (
-            f"From {ends} {name} changes beyond noise at no depth. {largest}, which is within noise.",
+            f"From {ends} {name} changes beyond noise at no depth. {largest}, which is not clearly more than noise.",
             basis,
         )
-    clear = "" if found[most].direction else ", which is within noise"
+    clear = "" if found[most].direction else ", which is not clearly more than noise"
     text = f"From {ends} {name} rises clearly in {len(ups)} and falls clearly in {len(downs)} of {len(found)} bins."
     return f"{text} {largest}{clear}.", basis
 

@@ -146,7 +146,7 @@ def steadiness(course: Course) -> str:
     size = difference(turn, course.percent)
     if turn.clear:
         return f"It is not monotonic: from {span} it {back}, {size}."
-    why = "too small to count" if abs(turn.delta) < course.series.smallest else "within noise"
+    why = "too small to count" if abs(turn.delta) < course.series.smallest else "not clearly more than noise"
     return f"It never clearly {back}: the most it does is {size}, from {span}, which is {why}."
 
 
