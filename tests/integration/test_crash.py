@@ -133,7 +133,9 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(processes, study, left_alone
         "--out",
         str(out),
     ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # A parent in the background may have told its children to ignore interrupts.
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **listen) as process:
         deadline = time.monotonic() + 120
         while done(out) < 1 and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)

@@ -62,7 +62,7 @@ class Recipe:
     head_dim: int = 32
     hidden: int = 64
     intermediate: int = 192
-    init: float = 0.03
+    init: float = 0.05
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     clip: float = 1.0
