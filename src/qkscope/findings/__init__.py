@@ -155,7 +155,7 @@ def _answer(question: Question, own: Evidence, matched: Evidence | None) -> Find
         if question.id == "jumps":
             answer += window_jumps(own, matched)
         elif {mine.verdict, theirs.verdict} == {HOLDS, FAILS}:
-            answer += " What differs comes from the window, not the model."
+            answer += " What differs between the two comes from the window, not the model."
     elif question.course and own.widened and verdict != UNKNOWN:
         verdict = UNKNOWN
         answer += " The windows differ and no common window was measured, so this may be the window's doing."

@@ -136,10 +136,19 @@ def beyond_noise(count: float, chances: Array, heads: int) -> bool:
     Heads share documents, so their chances are not independent and the expectation itself is rough: half of it
     more, and four standard deviations on top, is still taken for noise; so are fewer than 2% of the heads.
     """
+    return _exceeds(count, chances, heads, rough=0.5, deviations=4.0)
+
+
+def perhaps_beyond_noise(count: float, chances: Array, heads: int) -> bool:
+    """Whether `count` is more than noise would usually give, though perhaps not clearly: two deviations more."""
+    return _exceeds(count, chances, heads, rough=0.0, deviations=2.0)
+
+
+def _exceeds(count: float, chances: Array, heads: int, rough: float, deviations: float) -> bool:
     expected = float(np.sum(chances))
     spread = float(np.sqrt(np.sum(chances * (1.0 - np.minimum(chances, 1.0))) + 1.0))
     excess = count - expected
-    return bool(excess >= max(2.0, 0.02 * heads) and excess > 0.5 * expected + 4.0 * spread)
+    return bool(excess >= max(2.0, 0.02 * heads) and excess > rough * expected + deviations * spread)
 
 
 def transition_noise(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from qkscope.aggregate import positional_below_null
-from qkscope.findings.conversions import beyond_noise, flows_into, turn_chances
+from qkscope.findings.conversions import beyond_noise, flows_into, perhaps_beyond_noise, turn_chances
 from qkscope.findings.evidence import (
     CONTENT,
     DOMINATED,
@@ -42,6 +42,7 @@ def turned(e: Evidence, i: int) -> dict[str, Any]:
         "expected": float(chances.sum()),
         "of_change": moved,
         "beyond_noise": p.has_errors and beyond_noise(heads, chances, e.heads),
+        "perhaps": p.has_errors and perhaps_beyond_noise(heads, chances, e.heads),
     }
 
 
@@ -59,12 +60,13 @@ def sign_changes(e: Evidence) -> Reading:
     if real:
         brief = f"{real[0]['heads']} of {e.heads} heads{by_noise(real[0]['expected'])} at {_to(e, real[0])}"
         return Reading(HOLDS, _turn_text(e, real), numbers, brief)
-    worst = max(found, key=lambda t: t["heads"])
+    worst = max(found, key=lambda t: t["heads"] - t["expected"])
     brief = f"at most {worst['heads']} of {e.heads} heads{by_noise(worst['expected'])}"
-    text = (
-        f"No more heads change the sign of r_k than noise explains: at most {worst['heads']} of {e.heads} in "
-        f"one step, where {about(worst['expected'])} are expected from noise alone."
-    )
+    most = f"{worst['heads']} of {e.heads} in one step, where {about(worst['expected'])} are expected from noise alone"
+    if any(t["perhaps"] for t in found):
+        text = f"Perhaps: up to {most}, which is more but not clearly more."
+        return Reading(UNKNOWN, text, numbers, brief)
+    text = f"No more heads change the sign of r_k than noise explains: at most {most}."
     hidden = max(t["expected"] for t in found) > 0.1 * e.heads
     return Reading(UNKNOWN if hidden else FAILS, text, numbers, brief)
 

@@ -139,7 +139,7 @@ def _place_text(
     endings = {
         WINDOW: "from the window, not the model",
         MODEL: "from the model",
-        BOTH: "from the model, its size altered by the window",
+        BOTH: "from the model, altered or hidden by the window",
         UNCLEAR: "from either, which cannot be told",
     }
     parts = [f"{listing(by_cause[kind])}, {ending}" for kind, ending in endings.items() if kind in by_cause]
