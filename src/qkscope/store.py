@@ -120,7 +120,7 @@ def sweep(folder: Path) -> list[Path]:
     removed = []
     for path in sorted(Path(folder).rglob(".*.tmp")):
         match = _LITTER.match(path.name)
-        if match and path.is_file() and not _alive(int(match.group(1))):
+        if match and path.is_file() and not alive(int(match.group(1))):
             path.unlink(missing_ok=True)
             removed.append(path)
     return removed
@@ -161,7 +161,8 @@ def _umask() -> int:
     return mask
 
 
-def _alive(pid: int) -> bool:
+def alive(pid: int) -> bool:
+    """Whether a process of this machine still runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import time
 from collections import Counter
@@ -155,19 +154,9 @@ def _running(path: Path) -> tuple[str, str]:
         return "", ""
     text = f"process {who['pid']} on {who['host']}, for {(time.time() - who['since']) / 60:.0f} min"
     here = who["host"] == socket.gethostname()
-    if (here and not _alive(who["pid"])) or (not here and quiet > 10 * HEARTBEAT_SECONDS):
+    if (here and not store.alive(who["pid"])) or (not here and quiet > 10 * HEARTBEAT_SECONDS):
         return "", f"was begun by process {who['pid']} on {who['host']}, which has ended"
     return text, ""
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _first_line(path: Path) -> str:
