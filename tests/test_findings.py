@@ -14,7 +14,16 @@ from simulated import measured, results, truth
 
 from qkscope.findings import Finding, findings, summary, transition_noise
 from qkscope.findings.changes import Series, change, plateaus, study_changes
-from qkscope.findings.conversions import FAINT, Pair, flows_into, noise_flows, turn_chances, unchanged
+from qkscope.findings.conversions import (
+    FAINT,
+    Pair,
+    beyond_noise,
+    flows_into,
+    noise_flows,
+    perhaps_beyond_noise,
+    turn_chances,
+    unchanged,
+)
 from qkscope.findings.significance import holm, normal_cdf, t_quantile, two_sided_p
 from qkscope.findings.wording import count, listing, number, percent
 from qkscope.taxonomy import CLASSES, classify
@@ -361,3 +370,12 @@ def test_numbers_in_words():
     assert listing(["a", "b", "c"]) == "a, b and c"
     assert count(1, "head") == "one head"
     assert count(12, "head") == "12 heads"
+
+
+def test_sign_changes_between_noise_and_clear_are_left_open():
+    """Twelve of 48 heads where four are expected: too many to be called noise, too few to be sure."""
+    chances = np.full(48, 4.0 / 48)
+    assert not beyond_noise(12, chances, 48)
+    assert perhaps_beyond_noise(12, chances, 48)
+    assert not perhaps_beyond_noise(9, chances, 48)
+    assert beyond_noise(18, chances, 48)

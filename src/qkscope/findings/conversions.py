@@ -140,8 +140,8 @@ def beyond_noise(count: float, chances: Array, heads: int) -> bool:
 
 
 def perhaps_beyond_noise(count: float, chances: Array, heads: int) -> bool:
-    """Whether `count` is more than noise would usually give, though perhaps not clearly: two deviations more."""
-    return _exceeds(count, chances, heads, rough=0.0, deviations=2.0)
+    """Whether `count` is more than noise would usually give, though perhaps not clearly: three deviations more."""
+    return _exceeds(count, chances, heads, rough=0.0, deviations=3.0)
 
 
 def _exceeds(count: float, chances: Array, heads: int, rough: float, deviations: float) -> bool:
