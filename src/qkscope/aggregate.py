@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from qkscope.pca import jackknife
 from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
 
 DEPTH_BINS = 10
@@ -102,18 +103,6 @@ def column(table: pd.DataFrame, name: str) -> Array:
     if found.dtype.kind in "fiu":
         return np.asarray(found, dtype=np.float64)
     return np.asarray(pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64, na_value=np.nan))
-
-
-def jackknife(values: Array) -> Array:
-    """Delete-one-group standard error of an aggregate, over axis 0 of its leave-one-out values (G, ...).
-
-    NaN with fewer than two groups or when a leave-one-out value is missing.
-    """
-    groups = len(values)
-    if groups < 2:
-        return np.full(np.shape(values)[1:], np.nan)
-    spread = np.sum((values - np.mean(values, axis=0)) ** 2, axis=0)
-    return np.asarray(np.sqrt((groups - 1) / groups * spread))
 
 
 def mean_over_heads(values: Array) -> Array:

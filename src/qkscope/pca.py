@@ -192,7 +192,10 @@ def _both(a: tuple[Moments, Moments], b: tuple[Moments, Moments]) -> tuple[Momen
 
 
 def jackknife(left_out: Array) -> Array:
-    """sqrt((G-1)/G * sum_g (a_g - mean a)^2) over the first axis; NaN with fewer than two groups."""
+    """Delete-one-group standard error: sqrt((G-1)/G * sum_g (a_g - mean a)^2) over axis 0 of (G, ...).
+
+    NaN with fewer than two groups, or where a leave-one-out value is missing.
+    """
     count = len(left_out)
     if count < 2:
         return np.full(left_out.shape[1:], np.nan)

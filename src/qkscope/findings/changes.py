@@ -15,8 +15,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.aggregate import jackknife
 from qkscope.findings.significance import holm, two_sided_p
+from qkscope.pca import jackknife
 
 Array = NDArray[np.float64]
 

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.aggregate import Sample, above_null, column, jackknife, positional_below_null
+from qkscope.aggregate import Sample, above_null, column, positional_below_null
 from qkscope.findings.changes import SMALLEST
 from qkscope.findings.evidence import FAILS, HOLDS, UNKNOWN, Evidence, Reading, spoken
 from qkscope.findings.significance import t_quantile, two_sided_p
 from qkscope.findings.wording import count, listing, number, percent
+from qkscope.pca import jackknife
 
 # One false alarm in a hundred for a single comparison within a checkpoint.
 LEVEL = 0.01

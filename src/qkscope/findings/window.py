@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from qkscope.aggregate import jackknife
 from qkscope.findings.changes import SMALLEST, Change
 from qkscope.findings.evidence import (
     FAILS,
@@ -19,6 +18,7 @@ from qkscope.findings.evidence import (
 )
 from qkscope.findings.phrases import amount, margin, record
 from qkscope.findings.wording import listing, number, tokens
+from qkscope.pca import jackknife
 
 COMPARED = (MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K, MEAN_EV)
 MODEL, WINDOW, BOTH, UNCLEAR, NOTHING = "model", "window", "both", "unclear", "nothing"
