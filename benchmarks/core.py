@@ -24,9 +24,10 @@ import pyarrow.parquet  # noqa: F401  both sides read with it: its import is not
 from scipy.stats import pearsonr
 from sklearn.decomposition import PCA
 
+from qkscope.measures.pca import measure_groups
 from qkscope.moments import Accumulator, Moments
-from qkscope.pca import measure_groups
-from qkscope.vectors import analyze, write_vectors
+from qkscope.scanning.vectors import analyze
+from qkscope.vectors import write_vectors
 
 RATIO = 4
 

@@ -142,7 +142,7 @@ def random_unit(
 
 
 def shapes(folder: Path) -> Rows:
-    from qkscope.pca import measure
+    from qkscope.measures.pca import measure
     from qkscope.store import read_tensors, write_tensors
 
     rows: Rows = []

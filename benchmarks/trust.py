@@ -19,8 +19,8 @@ from qkscope.capture import measure
 from qkscope.capture.architecture import read_architecture
 from qkscope.corpus import Document
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.measures.pca import measure as axes_of
 from qkscope.moments import Unit
-from qkscope.pca import measure as axes_of
 
 ALLOWED = 1.10
 

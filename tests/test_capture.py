@@ -19,9 +19,9 @@ from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.measures.pca import measure as measure_axes
 from qkscope.moments import Unit, ring_columns
-from qkscope.pca import measure as measure_axes
-from qkscope.vectors import analyze
+from qkscope.scanning.vectors import analyze
 
 VOCABULARY = 97
 
@@ -330,11 +330,11 @@ def test_heads_that_do_not_exist(pairs: list[tuple[int, int]]) -> None:
 def test_too_little_memory_is_said_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
     calls: list[int] = []
-    monkeypatch.setattr("qkscope.capture.available_bytes", lambda: 50_000)
+    monkeypatch.setattr("qkscope.capture.measure.available_bytes", lambda: 50_000)
     with pytest.raises(CaptureError, match=r"measuring 16 heads of 16 dimensions needs about .* GiB"):
         measure(model, [document(0, 5)], every_head(model), (5,), on_tokens=calls.append)
     assert calls == []
-    monkeypatch.setattr("qkscope.capture.available_bytes", lambda: 500_000)
+    monkeypatch.setattr("qkscope.capture.measure.available_bytes", lambda: 500_000)
     eager = build("gemma2")
     with pytest.raises(CaptureError, match="the eager attention of this gemma2 model over 1 x 300 tokens"):
         measure(eager, [document(0, 300)], every_head(eager), (300,))

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import tiny
 
-from qkscope import corpus as module
+from qkscope.corpus import documents as module
 from qkscope.corpus import documents_from, load_corpus, tokenizer_identity
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError

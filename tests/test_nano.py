@@ -17,10 +17,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 
-from qkscope import nano
 from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CorpusError, StoreError
 from qkscope.heads import depth, depth_bin
+from qkscope.nano import training as nano
 from qkscope.nano.files import State, read_state, write_state
 from qkscope.nano.recipe import Phase, Recipe, read_text, study_text
 from qkscope.study import load_study, sources
@@ -51,7 +51,7 @@ import sys, time, torch
 torch.set_num_threads(1)
 sys.path.insert(0, {tests!r})
 from test_nano import SMALL
-from qkscope import nano
+from qkscope.nano import training as nano
 save, run_piece = nano._save, nano._run_piece
 def slow_save(out, recipe, piece, state, key):
     if piece.name == {at!r} and {where!r} == "save":

@@ -139,3 +139,70 @@ def test_the_readme_tree_names_every_module():
         and path.name not in tree
     ]
     assert missing == []
+
+
+# Data flows one way: each package may import those of its own line and of the lines before.
+ORDER = [
+    ["errors", "store", "progress", "words"],
+    ["checkpoints"],
+    ["study"],
+    ["corpus"],
+    ["heads"],
+    ["moments"],
+    ["vectors"],
+    ["capture"],
+    ["measures"],
+    ["taxonomy"],
+    ["table"],
+    ["timeline"],
+    ["results"],
+    ["aggregate"],
+    ["inference"],
+    ["findings"],
+    ["published", "compare"],
+    ["figures"],
+    ["report"],
+    ["run"],
+    ["scanning"],
+    ["nano"],
+    ["cli"],
+]
+
+
+def _imported(path: Path) -> set[str]:
+    """The packages of qkscope that a file names in any import, also in a late one."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module] if node.module != "qkscope" else [f"qkscope.{a.name}" for a in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        found |= {name.split(".")[1] for name in names if name.startswith("qkscope.")}
+    return found
+
+
+def test_imports_follow_the_order_of_packages():
+    rank = {name: i for i, line in enumerate(ORDER) for name in line}
+    upward = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        place = path.relative_to(SOURCE)
+        if place.name == "__init__.py" and len(place.parts) == 1:
+            continue
+        own = place.parts[0].removesuffix(".py")
+        assert own in rank, f"{place}: say in ORDER where {own} stands"
+        upward += [f"{place} imports {name}" for name in _imported(path) if rank.get(name, 0) > rank[own]]
+    assert upward == []
+
+
+def test_package_files_only_re_export():
+    """Code lives in named files: an `__init__.py` has a docstring, imports and `__all__`, nothing else."""
+    busy = []
+    for path in sorted(SOURCE.rglob("__init__.py")):
+        allowed = (ast.ImportFrom, ast.Import, ast.Expr, ast.Assign)
+        if path.parent != SOURCE and not all(
+            isinstance(n, allowed) for n in ast.parse(path.read_text()).body
+        ):
+            busy.append(str(path.relative_to(SOURCE)))
+    assert busy == []

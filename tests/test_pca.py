@@ -10,8 +10,9 @@ from test_moments import make_unit
 
 from qkscope.errors import StudyError
 from qkscope.heads import HeadIndex
+from qkscope.measures.jackknife import jackknife
+from qkscope.measures.pca import measure, measure_groups
 from qkscope.moments import Accumulator
-from qkscope.pca import jackknife, measure, measure_groups
 
 ONE = np.zeros(1, dtype=np.int64)
 

@@ -135,7 +135,7 @@ def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
     from qkscope.checkpoints import Source, load_model, load_tokenizer
     from qkscope.corpus import load_corpus
     from qkscope.heads import HeadIndex
-    from qkscope.pca import measure as axes_of
+    from qkscope.measures.pca import measure as axes_of
 
     spec = load_study(made / "study.yaml").corpus
     source = Source(str(made / "checkpoint-3"), tokenizer=str(made / "tokenizer"), device="cpu")

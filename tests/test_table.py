@@ -7,7 +7,7 @@ from test_moments import make_unit
 
 from qkscope import store
 from qkscope.errors import TableError
-from qkscope.pca import measure
+from qkscope.measures.pca import measure
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, heads_table, loo_table, qk_table, read_qk
 
 MINIMAL = "model,layer,head,pc,r_q,r_k\n"

@@ -12,8 +12,8 @@ import pytest
 from simulated import ar1, measured, results, truth, units
 
 from qkscope.findings import Finding, findings, transition_noise
+from qkscope.measures.pca import measure
 from qkscope.moments import Unit
-from qkscope.pca import measure
 from qkscope.table import loo_table, qk_table
 
 STEPS = [f"step{1000 * i}" for i in range(10)]

@@ -15,8 +15,9 @@ from synthetic import make_head
 
 from qkscope.cli import main
 from qkscope.errors import VectorsError
+from qkscope.scanning.vectors import analyze
 from qkscope.table import read_qk
-from qkscope.vectors import analyze, position_columns, read_moments, write_vectors
+from qkscope.vectors import position_columns, read_moments, write_vectors
 from qkscope.vectors.layout import ModelFolder, infer_ratio
 
 DIM = 8

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from qkscope.findings import Finding
     from qkscope.findings import findings as answer_questions
     from qkscope.heads import HeadIndex
+    from qkscope.measures.pca import Axes, measure
     from qkscope.moments import Accumulator, Moments, Unit
-    from qkscope.pca import Axes, measure
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
     from qkscope.run import run as run_study
     from qkscope.scanning import scan
+    from qkscope.scanning.vectors import analyze
     from qkscope.study import Study, load_study
     from qkscope.table import heads_table, read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
-    from qkscope.vectors import analyze
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
 _HOME = {
     "Accumulator": "moments",
-    "Axes": "pca",
+    "Axes": "measures",
     "Finding": "findings",
     "HeadIndex": "heads",
     "Moments": "moments",
@@ -44,14 +44,14 @@ _HOME = {
     "Study": "study",
     "Thresholds": "taxonomy",
     "Unit": "moments",
-    "analyze": "vectors",
+    "analyze": "scanning.vectors",
     "answer_questions": "findings:findings",
     "classify": "taxonomy",
     "draw_all": "figures",
     "heads_table": "table",
     "load_results": "results",
     "load_study": "study",
-    "measure": "pca",
+    "measure": "measures",
     "polarity": "taxonomy",
     "read_qk": "table",
     "run_study": "run:run",

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qkscope.pca import jackknife
+from qkscope.measures.jackknife import jackknife
 from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
 
 DEPTH_BINS = 10

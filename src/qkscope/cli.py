@@ -159,7 +159,7 @@ def scan(model: str, heads: str, **options: Any) -> None:
 @clear_errors
 def analyze(vectors: Path, out: Path, **options: Any) -> None:
     """From query and key vectors on disk (the public parquet layout) to qk.csv."""
-    from qkscope.vectors import analyze as analyze_vectors
+    from qkscope.scanning.vectors import analyze as analyze_vectors
 
     result = analyze_vectors(vectors, out=out, **options)
     _print(result.summary())

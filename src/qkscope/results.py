@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from qkscope.errors import StoreError, TableError
 from qkscope.table import LOO_COLUMNS, heads_table, read_qk
 from qkscope.taxonomy import Thresholds
-from qkscope.timeline import Timeline, timeline_from_names
+from qkscope.timeline import Timeline, timeline_from_names, timeline_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,16 +78,16 @@ def load_results(place: Path | str) -> Results:
 
 
 def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
-    from qkscope.study import load_study, timeline
+    from qkscope.study import load_study
 
     study = load_study(folder / "study.yaml")
     provenance = study.provenance
-    limits = study.limits()
+    limits = Thresholds(study.thresholds.high, study.thresholds.low)
     layers = {name: facts["num_layers"] for name, facts in (provenance.get("checkpoints") or {}).items()}
     matched = read_qk(folder / "qk_matched.csv") if (folder / "qk_matched.csv").is_file() else None
     return Results(
         folder=folder,
-        timeline=_with_gaps(timeline(study, provenance), qk, folder),
+        timeline=_with_gaps(timeline_of(study, provenance), qk, folder),
         qk=qk,
         heads=heads_table(qk, layers, limits),
         qk_matched=matched,

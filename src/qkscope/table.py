@@ -14,7 +14,7 @@ import numpy as np
 
 from qkscope.errors import TableError
 from qkscope.heads import HeadIndex, depth, depth_bin
-from qkscope.pca import Axes
+from qkscope.measures.pca import Axes
 from qkscope.taxonomy import Thresholds, classify, polarity
 
 if TYPE_CHECKING:

@@ -5,14 +5,15 @@ Comes from the study file or, for a table made elsewhere, from the checkpoints' 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from qkscope.checkpoints.revisions import split_revisions
 from qkscope.errors import TableError
+from qkscope.study.schema import Study, sources
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,30 @@ class Timeline:
         raise TableError(
             f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.stops)}"
         )
+
+
+def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Timeline:
+    """What the pictures' x axis is; checkpoints that provenance calls missing stay in it as gaps."""
+    missing = dict((provenance or {}).get("missing") or {})
+    stops = [
+        Stop(
+            model=c.name,
+            label=c.label,
+            phase=c.phase,
+            window=c.window,
+            step=c.step,
+            missing=missing.get(c.name),
+        )
+        for c in sources(study)
+    ]
+    return Timeline(
+        name=study.name,
+        title=study.title or study.name,
+        stops=tuple(stops),
+        kind=study.kind,
+        portraits=tuple(study.portraits),
+        matched_window=study.matched_window,
+    )
 
 
 def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -> Timeline:

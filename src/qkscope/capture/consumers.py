@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from qkscope.capture.architecture import Architecture
 from qkscope.heads import HeadIndex
 from qkscope.moments import Accumulator, Moments, Unit, ring_columns
+from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -156,8 +157,6 @@ class VectorSample:
 
     def write(self, root: Path, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""
-        from qkscope.vectors import write_vectors
-
         example, position = (np.concatenate(part) for part in zip(*self._labels, strict=True))
         order = np.lexsort([position, example])
         labels = {"example_id": example[order], "position": position[order]}

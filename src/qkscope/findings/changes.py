@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.findings.significance import holm, two_sided_p
-from qkscope.pca import jackknife
+from qkscope.measures.jackknife import jackknife
 
 Array = NDArray[np.float64]
 

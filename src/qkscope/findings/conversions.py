@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, samples
 from qkscope.findings.significance import normal_cdf
-from qkscope.pca import FAINT
+from qkscope.measures.pca import FAINT
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 
 Array = NDArray[np.float64]

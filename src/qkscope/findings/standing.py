@@ -14,7 +14,7 @@ from qkscope.findings.changes import SMALLEST
 from qkscope.findings.evidence import FAILS, HOLDS, UNKNOWN, Evidence, Reading, spoken
 from qkscope.findings.significance import t_quantile, two_sided_p
 from qkscope.findings.wording import count, listing, number, percent
-from qkscope.pca import jackknife
+from qkscope.measures.jackknife import jackknife
 
 # One false alarm in a hundred for a single comparison within a checkpoint.
 LEVEL = 0.01

@@ -18,7 +18,7 @@ from qkscope.findings.evidence import (
 )
 from qkscope.findings.phrases import amount, margin, record
 from qkscope.findings.wording import listing, number, tokens
-from qkscope.pca import jackknife
+from qkscope.measures.jackknife import jackknife
 
 COMPARED = (MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K, MEAN_EV)
 MODEL, WINDOW, BOTH, UNCLEAR, NOTHING = "model", "window", "both", "unclear", "nothing"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope import store
-from qkscope.pca import measure
+from qkscope.measures.pca import measure
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit
 from qkscope.study import Study
@@ -64,10 +64,11 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
 def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results: Path) -> None:
     """All tables of a results folder, over own windows, over the matched one and over the others of the study."""
     from qkscope.table import heads_table
-    from qkscope.taxonomy import transitions
+    from qkscope.taxonomy import Thresholds, transitions
 
     layers = {each.checkpoint.name: each.architecture.num_layers for each in planned}
-    heads = heads_table(made.qk, layers, study.limits())
+    limits = Thresholds(study.thresholds.high, study.thresholds.low)
+    heads = heads_table(made.qk, layers, limits)
     wanted = {
         f"qk_{window}.csv": frame
         for window, frame in made.by_window.items()
@@ -80,7 +81,9 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results
     store.write_csv(results / "qk_matched.csv", made.by_window[study.matched_window])
     for name, frame in wanted.items():
         store.write_csv(results / name, frame)
-    matched = heads_table(made.by_window[study.matched_window], layers, study.limits())
+    matched = heads_table(
+        made.by_window[study.matched_window], layers, Thresholds(study.thresholds.high, study.thresholds.low)
+    )
     store.write_csv(results / "heads.csv", heads)
     store.write_csv(results / "heads_matched.csv", matched)
     store.write_csv(

@@ -16,8 +16,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from qkscope.errors import QkscopeError
-from qkscope.study import (
+from qkscope.errors import QkscopeError, StudyError
+from qkscope.study.marks import Loc, Marked, Mistake
+from qkscope.study.schema import (
     Checkpoint,
     CorpusSpec,
     Entry,
@@ -29,7 +30,6 @@ from qkscope.study import (
     folder_name,
     sources,
 )
-from qkscope.study.marks import Loc, Marked, Mistake
 
 _PARTS: dict[str, type[BaseModel]] = {
     "": Study,
@@ -54,6 +54,20 @@ _EXPECTED = {
     "model_type": "keys and values",
     "model_attributes_type": "keys and values",
 }
+
+
+def load_study(path: Path | str) -> Study:
+    """The study at `path`, or a StudyError with every mistake in it."""
+    study, mistakes = read_study(Path(path))
+    if study is None or mistakes:
+        raise StudyError("\n".join(mistakes))
+    return study
+
+
+def validate(path: Path | str) -> list[str]:
+    """Every mistake in the study at `path`, as `file:line: field: what is wrong`; also files that are not there."""
+    study, mistakes = read_study(Path(path))
+    return mistakes if study is None else mistakes + missing_files(Path(path), study)
 
 
 def read_study(path: Path) -> tuple[Study | None, list[str]]:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
+from qkscope.measures.jackknife import jackknife
 from qkscope.moments import Moments, Unit, merge_all, window
 
 Array = NDArray[np.float64]
@@ -189,18 +190,6 @@ def _without_each(groups: list[tuple[Moments, Moments]]) -> list[tuple[Moments, 
 
 def _both(a: tuple[Moments, Moments], b: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
     return a[0].merge(b[0]), a[1].merge(b[1])
-
-
-def jackknife(left_out: Array) -> Array:
-    """Delete-one-group standard error: sqrt((G-1)/G * sum_g (a_g - mean a)^2) over axis 0 of (G, ...).
-
-    NaN with fewer than two groups, or where a leave-one-out value is missing.
-    """
-    count = len(left_out)
-    if count < 2:
-        return np.full(left_out.shape[1:], np.nan)
-    spread = ((left_out - left_out.mean(axis=0)) ** 2).sum(axis=0)
-    return np.asarray(np.sqrt((count - 1) / count * spread))
 
 
 def _pearson(moments: Moments, v: Array) -> Array:

@@ -1,0 +1,157 @@
+"""A model, documents and heads -> the moments of one unit: the passes, and what is checked before them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
+from qkscope.capture.seam import capture, find_backbone
+from qkscope.errors import CaptureError
+from qkscope.heads import HeadIndex
+from qkscope.moments import Unit
+
+if TYPE_CHECKING:
+    from qkscope.corpus import Document
+
+
+def measure(
+    model: Any,
+    documents: Sequence[Document],
+    heads: HeadIndex,
+    windows: Sequence[int],
+    *,
+    shifts: int = 19,
+    seed: int = 0,
+    batch_tokens: int = 4096,
+    include_sliding: bool = False,
+    on_tokens: Callable[[int], None] | None = None,
+    save: BatchConsumer | None = None,
+) -> Unit:
+    """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
+
+    `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments.
+    """
+    import torch
+
+    edges = tuple(sorted(windows))
+    backbone = find_backbone(model)
+    architecture = read_architecture(backbone.config)
+    passes = batches(documents, edges[-1], batch_tokens)
+    _check_request(architecture, heads, include_sliding)
+    _check_tokens(backbone, passes)
+    _check_room(backbone, architecture, heads, edges, shifts, passes)
+    sums = MomentSums(heads, edges, shifts, seed, architecture)
+    consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
+
+    def consume(layer: int, q: Any, k: Any) -> None:
+        for consumer in consumers:
+            consumer(layer, q, k)
+
+    with capture(model, consume), _evaluating(model), torch.no_grad():
+        for batch in passes:
+            for consumer in consumers:
+                consumer.begin(batch)
+            _run(backbone, architecture, batch)
+            if on_tokens is not None:
+                on_tokens(batch.tokens)
+    lengths = [n for batch in passes for n in batch.lengths]
+    q, k = sums.moments()
+    filled = tuple(sum(n >= edge for n in lengths) for edge in edges)
+    return Unit(heads, edges, shifts, q, k, documents=len(lengths), tokens=sum(lengths), filled=filled)
+
+
+def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
+    """One pass through the backbone, without cache and without the language-model head."""
+    import torch
+
+    embeddings = backbone.get_input_embeddings().weight
+    ids = torch.from_numpy(batch.ids()).to(embeddings.device)
+    try:
+        backbone(input_ids=ids, use_cache=False)
+    except IndexError as error:
+        raise CaptureError(
+            f"this {architecture.family} model cannot take {max(batch.lengths)} tokens at once (its configuration "
+            f"says {architecture.max_positions}): choose a shorter window"
+        ) from error
+    except RuntimeError as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "alloc" not in str(error):
+            raise
+        raise CaptureError(
+            f"no memory left in a pass over {len(batch.lengths)} x {max(batch.lengths)} tokens on "
+            f"{embeddings.device}: choose smaller batches, a shorter window or another device"
+        ) from error
+
+
+@contextmanager
+def _evaluating(model: Any) -> Iterator[None]:
+    """Without dropout; afterwards each module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool) -> None:
+    if not len(heads):
+        raise CaptureError("no heads were asked for: give at least one (layer, head)")
+    allowed = architecture.measured_layers(include_sliding)
+    outside = sorted({int(layer) for layer in heads.layer} - set(allowed))
+    if outside:
+        raise CaptureError(
+            f"layers {outside} were asked for, but the measurable layers of this {architecture.family} model are "
+            f"{allowed}" + ("" if include_sliding else " (include_sliding adds sliding-window layers)")
+        )
+    if int(heads.head.max()) >= architecture.n_q_heads:
+        raise CaptureError(
+            f"head {int(heads.head.max())} was asked for, but this {architecture.family} model has query heads 0 "
+            f"to {architecture.n_q_heads - 1}"
+        )
+
+
+def _check_tokens(backbone: Any, passes: list[Batch]) -> None:
+    size = backbone.get_input_embeddings().weight.shape[0]
+    for document in (d for batch in passes for d in batch.documents):
+        low, high = int(document.tokens.min()), int(document.tokens.max())
+        if low < 0 or high >= size:
+            raise CaptureError(
+                f"{document.name} holds the token {low if low < 0 else high}, but the model knows tokens 0 to "
+                f"{size - 1}: this tokenizer belongs to another model"
+            )
+
+
+def _check_room(
+    backbone: Any,
+    architecture: Architecture,
+    heads: HeadIndex,
+    windows: tuple[int, ...],
+    shifts: int,
+    passes: list[Batch],
+) -> None:
+    """Before the start: are the moments (sums and their result) and eager attention's scores going to fit?"""
+    vectors = len(heads) + len(heads.keys)
+    needed = 2 * moments_bytes(vectors, architecture.head_dim, len(windows), shifts)
+    check_memory(
+        needed, available_bytes(), f"measuring {len(heads)} heads of {architecture.head_dim} dimensions"
+    )
+    weight = backbone.get_input_embeddings().weight
+    if passes and backbone.config._attn_implementation == "eager":
+        shape = len(passes[0].lengths), max(passes[0].lengths)
+        scores = scores_bytes(architecture, *shape, weight.element_size())
+        what = f"the eager attention of this {architecture.family} model over {shape[0]} x {shape[1]} tokens"
+        check_memory(scores, _device_bytes(weight.device), what)
+
+
+def _device_bytes(device: Any) -> int | None:
+    """Free memory where the model lies."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return available_bytes() if device.type == "cpu" else None

@@ -1,0 +1,223 @@
+"""A model's name -> its configuration, weights and tokenizer, from the hub, a folder or a GGUF file.
+
+Files come first and models second: what is needed is brought to this machine and checked to be complete, then
+transformers reads a local folder and asks no network. Remote code is never executed, and weights are read from
+safetensors or GGUF alone, unless the source says otherwise.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.files import (
+    Source,
+    digest,
+    discover,
+    gguf_name,
+    has_tokenizer,
+    local_files,
+    local_path,
+)
+from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
+from qkscope.errors import CheckpointError
+
+log = logging.getLogger(__name__)
+
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A source and the exact bytes it stands for at this moment."""
+
+    source: Source
+    commit: str
+    """The hub's commit hash, or `sha256:` and a digest of the configuration and weights of a folder or file."""
+    path: str | None
+    """The folder or file on this machine; None for the hub."""
+
+
+def resolve(source: Source) -> Resolved:
+    """What the source stands for now. Reads a local model's files whole; downloads a hub model's config only."""
+    if path := local_path(source):
+        return Resolved(source, digest(path, source), str(path))
+    return Resolved(source, local_files(source, "config")[1], None)
+
+
+def load_config(source: Source) -> Any:
+    """The transformers configuration, without the weights."""
+    folder, _ = local_files(source, "config")
+    if gguf := gguf_name(source):
+        state = (folder / gguf).stat()
+        return copy.deepcopy(
+            _gguf_config(replace(source, device_map=None), folder, state.st_mtime_ns, state.st_size)
+        )
+    return _read_config(source, folder)
+
+
+@lru_cache(maxsize=8)
+def _gguf_config(source: Source, folder: Path, mtime_ns: int, size: int) -> Any:
+    """Kept for as long as the file is the same: transformers takes seconds to find it in a GGUF file."""
+    return _read_config(source, folder)
+
+
+def _read_config(source: Source, folder: Path) -> Any:
+    auto = hub.need("transformers").AutoConfig
+    with _clear_words(source, "configuration"):
+        return auto.from_pretrained(folder, **_options(source))
+
+
+def load_model(source: Source) -> Any:
+    """The causal language model: weights complete, in evaluation mode, without gradients, on its device."""
+    auto = hub.need("transformers").AutoModelForCausalLM
+    dtype, device = _dtype(source), _device(source)
+    folder, _ = local_files(source, "model")
+    options = _options(source) | {
+        "dtype": dtype,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,
+    }
+    if source.device_map is not None:
+        options["device_map"] = source.device_map
+    if gguf_name(source):
+        options["config"] = load_config(source)
+    elif not source.allow_pickle:
+        options["use_safetensors"] = True
+    with _clear_words(source, "model"):
+        model, info = auto.from_pretrained(folder, **options)
+        _check_weights(source, info)
+        if source.device_map is None:
+            model = model.to(device)
+    return model.eval().requires_grad_(False)
+
+
+def load_tokenizer(source: Source) -> Any:
+    """The tokenizer named by the source, or else the one beside the model."""
+    auto = hub.need("transformers").AutoTokenizer
+    origin = source
+    if source.tokenizer and source.tokenizer != source.model:
+        origin = Source(source.tokenizer, trust_remote_code=source.trust_remote_code)
+    folder, _ = local_files(origin, "tokenizer")
+    if not gguf_name(origin) and not has_tokenizer(folder):
+        raise CheckpointError(
+            f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that "
+            "belongs to the model, with --tokenizer or `tokenizer:` in the study"
+        )
+    with _clear_words(origin, "tokenizer"):
+        return auto.from_pretrained(folder, **_options(origin))
+
+
+def list_revisions(model: str) -> list[Revision]:
+    """All revisions of a hub model, or checkpoints in a folder, in training order; those without a step last."""
+    if (path := Path(model).expanduser()).is_dir():
+        return order_revisions(folder.name for folder in discover(path))
+    local_path(Source(model))
+    return order_revisions(hub.list_refs(model))
+
+
+def checkpoints_yaml(model: str) -> str:
+    """What `list_revisions` finds, as the part of a study to paste; names without a step as comments."""
+    ordered, other = split_revisions(revision.name for revision in list_revisions(model))
+    if not ordered:
+        raise CheckpointError(
+            f"{model}: no revision is named like a checkpoint (step-1000, checkpoint-500, ...); it has "
+            f"{hub.some(other, 10) or 'none'}"
+        )
+    local = Path(model).expanduser().is_dir()
+    lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
+    lines += [f"# No step in its name, left out: {name}" for name in other]
+    lines += [] if local else [f"model: {model}"]
+    parent = f"{model.rstrip('/')}/" if local else ""
+    return "\n".join([*lines, phases_yaml(ordered, "folder" if local else "revision", parent)])
+
+
+def _options(source: Source) -> dict[str, Any]:
+    """What every `from_pretrained` gets: no network, and remote code only where the source trusts it."""
+    if source.trust_remote_code:
+        log.warning("%s: executing code that comes with the model (trust_remote_code)", source)
+    options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": source.trust_remote_code}
+    return options | ({"gguf_file": gguf} if (gguf := gguf_name(source)) else {})
+
+
+def _dtype(source: Source) -> Any:
+    """A torch dtype, or "auto": as the weights were saved."""
+    if source.dtype in DTYPES:
+        return "auto" if source.dtype == "auto" else getattr(hub.need("torch"), source.dtype)
+    close = difflib.get_close_matches(source.dtype, DTYPES, n=1, cutoff=0.4)
+    hint = f" (did you mean {close[0]}?)" if close else ""
+    raise CheckpointError(f"dtype {source.dtype!r} is none of {', '.join(DTYPES)}{hint}")
+
+
+def _device(source: Source) -> Any:
+    torch = hub.need("torch")
+    if source.device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.zeros(1, device=source.device).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+        there += ["mps"] if torch.backends.mps.is_available() else []
+        raise CheckpointError(
+            f"device {source.device!r} is not available here ({hub.line(error)}); available: {', '.join(there)}"
+        ) from error
+
+
+def _check_weights(source: Source, info: Mapping[str, Any]) -> None:
+    """Weights that a file lacks would be random numbers. The output head alone is not needed."""
+    misshapen = [key[0] for key in info["mismatched_keys"]]
+    absent = [key for key in info["missing_keys"] if not re.match(r"(lm_head|embed_out|output)\b", key)]
+    for keys, fault in ((misshapen, "have another shape in its weights"), (absent, "are not in its weights")):
+        if keys:
+            raise CheckpointError(
+                f"{source}: {len(keys)} of the model's tensors {fault} ({hub.some(sorted(keys))}) and would be "
+                "random numbers. The weights do not belong to this config.json, or were not saved whole"
+            )
+
+
+@contextmanager
+def _clear_words(source: Source, what: str) -> Iterator[None]:
+    """Say which checkpoint and what to do, where transformers, safetensors or torch raise; and nothing else."""
+    talk = hub.need("transformers").utils.logging
+    verbosity, bars = talk.get_verbosity(), talk.is_progress_bar_enabled()
+    talk.set_verbosity_error()
+    talk.disable_progress_bar()
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{source}: {_explain(error, what)}") from error
+    finally:
+        talk.set_verbosity(verbosity)
+        if bars:
+            talk.enable_progress_bar()
+
+
+def _explain(error: Exception, what: str) -> str:
+    text = str(error)
+    if "trust_remote_code" in text:
+        return (
+            f"its {what} needs code that comes with it, which is not executed. If you trust the source: "
+            "--trust-remote-code, or `trust_remote_code: true` in the study"
+        )
+    if found := re.search(r"model type `?'?([\w.-]+)`?'?.{0,80}not recognize", text, re.DOTALL):
+        from transformers import __version__
+
+        return f"model type {found[1]!r} is not known to the installed transformers {__version__}; a newer one may"
+    if type(error).__name__ == "SafetensorError":
+        return f"a weights file is damaged ({hub.line(error)}); download or save it again"
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return f"too little memory to load it ({hub.line(error)}); try dtype bfloat16, or device_map"
+    if isinstance(error, ImportError):
+        return f"reading the {what} needs a package that is not installed: {hub.line(error)}"
+    return f"the {what} cannot be read ({type(error).__name__}: {hub.line(error)})"

@@ -1,0 +1,372 @@
+"""The embedded default: a nano SmolLM3, trained here on the standard library's sources, then measured as a study.
+
+The model is transformers' own SmolLM3 in small: grouped queries 4:1, no rotation in every fourth layer, tied
+embeddings. It reads bytes. Training follows the big one's shape: warm-up, a long constant rate, a decay in the
+third stage, then two phases with a longer window and a larger rope_theta. Files kept out of training are what the
+study measures on.
+
+Training goes from checkpoint to checkpoint, each piece starting from the state file of the one before, so a run
+that was killed goes on exactly as if it had not been. This module knows nothing of what is measured.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from qkscope import store
+from qkscope.errors import StoreError
+from qkscope.nano.files import (
+    Arrays,
+    State,
+    is_whole,
+    read_log,
+    read_state,
+    weights_digest,
+    write_corpus,
+    write_state,
+)
+from qkscope.nano.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
+from qkscope.progress import Bar, progress
+
+if TYPE_CHECKING:
+    from qkscope.results import Results
+
+STATE = ".training.safetensors"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What `train` made: folders of checkpoints with their held-out loss, in order."""
+
+    folder: Path
+    checkpoints: tuple[dict[str, Any], ...]
+
+    @property
+    def seconds(self) -> float:
+        return float(sum(each["seconds"] for each in self.checkpoints))
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Where the report is, and the main numbers of each checkpoint."""
+
+    report: Path
+    training: Training
+    results: Results
+
+    def __str__(self) -> str:
+        heads = self.results.heads
+        lines = [
+            f"{'checkpoint':<24} {'bits/byte':>9}   {'mean r_q of RoPE / NoPE heads':>29}   content-focused"
+        ]
+        for saved in self.training.checkpoints:
+            own = heads[heads["model"] == saved["name"]]
+            rope, nope = (own.loc[own["rope"] == value, "r_q"].mean() for value in (1, 0))
+            share = (own["class"] == "content-focused").mean()
+            lines.append(
+                f"{saved['name']:<24} {saved['bits_per_byte']:>9.2f}   {rope:>22.2f} / {nope:.2f}   {share:>15.0%}"
+            )
+        return "\n".join([*lines, "", f"report: {self.report}"])
+
+    def __rich__(self) -> str:
+        return str(self)
+
+
+def demo(out: Path | str, seed: int = 0, recipe: Recipe | None = None) -> DemoResult:
+    """Train the nano model into `out`, then run its study there. What is finished already is not done again."""
+    from qkscope.results import Results
+    from qkscope.run import run
+
+    recipe, out = recipe or Recipe(), Path(out)
+    training = train(out, seed, recipe)
+    results = run(write_study(out, recipe), out=out)
+    if not isinstance(results, Results):
+        raise TypeError(f"a whole run returns Results, not {type(results).__name__}")
+    return DemoResult(out / "report.html", training, results)
+
+
+def write_study(out: Path, recipe: Recipe) -> Path:
+    path = out / "nano.yaml"
+    store.write_text(path, study_text(recipe, ""))
+    return path
+
+
+def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None) -> Training:
+    """Checkpoint folders in `out/checkpoints`, held-out files in `out/corpus`, losses in `out/training.json`."""
+    recipe, out = recipe or Recipe(), Path(out)
+    text = read_text(recipe, seed)
+    key = _key(recipe, seed, text)
+    write_corpus(out / "corpus", text)
+    whole = [is_whole(_folder(out, piece), key) for piece in recipe.pieces]
+    log = read_log(out, key)
+    if log is None or not all(whole):
+        try:
+            log = _train(out, seed, recipe, text, key, whole)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(
+                f"interrupted; saved checkpoints are kept in {out / 'checkpoints'}: run the same command again "
+                "to go on"
+            ) from None
+    (out / STATE).unlink(missing_ok=True)
+    return Training(out, tuple(log))
+
+
+def _key(recipe: Recipe, seed: int, text: Text) -> str:
+    """Changes with all that decides the weights."""
+    words = json.dumps([asdict(recipe), seed, text.digest], sort_keys=True)
+    return hashlib.blake2b(words.encode(), digest_size=20).hexdigest()
+
+
+def _train(
+    out: Path, seed: int, recipe: Recipe, text: Text, key: str, whole: list[bool]
+) -> list[dict[str, Any]]:
+    """Train what is left, saving a checkpoint after each piece; return the log."""
+    state = read_state(out / STATE, key)
+    if state is None or not all(whole[: state.done - 1]):
+        state = State(_untrained(recipe, seed))
+    elif not whole[state.done - 1]:
+        _save(out, recipe, recipe.pieces[state.done - 1], state, key)
+    todo = recipe.pieces[state.done :]
+    with progress("training", sum(piece.tokens for piece in todo)) as bar, _deterministic():
+        for piece in todo:
+            began = time.monotonic()
+            _run_piece(recipe, seed, text, piece, state, bar)
+            loss = _held_out_loss(recipe, text, piece, state)
+            state.log.append(_entry(piece, state, loss, time.monotonic() - began))
+            state.done += 1
+            write_state(out / STATE, state, key)
+            _save(out, recipe, piece, state, key)
+            bar.done(f"trained {piece.name}: {loss:.3f} bits per byte on held-out files")
+    log = {"key": key, "seed": seed, "recipe": asdict(recipe), "checkpoints": state.log, "curve": state.curve}
+    store.write_json(out / "training.json", log)
+    return state.log
+
+
+def _entry(piece: Piece, state: State, loss: float, seconds: float) -> dict[str, Any]:
+    return {
+        "name": piece.name,
+        "phase": piece.phase.label,
+        "window": piece.phase.window,
+        "rope_theta": piece.phase.rope_theta,
+        "step": piece.stop,
+        "tokens": piece.tokens + (state.log[-1]["tokens"] if state.log else 0),
+        "bits_per_byte": loss,
+        "seconds": round(seconds, 2),
+    }
+
+
+def _run_piece(recipe: Recipe, seed: int, text: Text, piece: Piece, state: State, bar: Bar) -> None:
+    """Train from `piece.start` to `piece.stop`, in place. Batches depend on seed, phase and step alone."""
+    import torch
+
+    phase = piece.phase
+    model = _model(recipe, phase, state.arrays)
+    optimizer = _optimizer(recipe, model, state)
+    stream = torch.from_numpy(text.stream)
+    number = recipe.phases.index(phase)
+    for step in range(piece.start, piece.stop):
+        starts = np.random.default_rng([seed, number, step]).integers(
+            0, len(stream) - phase.window, phase.batch
+        )
+        tokens = torch.stack([stream[i : i + phase.window + 1] for i in starts.tolist()]).long()
+        for group in optimizer.param_groups:
+            group["lr"] = phase.rate(step)
+        loss = _loss(model, tokens)
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+        optimizer.step()
+        bits = loss.item() / math.log(2)
+        state.curve.append({"phase": phase.label, "step": step + 1, "bits_per_byte": round(bits, 4)})
+        bar.describe(f"training {phase.name}, {bits:.2f} bits per byte")
+        bar.advance(tokens.shape[0] * phase.window)
+    state.updates += piece.stop - piece.start
+    state.arrays = _arrays(model, optimizer)
+
+
+def _held_out_loss(recipe: Recipe, text: Text, piece: Piece, state: State) -> float:
+    """Bits per byte on the first bytes of held-out files: the same bytes at every checkpoint, in its own window."""
+    import torch
+
+    model = _model(recipe, piece.phase, state.arrays)
+    longest = max(recipe.windows)
+    data = [np.frombuffer(d[:longest], np.uint8) for d in list(text.held_out.values())[: recipe.validation]]
+    tokens = torch.from_numpy(np.stack(data)).long().reshape(-1, piece.phase.window)
+    with torch.no_grad():
+        batches = [(len(part), _loss(model, part).item()) for part in tokens.split(8)]
+    return round(float(sum(n * loss for n, loss in batches)) / len(tokens) / math.log(2), 4)
+
+
+def _loss(model: Any, tokens: Any) -> Any:
+    """Mean cross-entropy in nats of each token of (batch, tokens) given those before it."""
+    from torch.nn.functional import cross_entropy
+
+    logits = model(input_ids=tokens[:, :-1], use_cache=False).logits
+    return cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def _config(recipe: Recipe, phase: Phase) -> Any:
+    from transformers import SmolLM3Config
+
+    return SmolLM3Config(
+        vocab_size=END + 1,
+        hidden_size=recipe.hidden,
+        intermediate_size=recipe.intermediate,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.q_heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head_dim,
+        no_rope_layer_interval=4,
+        max_position_embeddings=phase.window,
+        rope_parameters={"rope_type": "default", "rope_theta": phase.rope_theta},
+        initializer_range=recipe.init,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=END,
+        pad_token_id=END,
+        dtype="float32",
+    )
+
+
+def _untrained(recipe: Recipe, seed: int) -> Arrays:
+    import torch
+    from transformers import SmolLM3ForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = SmolLM3ForCausalLM(_config(recipe, recipe.phases[0]))
+    arrays = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+    for name in arrays:
+        # Small outputs of each block at first: what layers see of a token is then the token, at every depth.
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            arrays[name] *= np.float32((2 * recipe.layers) ** -0.5)
+    return arrays
+
+
+def _model(recipe: Recipe, phase: Phase, arrays: Arrays) -> Any:
+    """The model of a phase with the weights in `arrays`. Built anew, so that its rotation is the phase's."""
+    import torch
+    from transformers import SmolLM3ForCausalLM
+
+    model = SmolLM3ForCausalLM(_config(recipe, phase))
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            value.copy_(torch.from_numpy(arrays[name]))
+    return model
+
+
+def _optimizer(recipe: Recipe, model: Any, state: State) -> Any:
+    """AdamW that goes on from the moments in `state`; norms and embeddings do not decay."""
+    import torch
+
+    decays: dict[bool, list[Any]] = {True: [], False: []}
+    for name, value in model.named_parameters():
+        decays[value.ndim == 2 and "embed" not in name].append(value)
+    groups = [
+        {"params": decays[True], "weight_decay": recipe.weight_decay},
+        {"params": decays[False], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=0.0, betas=recipe.betas, fused=True)
+    for name, value in model.named_parameters() if state.updates else ():
+        optimizer.state[value] = {
+            "step": torch.tensor(float(state.updates)),
+            "exp_avg": torch.from_numpy(state.arrays[f"exp_avg.{name}"].copy()),
+            "exp_avg_sq": torch.from_numpy(state.arrays[f"exp_avg_sq.{name}"].copy()),
+        }
+    return optimizer
+
+
+def _arrays(model: Any, optimizer: Any) -> Arrays:
+    """Weights and Adam's moments, by name."""
+    arrays = {}
+    for name, value in model.named_parameters():
+        arrays[name] = value.detach().numpy()
+        for moment in ("exp_avg", "exp_avg_sq") if value in optimizer.state else ():
+            arrays[f"{moment}.{name}"] = optimizer.state[value][moment].numpy()
+    return arrays
+
+
+def _folder(out: Path, piece: Piece) -> Path:
+    return out / "checkpoints" / piece.name
+
+
+def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> None:
+    """An ordinary checkpoint folder with model and tokenizer, written whole or not at all."""
+    from safetensors import SafetensorError
+
+    folder = _folder(out, piece)
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        with _quiet():
+            _model(recipe, piece.phase, state.arrays).save_pretrained(temporary)
+        _tokenizer().save_pretrained(temporary)
+        store.write_json(temporary / "nano.json", {"key": key, "weights": weights_digest(temporary)})
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise StoreError(
+            f"{folder}: the checkpoint cannot be written ({error}); free some space or choose another folder and "
+            "run again: finished checkpoints are kept"
+        ) from error
+
+
+def _tokenizer() -> Any:
+    """One token a byte, with the byte as its number, and one for the end of a file."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    vocabulary = {char: byte for byte, char in enumerate(_byte_letters())}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    end = "<|endoftext|>"
+    tokenizer.add_special_tokens([end])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, pad_token=end)
+
+
+def _byte_letters() -> list[str]:
+    """The letter that stands for each byte in byte-level tokenizers: itself if it shows, else one from 256 on."""
+    shows = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(256, 512))
+    return [chr(byte if byte in shows else next(spare)) for byte in range(256)]
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    """Refuse operations whose result differs from run to run, while the block runs."""
+    import torch
+
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No bars of transformers' own while the block runs."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

@@ -1,0 +1,191 @@
+"""The pipeline: a study file in, a results folder out.
+
+Plan what has to be measured, do the units that are missing, put the tables together, draw. A run that was stopped,
+by whatever, goes on where it was when it is started again; only whole and current unit files count.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkscope import store
+from qkscope.errors import EngineError, StudyError
+from qkscope.progress import progress
+from qkscope.run.assemble import tables, write_tables
+from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
+from qkscope.run.finished import is_finished, note_finished
+from qkscope.run.plan import Plan, Planned, needed, plan_study
+from qkscope.run.provenance import provenance, versions
+from qkscope.run.status import Status, status, write_plan, write_shard_plan
+from qkscope.run.units import Job
+from qkscope.study import Checkpoint, Study, dump_study, load_study, sources
+
+if TYPE_CHECKING:
+    from qkscope.results import Results
+
+# Tokenised texts, kept because the next run needs them too.
+TOKENS = "tokens"
+
+
+def run(
+    study_path: Path | str, out: Path | str | None = None, engine: str = "local", shard: str | None = None
+) -> Results | Status:
+    """Measure a study and write its results folder (`results/<study name>` unless `out` says otherwise).
+
+    With `shard` only that part of the units is done and their state returned; a run without it does what is still
+    missing and puts everything together. Raises after all else is finished if a checkpoint could not be measured.
+    """
+    part = parse_shard(shard) if shard is not None else None
+    if part and engine != "local":
+        raise EngineError(
+            f"--shard is for running without {engine}, which deals the units itself: leave one out"
+        )
+    study = load_study(study_path)
+    results = Path(out) if out is not None else Path("results") / study.name
+    place = open_engine(engine, study)
+    try:
+        return _run(study, results, place, part)
+    except KeyboardInterrupt:
+        again = (
+            f"qkscope run {study_path}"
+            + (f" --out {out}" if out else "")
+            + (f" --shard {shard}" if shard else "")
+        )
+        raise KeyboardInterrupt(
+            f"interrupted; finished units are kept in {results / 'moments'}. To go on: {again}"
+        ) from None
+    finally:
+        place.close()
+
+
+def _run(study: Study, results: Path, engine: Engine, shard: Shard | None) -> Results | Status:
+    store.sweep(results)
+    checkpoints = sources(study)
+    stamps = Stamps(results, study, checkpoints)
+    if shard is not None:
+        return _run_shard(study, results, engine, shard, stamps, checkpoints)
+    behind, count = stamps.unfinished()
+    plan = plan_study(study, checkpoints, results / TOKENS)
+    todo = needed(plan, results, plan.jobs, _say)
+    _say_missing_shards(todo, behind, count, checkpoints)
+    write_plan(results, study.name, plan.jobs, plan.missing)
+    _measure(plan, todo, results, engine)
+    planned = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
+    if not planned:
+        raise StudyError(_what_is_missing(plan.missing, results))
+    loaded = _put_together(plan, planned, results)
+    stamps.clear()
+    if plan.missing:
+        raise StudyError(_what_is_missing(plan.missing, results))
+    return loaded
+
+
+def _run_shard(
+    study: Study,
+    results: Path,
+    engine: Engine,
+    shard: Shard,
+    stamps: Stamps,
+    checkpoints: Sequence[Checkpoint],
+) -> Status:
+    stamps.begin(shard)
+    mine = shard_checkpoints(checkpoints, study.groups, shard)
+    plan = plan_study(study, mine, results / TOKENS)
+    write_shard_plan(results, study, checkpoints, plan, shard)
+    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), _say)
+    if not todo:
+        _say(
+            f"shard {shard}: nothing to do"
+            + ("" if mine else f" ({len(checkpoints)} checkpoints are too few)")
+        )
+    _measure(plan, todo, results, engine)
+    if plan.missing:
+        raise StudyError(_what_is_missing(plan.missing, results))
+    stamps.finish(shard)
+    return status(results)
+
+
+def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> None:
+    """Do units. Checkpoints that fail join the plan's missing ones."""
+    for warning in plan.warnings:
+        _say(f"warning: {warning}")
+    for name, why in plan.missing.items():
+        _say(f"{name}: cannot be measured: {why}")
+    done = len(plan.jobs) - len(todo)
+    if done and todo:
+        _say(f"{done} of {len(plan.jobs)} units are done already")
+    if todo:
+        with progress("measuring", sum(job.tokens for job in todo)) as bar:
+            plan.missing.update(engine.run(todo, plan.documents, results, bar))
+
+
+def _put_together(plan: Plan, planned: Sequence[Planned], results: Path) -> Results:
+    """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
+    from qkscope.results import load_results
+
+    units = [job.path(results) for each in planned for job in each.jobs]
+    made_from = {
+        "study": dump_study(plan.study, {}),
+        "commits": [each.commit for each in planned],
+        "said": [plan.warnings[:], plan.missing, versions()],
+    }
+    if is_finished(results, made_from, units):
+        _say(f"nothing changed: {results} is as it was")
+    else:
+        _say(f"putting {len(units)} units together")
+        made = tables(plan.study, planned, results)
+        for name, count in made.unmeasured.items():
+            plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
+        write_tables(plan.study, planned, made, results)
+        store.write_text(results / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
+        _say_and_draw(results)
+        note_finished(results, made_from, units)
+    return load_results(results)
+
+
+def _say_and_draw(results: Path) -> None:
+    """What is said and drawn from the tables: summary, figures, report."""
+    from qkscope.figures import draw_all
+    from qkscope.findings import findings, summary
+    from qkscope.report import write_report
+    from qkscope.results import load_results
+
+    loaded = load_results(results)
+    store.write_json(results / "summary.json", summary(loaded, findings(loaded)))
+    draw_all(loaded)
+    write_report(loaded)
+
+
+def _say_missing_shards(
+    todo: Sequence[Job], behind: list[int], count: int, checkpoints: Sequence[Checkpoint]
+) -> None:
+    if not count:
+        return
+    for number in range(1, count + 1):
+        jobs = shard_jobs(todo, checkpoints, Shard(number, count))
+        if number in behind or jobs:
+            state = (
+                "has not finished"
+                if number in behind
+                else "has finished, but not all of its units are current"
+            )
+            names = ", ".join(dict.fromkeys(job.name for job in jobs)) or "none"
+            _say(f"shard {number}/{count} {state}: {len(jobs)} units are done here instead ({names})")
+
+
+def _what_is_missing(missing: dict[str, str], results: Path) -> str:
+    lines = [f"  {name}: {why}" for name, why in missing.items()]
+    many = "1 checkpoint is" if len(missing) == 1 else f"{len(missing)} checkpoints are"
+    return (
+        f"{many} missing from {results}:\n"
+        + "\n".join(lines)
+        + "\nWhat was measured is kept: put the cause right "
+        "and run again."
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

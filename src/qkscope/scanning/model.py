@@ -1,0 +1,300 @@
+"""One model, quickly: from a model and texts to the tables of its heads and a summary a person can read.
+
+result = qkscope.scan("HuggingFaceTB/SmolLM2-135M")                      # hub id, folder or GGUF file
+result = qkscope.scan(model, tokenizer=tokenizer, texts=["..."])         # a model in memory
+result.heads                                                             # a DataFrame, one row per head
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkscope.capture import find_backbone, measure
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.consumers import VectorSample, non_finite_warning
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
+from qkscope.errors import CaptureError
+from qkscope.heads import HeadIndex, sample_heads
+from qkscope.measures.pca import measure as measure_axes
+from qkscope.moments import Unit
+from qkscope.progress import progress
+from qkscope.scanning.summary import ScanTables
+from qkscope.store import write_csv, write_json
+from qkscope.table import heads_table, qk_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from qkscope.checkpoints import Source
+    from qkscope.corpus import Document
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class ScanResult(ScanTables):
+    """What one model's heads do. `heads` has a row per head, `qk` one per head and principal component."""
+
+    model: str
+    qk: pd.DataFrame
+    heads: pd.DataFrame
+    architecture: Architecture
+    window: int
+    documents: int
+    tokens: int
+    filled: int
+    """Documents with at least `window` tokens."""
+    warnings: list[str] = field(default_factory=list)
+
+    def save(self, out: Path | str) -> Path:
+        """Write qk.csv, heads.csv and scan.json (what was measured, on how much, and the warnings) into a folder."""
+        folder = Path(out)
+        write_csv(folder / "qk.csv", self.qk)
+        write_csv(folder / "heads.csv", self.heads)
+        names = ("model", "window", "documents", "tokens", "filled", "warnings")
+        facts = {name: getattr(self, name) for name in names}
+        shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
+        write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
+        return folder
+
+
+def scan(
+    model: Any,
+    *,
+    revision: str | None = None,
+    tokenizer: Any = None,
+    texts: Iterable[Any] | None = None,
+    text_paths: Sequence[Path | str] = (),
+    max_length: int = 2048,
+    documents: int = 32,
+    dtype: str = "auto",
+    device: str | None = None,
+    heads: str | int | Sequence[tuple[int, int]] = "all",
+    groups: int = 8,
+    shifts: int = 19,
+    seed: int = 0,
+    components: int = 10,
+    batch_tokens: int = 4096,
+    save_vectors: float | None = None,
+    include_sliding: bool = False,
+    trust_remote_code: bool = False,
+    allow_pickle: bool = False,
+    out: Path | str | None = None,
+) -> ScanResult:
+    """Measure every head of one model on every token of some texts.
+
+    model       a transformers model in memory, a hub id, a folder or a GGUF file
+    tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
+    texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
+                of both of which at most `documents` are read
+    max_length  the window: each document counts with its first tokens
+    heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
+    out         a folder for qk.csv, heads.csv and, with `save_vectors` (a rate), a sample of the vectors
+    """
+    if save_vectors is not None and out is None:
+        raise CaptureError("save_vectors needs a folder to write to: give `out`")
+    subject = _Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
+    architecture = subject.architecture
+    warnings: list[str] = []
+    _warn(warnings, architecture.window_warning(max_length))
+    chosen = _choose_heads(architecture, heads, seed, include_sliding)
+    corpus = _read_documents(subject, texts, text_paths, max_length, documents, warnings)
+    count = min(groups, len(corpus))
+    _check_room(subject, chosen, shifts, count)
+    sample = None if save_vectors is None else VectorSample(chosen, save_vectors, seed)
+    units = _measure_groups(
+        subject,
+        [corpus[group::count] for group in range(count)],
+        {
+            "heads": chosen,
+            "windows": (max_length,),
+            "shifts": shifts,
+            "seed": seed,
+            "batch_tokens": batch_tokens,
+            "include_sliding": include_sliding,
+            "save": sample,
+        },
+    )
+    _warn(warnings, non_finite_warning(units))
+    result = _result(subject, chosen, units, max_length, components, warnings)
+    if out is not None:
+        result.save(out)
+        if sample is not None:
+            sample.write(Path(out) / "vectors", subject.name, architecture)
+    return result
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """The model that is measured: in memory already, or to be loaded once everything else is known to be right."""
+
+    name: str
+    architecture: Architecture
+    config: Any
+    loaded: Any = None
+    source: Source | None = None
+    tokenizer: Any = None
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        revision: str | None,
+        tokenizer: Any,
+        dtype: str,
+        device: str | None,
+        trust_remote_code: bool,
+        allow_pickle: bool,
+    ) -> _Subject:
+        if not isinstance(model, str | Path):
+            config = find_backbone(model).config
+            architecture = read_architecture(config)
+            name = Path(str(getattr(model.config, "name_or_path", ""))).name or architecture.family
+            return cls(name, architecture, config, loaded=model, tokenizer=tokenizer)
+        from qkscope.checkpoints import Source, load_config
+
+        where = tokenizer if isinstance(tokenizer, str) else None
+        source = Source(
+            str(model),
+            revision=revision,
+            tokenizer=where,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+        )
+        config = load_config(source)
+        name = revision or Path(model).name.removesuffix(".gguf")
+        return cls(name, read_architecture(config), config, source=source, tokenizer=tokenizer)
+
+    def find_tokenizer(self) -> Any:
+        """The tokenizer given, or the one found where it was said to be, or beside the model; None if unknown."""
+        from qkscope.checkpoints import Source, load_tokenizer
+
+        if isinstance(self.tokenizer, str):
+            return load_tokenizer(self.source or Source(self.tokenizer))
+        if self.tokenizer is None and self.source is not None:
+            return load_tokenizer(self.source)
+        return self.tokenizer
+
+    def load(self) -> Any:
+        if self.source is None:
+            return self.loaded
+        from qkscope.checkpoints import load_model
+
+        return load_model(self.source)
+
+
+def _choose_heads(
+    architecture: Architecture, heads: str | int | Sequence[tuple[int, int]], seed: int, include_sliding: bool
+) -> HeadIndex:
+    layers = architecture.measured_layers(include_sliding)
+    if isinstance(heads, str | int):
+        if isinstance(heads, str) and heads != "all":
+            raise CaptureError(f'heads is {heads!r}: expected "all", a number, or (layer, head) pairs')
+        count = None if isinstance(heads, str) else heads
+        pairs = sample_heads(layers, architecture.n_q_heads, count, seed)
+    else:
+        pairs = [(int(layer), int(head)) for layer, head in heads]
+    return HeadIndex.of(pairs, architecture.gqa_ratio, architecture.rope_by_layer())
+
+
+def _read_documents(
+    subject: _Subject,
+    texts: Iterable[Any] | None,
+    text_paths: Sequence[Path | str],
+    max_length: int,
+    documents: int,
+    warnings: list[str],
+) -> list[Document]:
+    from qkscope.corpus import documents_from, load_corpus
+    from qkscope.study import CorpusSpec
+
+    if texts is not None:
+        given = texts if isinstance(texts, str | bytes) else list(texts)
+        speaks = not isinstance(given, bytes) and any(isinstance(text, str) for text in given)
+        found = documents_from(given, subject.find_tokenizer() if speaks else None, max_length)
+    else:
+        tokenizer = subject.find_tokenizer()
+        if tokenizer is None:
+            raise CaptureError("texts need a tokenizer: give `tokenizer`, or token ids as `texts`")
+        spec = CorpusSpec(source=[str(path) for path in text_paths] or ["stdlib"], documents=documents)
+        corpus = load_corpus(spec, tokenizer, max_length)
+        found = corpus.documents
+        for message in corpus.warnings:
+            # A study asks for so many documents; a scan takes at most so many.
+            if not message.startswith(f"{documents} documents asked for"):
+                _warn(warnings, message)
+    if not any(len(document.tokens) >= max_length for document in found):
+        longest = max(len(document.tokens) for document in found)
+        _warn(
+            warnings,
+            f"no document fills the window of {max_length:,} tokens; the longest of {len(found)} has {longest:,}",
+        )
+    return found
+
+
+def _check_room(subject: _Subject, heads: HeadIndex, shifts: int, groups: int) -> None:
+    """Before the weights are loaded: is there memory for them and for the moments of every group?"""
+    vectors = len(heads) + len(heads.keys)
+    needed = (groups + 2) * moments_bytes(vectors, subject.architecture.head_dim, 1, shifts)
+    what = f"measuring {len(heads)} heads of {subject.architecture.head_dim} dimensions in {groups} groups"
+    if subject.source is not None and _goes_to_main_memory(subject.source):
+        needed += weights_bytes(subject.config, subject.architecture, subject.source.dtype)
+        what = f"loading {subject.name} and {what}"
+    check_memory(needed, available_bytes(), what)
+
+
+def _goes_to_main_memory(source: Source) -> bool:
+    import torch
+
+    return source.device == "cpu" or (source.device is None and not torch.cuda.is_available())
+
+
+def _measure_groups(
+    subject: _Subject, groups: Sequence[Sequence[Document]], options: dict[str, Any]
+) -> list[Unit]:
+    window = options["windows"][-1]
+    total = sum(min(len(document.tokens), window) for group in groups for document in group)
+    model = subject.load()
+    started = time.monotonic()
+    with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
+        units = [measure(model, group, on_tokens=bar.advance, **options) for group in groups]
+        seconds = time.monotonic() - started
+        bar.done(f"{subject.name}: {total:,} tokens in {seconds:,.1f} s, {total / seconds:,.0f} tokens/s")
+    return units
+
+
+def _result(
+    subject: _Subject,
+    heads: HeadIndex,
+    units: Sequence[Unit],
+    window: int,
+    components: int,
+    warnings: list[str],
+) -> ScanResult:
+    axes = measure_axes(units, window, components)
+    qk = qk_table(subject.name, heads, axes)
+    return ScanResult(
+        model=subject.name,
+        qk=qk,
+        heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
+        architecture=subject.architecture,
+        window=window,
+        documents=sum(unit.documents for unit in units),
+        tokens=sum(unit.tokens for unit in units),
+        filled=sum(unit.filled[0] for unit in units),
+        warnings=warnings,
+    )
+
+
+def _warn(warnings: list[str], message: str | None) -> None:
+    """Say it now and keep it with the result."""
+    if message:
+        log.warning(message)
+        warnings.append(message)

@@ -1,0 +1,246 @@
+"""The study file: what to measure, on what, in which order.
+
+A study says what it measures in one of three ways, which all become the same list of checkpoints:
+
+    phases        stages of one training run, each with its context window and its checkpoints
+    checkpoints   one training run without phases: a folder of checkpoint folders, or a list
+    families      different models, grouped
+
+Paths in a study are relative to its file. Everything here is a description: no model and no text is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from qkscope.checkpoints.files import Source
+from qkscope.checkpoints.revisions import order_revisions, parse_revision
+from qkscope.study.marks import Loc
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+
+
+class _Part(BaseModel):
+    # Strict: `windows: ["1024"]` and `groups: true` are mistakes, not numbers.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CorpusSpec(_Part):
+    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`."""
+
+    source: Annotated[
+        list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+    ] = Field(default=["stdlib"], min_length=1)
+    split: str = "train"
+    text_column: str = "text"
+    id_column: str | None = None
+    documents: Positive | None = None
+    min_tokens: NotNegative = 0
+    cut: bool | None = None
+    revision: str | None = None
+
+
+class HeadsSpec(_Part):
+    """All query heads (`sample` is None) or `sample` of them, drawn with `seed`."""
+
+    sample: Positive | None = None
+    seed: NotNegative = 0
+
+
+class ThresholdsSpec(_Part):
+    """The two limits of the taxonomy."""
+
+    high: Annotated[float, Field(ge=0, le=1)] = 0.7
+    low: Annotated[float, Field(ge=0, le=1)] = 0.3
+
+
+class Entry(_Part):
+    """One checkpoint or model; what it leaves out comes from its phase or family, then from the study."""
+
+    model: str | None = None
+    folder: str | None = None
+    revision: str | None = None
+    gguf_file: str | None = None
+    name: str | None = None
+    label: str | None = None
+    step: NotNegative | None = None
+    window: Positive | None = None
+    tokenizer: str | None = None
+    dtype: Dtype | None = None
+
+
+Entries = Annotated[list[Entry], Field(min_length=1)]
+
+
+class Phase(_Part):
+    """A stage of training: its context window and its checkpoints, in order."""
+
+    label: str = ""
+    window: Positive | None = None
+    checkpoints: Entries
+
+
+class Family(_Part):
+    """Models shown together."""
+
+    label: str = ""
+    window: Positive | None = None
+    models: Entries
+
+
+class Study(_Part):
+    """What to measure, on what, in which order."""
+
+    name: str
+    title: str | None = None
+    model: str | None = None
+    tokenizer: str | None = None
+    dtype: Dtype = "auto"
+    device: str | None = None
+    device_map: str | dict[str, Any] | None = None
+    trust_remote_code: bool = False
+    allow_pickle: bool = False
+    corpus: Annotated[
+        CorpusSpec,
+        BeforeValidator(lambda value: {"source": value} if isinstance(value, str | list) else value),
+    ] = CorpusSpec()
+    heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
+    windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
+    groups: Annotated[int, Field(ge=2)] = 8
+    shifts: NotNegative = 19
+    components: Positive = 10
+    seed: NotNegative = 0
+    batch_tokens: Positive = 4096
+    thresholds: ThresholdsSpec = ThresholdsSpec()
+    portraits: list[str] = []
+    phases: Annotated[list[Phase], Field(min_length=1)] | None = None
+    families: Annotated[list[Family], Field(min_length=1)] | None = None
+    checkpoints: Entries | None = None
+    gpus: NotNegative | None = None
+    cpus: Positive | None = None
+    retries: NotNegative = 2
+    provenance: dict[str, Any] = Field(default={}, exclude=True)
+
+    @property
+    def kind(self) -> Literal["training", "models"]:
+        return "models" if self.families else "training"
+
+    @property
+    def matched_window(self) -> int:
+        """The smallest window: every checkpoint has it."""
+        return min(self.windows)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint of a study, with all that its phase, its family and the study say about it."""
+
+    name: str
+    label: str
+    phase: str
+    window: int
+    step: int | None
+    source: Source
+    loc: Loc = ()
+
+    @property
+    def folder(self) -> str:
+        """Its name as a folder's: `a/b` becomes `a--b`."""
+        return folder_name(self.name)
+
+    def rings(self, windows: list[int]) -> tuple[int, ...]:
+        """The study's windows that its own contains."""
+        return tuple(window for window in windows if window <= self.window)
+
+
+def dump_study(study: Study, provenance: Mapping[str, Any]) -> str:
+    """The resolved study with its provenance, as YAML that `load_study` reads."""
+    plain = study.model_dump(mode="json", exclude_none=True)
+    return yaml.safe_dump(
+        {**plain, "provenance": dict(provenance)}, sort_keys=False, allow_unicode=True, width=110
+    )
+
+
+def sources(study: Study) -> list[Checkpoint]:
+    """The study's checkpoints, in its order."""
+    parts: list[tuple[str, int | None, list[Entry], Loc]]
+    if study.phases:
+        parts = [
+            (p.label, p.window, p.checkpoints, ("phases", i, "checkpoints"))
+            for i, p in enumerate(study.phases)
+        ]
+    elif study.families:
+        parts = [
+            (f.label, f.window, f.models, ("families", i, "models")) for i, f in enumerate(study.families)
+        ]
+    else:
+        parts = [("", None, study.checkpoints or [], ("checkpoints",))]
+    found = [
+        _checkpoint(study, entry, label, window, (*loc, i))
+        for label, window, entries, loc in parts
+        for i, entry in enumerate(entries)
+    ]
+    return _labelled(found, study.kind)
+
+
+def folder_name(name: str) -> str:
+    """A checkpoint's name as one folder's name: slashes become `--`, other unsafe characters `_`."""
+    plain = re.sub(r"[/\\]+", "--", name)
+    plain = re.sub(r"[^\w.@+=,~ -]", "_", plain)
+    return re.sub(r"^\.+|[. ]+$", "_", plain)
+
+
+def _checkpoint(study: Study, entry: Entry, phase: str, window: int | None, loc: Loc) -> Checkpoint:
+    model = entry.folder or entry.model or study.model or ""
+    name = entry.name or _default_name(study, entry)
+    known = parse_revision(name) if study.kind == "training" else None
+    return Checkpoint(
+        name=name,
+        label=entry.label or "",
+        phase=phase or (known.phase_label if known else ""),
+        window=entry.window or window or max(study.windows, default=0),
+        step=entry.step if entry.step is not None else known.step if known else None,
+        source=Source(
+            model=model,
+            revision=entry.revision,
+            tokenizer=entry.tokenizer or study.tokenizer,
+            dtype=entry.dtype or study.dtype,
+            device=study.device,
+            device_map=study.device_map,
+            trust_remote_code=study.trust_remote_code,
+            allow_pickle=study.allow_pickle,
+            gguf_file=entry.gguf_file,
+        ),
+        loc=loc,
+    )
+
+
+def _default_name(study: Study, entry: Entry) -> str:
+    """A revision is named by itself within one model's study, else as `model@revision`; a folder by its last part."""
+    place = entry.folder or entry.model or study.model or ""
+    local = entry.folder or Path(place).is_absolute()
+    base = (Path(place).name if local else place) or place
+    if entry.gguf_file and not entry.revision:
+        return Path(entry.gguf_file).stem
+    if entry.revision is None:
+        return base
+    return entry.revision if entry.model is None and entry.folder is None else f"{base}@{entry.revision}"
+
+
+def _labelled(found: list[Checkpoint], kind: str) -> list[Checkpoint]:
+    """Short labels where the study gives none: by the revisions' naming scheme, or the model's last part."""
+    names = [checkpoint.name for checkpoint in found]
+    if kind == "training":
+        short = {revision.name: revision.label for revision in order_revisions(names)}
+    else:
+        short = {name: name.rsplit("/", 1)[-1] for name in names}
+    return [c if c.label else replace(c, label=short[c.name]) for c in found]

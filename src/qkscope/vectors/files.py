@@ -1,0 +1,192 @@
+"""Query and key vectors on disk <-> moments: the parquet layout of this field's public datasets.
+
+    <root>/<model>/l<LL>h<HH>{q,k}/data.parquet
+    bucket int32, example_id int32, position int32, vector list<float> or fixed-size list, sliding_window
+
+A q folder's HH is a query head, a k folder's HH the key head before repetition. Documents are told apart by
+`example_id`: jackknife groups and null shifts go by it. Files are read with pyarrow in batches, one key head and its
+query heads at a time on each core; vectors are never all in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import VectorsError
+from qkscope.moments import Accumulator, Moments, shift_fractions
+from qkscope.store import replacing
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 8_192
+# Positions per bucket of the vectors we write ourselves.
+BUCKET = 1024
+
+
+def read_moments(path: Path, groups: int, shifts: int, seed: int) -> list[Moments]:
+    """Moments of one head's vectors, by document group; groups without rows are empty."""
+    examples, positions = _labels(path)
+    columns = position_columns(examples, positions, shifts, seed)
+    group = examples % groups
+    sums = [Accumulator() for _ in range(groups)]
+    seen, dim = 0, None
+    for batch in _vector_batches(path):
+        dim = dim or batch.shape[1]
+        if batch.shape[1] != dim:
+            raise VectorsError(
+                f"{path}: vectors of {dim} and of {batch.shape[1]} numbers; expected one length"
+            )
+        rows = slice(seen, seen + len(batch))
+        for g in np.unique(group[rows]):
+            member = np.flatnonzero(group[rows] == g)
+            sums[g].update(batch[member][None], columns[rows][member])
+        seen += len(batch)
+    counts = np.bincount(group, minlength=groups)
+    return [
+        total.moments() if count else Moments.empty(1, dim or 0, 1 + shifts)
+        for total, count in zip(sums, counts, strict=True)
+    ]
+
+
+def position_columns(
+    examples: NDArray[np.int64], positions: NDArray[np.int64], shifts: int, seed: int
+) -> NDArray[np.float64]:
+    """(rows, 1 + shifts): position, then copies rotated within each example, in order of position.
+
+    Rotating by rank keeps each example's set of positions, so every copy has the mean and spread of the original.
+    """
+    order = np.lexsort([positions, examples])
+    ids, starts, counts = np.unique(examples[order], return_index=True, return_counts=True)
+    first, size = np.repeat(starts, counts), np.repeat(counts, counts)
+    rank, sorted_positions = np.arange(len(order)) - first, positions[order]
+    columns = np.empty((len(order), 1 + shifts))
+    columns[:, 0] = positions
+    fractions = np.array([_fractions(int(i), shifts, seed) for i in ids])
+    for p in range(shifts):
+        turn = np.repeat(np.floor(fractions[:, p] * counts).astype(np.int64), counts)
+        columns[order, 1 + p] = sorted_positions[first + (rank + turn) % size]
+    return columns
+
+
+def write_vectors(
+    root: Path,
+    model: str,
+    layer: int,
+    head: int,
+    kind: str,
+    *,
+    example_id: NDArray[Any],
+    position: NDArray[Any],
+    vector: NDArray[Any],
+    sliding_window: int | None = None,
+) -> Path:
+    """Write one head's vectors (rows, dim) in the public layout; returns the file's path."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, dim = vector.shape
+    flat = pa.array(np.ascontiguousarray(vector, dtype=np.float32).reshape(-1))
+    window = (
+        pa.nulls(rows, pa.int32())
+        if sliding_window is None
+        else pa.array(np.full(rows, sliding_window, "i4"))
+    )
+    table = pa.table(
+        {
+            "bucket": pa.array((np.asarray(position) // BUCKET).astype(np.int32)),
+            "example_id": pa.array(np.asarray(example_id, dtype=np.int32)),
+            "position": pa.array(np.asarray(position, dtype=np.int32)),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
+            "sliding_window": window,
+        }
+    )
+    path = root / model / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet"
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+    return path
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """An open parquet file; whatever is wrong with it becomes a VectorsError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise VectorsError(f"{path}: no such file; each head's folder needs a data.parquet") from error
+    except (pa.ArrowException, OSError) as error:
+        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise VectorsError(
+            f"{path}: truncated or not a parquet file ({what}); write or download it again"
+        ) from error
+
+
+def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(example_id, position) of every row, after checking the file's columns."""
+    with _parquet(path) as file:
+        _check_schema(path, file.schema_arrow)
+        if file.metadata.num_rows == 0:
+            raise VectorsError(f"{path}: no rows; at least two are needed")
+        table = file.read(columns=["example_id", "position"])
+        for name in table.column_names:
+            if table[name].null_count:
+                raise VectorsError(
+                    f"{path}: {table[name].null_count} rows without {name}; every row needs one"
+                )
+        examples, positions = (table[name].to_numpy().astype(np.int64) for name in ("example_id", "position"))
+        return examples, positions
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    import pyarrow as pa
+
+    missing = [name for name in ("example_id", "position", "vector") if name not in schema.names]
+    if missing:
+        raise VectorsError(
+            f"{path}: no column {', '.join(missing)}; found {', '.join(schema.names) or 'none'}"
+        )
+    for name in ("example_id", "position"):
+        if not pa.types.is_integer(schema.field(name).type):
+            raise VectorsError(
+                f"{path}: column {name} is {schema.field(name).type}, expected a whole number (int32)"
+            )
+    kind = schema.field("vector").type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not (lists and pa.types.is_floating(kind.value_type)):
+        raise VectorsError(f"{path}: column vector is {kind}, expected a list of float32")
+
+
+def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
+    """The vectors (rows, dim), a batch of rows at a time, without a Python loop over them."""
+    with _parquet(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=["vector"], use_threads=False):
+            vectors, rows = batch.column(0), batch.num_rows
+            flat = vectors.flatten()
+            lengths = vectors.value_lengths() if hasattr(vectors, "value_lengths") else None
+            if vectors.null_count or flat.null_count:
+                raise VectorsError(
+                    f"{path}: some vectors or their numbers are null; every row needs a whole vector"
+                )
+            if lengths is not None and len(lengths.unique()) > 1:
+                short, long = lengths.to_numpy().min(), lengths.to_numpy().max()
+                raise VectorsError(f"{path}: vectors of {short} and of {long} numbers; expected one length")
+            dim = len(flat) // rows
+            if dim == 0:
+                raise VectorsError(f"{path}: empty vectors; expected a list of float32 in every row")
+            yield flat.to_numpy(zero_copy_only=False).reshape(rows, dim)
+
+
+@lru_cache(maxsize=100_000)
+def _fractions(example: int, shifts: int, seed: int) -> NDArray[np.float64]:
+    return shift_fractions(example, shifts, seed)
