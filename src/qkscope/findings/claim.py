@@ -1,0 +1,59 @@
+"""A claim: one question about a study with its answer, computed once and quoted by summary, figures and report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+Window = Literal["own", "matched"]
+
+# What a verdict may be: the direction of a course, the answer to a plain question, or a cause.
+VERDICTS = (
+    *("rises", "falls", "rises and falls", "no change"),
+    *("yes", "in part", "no"),
+    *("training", "rotation", "window", "text", "another axis", "several causes"),
+    "cannot tell",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number that a claim rests on: a level at `to_model`, or a change from `from_model` to it.
+
+    `verdict` is the judge's word on this number alone ("" for a level that is not judged). `se` is NaN where no
+    error is known.
+    """
+
+    what: str
+    to_model: str
+    value: float
+    from_model: str | None = None
+    se: float = math.nan
+    window: Window = "own"
+    verdict: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One question and its answer.
+
+    headline  at most 20 words and two numbers
+    detail    one or two sentences more
+    doubt     what casts doubt on the headline, as a sentence; "" if nothing known does
+    rows      the numbers, for a small table
+    window    over which window the verdict was reached
+    rule      how errors and verdict were made, in words generated from the judge's constants
+    view      the part of the report that shows it
+    """
+
+    id: str
+    question: str
+    verdict: str
+    headline: str
+    detail: str
+    rows: tuple[Row, ...]
+    window: Window
+    rule: str
+    view: str
+    doubt: str = ""
