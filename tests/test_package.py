@@ -148,6 +148,8 @@ ORDER = [
     ["study"],
     ["corpus"],
     ["heads"],
+    ["rotation"],
+    ["path"],
     ["moments"],
     ["vectors"],
     ["capture"],
