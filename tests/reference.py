@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import pearsonr
+from scipy.stats import norm, pearsonr
 from sklearn.decomposition import PCA
 
 
@@ -45,3 +45,69 @@ def jackknife_reference(estimates):
     g = len(estimates)
     mean = sum(estimates) / g
     return ((g - 1) / g * sum((e - mean) ** 2 for e in estimates)) ** 0.5
+
+
+def rotation_model_reference(q, t_q, k, t_k, window):
+    """The rotation model of one head from its vectors, as its definitions say it."""
+    q, k = np.asarray(q, dtype=np.float64), np.asarray(k, dtype=np.float64)
+    both, t = np.concatenate([q, k]), np.concatenate([t_q, t_k]).astype(np.float64)
+    drift = ((both - both.mean(axis=0)) * (t - t.mean())[:, None]).mean(axis=0)
+    a = drift / np.linalg.norm(drift)
+    delta = q.mean(axis=0) - k.mean(axis=0)
+    b = delta - (a @ delta) * a
+    b /= np.linalg.norm(b)
+    # E over all pairs (q, k) of d d' splits into the two covariances and the means' difference.
+    outer = np.cov(q.T, bias=True) + np.cov(k.T, bias=True) + np.outer(delta, delta)
+    project = np.eye(len(a)) - np.outer(a, a)
+    top = np.linalg.eigh(project @ outer @ project)[1][:, -1]
+    pooled = np.cov(both.T, bias=True)
+    first = np.linalg.eigh(pooled)[1][:, -1]
+    alpha_q, alpha_k = np.polyfit(t_q, q @ a, 1)[0], np.polyfit(t_k, k @ a, 1)[0]
+    share_a, share_b = a @ pooled @ a / np.trace(pooled), b @ pooled @ b / np.trace(pooled)
+    return {
+        "r_q": pearsonr(q @ a, t_q).statistic,
+        "r_k": pearsonr(k @ a, t_k).statistic,
+        "alpha_q": alpha_q,
+        "alpha_k": alpha_k,
+        "slope_q": alpha_q * window,
+        "slope_k": alpha_k * window,
+        "mu_q": (q @ a).mean(),
+        "mu_k": (k @ a).mean(),
+        "bias_strength": (q @ a).mean() * alpha_k,
+        "separation": b @ outer @ b / np.trace(outer),
+        "separation_top": top @ outer @ top / np.trace(outer),
+        "agreement": abs(b @ top),
+        "share_drift": share_a,
+        "share_separation": share_b,
+        "share_plane": share_a + share_b,
+        "pc0_overlap": abs(a @ first),
+    }
+
+
+def plasticity_reference(q, t_q, bucket_q, k, bucket_k, document_k, buckets=16):
+    """Cells (query bucket, key bucket) of one head, pair by pair."""
+    q, k = np.asarray(q, dtype=np.float64), np.asarray(k, dtype=np.float64)
+    design = np.stack([np.ones(len(q)), np.asarray(t_q, dtype=np.float64)], axis=1)
+    (alpha, beta), *_ = np.linalg.lstsq(design, q, rcond=None)
+    residual = q - design @ np.stack([alpha, beta])
+    means = [k[bucket_k == c].mean(axis=0) for c in range(buckets) if (bucket_k == c).any()]
+    target = np.zeros(q.shape[1])
+    target[0] = 1.0 if np.mean(means, axis=0)[0] >= 0 else -1.0
+    w = beta / np.linalg.norm(beta) - target
+    w /= np.linalg.norm(w)
+    reflection = np.eye(q.shape[1]) - 2 * np.outer(w, w)
+    noise = np.diag(reflection @ (residual.T @ residual) @ reflection) / (len(q) - 1)
+    cells = np.full((buckets, buckets), np.nan)
+    for b in range(1, buckets):
+        mu = alpha + beta * np.mean(np.asarray(t_q)[bucket_q == b])
+        for c in range(b):
+            values = []
+            for document in np.unique(document_k):
+                keys = k[(bucket_k == c) & (document_k == document)]
+                for i in range(len(keys)):
+                    for j in range(i):
+                        delta = keys[i] - keys[j]
+                        z = mu @ delta / np.sqrt((noise * (reflection @ delta) ** 2).sum())
+                        values.append(4 * norm.cdf(z) * norm.sf(z))
+            cells[b, c] = np.mean(values) if values else np.nan
+    return cells
