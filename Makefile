@@ -1,7 +1,8 @@
 # make demo   set up, train a nano SmolLM3 here and show its heads
 # make test   set up, then check format, lint, types and every test, the browser's included
 # make bench  speed against the peers, as ratios of one run
-.PHONY: setup demo test check format bench clean
+# make docs   the documentation as a site, in build/site
+.PHONY: setup demo test check format bench docs clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -32,6 +33,9 @@ bench: setup
 	scripts/setup.sh peers $(PYTHON)
 	$(BIN)/python scripts/fetch_smollm2.py
 	.venv-bench/bin/python -m benchmarks
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf .venv .venv-bench .cache build results
