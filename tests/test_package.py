@@ -167,7 +167,7 @@ ORDER = [
     ["run"],
     ["scanning"],
     ["nano"],
-    ["cli"],
+    ["cli", "__main__"],
 ]
 
 
