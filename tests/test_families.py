@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, build, tokens
+from families import FAMILIES, SPARSE, build, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from qkscope.capture import capture
@@ -51,6 +51,7 @@ def assert_same(found: Captured, expected: Captured, atol: float = 1e-5) -> None
             torch.testing.assert_close(mine, theirs, atol=atol, rtol=1e-5)
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, *SPARSE])
 def test_outputs_are_those_of_an_uncaptured_run(family: str) -> None:
     model, ids = build(family), tokens(2, 24)
     padded = torch.ones_like(ids)
@@ -61,7 +62,7 @@ def test_outputs_are_those_of_an_uncaptured_run(family: str) -> None:
     with capture(model, lambda layer, q, k: None):
         again = [model(ids, use_cache=False, **each).logits for each in inputs]
     for mine, theirs in zip(again, plain, strict=True):
-        torch.testing.assert_close(mine[padded.bool()], theirs[padded.bool()], atol=1e-5, rtol=1e-5)
+        assert torch.equal(mine[padded.bool()], theirs[padded.bool()])
     # A model whose outputs hardly depend on the mask or on positions would pass anything.
     assert all((plain[0] - other)[0, 12:].abs().max() > 1e-2 for other in plain[1:])
 
@@ -77,7 +78,7 @@ def test_every_layer_and_head_once(family: str) -> None:
 
 def test_architecture_of_each_family(family: str) -> None:
     architecture = read_architecture(build(family).config)
-    assert architecture.full_attention_layers == FAMILIES[family][1]
+    assert architecture.full_attention_layers == FAMILIES[family]
     assert (architecture.num_layers, architecture.n_q_heads, architecture.head_dim) == (4, 4, 16)
     nope = {3} if family == "smollm3" else set()
     assert architecture.rope == tuple(layer not in nope for layer in range(4))

@@ -1,30 +1,23 @@
-"""A model and tokens -> queries and keys of each layer, as the attention score sees them -> moments.
+"""Queries and keys of each layer, as the attention score sees them, while a model runs.
 
-Every transformers model that dispatches its attention through `AttentionInterface` calls one function with the
-queries and keys after rotary embedding and norms and before key heads are repeated. `capture` puts itself there for
-the time of a `with` block, hands both to a consumer and lets the model's own attention answer. Nothing is kept and
-nothing is changed at import. Knows nothing of text, tokenizers or files.
+Every transformers model that dispatches its attention through `AttentionInterface` asks it for a function and calls
+that with the queries and keys after rotary embedding and norms and before key heads are repeated. For the time of a
+`with` block `capture` stands around whichever function the model gets: it hands both to a consumer and lets that same
+function answer. The name of the attention stays the model's own, for some models test it. Nothing is kept and nothing
+is changed at import. Knows nothing of text, tokenizers or files.
 """
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.errors import CaptureError
 
-if TYPE_CHECKING:
-    pass
-
 # (layer, q (batch, q_heads, tokens, dim), k (batch, kv_heads, tokens, dim)), on the model's device and in its dtype.
 Consumer = Callable[[int, Any, Any], None]
-
-# No name may contain "flash", "flex", "sdpa" or "eager": transformers reads meaning into those.
-_serial = itertools.count()
 
 
 @contextmanager
@@ -35,33 +28,35 @@ def capture(model: Any, consumer: Consumer) -> Iterator[Any]:
     encoders of a multimodal model never enter. A pass must show each attention layer of the configuration exactly
     once, else `CaptureError`. On exit, also after an exception, the model is as it was.
     """
-    from transformers import AttentionInterface, AttentionMaskInterface
-
     backbone = find_backbone(model)
     seam = _Seam(backbone, consumer)
-    name = f"qkscope_capture_{next(_serial)}"
-    before = [(config, config._attn_implementation) for config in _configs(backbone)]
     hooks = [
         backbone.register_forward_pre_hook(lambda *_: seam.begin()),
         backbone.register_forward_hook(lambda *_: seam.end()),
     ]
     try:
-        AttentionInterface.register(name, seam.attend)
-        # Without a mask function of the same name the mask silently becomes None; the model's own is right.
-        mask = AttentionMaskInterface._global_mapping.get(seam.own)
-        if mask is not None:
-            AttentionMaskInterface.register(name, mask)
-        backbone.set_attn_implementation(name)
-        if backbone.config._attn_implementation != name:
-            raise CaptureError(_not_through_the_interface(seam.architecture, 0))
-        yield backbone
+        with _around_attention(seam.around):
+            yield backbone
     finally:
-        for config, own in before:
-            config._attn_implementation_internal = own
-        AttentionInterface._global_mapping.pop(name, None)
-        AttentionMaskInterface._global_mapping.pop(name, None)
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _around_attention(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
+    """Every attention function that a model asks the interface for inside the block comes wrapped."""
+    from transformers import AttentionInterface
+
+    own = AttentionInterface.get_interface
+
+    def get_interface(interface: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        return wrap(own(interface, name, default))
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = own
 
 
 def find_backbone(model: Any) -> Any:
@@ -78,34 +73,25 @@ def find_backbone(model: Any) -> Any:
 
 
 class _Seam:
-    """Stands in the attention function's place and counts what passes."""
+    """Stands around the attention function and counts what passes."""
 
     def __init__(self, backbone: Any, consumer: Consumer) -> None:
         self.architecture = read_architecture(backbone.config)
-        self.own: str | None = backbone.config._attn_implementation
         self._consumer = consumer
         self._inside = {id(module) for module in backbone.modules()}
         self._seen: list[int] = []
 
-    def attend(self, module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-        """The registered attention function: observe, then answer as the model's own attention would."""
-        if id(module) in self._inside and _is_self_attention(module, query, key):
-            self._check_shapes(module.layer_idx, query, key)
-            self._seen.append(module.layer_idx)
-            self._consumer(module.layer_idx, query.detach(), key.detach())
-        with self._own_name(module):
-            return _own_attention(module, self.own)(module, query, key, *args, **kwargs)
+    def around(self, attention: Callable[..., Any]) -> Callable[..., Any]:
+        """The model's own attention function, observed."""
 
-    @contextmanager
-    def _own_name(self, module: Any) -> Iterator[None]:
-        """Flash attention asks the configuration which of its versions it is."""
-        config = module.config
-        name = config._attn_implementation
-        config._attn_implementation_internal = self.own
-        try:
-            yield
-        finally:
-            config._attn_implementation_internal = name
+        def attend(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(module) in self._inside and _is_self_attention(module, query, key):
+                self._check_shapes(module.layer_idx, query, key)
+                self._seen.append(module.layer_idx)
+                self._consumer(module.layer_idx, query.detach(), key.detach())
+            return attention(module, query, key, *args, **kwargs)
+
+        return attend
 
     def begin(self) -> None:
         self._seen = []
@@ -143,38 +129,6 @@ def _is_self_attention(module: Any, query: Any, key: Any) -> bool:
         and not crossing
         and query.shape[2] == key.shape[2]
     )
-
-
-def _own_attention(module: Any, name: str | None) -> Callable[..., Any]:
-    """The function the model itself would call: of its own file first, for some override the shared ones there."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    homes = [
-        vars(sys.modules[cls.__module__]) for cls in type(module).__mro__ if cls.__module__ in sys.modules
-    ]
-    home = next((names for names in homes if "eager_attention_forward" in names), {})
-    function = home.get("ALL_ATTENTION_FUNCTIONS", ALL_ATTENTION_FUNCTIONS).get(name) or home.get(
-        "eager_attention_forward"
-    )
-    if function is None:
-        raise CaptureError(
-            f"{type(module).__name__} runs the attention {name!r}, for which no function is registered and its "
-            "file defines none; load the model with attn_implementation='sdpa' or 'eager'"
-        )
-    return function  # type: ignore[no-any-return]
-
-
-def _configs(backbone: Any) -> list[Any]:
-    """Every configuration that holds an attention implementation of the backbone, each once."""
-    queue = [m.config for m in backbone.modules() if hasattr(m, "set_attn_implementation")]
-    found: dict[int, Any] = {}
-    while queue:
-        config = queue.pop()
-        if id(config) not in found:
-            found[id(config)] = config
-            parts = (getattr(config, name, None) for name in getattr(config, "sub_configs", {}))
-            queue.extend(part for part in parts if part is not None)
-    return list(found.values())
 
 
 def _not_through_the_interface(architecture: Architecture, found: int) -> str:
