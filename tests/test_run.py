@@ -469,7 +469,7 @@ def test_status_of_a_folder_that_is_none(tmp_path):
 def test_litter_of_killed_runs_is_swept(study, out):
     folder = out / "moments" / "checkpoint-1"
     folder.mkdir(parents=True)
-    litter = folder / f".0.safetensors.{2**22 + 1}.abc.tmp"
+    litter = folder / f".0.safetensors.{store._machine()}-{2**22 + 1}.abc.tmp"
     litter.write_bytes(b"half")
     run(study, out)
     assert not litter.exists()

@@ -134,7 +134,9 @@ def scan(model: str, heads: str, **options: Any) -> None:
     """Measure one model, quickly: prints what its heads do and writes qk.csv and heads.csv."""
     from qkscope.scanning import scan as scan_model
 
-    if heads != "all" and not (heads.isdigit() and int(heads) > 0):
+    if heads != "all" and not (
+        heads.isascii() and heads.isdigit() and 0 < len(heads) < 10 and int(heads) > 0
+    ):
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     out = options.pop("out") or Path("results") / Path(model).name
     _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
@@ -203,12 +205,18 @@ def compare(results: Path, other: str) -> None:
 
 @main.command()
 @click.argument("results", type=PLACE)
+@click.option("--verify", is_flag=True, help="Check every byte of units, tables, figures and report.")
 @clear_errors
-def status(results: Path) -> None:
+def status(results: Path, verify: bool) -> None:
     """Units of work done, running and failed, from the files alone."""
     from qkscope.run import status as status_of
 
-    _print(status_of(results))
+    found = status_of(results, verify=verify)
+    _print(found)
+    if found.damage:
+        raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
+    if verify:
+        _print("every table, figure and page is what was written")
 
 
 def _print(thing: object) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.errors import StoreError, TableError
+from qkscope.manifest import read_set
 from qkscope.table import LOO_COLUMNS, heads_table, read_qk
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Timeline, timeline_from_names, timeline_of
@@ -67,6 +68,10 @@ class Results:
 def load_results(place: Path | str) -> Results:
     """Everything in a results folder, or what a single qk.csv tells."""
     place = Path(place)
+    return read_set(place if place.is_dir() else place.parent, lambda: _load(place))
+
+
+def _load(place: Path) -> Results:
     folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
     if not table.is_file():
         raise TableError(f"{table}: no such file; give a results folder made by `qkscope run`, or a qk.csv")

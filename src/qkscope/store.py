@@ -2,7 +2,7 @@
 
 Every file goes to a temporary neighbour first and is renamed onto its name once it is on the disk, so a reader
 sees the old file or the new one and never a part. Moments carry a digest of their own bytes: a truncated or
-flipped file is an error that names it, never a number.
+flipped file is an error that names it, never a number. What is read is bounded before it is held in memory.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import socket
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,17 +27,19 @@ from qkscope.errors import StoreError
 if TYPE_CHECKING:
     import pandas as pd
 
-# ".<name>.<pid>.<random>.tmp": the pid lets `sweep` tell litter from a write that is under way.
-_LITTER = re.compile(r"^\..+\.(\d+)\.[A-Za-z0-9_]+\.tmp$")
+# ".<name>.<machine>-<pid>.<random>.tmp" lets `sweep` tell litter from a write that is under way, here or elsewhere.
+_LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
+# Far beyond any plan, manifest or unit header that a study makes.
+JSON_BYTES = 256_000_000
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it onto `path` if the block succeeds, remove it if not."""
     path = Path(path)
-    with _clear_errors(path):
+    with clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.{os.getpid()}.", suffix=".tmp", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.{_owner()}.", suffix=".tmp", dir=path.parent)
         os.close(handle)
         temporary = Path(name)
         try:
@@ -87,32 +91,39 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
-    with _clear_errors(path):
+    with clear_errors(path):
         data = Path(path).read_bytes()
     try:
-        header = _header(data, path)
+        header = _header(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = load(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise StoreError(f"{path}: damaged ({error}); delete it to have it computed again") from error
-    if _digest(arrays, header["meta"]) != header["digest"]:
-        raise StoreError(
-            f"{path}: its bytes are not those that were written; delete it to have it computed again"
-        )
-    meta: dict[str, Any] = json.loads(header["meta"])
-    return arrays, meta
+        intact = _digest(arrays, header.text) == header.digest
+    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise damaged(path, in_short(error)) from error
+    if not intact:
+        raise damaged(path, "its bytes are not those that were written")
+    return arrays, header.meta
 
 
 def read_meta(path: Path) -> dict[str, Any]:
-    """The description in a tensors file, from its header alone: cheap, and without checking the arrays."""
-    with _clear_errors(path), Path(path).open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if size > 100_000_000:
-            raise StoreError(
-                f"{path}: damaged (a header of {size} bytes); delete it to have it computed again"
-            )
-        data = size.to_bytes(8, "little") + file.read(size)
-    meta: dict[str, Any] = json.loads(_header(data, path)["meta"])
-    return meta
+    """The description in a tensors file, from its header and size alone: cheap, without reading the arrays."""
+    return _read_header(path).meta
+
+
+def read_digest(path: Path) -> str:
+    """The digest in a tensors file, likewise."""
+    return _read_header(path).digest
+
+
+def read_json(path: Path) -> Any:
+    """A JSON file as other languages would read it, or a StoreError that names it."""
+    with clear_errors(path), Path(path).open("rb") as file:
+        data = file.read(JSON_BYTES + 1)
+    try:
+        if len(data) > JSON_BYTES:
+            raise ValueError(f"more than {JSON_BYTES:,} bytes")
+        return json.loads(data, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{path}: damaged ({in_short(error)})") from error
 
 
 def sweep(folder: Path) -> list[Path]:
@@ -120,22 +131,76 @@ def sweep(folder: Path) -> list[Path]:
     removed = []
     for path in sorted(Path(folder).rglob(".*.tmp")):
         match = _LITTER.match(path.name)
-        if match and path.is_file() and not alive(int(match.group(1))):
-            path.unlink(missing_ok=True)
+        if match and match[1] == _machine() and not alive(int(match[2])):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
             removed.append(path)
     return removed
 
 
-def _header(data: bytes, path: Path) -> dict[str, str]:
-    """The metadata of a safetensors file: eight bytes of length, then that much JSON."""
-    size = int.from_bytes(data[:8], "little")
+@contextmanager
+def staging(folder: Path) -> Iterator[Path]:
+    """A hidden folder below `folder` to prepare files in; it is gone afterwards."""
+    with clear_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=f".set.{_owner()}.", suffix=".tmp", dir=folder))
     try:
-        header = json.loads(data[8 : 8 + size])["__metadata__"]
-        return {"meta": header["meta"], "digest": header["digest"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise StoreError(
-            f"{path}: damaged (no readable header); delete it to have it computed again"
-        ) from error
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def file_digest(path: Path) -> str:
+    with clear_errors(path), Path(path).open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
+
+
+def damaged(path: Path, why: str) -> StoreError:
+    return StoreError(f"{path}: damaged ({why}); delete it to have it computed again")
+
+
+def in_short(error: BaseException) -> str:
+    """What a library says of a file it cannot read, on one line of reasonable length."""
+    text = " ".join(str(error).split())
+    return (text if len(text) <= 200 else text[:197] + "...") or type(error).__name__
+
+
+class _Header(NamedTuple):
+    text: str
+    meta: dict[str, Any]
+    digest: str
+    data_bytes: int
+
+
+def _read_header(path: Path) -> _Header:
+    with clear_errors(path), Path(path).open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        data = file.read(size) if size <= JSON_BYTES else b""
+        whole = os.fstat(file.fileno()).st_size
+    try:
+        header = _header(data)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise damaged(path, f"no readable header: {in_short(error)}") from error
+    if whole != 8 + size + header.data_bytes:
+        raise damaged(path, f"{whole} bytes instead of {8 + size + header.data_bytes}")
+    return header
+
+
+def _header(data: bytes) -> _Header:
+    """The JSON after a safetensors file's eight bytes of length: what it says of itself, and of its arrays."""
+    described = json.loads(data)
+    text, digest = described["__metadata__"]["meta"], described["__metadata__"]["digest"]
+    meta = json.loads(text)
+    if not isinstance(meta, dict) or not isinstance(digest, str):
+        raise TypeError("not a description of arrays")
+    ends = [entry["data_offsets"][1] for name, entry in described.items() if name != "__metadata__"]
+    return _Header(text, meta, digest, max(map(int, ends), default=0))
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str) -> str:
@@ -161,11 +226,19 @@ def _umask() -> int:
     return mask
 
 
+def _machine() -> str:
+    return hashlib.blake2b(socket.gethostname().encode(), digest_size=4).hexdigest()
+
+
+def _owner() -> str:
+    return f"{_machine()}-{os.getpid()}"
+
+
 def alive(pid: int) -> bool:
     """Whether a process of this machine still runs."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):
         return False
     except PermissionError:
         return True
@@ -173,7 +246,7 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
+def clear_errors(path: Path) -> Iterator[None]:
     """Say which file and what to do, where the system only says what went wrong."""
     try:
         yield
@@ -187,7 +260,11 @@ def _clear_errors(path: Path) -> Iterator[None]:
             errno.ENOENT: "no such file or folder",
             errno.ENOTDIR: "a file stands where a folder is needed; remove it or choose another folder",
             errno.EEXIST: "a file stands where a folder is needed; remove it or choose another folder",
+            errno.ELOOP: "a loop of symbolic links",
+            errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
             errno.EISDIR: "a folder stands where a file is needed; remove it or choose another name",
         }
         reason = reasons.get(error.errno or 0, str(error))
-        raise StoreError(f"{error.filename or path}: {reason}") from error
+        # A reader knows the file by its name, not by that of its temporary neighbour.
+        named = error.filename if error.filename and not str(error.filename).endswith(".tmp") else path
+        raise StoreError(f"{named}: {reason}") from error

@@ -6,6 +6,7 @@ machine and by whatever engine they were made.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +15,8 @@ from typing import TYPE_CHECKING
 from qkscope import store
 from qkscope.measures.pca import measure
 from qkscope.run.plan import Planned
-from qkscope.run.units import read_unit
-from qkscope.study import Study
+from qkscope.run.units import read_unit, short_digest
+from qkscope.study import Study, dump_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,7 +44,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     unmeasured: dict[str, int] = {}
     for each in planned:
         name = each.checkpoint.name
-        units = [read_unit(job.path(results)) for job in each.jobs]
+        units = [read_unit(job.path(results), job.key) for job in each.jobs]
         for window in each.checkpoint.rings(study.windows):
             axes = measure(units, window, study.components)
             table = qk_table(name, each.heads, axes)
@@ -61,8 +62,8 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     )
 
 
-def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results: Path) -> None:
-    """All tables of a results folder, over own windows, over the matched one and over the others of the study."""
+def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder: Path) -> None:
+    """All tables of a study, over own windows, over the matched one and over the others, into an empty folder."""
     from qkscope.table import heads_table
     from qkscope.taxonomy import Thresholds, transitions
 
@@ -74,23 +75,34 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, results
         for window, frame in made.by_window.items()
         if window != study.matched_window
     }
-    for old in results.glob("qk_*.csv"):
-        if old.name not in wanted and old.name != "qk_matched.csv":
-            old.unlink()
-    store.write_csv(results / "qk.csv", made.qk)
-    store.write_csv(results / "qk_matched.csv", made.by_window[study.matched_window])
+    store.write_csv(folder / "qk.csv", made.qk)
+    store.write_csv(folder / "qk_matched.csv", made.by_window[study.matched_window])
     for name, frame in wanted.items():
-        store.write_csv(results / name, frame)
+        store.write_csv(folder / name, frame)
     matched = heads_table(
         made.by_window[study.matched_window], layers, Thresholds(study.thresholds.high, study.thresholds.low)
     )
-    store.write_csv(results / "heads.csv", heads)
-    store.write_csv(results / "heads_matched.csv", matched)
+    store.write_csv(folder / "heads.csv", heads)
+    store.write_csv(folder / "heads_matched.csv", matched)
     store.write_csv(
-        results / "transitions.csv", transitions(heads, [each.checkpoint.name for each in planned])
+        folder / "transitions.csv", transitions(heads, [each.checkpoint.name for each in planned])
     )
-    _write_parquet(results / "loo.parquet", made.loo)
-    _write_parquet(results / "loo_matched.parquet", made.loo_matched)
+    _write_parquet(folder / "loo.parquet", made.loo)
+    _write_parquet(folder / "loo_matched.parquet", made.loo_matched)
+
+
+def made_from(study: Study, planned: Sequence[Planned], results: Path, said: object) -> str:
+    """A digest of everything that decides the tables, figures and report: study, units, warnings and the program."""
+    package = Path(__file__).parent.parent
+    program = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    parts = {
+        "study": dump_study(study, {}),
+        "commits": [each.commit for each in planned],
+        "units": [store.read_digest(job.path(results)) for each in planned for job in each.jobs],
+        "said": json.loads(json.dumps(said, default=str)),
+        "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
+    }
+    return short_digest(parts)
 
 
 def _write_parquet(path: Path, frame: pd.DataFrame) -> None:

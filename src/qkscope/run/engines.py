@@ -5,7 +5,6 @@ Every engine does the same units with the same code and leaves the same files; t
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -122,7 +121,7 @@ class Shard:
 
 
 def parse_shard(text: str) -> Shard:
-    match = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", text)
+    match = re.fullmatch(r"\s*([0-9]{1,6})\s*/\s*([0-9]{1,6})\s*", text)
     shard = Shard(int(match[1]), int(match[2])) if match else None
     if shard is None or not 1 <= shard.number <= shard.count:
         raise EngineError(f"--shard {text}: expected I/N with I from 1 to N, such as 1/8 to 8/8")
@@ -171,6 +170,8 @@ class Stamps:
     def begin(self, shard: Shard) -> None:
         self._refuse_others(shard.count)
         self._write(shard, finished=False)
+        # Once more, for one that began at the same moment: each sees the other's stamp or is seen.
+        self._refuse_others(shard.count)
 
     def finish(self, shard: Shard) -> None:
         self._write(shard, finished=True)
@@ -196,7 +197,14 @@ class Stamps:
         store.write_json(path, {**stamp, "number": shard.number, "count": shard.count})
 
     def _read(self) -> list[dict[str, Any]]:
-        return [json.loads(path.read_text()) for path in sorted(self._folder.glob("[0-9]*.json"))]
+        return [self._stamp(path) for path in sorted(self._folder.glob("[0-9]*.json"))]
+
+    def _stamp(self, path: Path) -> dict[str, Any]:
+        types = {"study": str, "name": str, "finished": bool, "number": int, "count": int}
+        stamp = store.read_json(path)
+        if not isinstance(stamp, dict) or any(type(stamp.get(part)) is not types[part] for part in types):
+            raise StoreError(f"{path}: damaged (not a shard's stamp); delete it and run that shard again")
+        return stamp
 
     def _refuse_others(self, count: int | None) -> None:
         for stamp in self._read():

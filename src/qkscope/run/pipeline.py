@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkscope import store
+from qkscope import manifest, store
 from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress
-from qkscope.run.assemble import tables, write_tables
+from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
-from qkscope.run.finished import is_finished, note_finished
+from qkscope.run.lock import Claim, claimed
 from qkscope.run.plan import Plan, Planned, needed, plan_study
 from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
@@ -45,9 +45,13 @@ def run(
         )
     study = load_study(study_path)
     results = Path(out) if out is not None else Path("results") / study.name
-    place = open_engine(engine, study)
     try:
-        return _run(study, results, place, part)
+        with claimed(results, study.name, str(part) if part else None) as claim:
+            place = open_engine(engine, study)
+            try:
+                return _run(study, results, place, part, claim)
+            finally:
+                place.close()
     except KeyboardInterrupt:
         again = (
             f"qkscope run {study_path}"
@@ -57,11 +61,9 @@ def run(
         raise KeyboardInterrupt(
             f"interrupted; finished units are kept in {results / 'moments'}. To go on: {again}"
         ) from None
-    finally:
-        place.close()
 
 
-def _run(study: Study, results: Path, engine: Engine, shard: Shard | None) -> Results | Status:
+def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
     store.sweep(results)
     checkpoints = sources(study)
     stamps = Stamps(results, study, checkpoints)
@@ -76,6 +78,7 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None) -> Re
     planned = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if not planned:
         raise StudyError(_what_is_missing(plan.missing, results))
+    claim.require()
     loaded = _put_together(plan, planned, results)
     stamps.clear()
     if plan.missing:
@@ -126,23 +129,20 @@ def _put_together(plan: Plan, planned: Sequence[Planned], results: Path) -> Resu
     """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
     from qkscope.results import load_results
 
-    units = [job.path(results) for each in planned for job in each.jobs]
-    made_from = {
-        "study": dump_study(plan.study, {}),
-        "commits": [each.commit for each in planned],
-        "said": [plan.warnings[:], plan.missing, versions()],
-    }
-    if is_finished(results, made_from, units):
+    digest = made_from(plan.study, planned, results, [plan.warnings, plan.missing, versions()])
+    if manifest.is_finished(results, digest):
         _say(f"nothing changed: {results} is as it was")
     else:
-        _say(f"putting {len(units)} units together")
+        _say(f"putting {sum(len(each.jobs) for each in planned)} units together")
         made = tables(plan.study, planned, results)
         for name, count in made.unmeasured.items():
             plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
-        write_tables(plan.study, planned, made, results)
-        store.write_text(results / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
+        with manifest.replacing_set(results, digest) as folder:
+            write_tables(plan.study, planned, made, folder)
+            store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
         _say_and_draw(results)
-        note_finished(results, made_from, units)
+        drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]
+        manifest.note_finished(results, drawn)
     return load_results(results)
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import socket
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkscope import store
+from qkscope import manifest, store
 from qkscope.errors import StoreError
 from qkscope.run.engines import Shard, shard_jobs
 from qkscope.run.plan import Plan
-from qkscope.run.units import HEARTBEAT_SECONDS, Job, unit_path, why_stale
+from qkscope.run.units import HEARTBEAT_SECONDS, Job, key_of, read_unit, unit_path, why_stale
 from qkscope.study import Checkpoint, Study
+from qkscope.study.schema import folder_name
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,6 +44,8 @@ class Status:
     units: tuple[UnitStatus, ...]
     missing: dict[str, str]
     """Checkpoints that could not even be looked at, and why."""
+    damage: tuple[str, ...] = ()
+    """Files of the results that are not what was written, where that was asked for."""
 
     def count(self, state: str) -> int:
         return sum(unit.state == state for unit in self.units)
@@ -95,8 +97,8 @@ def write_shard_plan(
     store.write_json(path, {"study": study.name, "units": rows, "missing": plan.missing})
 
 
-def status(folder: Path | str) -> Status:
-    """Which units are done, running, failed or waiting."""
+def status(folder: Path | str, verify: bool = False) -> Status:
+    """Which units are done, running, failed or waiting. With `verify`, every byte of units and results is checked."""
     folder = Path(folder)
     # Shards still to be merged know better than an older plan of the whole.
     paths = sorted(folder.glob("shards/plan-*.json")) or [folder / "moments" / PLAN]
@@ -106,61 +108,106 @@ def status(folder: Path | str) -> Status:
         known = rows.setdefault((row["checkpoint"], row["group"]), row)
         known["key"] = known["key"] or row["key"]
     missing = {name: why for plan in plans for name, why in plan["missing"].items()}
-    units = tuple(_unit_status(folder, row) for row in rows.values())
-    return Status(folder, plans[0]["study"], units, missing)
+    units = tuple(_unit_status(folder, row, verify) for row in rows.values())
+    return Status(folder, plans[0]["study"], units, missing, tuple(_damage(folder)) if verify else ())
+
+
+def _damage(folder: Path) -> Iterator[str]:
+    """Which files of the results are not those that were written."""
+    try:
+        found = manifest.read_manifest(folder)
+    except StoreError as error:
+        yield str(error)
+        return
+    if found is None:
+        yield f"{folder / manifest.NAME}: missing, so tables cannot be checked; run the study again to have it written"
+    else:
+        yield from manifest.problems(folder, {**found.tables, **found.drawn})
 
 
 def _read_plan(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise StoreError(f"{path}: no such file; give a results folder that `qkscope run` has begun")
+    plan = store.read_json(path)
     try:
-        plan: dict[str, Any] = json.loads(path.read_text())
-        return plan
-    except OSError as error:
-        raise StoreError(
-            f"{path}: no such file; give a results folder that `qkscope run` has begun"
-        ) from error
-    except ValueError as error:
-        raise StoreError(f"{path}: damaged ({error}); run the study again to have it rewritten") from error
+        return {
+            "study": _typed(plan["study"], str),
+            "missing": {name: _typed(why, str) for name, why in plan["missing"].items()},
+            "units": [
+                {
+                    "checkpoint": _typed(row["checkpoint"], str),
+                    "folder": _one_name(row["folder"]),
+                    "group": _typed(row["group"], int),
+                    "key": row["key"] and _typed(row["key"], dict),
+                }
+                for row in plan["units"]
+            ],
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = store.in_short(error)
+        raise StoreError(f"{path}: damaged ({what}); run the study again to have it rewritten") from error
 
 
-def _unit_status(results: Path, row: dict[str, Any]) -> UnitStatus:
+def _typed(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{str(value)[:40]!r} is not a {kind.__name__}")
+    return value
+
+
+def _one_name(value: Any) -> str:
+    name = str(_typed(value, str))
+    if folder_name(name) != name:
+        raise ValueError(f"{name[:40]!r} is not a folder's name")
+    return name
+
+
+def _unit_status(results: Path, row: dict[str, Any], verify: bool) -> UnitStatus:
     path = unit_path(results, row["folder"], row["group"])
-    state, detail = _state(path, row["key"])
+    state, detail = _state(path, row["key"], verify)
     return UnitStatus(row["checkpoint"], row["group"], state, detail)
 
 
-def _state(path: Path, key: dict[str, Any] | None) -> tuple[str, str]:
+def _state(path: Path, key: dict[str, Any] | None, verify: bool) -> tuple[str, str]:
+    failed = _first_line(path.with_suffix(".failed"))
+    stale: str | None = ""
+    if path.exists():
+        try:
+            stale = why_stale(key_of(path), key or {})
+            if verify and stale is None:
+                read_unit(path, key or {})
+        except StoreError as error:
+            stale = str(error)
+        # A mark may outlive its unit: a process can be killed between writing one and removing the other.
+        if stale is None:
+            return "done", ""
     running, lost = _running(path.with_suffix(".running"))
     if running:
         return "running", running
-    failed = _first_line(path.with_suffix(".failed"))
-    if path.exists():
-        try:
-            stale = why_stale(store.read_meta(path).get("key", {}), key or {})
-        except StoreError as error:
-            return "waiting", str(error)
-        if stale is None:
-            return "done", ""
-        if not failed:
-            return "waiting", f"has to be measured again: {stale}"
+    if stale and not failed:
+        return "waiting", f"has to be measured again: {stale}"
     return ("failed", failed) if failed else ("waiting", lost)
 
 
 def _running(path: Path) -> tuple[str, str]:
     """(who is at work on it, "") or ("", what became of who was)."""
-    try:
-        who = json.loads(path.read_text())
-        quiet = time.time() - path.stat().st_mtime
-    except (OSError, ValueError):
+    if not path.exists():
         return "", ""
-    text = f"process {who['pid']} on {who['host']}, for {(time.time() - who['since']) / 60:.0f} min"
-    here = who["host"] == socket.gethostname()
-    if (here and not store.alive(who["pid"])) or (not here and quiet > 10 * HEARTBEAT_SECONDS):
-        return "", f"was begun by process {who['pid']} on {who['host']}, which has ended"
-    return text, ""
+    try:
+        who = store.read_json(path)
+        pid, host = int(who["pid"]), str(who["host"])
+        minutes = (time.time() - float(who["since"])) / 60
+        quiet = time.time() - path.stat().st_mtime
+    except (StoreError, OSError, ValueError, KeyError, TypeError, OverflowError):
+        return "", f"{path} cannot be read; the next run removes it"
+    here = host == socket.gethostname()
+    if (here and not store.alive(pid)) or (not here and quiet > 10 * HEARTBEAT_SECONDS):
+        return "", f"was begun by process {pid} on {host}, which has ended"
+    return f"process {pid} on {host}, for {minutes:.0f} min", ""
 
 
 def _first_line(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8").split("\n", 1)[0]
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.readline(1000).rstrip("\n")
     except OSError:
         return ""

@@ -106,16 +106,33 @@ def why_missing(results: Path, job: Job) -> str | None:
     if not path.exists():
         return ""
     try:
-        stale = why_stale(store.read_meta(path).get("key", {}), job.key)
+        stale = why_stale(key_of(path), job.key)
         if stale is None:
-            store.read_tensors(path)
+            read_unit(path, job.key)
     except StoreError as error:
         return str(error).replace("; delete it to have it computed again", "")
     return stale
 
 
-def read_unit(path: Path) -> Unit:
-    return Unit.from_tensors(*store.read_tensors(path))
+def key_of(path: Path) -> Mapping[str, Any]:
+    """The key in a unit's header."""
+    key = store.read_meta(path).get("key")
+    if not isinstance(key, dict):
+        raise store.damaged(path, "it has no key")
+    return key
+
+
+def read_unit(path: Path, key: Mapping[str, Any]) -> Unit:
+    """The unit at `path`, if it is whole and the one that `key` asks for."""
+    tensors, meta = store.read_tensors(path)
+    try:
+        stale = why_stale(meta["key"], key)
+        unit = Unit.from_tensors(tensors, meta)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise store.damaged(path, f"not a unit: {store.in_short(error)}") from error
+    if stale is not None:
+        raise StoreError(f"{path}: is not of this study ({stale}); another run wrote it: run again")
+    return unit
 
 
 def dump_unit(unit: Unit, job: Job) -> bytes:

@@ -1,0 +1,135 @@
+"""One run at a time in a results folder.
+
+A whole run claims the folder, a shard its own number; a whole run and shards exclude each other, shards of one study do
+not. Each publishes its own claim first and looks at the others' afterwards, so that of two that start at once at most
+one goes on. A claim is a file that is touched while its process lives (filelock's soft lease), which works on network
+disks: of a dead process of this machine it is void at once, of a lost node after a minute. Readers claim nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkscope import store
+from qkscope.errors import EngineError, StoreError
+
+if TYPE_CHECKING:
+    from filelock import OwnerRecord, SoftFileLease
+
+LEASE_SECONDS = 60.0
+POLL_SECONDS = 0.1
+
+
+class Claim:
+    """A folder, or a shard of it, that is this process's to write to."""
+
+    def __init__(self, path: Path, lease: SoftFileLease) -> None:
+        self._path, self._lease = path, lease
+
+    def require(self) -> None:
+        """Raise if the claim was lost: a process that slept for longer than the lease may have been replaced."""
+        if self._lease.compromise is not None:
+            raise EngineError(
+                f"{self._path.parent}: this run was silent for more than {LEASE_SECONDS:.0f} s and lost its claim to "
+                "the folder; finished units are kept: run again to go on"
+            )
+
+
+@contextmanager
+def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Claim]:
+    """Claim `results` for this process, or raise an EngineError that says who has it and how to go on."""
+    whole = results / ".run.lock"
+    path = results / "shards" / f".{shard.replace('/', '-of-')}.lock" if shard else whole
+    with store.clear_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lease = _acquire(path)
+    try:
+        with store.clear_errors(path):
+            store.write_json(_note(path), {"study": study, "shard": shard, "since": time.time()})
+        here = getattr(lease.owner, "hostname", "")
+        for other in [whole] if shard else sorted((results / "shards").glob(".*.lock")):
+            if _is_held(other, here):
+                raise EngineError(_who(other))
+        yield Claim(path, lease)
+    finally:
+        _note(path).unlink(missing_ok=True)
+        lease.release()
+
+
+def _acquire(path: Path) -> SoftFileLease:
+    from filelock import SoftFileLease, Timeout
+
+    lease = SoftFileLease(path, lease_duration=LEASE_SECONDS)
+    first = _touched(path)
+    try:
+        # Gives up as soon as the holder shows a sign of life, or takes over after the lease's length without one.
+        lease.acquire(
+            timeout=1.5 * LEASE_SECONDS, poll_interval=POLL_SECONDS, cancel_check=lambda: _lives(path, first)
+        )
+    except Timeout as error:
+        raise EngineError(_who(path)) from error
+    return lease
+
+
+def _is_held(path: Path, here: str) -> bool:
+    """Whether a claim is alive. One of another machine is watched until it is touched, or its lease is over."""
+    first, deadline = _touched(path), time.monotonic() + LEASE_SECONDS
+    while path.exists() and time.monotonic() < deadline:
+        if _lives(path, first):
+            return True
+        owner = _owner(path)
+        if owner and owner.hostname == here and not store.alive(owner.pid):
+            return False
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def _lives(path: Path, first: int) -> bool:
+    """A process of this machine that runs, or a claim touched since `first`."""
+    owner = _owner(path)
+    # Containers of one machine share its name but not its processes; filelock tells them apart after a "?".
+    if owner and owner.hostname.partition("?")[0] == socket.gethostname() and store.alive(owner.pid):
+        return True
+    return first != 0 and _touched(path) not in (0, first)
+
+
+def _owner(path: Path) -> OwnerRecord | None:
+    from filelock import SoftFileLease
+
+    return SoftFileLease(path, lease_duration=LEASE_SECONDS).owner
+
+
+def _touched(path: Path) -> int:
+    """When a claim last gave a sign of life; 0 if there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _who(path: Path) -> str:
+    """Who holds a claim, since when, and how to go on."""
+    owner = _owner(path)
+    process = f"process {owner.pid} on {owner.hostname.partition('?')[0]}" if owner else "an unknown process"
+    try:
+        note = store.read_json(_note(path))
+        since = datetime.fromtimestamp(float(note["since"])).strftime("%Y-%m-%d %H:%M:%S")
+        what = (f"shard {note['shard']} of " if note["shard"] else "") + f"the study {note['study']!r}"
+    except (StoreError, KeyError, TypeError, ValueError, OverflowError, OSError):
+        what, since = "another run", "some time ago"
+    folder = path.parent.parent if path.parent.name == "shards" else path.parent
+    return (
+        f"{folder}: {what} is at work here ({process}, since {since}); wait for it to end "
+        f"(`qkscope status {folder}` shows how far it is), stop it, or choose another folder with --out. If it is "
+        f"surely gone, delete {path}"
+    )
+
+
+def _note(path: Path) -> Path:
+    return path.with_suffix(".who")
