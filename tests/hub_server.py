@@ -15,6 +15,7 @@ slash in a revision). `POST /control` with JSON sets the faults, each of which s
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
@@ -29,6 +30,9 @@ from urllib.parse import unquote, urlsplit
 
 API = re.compile(
     r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)(/(?P<what>refs|revision|tree)(/(?P<rev>[^/]+))?.*)?"
+)
+UPLOAD = re.compile(
+    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit)/(?P<rev>[^/]+)"
 )
 RESOLVE = re.compile(r"/(?:(?P<kind>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
 
@@ -51,9 +55,46 @@ class Handler(BaseHTTPRequestHandler):
         self.do_GET()
 
     def do_POST(self):
-        Handler.faults = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        Handler.requests = []
-        self.answer(200, b"{}")
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        path = urlsplit(self.path).path
+        if path == "/control":
+            Handler.faults, Handler.requests = json.loads(body), []
+            return self.answer(200, b"{}")
+        Handler.requests.append((self.command, path, None))
+        fault = self.strike(path)
+        if fault.get("action") == "status":
+            return self.answer(fault["status"], b"", fault.get("headers", {}))
+        if path == "/api/validate-yaml":
+            return self.answer_json({"errors": [], "warnings": []})
+        if path == "/api/repos/create":
+            asked = json.loads(body)
+            repo = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
+            (self.root / f"{asked['type']}s" / repo / "main").mkdir(parents=True, exist_ok=True)
+            return self.answer_json({"url": f"/{asked['type']}s/{repo}", "name": repo})
+        if match := UPLOAD.fullmatch(path):
+            return self.upload(body, **match.groupdict())
+        return self.error(404, "EntryNotFound")
+
+    def upload(self, body, kind, repo, what, rev):
+        """Every file is small enough to travel inside the commit."""
+        if what == "preupload":
+            names = [each["path"] for each in json.loads(body)["files"]]
+            modes = [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]
+            return self.answer_json({"files": modes})
+        folder = self.root / kind / repo / unquote(rev)
+        for each in map(json.loads, body.splitlines()):
+            if each["key"] == "file":
+                path = folder / each["value"]["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(base64.b64decode(each["value"]["content"]))
+        commit = commit_of(folder)
+        return self.answer_json(
+            {
+                "success": True,
+                "commitOid": commit,
+                "commitUrl": f"http://127.0.0.1/{kind}/{repo}/commit/{commit}",
+            }
+        )
 
     def do_GET(self):
         path = urlsplit(self.path).path

@@ -178,7 +178,7 @@ def figures(results: Path, out: Path | None) -> None:
     """Draw all figures of a results folder or a qk.csv, each with its data and a README."""
     from qkscope.figures import draw_all
 
-    _print(draw_all(results, out=out))
+    _print(draw_all(_local(results), out=out))
 
 
 @main.command()
@@ -189,18 +189,18 @@ def report(results: Path, out: Path | None) -> None:
     """Write the interactive report of a results folder or a qk.csv: one self-contained file."""
     from qkscope.report import write_report
 
-    click.echo(write_report(results, out=out))
+    click.echo(write_report(_local(results), out=out))
 
 
 @main.command()
 @click.argument("results", type=PLACE)
-@click.option("--with", "other", required=True, metavar="published|FOLDER", help="What to compare with.")
+@click.option("--with", "other", required=True, metavar="published|RESULTS", help="What to compare with.")
 @clear_errors
 def compare(results: Path, other: str) -> None:
     """Two results side by side: what agrees within uncertainty and what does not."""
     from qkscope.compare import compare as compare_results
 
-    _print(compare_results(results, other))
+    _print(compare_results(_local(results), other if other == "published" else _local(other)))
 
 
 @main.command()
@@ -217,6 +217,25 @@ def status(results: Path, verify: bool) -> None:
         raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
     if verify:
         _print("every table, figure and page is what was written")
+
+
+@main.command()
+@click.argument("results", type=FOLDER)
+@click.argument("place", metavar="hub:OWNER/NAME")
+@click.option("--private", is_flag=True, help="Make the dataset private if it is new.")
+@clear_errors
+def push(results: Path, place: str, private: bool) -> None:
+    """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""
+    from qkscope.run.publish import push as publish
+
+    click.echo(publish(results, place, private=private))
+
+
+def _local(place: Path | str) -> Path:
+    """Where results are; those at hub:owner/name are fetched first."""
+    from qkscope.run.publish import local
+
+    return local(place)
 
 
 def _print(thing: object) -> None:

@@ -139,6 +139,29 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
     return Path(folder)
 
 
+def upload(repo: str, folder: Path, message: str, *, private: bool = False) -> str:
+    """Send all files of `folder` to a dataset in one commit, making it if it is not there; the commit's address."""
+    api = need("huggingface_hub").HfApi()
+    if need("huggingface_hub.constants").HF_HUB_OFFLINE:
+        raise HubError(f"{_place(repo, None, 'dataset')}: nothing can be sent while HF_HUB_OFFLINE is set")
+    _ask(
+        lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True),
+        repo,
+        None,
+        "dataset",
+    )
+    done = _ask(
+        lambda: api.upload_folder(
+            repo_id=repo, repo_type="dataset", folder_path=str(folder), commit_message=message
+        ),
+        repo,
+        None,
+        "dataset",
+        question=False,
+    )
+    return str(done.commit_url)
+
+
 def _bar_class(shown: bool) -> Any:
     """The client's own progress bars, for large files on a terminal only."""
     from huggingface_hub.utils import tqdm
