@@ -54,7 +54,7 @@ def moments_to_r(heads: int, rows: int, dim: int, sample: int) -> None:
     for pair in vectors:
         for x in pair:
             total = Accumulator()
-            total.update(x[None], t[:, None].astype(float))
+            total.update(x[None], t.astype(float))
             parts.append(total.moments())
     q = Moments.concat([parts[2 * (i % sample)] for i in range(heads)])
     k = Moments.concat([parts[2 * (i % sample) + 1] for i in range(heads)])

@@ -117,28 +117,45 @@ def random_unit(
     """A unit of the right shape with moments of random vectors."""
     from qkscope.heads import HeadIndex, sample_heads
     from qkscope.moments import Moments, Unit
+    from qkscope.path import Path as BinSums
+    from qkscope.path import bin_edges
+    from qkscope.rotation import Rotation
 
     rng = np.random.default_rng(seed)
     heads = HeadIndex.of(sample_heads(range(layers), q_heads, count), q_heads // kv_heads)
-    shifts = 19
 
-    def moments(rows: int, ring: int) -> Moments:
-        columns = 1 + shifts * (rings - ring)
+    def moments(rows: int) -> Moments:
         x = rng.standard_normal((rows, dim, 2 * dim))
         return Moments(
             n=np.full(rows, 2 * dim),
             mean_x=x.mean(axis=2),
-            mean_t=np.full((rows, columns), 5.0),
+            mean_t=np.full(rows, 5.0),
             M=x @ x.transpose(0, 2, 1),
-            C=rng.standard_normal((rows, dim, columns)),
-            T=np.full((rows, columns), 1e3),
+            C=rng.standard_normal((rows, dim)),
+            T=np.full(rows, 1e3),
             bad=np.zeros(rows, dtype=np.int64),
         )
 
     edges = tuple(4096 * 8**i for i in range(rings))
-    q = tuple(moments(len(heads), ring) for ring in range(rings))
-    k = tuple(moments(len(heads.keys), ring) for ring in range(rings))
-    return Unit(heads, edges, shifts, q, k, documents=62, tokens=62 * edges[-1], filled=(62,) * rings)
+    bins = bin_edges(edges)
+
+    def path(rows: int) -> BinSums:
+        return BinSums(bins, 62 * np.diff(bins), rng.standard_normal((rows, len(bins) - 1, dim)))
+
+    return Unit(
+        heads=heads,
+        windows=edges,
+        q=tuple(moments(len(heads)) for _ in range(rings)),
+        k=tuple(moments(len(heads.keys)) for _ in range(rings)),
+        sink_q=moments(len(heads)),
+        sink_k=moments(len(heads.keys)),
+        path_q=path(len(heads)),
+        path_k=path(len(heads.keys)),
+        rotations=dict.fromkeys(range(layers), Rotation.none(dim)),
+        documents=62,
+        tokens=62 * edges[-1],
+        filled=(62,) * rings,
+    )
 
 
 def shapes(folder: Path) -> Rows:
@@ -273,7 +290,7 @@ def makespan(units: dict[str, list[float]], load: float, workers: int) -> float:
 
     blank: Any = None
     seconds = {(name, g): s for name, groups in units.items() for g, s in enumerate(groups)}
-    deck = Deck([Job(n, n, g, blank, {}, blank, (1,), 0, 0, 1, 1) for n, g in seconds], retries=0)
+    deck = Deck([Job(n, n, g, blank, {}, blank, (1,), 1, 1) for n, g in seconds], retries=0)
     clock = [(START_SECONDS, worker, "") for worker in range(workers)]
     heapq.heapify(clock)
     last = 0.0

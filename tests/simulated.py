@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +10,11 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Unit, ring_columns
+from qkscope.moments import Accumulator, Moments, Unit, rings
+from qkscope.path import SINK, Bins, bin_edges
+from qkscope.path import Path as BinSums
 from qkscope.results import Results
+from qkscope.rotation import Rotation
 from qkscope.table import heads_table
 from qkscope.timeline import Stop, Timeline
 
@@ -108,7 +111,7 @@ def results(
         matched=None if matched is None else heads_table(matched[0], layers),
         loo=loo,
         loo_matched=None if matched is None else matched[1],
-        study={"shifts": 19},
+        study={"groups": GROUPS},
     )
 
 
@@ -127,32 +130,68 @@ def units(
     windows: Sequence[int],
     groups: int = GROUPS,
     documents: int = 2,
-    shifts: int = 19,
-    seed: int = 0,
 ) -> list[Unit]:
-    """One unit per group, through the real accumulators; `vectors(document, kind)` is (heads, tokens, dim)."""
+    """One unit per group, through the real sums; `vectors(document, kind)` is (heads, tokens, dim)."""
     index = HeadIndex.of([divmod(i, PER_LAYER) for i in range(heads)], 1)
     found = []
     for group in range(groups):
-        sums = [[Accumulator(), Accumulator()] for _ in windows]
-        for document in range(group * documents, (group + 1) * documents):
-            q, k = vectors(document, "q"), vectors(document, "k")
-            for ring, (start, stop, columns) in enumerate(
-                ring_columns(q.shape[1], windows, document, shifts, seed)
-            ):
-                sums[ring][0].update(q[:, start:stop], columns)
-                sums[ring][1].update(k[:, start:stop], columns)
-        moments = [(a.moments(), b.moments()) for a, b in sums]
-        found.append(
-            Unit(
-                heads=index,
-                windows=tuple(windows),
-                shifts=shifts,
-                q=tuple(q for q, _ in moments),
-                k=tuple(k for _, k in moments),
-                documents=documents,
-                tokens=documents * max(windows),
-                filled=(documents,) * len(windows),
-            )
-        )
+        numbers = range(group * documents, (group + 1) * documents)
+        found.append(unit_of(index, windows, [(vectors(i, "q"), vectors(i, "k")) for i in numbers]))
     return found
+
+
+def unit_of(
+    heads: HeadIndex,
+    windows: Sequence[int],
+    documents: Sequence[tuple[np.ndarray, np.ndarray]],
+    rotations: Mapping[int, Rotation | None] | None = None,
+) -> Unit:
+    """The unit of documents given as (q, k) vectors, each (heads, tokens, dim), as attention sees them.
+
+    Without `rotations` every layer's is the identity.
+    """
+    layers = np.unique(heads.layer).tolist()
+    dim = documents[0][0].shape[2]
+    rotations = rotations or dict.fromkeys(layers, Rotation.none(dim))
+    lengths = [min(q.shape[1], windows[-1]) for q, _ in documents]
+    parts = {}
+    for kind, row_layers in enumerate((heads.layer, heads.keys[:, 0])):
+        turns = [rotations[int(layer)] or Rotation.none(dim) for layer in row_layers]
+        parts[kind] = _sums([pair[kind] for pair in documents], windows, turns)
+    (q, sink_q, path_q), (k, sink_k, path_k) = parts[0], parts[1]
+    return Unit(
+        heads=heads,
+        windows=tuple(windows),
+        q=q,
+        k=k,
+        sink_q=sink_q,
+        sink_k=sink_k,
+        path_q=path_q,
+        path_k=path_k,
+        rotations=rotations,
+        documents=len(documents),
+        tokens=sum(lengths),
+        filled=tuple(sum(length >= window for length in lengths) for window in windows),
+    )
+
+
+def _sums(
+    vectors: Sequence[np.ndarray], windows: Sequence[int], rotations: Sequence[Rotation]
+) -> tuple[tuple[Moments, ...], Moments, BinSums]:
+    """Rings, sink and path of one kind: vectors (heads, tokens, dim) a document, a rotation a head."""
+    edges = bin_edges(windows)
+    sums, sink = [Accumulator() for _ in windows], Accumulator()
+    n, total = np.zeros(len(edges) - 1, dtype=np.int64), 0.0
+    for x in vectors:
+        x = x[:, : windows[-1]]
+        t = np.arange(x.shape[1])
+        for ring, (start, stop) in enumerate(rings(len(t), windows)):
+            sums[ring].update(x[:, start:stop], t[start:stop])
+        sink.update(x[:, :SINK], t[:SINK])
+        bins = Bins(edges, t)
+        u = np.stack([turn.derotate(each, t) for turn, each in zip(rotations, x, strict=True)])
+        n, total = n + bins.n, total + bins.sums(u)
+    none = Moments.empty(len(rotations), x.shape[2])
+    reached = len(rings(max(x.shape[1] for x in vectors), windows))
+    moments = [each.moments() if i < reached else none for i, each in enumerate(sums)]
+    return tuple(moments), sink.moments(), BinSums(edges, n, np.asarray(total))

@@ -12,7 +12,6 @@ name: small
 windows: [16, 48]
 corpus: texts
 groups: {groups}
-shifts: 5
 components: 4
 device: cpu
 tokenizer: tokenizer

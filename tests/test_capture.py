@@ -21,7 +21,7 @@ from qkscope.corpus import Document
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.pca import measure as measure_axes
-from qkscope.moments import Unit, ring_columns
+from qkscope.moments import Unit, rings
 from qkscope.scanning.vectors import analyze
 
 VOCABULARY = 97
@@ -69,30 +69,26 @@ def vectors_one_by_one(model: Any, documents: list[Document], window: int) -> di
     return kept
 
 
-def assert_moments_of(
-    unit: Unit, kept: dict[tuple[int, int], Any], documents: list[Document], seed: int
-) -> None:
+def assert_moments_of(unit: Unit, kept: dict[tuple[int, int], Any], documents: list[Document]) -> None:
     """Each head's moments against sums over its stored vectors, in float64."""
     edges = (0, *unit.windows)
-    for kind, rings in ((0, unit.q), (1, unit.k)):
+    for kind, sums in ((0, unit.q), (1, unit.k)):
         rows = (
             list(zip(unit.heads.layer, unit.heads.head, strict=True))
             if kind == 0
             else unit.heads.keys.tolist()
         )
-        for ring, moments in enumerate(rings):
+        for ring, moments in enumerate(sums):
             for row, (layer, head) in enumerate(rows):
                 xs, ts = [], []
                 for each in documents:
                     length = min(len(each.tokens), unit.windows[-1])
-                    for start, stop, columns in ring_columns(
-                        length, unit.windows, each.index, unit.shifts, seed
-                    ):
+                    for start, stop in rings(length, unit.windows):
                         if start == edges[ring]:
                             xs.append(
                                 kept[each.index, int(layer)][kind][int(head), start:stop].double().numpy()
                             )
-                            ts.append(columns)
+                            ts.append(np.arange(start, stop))
                 x, t = np.concatenate(xs), np.concatenate(ts)
                 x, t = x - x.mean(0), t - t.mean(0)
                 assert moments.n[row] == len(x)
@@ -109,19 +105,19 @@ def assert_moments_of(
 def test_moments_of_every_token_once_whatever_the_batches(batch_tokens: int) -> None:
     model = build("smollm3")
     documents = [document(i, n) for i, n in enumerate((30, 7, 1, 45, 30))]
-    unit = measure(model, documents, every_head(model), (12, 40), shifts=2, seed=3, batch_tokens=batch_tokens)
+    unit = measure(model, documents, every_head(model), (12, 40), batch_tokens=batch_tokens)
     assert (unit.documents, unit.tokens, unit.filled) == (5, 30 + 7 + 1 + 40 + 30, (3, 1))
     assert unit.q[0].n[0] == 12 + 7 + 1 + 12 + 12
     assert unit.heads.rope.reshape(4, 4)[:, 0].tolist() == [1, 1, 1, 0]
-    assert_moments_of(unit, vectors_one_by_one(model, documents, 40), documents, seed=3)
+    assert_moments_of(unit, vectors_one_by_one(model, documents, 40), documents)
 
 
 def test_only_the_heads_asked_for() -> None:
     model = build("llama")
     documents = [document(i, 25) for i in range(3)]
-    everything = measure(model, documents, every_head(model), (25,), shifts=1)
+    everything = measure(model, documents, every_head(model), (25,))
     chosen = HeadIndex.of([(2, 3), (0, 1), (2, 0)], 2)
-    part = measure(model, documents, chosen, (25,), shifts=1)
+    part = measure(model, documents, chosen, (25,))
     rows = [
         int(np.flatnonzero((everything.heads.layer == i) & (everything.heads.head == h))[0])
         for i, h in zip(chosen.layer, chosen.head, strict=True)
@@ -143,9 +139,11 @@ def test_sliding_layers_enter_only_if_asked_for() -> None:
 
 def test_a_group_without_documents_is_an_empty_unit() -> None:
     model = build("llama")
-    unit = measure(model, [], every_head(model), (8, 16), shifts=2)
+    unit = measure(model, [], every_head(model), (8, 16))
     assert unit.tokens == 0
-    assert [m.C.shape for m in unit.q] == [(16, 16, 5), (16, 16, 3)]
+    assert [m.C.shape for m in unit.q] == [(16, 16), (16, 16)]
+    assert unit.path_q is not None
+    assert unit.path_q.n.sum() == 0
     assert [m.n.sum() for m in unit.k] == [0, 0]
 
 
@@ -153,8 +151,8 @@ def test_half_precision_vectors_are_summed_in_full_precision() -> None:
     """The moments of a bfloat16 model are those of its bfloat16 vectors, as float64 would sum them."""
     model = build("llama").to(torch.bfloat16)
     documents = [document(i, 200) for i in range(4)]
-    unit = measure(model, documents, every_head(model), (200,), shifts=0, batch_tokens=200)
-    assert_moments_of(unit, vectors_one_by_one(model, documents, 200), documents, seed=0)
+    unit = measure(model, documents, every_head(model), (200,), batch_tokens=200)
+    assert_moments_of(unit, vectors_one_by_one(model, documents, 200), documents)
     axes = measure_axes([unit], 200)
     kept = vectors_one_by_one(model, documents, 200)
     t = np.tile(np.arange(200.0), 4)
@@ -343,8 +341,8 @@ def test_too_little_memory_is_said_before_the_start(monkeypatch: pytest.MonkeyPa
 
 
 def test_memory_estimate() -> None:
-    assert moments_bytes(1, 128, 1, 19) == 8 * (128 * 128 + 128 + 128 * 20)
-    assert moments_bytes(2, 4, 2, 3) == 2 * 8 * (2 * (16 + 4) + 4 * (7 + 4))
+    assert moments_bytes(1, 128, 1) == 8 * (2 * (128 * 128 + 2 * 128) + 18 * 128)
+    assert moments_bytes(2, 4, 2) == 2 * 8 * (3 * (16 + 8) + 34 * 4)
     model = build("llama")
     weights = sum(p.numel() * p.element_size() for p in model.parameters())
     estimate = weights_bytes(model.config, read_architecture(model.config), "float32")
@@ -401,9 +399,9 @@ def test_all_vectors_saved_analyse_to_the_moments_result(tmp_path: Any) -> None:
     documents = [document(i, 40) for i in range(6)]
     heads = every_head(model)
     sample = VectorSample(heads, 1.0)
-    unit = measure(model, documents, heads, (40,), shifts=3, save=sample)
+    unit = measure(model, documents, heads, (40,), save=sample)
     sample.write(tmp_path, "m", read_architecture(model.config))
-    table = analyze(tmp_path, shifts=3).qk
+    table = analyze(tmp_path).qk
     axes = measure_axes([unit], 40)
     np.testing.assert_allclose(
         table["r_q"].to_numpy().reshape(axes.r_q.shape)[:, 0], axes.r_q[:, 0], atol=1e-5

@@ -115,7 +115,7 @@ def test_shards_of_different_studies_do_not_mix(study, tmp_path):
     out = tmp_path / "results"
     run(study, out, shard="1/3")
     other = study.with_name("other.yaml")
-    other.write_text(study.read_text().replace("shifts: 5", "shifts: 6"))
+    other.write_text(study.read_text() + "batch_tokens: 64\n")
     for shard in ("2/3", None):
         with pytest.raises(EngineError, match="holds shards of another study"):
             run(other, out, shard=shard)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields, replace
+import json
+from dataclasses import fields
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import moments_reference
+from simulated import unit_of
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
-from qkscope.moments import CHUNK, Accumulator, Moments, Unit, merge_all, ring_columns, window
+from qkscope.moments import CHUNK, Accumulator, Moments, Unit, merge_all, rings, window
+from qkscope.path import SINK
+from qkscope.rotation import Rotation, same_rotation
 
 NAMES = ("n", "mean_x", "mean_t", "M", "C", "T")
 
@@ -37,7 +41,7 @@ def assert_close(a: Moments, b: Moments, rtol=1e-9):
 @pytest.mark.parametrize("dim", [8, 64, 256])
 def test_moments_are_the_textbooks(rng, dtype, dim):
     x = (rng.standard_normal((3, 700, dim)) * 0.1 + 10).astype(dtype)
-    t = rng.integers(0, 10**6, (700, 4)).astype(float)
+    t = rng.integers(0, 10**6, 700).astype(float)
     found = accumulate(x, t, cuts=(1, 300))
     for h in range(3):
         for name, expected in zip(NAMES, moments_reference(x[h], t), strict=True):
@@ -48,7 +52,7 @@ def test_moments_are_the_textbooks(rng, dtype, dim):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_torch_tensors_give_the_moments_of_their_values(rng, dtype):
     x = torch.tensor(rng.standard_normal((2, 3000, 32)) * 0.1 + 10).to(dtype)
-    t = np.arange(3000.0)[:, None]
+    t = np.arange(3000.0)
     found = accumulate(x, t, cuts=(1000,))
     exact = accumulate(x.double().numpy(), t)
     assert_close(found, exact, rtol=1e-12 if dtype == torch.float64 else 5e-6)
@@ -58,7 +62,7 @@ def test_more_tokens_than_a_chunk(rng):
     x = rng.standard_normal((1, 2 * CHUNK + 5, 4))
     t = np.arange(2 * CHUNK + 5.0)
     found = accumulate(x, t)
-    n, _, _, m, c, _ = moments_reference(x[0], t[:, None])
+    n, _, _, m, c, _ = moments_reference(x[0], t)
     assert found.n[0] == n
     np.testing.assert_allclose(found.M[0], m, rtol=1e-10)
     np.testing.assert_allclose(found.C[0], c, rtol=1e-7)
@@ -74,18 +78,21 @@ def test_more_tokens_than_a_chunk(rng):
 def test_any_split_and_any_order_of_merging_gives_the_same(seed, cuts, order, offset):
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((2, 60, 5)) + offset
-    t = rng.integers(0, 1000, (60, 3)).astype(float)
+    t = rng.integers(0, 1000, 60).astype(float)
     whole = accumulate(x, t)
     assert_close(accumulate(x, t, cuts), whole, rtol=1e-8)
     parts = [accumulate(x[:, i::4], t[i::4]) for i in range(4)]
     assert_close(merge_all([parts[i] for i in order]), whole, rtol=1e-8)
     pairs = parts[order[0]].merge(parts[order[1]]).merge(parts[order[2]].merge(parts[order[3]]))
     assert_close(pairs, whole, rtol=1e-8)
+    left = merge_all([parts[i] for i in order[1:]])
+    assert_close(whole.without(parts[order[0]]), left, rtol=1e-7)
+    assert_close(whole.without(whole), Moments.empty(2, 5), rtol=0)
 
 
 def test_merging_nothing_changes_nothing(rng):
     some = accumulate(rng.standard_normal((2, 30, 4)), np.arange(30.0))
-    nothing = Moments.empty(2, 4, 1)
+    nothing = Moments.empty(2, 4)
     assert_close(some.merge(nothing), some, rtol=1e-15)
     assert_close(nothing.merge(some), some, rtol=1e-15)
 
@@ -108,7 +115,7 @@ def test_non_finite_vectors_are_counted_for_their_head_alone(rng, kind, value):
 
 def test_no_tokens_at_all_is_an_error():
     total = Accumulator()
-    total.update(np.empty((1, 0, 4)), np.empty((0, 1)))
+    total.update(np.empty((1, 0, 4)), np.empty(0))
     with pytest.raises(StoreError, match="no tokens"):
         total.moments()
 
@@ -116,83 +123,70 @@ def test_no_tokens_at_all_is_an_error():
 @given(
     length=st.integers(1, 300),
     windows=st.lists(st.integers(1, 200), min_size=1, max_size=4, unique=True).map(sorted),
-    document=st.integers(0, 10**6),
-    shifts=st.integers(0, 3),
 )
-def test_rings_hold_each_token_once_and_each_window_a_rotation(length, windows, document, shifts):
-    rings = ring_columns(length, windows, document, shifts, seed=1)
-    seen = min(length, windows[-1])
-    assert [t for start, stop, _ in rings for t in range(start, stop)] == list(range(seen))
-    for j, w in enumerate(windows):
-        parts = []
-        for i, (_, stop, columns) in enumerate(rings):
-            assert columns.shape[1] == 1 + shifts * (len(windows) - i)
-            if stop <= w:
-                first = 1 + shifts * (j - i)
-                parts.append(columns[:, first : first + shifts])
-        if len(parts) <= j + 1 and parts:
-            copies = np.concatenate(parts)
-            within = min(length, w)
-            if len(copies) == within:
-                for copy in copies.T:
-                    turn = int(copy[0])
-                    assert copy.tolist() == [(t + turn) % within for t in range(within)]
+def test_rings_hold_each_token_once(length, windows):
+    found = rings(length, windows)
+    assert [t for start, stop in found for t in range(start, stop)] == list(range(min(length, windows[-1])))
+    assert all(stop <= edge for (_, stop), edge in zip(found, windows, strict=False))
 
 
-def test_shifts_are_fixed_by_seed_and_document():
-    (_, _, a), *_ = ring_columns(50, [50], 3, 19, seed=0)
-    (_, _, b), *_ = ring_columns(50, [50], 3, 19, seed=0)
-    (_, _, c), *_ = ring_columns(50, [50], 4, 19, seed=0)
-    assert np.array_equal(a, b)
-    assert not np.array_equal(a, c)
-
-
-def make_unit(rng, windows, lengths, *, shifts=3, heads=None, seed=0):
+def make_unit(rng, windows, lengths, *, heads=None, rotations=None):
     """A unit over documents of random vectors, and the vectors themselves."""
     heads = heads or HeadIndex.of([(0, 0), (0, 1), (2, 1)], 2, {0: True, 2: False})
-    sums = {(kind, i): Accumulator() for kind in "qk" for i in range(len(windows))}
-    documents = []
-    for number, length in enumerate(lengths):
-        q, k = rng.standard_normal((len(heads), length, 6)), rng.standard_normal((len(heads.keys), length, 6))
-        documents.append((q, k))
-        for i, (start, stop, columns) in enumerate(ring_columns(length, windows, number, shifts, seed)):
-            sums["q", i].update(q[:, start:stop], columns)
-            sums["k", i].update(k[:, start:stop], columns)
-    rings = {kind: tuple(sums[kind, i].moments() for i in range(len(windows))) for kind in "qk"}
-    filled = tuple(sum(length >= w for length in lengths) for w in windows)
-    tokens = sum(min(length, windows[-1]) for length in lengths)
-    unit = Unit(heads, tuple(windows), shifts, rings["q"], rings["k"], len(lengths), tokens, filled)
-    return unit, documents
+    documents = [
+        (rng.standard_normal((len(heads), n, 6)), rng.standard_normal((len(heads.keys), n, 6)))
+        for n in lengths
+    ]
+    return unit_of(heads, windows, documents, rotations), documents
 
 
-def test_a_shorter_window_comes_out_of_the_rings(rng):
-    lengths = (40, 25, 12)
+@pytest.mark.parametrize("skip_sink", [False, True])
+def test_a_shorter_window_comes_out_of_the_rings(rng, skip_sink):
+    lengths = (40, 25, 12, 3)
     unit, documents = make_unit(rng, [10, 20, 40], lengths)
+    first = SINK if skip_sink else 0
     for width in (10, 20, 40):
-        q, k = window(unit, width)
-        for found, kind in ((q, 0), (k, 1)):
-            x = np.concatenate([doc[kind][:, :width] for doc in documents], axis=1)
-            t = np.concatenate([np.arange(min(n, width)) for n in lengths])
-            copies = [ring_columns(min(n, width), [width], i, 3, 0)[0][2] for i, n in enumerate(lengths)]
-            exact = accumulate(x, np.concatenate(copies))
+        for kind, found in enumerate(window(unit, width, skip_sink)):
+            x = np.concatenate([doc[kind][:, first:width] for doc in documents], axis=1)
+            t = np.concatenate([np.arange(first, max(first, min(n, width))) for n in lengths])
             assert found.n[0] == len(t)
-            assert_close(found, exact, rtol=1e-10)
+            assert_close(found, accumulate(x, t), rtol=1e-10)
 
 
 def test_a_window_without_a_ring_is_an_error(rng):
     unit, _ = make_unit(rng, [10, 20], [20])
     with pytest.raises(StoreError, match=r"window of 15.*\[10, 20\]"):
         window(unit, 15)
+    short, _ = make_unit(rng, [3, 20], [20])
+    with pytest.raises(StoreError, match="empty without its first 4"):
+        window(short, 3, skip_sink=True)
 
 
-def test_a_unit_survives_being_taken_apart(rng):
-    unit, _ = make_unit(rng, [10, 20], [20, 15])
+TURN = Rotation(6, np.array([[0, 2], [1, 3]]), np.array([1.0, 0.01]), 1.2)
+
+
+@pytest.mark.parametrize(
+    "rotations", [{0: TURN, 2: Rotation.none(6)}, {0: TURN, 2: TURN}, {0: None, 2: TURN}]
+)
+def test_a_unit_survives_being_taken_apart(rng, rotations):
+    unit, _ = make_unit(rng, [10, 20], [20, 15], rotations=rotations)
     tensors, meta = unit.to_tensors()
-    again = Unit.from_tensors(tensors, meta)
+    again = Unit.from_tensors(tensors, json.loads(json.dumps(meta)))
     for kind in ("q", "k"):
         for a, b in zip(getattr(again, kind), getattr(unit, kind), strict=True):
             assert all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Moments))
+        assert_close(getattr(again, f"sink_{kind}"), getattr(unit, f"sink_{kind}"), rtol=1e-7)
+        a, b = getattr(again, f"path_{kind}"), getattr(unit, f"path_{kind}")
+        assert np.array_equal(a.edges, b.edges)
+        assert np.array_equal(a.n, b.n)
+        np.testing.assert_allclose(a.total, b.total, rtol=1e-7)
+        assert a.total.dtype == np.float64
     assert again.heads.to_meta() == unit.heads.to_meta()
     assert np.array_equal(again.heads.keys, unit.heads.keys)
-    assert replace(again, q=(), k=(), heads=None) == replace(unit, q=(), k=(), heads=None)
+    assert all(same_rotation(again.rotations[layer], rotations[layer], 20) for layer in rotations)
+    for name in ("windows", "documents", "tokens", "filled"):
+        assert getattr(again, name) == getattr(unit, name)
     assert tensors["q.0.M"].shape == (3, 6 * 7 // 2)
+    assert sum(name.endswith("frequency") for name in tensors) == len(
+        {id(r) for r in rotations.values() if r}
+    )

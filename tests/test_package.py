@@ -82,8 +82,10 @@ def test_only_what_reads_models_imports_torch():
     for path in SOURCE.rglob("*.py"):
         used = {name for name, _ in imports(path)} & HEAVY
         if path.relative_to(SOURCE).parts[0] not in READ_MODELS:
-            # moments turns tensors it is handed into sums: it imports torch only once a tensor has come in.
-            assert used <= ({"torch"} if path.stem == "moments" else set()), f"{path} imports {used}"
+            # These turn tensors they are handed into sums: they import torch only once a tensor has come in.
+            assert used <= ({"torch"} if path.stem in ("moments", "path") else set()), (
+                f"{path} imports {used}"
+            )
         assert not {name for name, top in imports(path) if top} & HEAVY, f"{path} imports at module level"
 
 

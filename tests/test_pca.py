@@ -5,6 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import combined_pca_reference, jackknife_reference, separated
+from scipy.stats import ttest_1samp
+from simulated import unit_of
 from synthetic import make_head
 from test_moments import make_unit
 
@@ -19,7 +21,7 @@ ONE = np.zeros(1, dtype=np.int64)
 
 def moments_of(x, t):
     total = Accumulator()
-    total.update(np.asarray(x)[None], np.asarray(t, dtype=float).reshape(len(t), -1))
+    total.update(np.asarray(x)[None], np.asarray(t, dtype=float))
     return total.moments()
 
 
@@ -137,7 +139,7 @@ def test_a_head_that_met_a_nan_is_unmeasured_and_the_others_are_not(rng):
 
 def test_query_heads_read_their_key_head(rng):
     """Two query heads on one key head: each is measured with that key head's moments."""
-    unit, documents = make_unit(rng, [30], [30, 30], shifts=0)
+    unit, documents = make_unit(rng, [30], [30, 30])
     found = measure([unit], 30, 3)
     q = np.concatenate([doc[0] for doc in documents], axis=1)
     k = np.concatenate([doc[1] for doc in documents], axis=1)
@@ -185,18 +187,31 @@ def test_one_group_has_no_standard_error(rng):
     assert np.isnan(jackknife(np.zeros((1, 4)))).all()
 
 
-def test_the_null_is_the_largest_r_over_the_shifted_copies(rng):
-    unit, documents = make_unit(rng, [30], [30, 20, 30], shifts=4)
-    found = measure([unit], 30, 2)
-    q = np.concatenate([doc[0] for doc in documents], axis=1)
-    k = np.concatenate([doc[1] for doc in documents], axis=1)
-    from qkscope.moments import ring_columns
+def test_the_null_is_a_t_test_over_groups(rng):
+    """|r| exceeds r_null exactly where the textbook's t-test over the groups' covariances rejects at 5%."""
+    heads = HeadIndex.of([(0, i) for i in range(60)], 1)
+    x = (
+        rng.standard_normal((60, 2, 5, 30, 3))
+        + 0.02 * rng.standard_normal((60, 1, 1, 1, 1)) * np.arange(30)[:, None]
+    )
+    groups = [unit_of(heads, [30], [(x[:, 0, g], x[:, 1, g])]) for g in range(5)]
+    found = measure(groups, 30, 2)
+    t = np.tile(np.arange(30) - 14.5, 5)
+    rejected = 0
+    for h in range(60):
+        q, k = x[h, 0].reshape(150, 3), x[h, 1].reshape(150, 3)
+        axes = combined_pca_reference(q, t, k, t, 2)[3]
+        for pc in range(2):
+            parts = ((q - q.mean(axis=0)) @ axes[pc] * t).reshape(5, 30).sum(axis=1)
+            rejects = ttest_1samp(parts, 0.0).pvalue < 0.05
+            assert (abs(found.r_q[h, pc]) > found.r_q_null[h, pc]) == rejects
+            rejected += rejects
+    assert 10 < rejected < 110
 
-    t = np.concatenate([ring_columns(n, [30], i, 4, 0)[0][2] for i, n in enumerate((30, 20, 30))])
-    axes = combined_pca_reference(q[0], t[:, 0], k[0], t[:, 0], 2)[3]
-    for pc in range(2):
-        expected = max(abs(np.corrcoef(q[0] @ axes[pc], t[:, p])[0, 1]) for p in range(1, 5))
-        assert found.r_q_null[0, pc] == pytest.approx(expected, abs=1e-9)
+
+def test_two_groups_have_no_null(rng):
+    units = [make_unit(rng, [30], [30, 30])[0] for _ in range(2)]
+    assert np.isnan(measure(units, 30, 3).r_q_null).all()
 
 
 def test_more_components_than_dimensions_gives_the_dimensions(rng):

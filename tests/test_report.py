@@ -311,7 +311,7 @@ def test_methods_say_what_is_known(results):
     assert found["checkpoints"][0]["vectors"] == "250,000"
     assert found["unmeasured"] == {"step100": 1, "step200": 1, "step300": 1}
     assert found["settings"]["heads"] == "all"
-    assert found["level"] == "5% with 19 shifts"
+    assert found["level"] == "5% over 8 groups of documents"
     assert found["warnings"] == ["12 of 64 documents are shorter than 65,536 tokens."]
 
 

@@ -17,7 +17,7 @@ from qkscope.cli import main
 from qkscope.errors import VectorsError
 from qkscope.scanning.vectors import analyze
 from qkscope.table import read_qk
-from qkscope.vectors import position_columns, read_moments, write_vectors
+from qkscope.vectors import read_moments, write_vectors
 from qkscope.vectors.layout import ModelFolder, infer_ratio
 
 DIM = 8
@@ -275,25 +275,10 @@ def test_an_output_folder_that_cannot_be_written(root, tmp_path):
     assert "stands where a folder is needed" in done.output
 
 
-def test_null_positions_are_rotations_within_each_example(rng):
-    examples = rng.integers(-2, 3, 60)
-    positions = rng.permutation(1000)[:60]
-    columns = position_columns(examples, positions, 5, seed=0)
-    assert columns.shape == (60, 6)
-    assert np.array_equal(columns[:, 0], positions)
-    for i in np.unique(examples):
-        rows = np.flatnonzero(examples == i)
-        rows = rows[np.argsort(positions[rows])]
-        own = columns[rows, 0].tolist()
-        for copy in columns[rows, 1:].T.tolist():
-            turn = own.index(copy[0])
-            assert copy == own[turn:] + own[:turn]
-
-
 def test_groups_go_by_example(root):
     folder, _ = root
     path = folder / "stage1-step-40000" / "l00h00q" / "data.parquet"
-    parts = read_moments(path, 8, 2, 0)
+    parts = read_moments(path, 8)
     examples = pq.read_table(path)["example_id"].to_numpy()
     assert [int(m.n[0]) for m in parts] == np.bincount(examples % 8, minlength=8).tolist()
 

@@ -286,7 +286,7 @@ def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[st
 
 
 def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
-    """How many heads follow position more closely than every shifted copy of it (a test at 1/(shifts+1)).
+    """How many heads follow position more closely than chance reaches: |r| above its null level.
 
     Columns: model, heads (measured, with a null), above_q, above_k, share_q, share_k.
     """
@@ -321,7 +321,7 @@ def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
 
 
 def positional_below_null(heads: pd.DataFrame, thresholds: Thresholds | None = None) -> Array:
-    """(rows,) bool: heads of a positional class whose correlation a shifted copy of position reaches as well.
+    """(rows,) bool: heads of a positional class whose correlation chance reaches as well.
 
     Their class comes from the size of r alone; they are not to be called positional. Queries count for
     position-dominated and Q-positional heads, keys for position-dominated and K-positional ones.

@@ -153,11 +153,7 @@ def scan(model: str, heads: str, **options: Any) -> None:
 @click.option(
     "--groups", type=click.IntRange(min=1), default=8, show_default=True, help="Groups of the jackknife."
 )
-@click.option(
-    "--shifts", type=click.IntRange(min=0), default=19, show_default=True, help="Copies of the shift null."
-)
 @click.option("--components", type=click.IntRange(min=1), default=10, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @clear_errors
 def analyze(vectors: Path, out: Path, **options: Any) -> None:
     """From query and key vectors on disk (the public parquet layout) to qk.csv."""

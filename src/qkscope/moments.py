@@ -4,9 +4,9 @@ For one head and one kind (q or k), over all its tokens (vector x, position t):
 
     n,  mean of x,  mean of t,  M = sum (x-mx)(x-mx)^T,  C = sum (x-mx)(t-mt),  T = sum (t-mt)^2
 
-Everything downstream is a function of these. Beside the true positions run circularly shifted copies of them (the
-null), so t, C and T have 1 + shifts columns. Context windows are cut into rings, one set of moments each: merging the
-first rings gives the moments of any shorter window. Knows nothing of models, files or text.
+Everything downstream is a function of these and of the path (`qkscope.path`). Context windows are cut into rings, one
+set of moments each: merging the first rings gives the moments of any shorter window. The first four tokens, where
+attention sinks stand, have moments of their own that can be taken away again. Knows nothing of models, files or text.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
+from qkscope.path import SINK, Path
+from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
 
 Array = NDArray[np.float64]
 
@@ -30,9 +32,9 @@ CHUNK = 4096
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of H heads with vectors of dimension d and c columns of position, all float64 but the counts.
+    """Moments of H heads with vectors of dimension d, all float64 but the counts.
 
-    n (H,) int64 · mean_x (H, d) · mean_t (H, c) · M (H, d, d) · C (H, d, c) · T (H, c)
+    n (H,) int64 · mean_x (H, d) · mean_t (H,) · M (H, d, d) · C (H, d) · T (H,)
     bad (H,) int64: vectors with a non-finite component. A head with any is `unmeasured`.
     """
 
@@ -45,13 +47,11 @@ class Moments:
     bad: NDArray[np.int64]
 
     @classmethod
-    def empty(cls, heads: int, dim: int, columns: int) -> Moments:
+    def empty(cls, heads: int, dim: int) -> Moments:
         """Moments of no tokens at all: merging them changes nothing."""
         none = np.zeros(heads, dtype=np.int64)
-        x, t = np.zeros((heads, dim)), np.zeros((heads, columns))
-        return cls(
-            none, x, t, np.zeros((heads, dim, dim)), np.zeros((heads, dim, columns)), t.copy(), none.copy()
-        )
+        x, t = np.zeros((heads, dim)), np.zeros(heads)
+        return cls(none, x, t, np.zeros((heads, dim, dim)), x.copy(), t.copy(), none.copy())
 
     @classmethod
     def concat(cls, parts: Sequence[Moments]) -> Moments:
@@ -62,18 +62,6 @@ class Moments:
         """The heads at `rows` (an index array or a slice)."""
         return Moments(*(getattr(self, f.name)[rows] for f in fields(self)))
 
-    def columns(self, columns: Any) -> Moments:
-        """The same heads with only these columns of position."""
-        return Moments(
-            self.n,
-            self.mean_x,
-            self.mean_t[:, columns],
-            self.M,
-            self.C[:, :, columns],
-            self.T[:, columns],
-            self.bad,
-        )
-
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of tokens together (Chan's update), head by head.
 
@@ -81,19 +69,39 @@ class Moments:
         M = M_a + M_b + w dx dx^T,  C = C_a + C_b + w dx dt,  T = T_a + T_b + w dt^2.
         """
         n = self.n + other.n
-        total = np.maximum(n, 1)
-        share = (other.n / total)[:, None]
-        weight = self.n * other.n / total
+        share = other.n / np.maximum(n, 1)
+        weight = self.n * share
         dx, dt = other.mean_x - self.mean_x, other.mean_t - self.mean_t
-        w = weight[:, None, None]
         return Moments(
             n=n,
-            mean_x=self.mean_x + share * dx,
+            mean_x=self.mean_x + share[:, None] * dx,
             mean_t=self.mean_t + share * dt,
-            M=self.M + other.M + w * (dx[:, :, None] * dx[:, None, :]),
-            C=self.C + other.C + w * (dx[:, :, None] * dt[:, None, :]),
-            T=self.T + other.T + weight[:, None] * dt**2,
+            M=self.M + other.M + weight[:, None, None] * (dx[:, :, None] * dx[:, None, :]),
+            C=self.C + other.C + (weight * dt)[:, None] * dx,
+            T=self.T + other.T + weight * dt**2,
             bad=self.bad + other.bad,
+        )
+
+    def without(self, part: Moments) -> Moments:
+        """The moments of the tokens that are not in `part`, whose tokens are all among these: `merge` undone."""
+        n = self.n - part.n
+        left = np.maximum(n, 1)
+        some = n > 0
+        mean_x = np.where(
+            some[:, None], self.mean_x + (part.n / left)[:, None] * (self.mean_x - part.mean_x), 0.0
+        )
+        mean_t = np.where(some, self.mean_t + part.n / left * (self.mean_t - part.mean_t), 0.0)
+        weight = part.n * n / np.maximum(self.n, 1)
+        dx, dt = part.mean_x - mean_x, part.mean_t - mean_t
+        outer = weight[:, None, None] * (dx[:, :, None] * dx[:, None, :])
+        return Moments(
+            n=n,
+            mean_x=mean_x,
+            mean_t=mean_t,
+            M=np.where(some[:, None, None], self.M - part.M - outer, 0.0),
+            C=np.where(some[:, None], self.C - part.C - (weight * dt)[:, None] * dx, 0.0),
+            T=np.where(some, self.T - part.T - weight * dt**2, 0.0),
+            bad=self.bad - part.bad,
         )
 
 
@@ -115,16 +123,15 @@ class Accumulator:
         self._sums: _Sums | None = None
 
     def update(self, vectors: Any, positions: Any) -> None:
-        """Add tokens: vectors (heads, tokens, dim), positions (tokens, columns) or (tokens,)."""
+        """Add tokens: vectors (heads, tokens, dim), positions (tokens,)."""
         if vectors.shape[1] == 0:
             return
         if self._sums is None:
             kind = _NumpySums if isinstance(vectors, np.ndarray) else _TorchSums
             self._sums = kind(vectors, positions)
-        columns = positions.reshape(vectors.shape[1], -1)
         for start in range(0, vectors.shape[1], CHUNK):
             stop = start + CHUNK
-            self._sums.add(vectors[:, start:stop], columns[start:stop])
+            self._sums.add(vectors[:, start:stop], positions[start:stop])
 
     def moments(self) -> Moments:
         """The moments of all tokens added so far."""
@@ -138,12 +145,12 @@ class _Sums:
 
     n: int
     shift: Any
-    origin: Array
+    origin: float
     y: Any
     yy: Any
     ys: Any
-    s: Array
-    ss: Array
+    s: float
+    ss: float
     bad: Any
 
     def add(self, x: Any, t: Any) -> None:
@@ -160,10 +167,10 @@ class _Sums:
         return Moments(
             n=np.full(heads, n, dtype=np.int64),
             mean_x=self.host(self.shift) + mean_y,
-            mean_t=np.tile(self.origin + mean_s, (heads, 1)),
+            mean_t=np.full(heads, self.origin + mean_s),
             M=(yy + yy.transpose(0, 2, 1)) / 2 - y[:, :, None] * y[:, None, :] / n,
-            C=ys - y[:, :, None] * mean_s,
-            T=np.tile(self.ss - self.s * mean_s, (heads, 1)),
+            C=ys - y * mean_s,
+            T=np.full(heads, self.ss - self.s * mean_s),
             bad=self.host(self.bad).astype(np.int64),
         )
 
@@ -171,22 +178,16 @@ class _Sums:
 class _NumpySums(_Sums):
     def __init__(self, x: NDArray[Any], t: Any) -> None:
         heads, _, dim = x.shape
-        t = np.asarray(t, dtype=np.float64).reshape(x.shape[1], -1)
-        columns = t.shape[1]
         self.n, self.bad = 0, np.zeros(heads, dtype=np.int64)
         with np.errstate(invalid="ignore", over="ignore"):
             mean = x[:, :CHUNK].mean(axis=1, dtype=np.float64)
         self.shift = np.where(np.isfinite(mean), mean, 0.0)
-        self.origin = t.mean(axis=0)
-        self.y, self.yy, self.ys = (
-            np.zeros((heads, dim)),
-            np.zeros((heads, dim, dim)),
-            np.zeros((heads, dim, columns)),
-        )
-        self.s, self.ss = np.zeros(columns), np.zeros(columns)
+        self.origin = float(self.host(t).mean())
+        self.y, self.yy, self.ys = np.zeros((heads, dim)), np.zeros((heads, dim, dim)), np.zeros((heads, dim))
+        self.s = self.ss = 0.0
 
     def add(self, x: NDArray[Any], t: Any) -> None:
-        s = np.asarray(t, dtype=np.float64) - self.origin
+        s = self.host(t) - self.origin
         y = x.astype(np.float64)
         y -= self.shift[:, None, :]
         total = y.sum(axis=1)
@@ -200,8 +201,8 @@ class _NumpySums(_Sums):
         self.y += total
         self.yy += transposed @ y
         self.ys += transposed @ s
-        self.s += s.sum(axis=0)
-        self.ss += (s**2).sum(axis=0)
+        self.s += float(s.sum())
+        self.ss += float((s**2).sum())
 
 
 class _TorchSums(_Sums):
@@ -209,21 +210,19 @@ class _TorchSums(_Sums):
         import torch
 
         heads, _, dim = x.shape
-        t = self.host(t).reshape(x.shape[1], -1)
         self.n = 0
         # Sums stay where the vectors are, unless that device has no float64.
         self.device = torch.device("cpu") if x.device.type == "mps" else x.device
         self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
         mean = x[:, :CHUNK].to(self.work).mean(dim=1)
         self.shift = torch.where(torch.isfinite(mean), mean, torch.zeros_like(mean))
-        self.origin = t.mean(axis=0)
+        self.origin = float(self.host(t).mean())
         self.bad = torch.zeros(heads, dtype=torch.int64, device=self.device)
-        zeros = [
+        self.y, self.yy, self.ys = (
             torch.zeros(shape, dtype=torch.float64, device=self.device)
-            for shape in ((heads, dim), (heads, dim, dim), (heads, dim, t.shape[1]))
-        ]
-        self.y, self.yy, self.ys = zeros
-        self.s, self.ss = np.zeros(t.shape[1]), np.zeros(t.shape[1])
+            for shape in ((heads, dim), (heads, dim, dim), (heads, dim))
+        )
+        self.s = self.ss = 0.0
 
     def host(self, array: Any) -> Array:
         return np.asarray(array.cpu() if hasattr(array, "cpu") else array, dtype=np.float64)
@@ -240,111 +239,119 @@ class _TorchSums(_Sums):
             y = torch.where(finite[:, :, None], y, torch.zeros_like(y))
             total = y.sum(dim=1)
         transposed = y.transpose(1, 2)
-        columns = torch.as_tensor(s, dtype=self.work, device=y.device)
         self.n += len(s)
         self.y += total.to(self.device)
         self.yy += torch.bmm(transposed, y).to(self.device)
-        self.ys += torch.matmul(transposed, columns).to(self.device)
-        self.s += s.sum(axis=0)
-        self.ss += (s**2).sum(axis=0)
+        self.ys += torch.matmul(transposed, torch.as_tensor(s, dtype=self.work, device=y.device)).to(
+            self.device
+        )
+        self.s += float(s.sum())
+        self.ss += float((s**2).sum())
 
 
-def shift_fractions(document: int, shifts: int, seed: int) -> Array:
-    """How far each null copy of a document's positions is rotated, as fractions of its length. (shifts,)"""
-    return np.random.default_rng([seed, document & 0xFFFFFFFF]).random(shifts)
-
-
-def ring_columns(
-    length: int, windows: Sequence[int], document: int, shifts: int, seed: int
-) -> list[tuple[int, int, Array]]:
-    """Where a document's tokens belong and their columns of position, ring by ring.
-
-    Rings end at the ascending `windows`. For each ring that the document reaches: (start, stop, columns), columns
-    (stop - start, 1 + shifts * W) with W the number of windows that contain the ring: t itself, then for each of
-    those windows `shifts` copies of t rotated within the document's first min(length, window) tokens.
-    """
-    fractions = shift_fractions(document, shifts, seed)
-    rings = []
-    for i, (start, edge) in enumerate(zip((0, *windows), windows, strict=False)):
-        stop = min(length, edge)
-        if start >= stop:
-            break
-        t = np.arange(start, stop, dtype=np.float64)
-        blocks = [t[:, None]]
-        for window in windows[i:]:
-            seen = min(length, window)
-            blocks.append((t[:, None] + np.floor(fractions * seen)) % seen)
-        rings.append((start, stop, np.concatenate(blocks, axis=1)))
-    return rings
+def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
+    """(start, stop) of each ring that a document of `length` tokens reaches; rings end at the ascending `windows`."""
+    starts = (0, *windows)
+    return [
+        (start, min(length, edge)) for start, edge in zip(starts, windows, strict=False) if start < length
+    ]
 
 
 @dataclass(frozen=True)
 class Unit:
     """What one checkpoint's heads did on one group of documents: a unit of work, a file.
 
-    q[i], k[i] are the moments of ring i, which ends at windows[i]; q's rows follow `heads`, k's follow `heads.keys`.
-    `filled[i]` counts the documents that fill windows[i].
+    q[i], k[i]            moments of ring i, which ends at windows[i]; q's rows follow `heads`, k's `heads.keys`
+    sink_q, sink_k        moments of each document's first four tokens, which are in the rings too
+    path_q, path_k        bin sums of the vectors before rotation, rows as above; None where none were taken
+    rotations             by layer: R_t, or None where it is not known. The path of such a layer holds sums of the
+                          vectors as they are, after rotation: read it with `Rotation.none`
+    filled[i]             documents that fill windows[i]
     """
 
     heads: HeadIndex
     windows: tuple[int, ...]
-    shifts: int
     q: tuple[Moments, ...]
     k: tuple[Moments, ...]
+    sink_q: Moments
+    sink_k: Moments
+    path_q: Path | None
+    path_k: Path | None
+    rotations: Mapping[int, Rotation | None]
     documents: int
     tokens: int
     filled: tuple[int, ...]
 
     def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and description for a file. M is symmetric: its upper triangle is kept."""
+        """Arrays and description for a file. M is symmetric: its upper triangle is kept.
+
+        The sink's M and the path's sums are kept in float32: M of a whole ring, and so r, does not depend on them.
+        """
         tensors: dict[str, NDArray[Any]] = {}
-        for kind, rings in (("q", self.q), ("k", self.k)):
-            for i, moments in enumerate(rings):
-                for field in fields(moments):
-                    array = getattr(moments, field.name)
-                    upper = np.triu_indices(array.shape[1]) if field.name == "M" else None
-                    tensors[f"{kind}.{i}.{field.name}"] = (
-                        array if upper is None else array[:, upper[0], upper[1]]
-                    )
-        names = ("windows", "shifts", "documents", "tokens", "filled")
+        for kind, moments in (("q", self.q), ("k", self.k)):
+            for i, ring in enumerate(moments):
+                tensors |= _pack(f"{kind}.{i}", ring)
+        for kind, sink in (("q", self.sink_q), ("k", self.sink_k)):
+            tensors |= _pack(f"{kind}.sink", sink)
+            tensors[f"{kind}.sink.M"] = tensors[f"{kind}.sink.M"].astype(np.float32)
+        for kind, path in (("q", self.path_q), ("k", self.path_k)):
+            if path is not None:
+                tensors |= {f"{kind}.path.edges": path.edges, f"{kind}.path.n": path.n}
+                tensors[f"{kind}.path.total"] = path.total.astype(np.float32)
+        names = ("windows", "documents", "tokens", "filled")
         meta = {name: getattr(self, name) for name in names} | {"heads": self.heads.to_meta()}
-        return tensors, meta
+        arrays, meta["rotations"] = pack_rotations(self.rotations)
+        return tensors | arrays, meta
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Unit:
         """What `to_tensors` took apart."""
-        rings: dict[str, list[Moments]] = {"q": [], "k": []}
-        for kind, parts in rings.items():
-            for i in range(len(meta["windows"])):
-                values = {f.name: tensors[f"{kind}.{i}.{f.name}"] for f in fields(Moments)}
-                values["M"] = _square(values["M"], values["mean_x"].shape[1])
-                parts.append(Moments(**values))
+        count = range(len(meta["windows"]))
         return cls(
             heads=HeadIndex.from_meta(meta["heads"]),
             windows=tuple(meta["windows"]),
-            shifts=meta["shifts"],
-            q=tuple(rings["q"]),
-            k=tuple(rings["k"]),
+            q=tuple(_unpack(tensors, f"q.{i}") for i in count),
+            k=tuple(_unpack(tensors, f"k.{i}") for i in count),
+            sink_q=_unpack(tensors, "q.sink"),
+            sink_k=_unpack(tensors, "k.sink"),
+            path_q=_unpack_path(tensors, "q.path"),
+            path_k=_unpack_path(tensors, "k.path"),
+            rotations=unpack_rotations(tensors, meta["rotations"]),
             documents=meta["documents"],
             tokens=meta["tokens"],
             filled=tuple(meta["filled"]),
         )
 
 
-def window(unit: Unit, width: int) -> tuple[Moments, Moments]:
-    """(q, k) moments over each document's first `width` tokens, with the 1 + shifts columns of that window."""
+def window(unit: Unit, width: int, skip_sink: bool = False) -> tuple[Moments, Moments]:
+    """(q, k) moments over each document's first `width` tokens; `skip_sink` leaves its first four out."""
     if width not in unit.windows:
         raise StoreError(f"no ring ends at a window of {width} tokens; the rings end at {list(unit.windows)}")
-    last = unit.windows.index(width)
+    last = unit.windows.index(width) + 1
+    q, k = merge_all(unit.q[:last]), merge_all(unit.k[:last])
+    if not skip_sink:
+        return q, k
+    if width < SINK:
+        raise StoreError(f"a window of {width} tokens is empty without its first {SINK}; choose a longer one")
+    return q.without(unit.sink_q), k.without(unit.sink_k)
 
-    def merged(rings: tuple[Moments, ...]) -> Moments:
-        parts = []
-        for i in range(last + 1):
-            first = 1 + unit.shifts * (last - i)
-            parts.append(rings[i].columns([0, *range(first, first + unit.shifts)]))
-        return merge_all(parts)
 
-    return merged(unit.q), merged(unit.k)
+def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:
+    rows, columns = np.triu_indices(moments.M.shape[1])
+    arrays = {f"{name}.{field.name}": getattr(moments, field.name) for field in fields(moments)}
+    return arrays | {f"{name}.M": moments.M[:, rows, columns]}
+
+
+def _unpack(tensors: Mapping[str, NDArray[Any]], name: str) -> Moments:
+    values = {field.name: tensors[f"{name}.{field.name}"] for field in fields(Moments)}
+    return Moments(**values | {"M": _square(values["M"], values["mean_x"].shape[1])})
+
+
+def _unpack_path(tensors: Mapping[str, NDArray[Any]], name: str) -> Path | None:
+    if f"{name}.total" not in tensors:
+        return None
+    total = tensors[f"{name}.total"].astype(np.float64)
+    return Path(tensors[f"{name}.edges"], tensors[f"{name}.n"], total)
 
 
 def _square(packed: NDArray[Any], dim: int) -> NDArray[Any]:

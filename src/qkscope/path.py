@@ -6,7 +6,9 @@ m(t) = R_t mu_b(t) is the mean vector at every single position, from a few dozen
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +16,11 @@ from numpy.typing import NDArray
 from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
+
+# The first tokens of a document, where attention sinks stand: they are kept apart.
+SINK = 4
+# Bins of position in each ring after them.
+BINS = 16
 
 
 @dataclass(frozen=True)
@@ -50,3 +57,50 @@ class Path:
         """m(t) = R_t mu_b(t) for heads of one rotation: t (T,) within the edges -> (H, T, d)."""
         bins = np.searchsorted(self.edges, t, side="right") - 1
         return rotation.rotate(self.mean[:, bins], np.asarray(t, dtype=np.float64))
+
+
+def bin_edges(windows: Sequence[int]) -> NDArray[np.int64]:
+    """Edges of the bins of position: {0}, {1, 2, 3}, then at most 16 in each ring, which end at `windows`."""
+    edges = {0, 1, SINK, *windows}
+    starts = (SINK, *windows)
+    for start, stop in zip(starts, windows, strict=False):
+        if stop > start:
+            spread = np.linspace(max(start, SINK), stop, BINS + 1)
+            edges |= {round(edge) for edge in spread}
+    return np.array(sorted(edge for edge in edges if edge <= windows[-1]), dtype=np.int64)
+
+
+class Bins:
+    """Which tokens of a pass lie in which bin: sums over each bin are one product with that 0/1 matrix.
+
+    positions (tokens,), or (documents, tokens) with -1 where a document is padded. n (bins,) int64 tokens.
+    """
+
+    def __init__(self, edges: NDArray[np.int64], positions: NDArray[np.int64]) -> None:
+        place = np.searchsorted(edges, positions, side="right") - 1
+        member = place[..., None, :] == np.arange(len(edges) - 1)[:, None]  # (..., bins, tokens)
+        self.n = member.sum(axis=-1).reshape(-1, len(edges) - 1).sum(axis=0)
+        self._member: Any = member.astype(np.float64)
+
+    def sums(self, x: Any) -> Array:
+        """Sums over each bin in float64, NaN where a value is not finite.
+
+        x (heads, tokens, dim), or (documents, heads, tokens, dim) -> (heads, bins, dim). torch tensors are multiplied
+        in float32 on their own device (float64 for float64 tensors), document by document.
+        """
+        if isinstance(x, np.ndarray):
+            total = np.asarray(self._member[:, None] if x.ndim == 4 else self._member) @ x.astype(np.float64)
+        else:
+            total = self._product(x)
+        total = total.sum(axis=0) if total.ndim == 4 else total
+        return np.where(np.isfinite(total), total, np.nan)
+
+    def _product(self, x: Any) -> Array:
+        import torch
+
+        work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        if isinstance(self._member, np.ndarray):
+            self._member = torch.as_tensor(self._member)
+        self._member = self._member.to(device=x.device, dtype=work)
+        member = self._member[:, None] if x.ndim == 4 else self._member
+        return np.asarray(torch.matmul(member, x.to(work)).cpu(), dtype=np.float64)

@@ -10,7 +10,9 @@ does is found out by `capture.rotation` and written down here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,3 +57,47 @@ class Rotation:
         turned[..., first] = a * cos - b * sin
         turned[..., second] = a * sin + b * cos
         return turned
+
+
+def same_rotation(a: Rotation | None, b: Rotation | None, length: int) -> bool:
+    """Whether two rotations agree on all of the first `length` positions, to a thousandth of a radian."""
+    if a is None or b is None:
+        return a is b
+    if a.dim != b.dim or not np.array_equal(a.pairs, b.pairs):
+        return False
+    drift = np.abs(a.frequency - b.frequency).max(initial=0.0) * length
+    return bool(drift < 1e-3 and abs(a.scale / b.scale - 1) < 1e-4)
+
+
+def pack_rotations(
+    rotations: Mapping[int, Rotation | None],
+) -> tuple[dict[str, NDArray[Any]], list[dict[str, Any]]]:
+    """Arrays and a description for a file: each rotation once, with the layers that have it."""
+    arrays: dict[str, NDArray[Any]] = {}
+    found: dict[bytes, dict[str, Any]] = {}
+    for layer, rotation in sorted(rotations.items()):
+        parts = () if rotation is None else (rotation.pairs, rotation.frequency, np.float64(rotation.scale))
+        entry = found.setdefault(b"|".join(part.tobytes() for part in parts), {"layers": []})
+        entry["layers"].append(layer)
+        if rotation is not None and "scale" not in entry:
+            number = len(found) - 1
+            entry |= {"number": number, "dim": rotation.dim, "scale": rotation.scale}
+            arrays |= {f"rotation.{number}.pairs": rotation.pairs}
+            arrays |= {f"rotation.{number}.frequency": rotation.frequency}
+    return arrays, list(found.values())
+
+
+def unpack_rotations(
+    tensors: Mapping[str, NDArray[Any]], entries: list[dict[str, Any]]
+) -> dict[int, Rotation | None]:
+    """What `pack_rotations` took apart."""
+    rotations: dict[int, Rotation | None] = {}
+    for entry in entries:
+        rotation = None
+        if "scale" in entry:
+            name = f"rotation.{entry['number']}"
+            rotation = Rotation(
+                entry["dim"], tensors[f"{name}.pairs"], tensors[f"{name}.frequency"], entry["scale"]
+            )
+        rotations |= dict.fromkeys(entry["layers"], rotation)
+    return dict(sorted(rotations.items()))

@@ -38,9 +38,7 @@ def scanned(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     with pytest.MonkeyPatch.context() as patch:
         read = checkpoints.load_model
         patch.setattr(checkpoints, "load_model", lambda source: loaded.append(read(source)) or loaded[0])
-        result = scan(
-            gguf, max_length=WINDOW, documents=6, groups=3, shifts=3, dtype="float32", device="cpu", out=out
-        )
+        result = scan(gguf, max_length=WINDOW, documents=6, groups=3, dtype="float32", device="cpu", out=out)
     tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
     corpus = load_corpus(CorpusSpec(documents=6), tokenizer, WINDOW)
     return loaded[0], result, out, corpus.documents

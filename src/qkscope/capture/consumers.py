@@ -7,8 +7,8 @@ never reaches an accumulator or a file. Works on any array type with slices, so 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
 from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Moments, Unit, ring_columns
+from qkscope.moments import Accumulator, Moments, Unit, rings
+from qkscope.path import SINK, Bins, Path, bin_edges
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:
@@ -66,12 +67,10 @@ def batches(documents: Sequence[Document], longest: int, batch_tokens: int) -> l
 
 
 class MomentSums:
-    """Adds each pass's queries and keys to one accumulator per (kind, layer, ring)."""
+    """Adds each pass's queries and keys to the sums of each (kind, layer): rings, sink and path."""
 
-    def __init__(
-        self, heads: HeadIndex, windows: tuple[int, ...], shifts: int, seed: int, architecture: Architecture
-    ) -> None:
-        self._windows, self._shifts, self._seed = windows, shifts, seed
+    def __init__(self, heads: HeadIndex, windows: tuple[int, ...], architecture: Architecture) -> None:
+        self._windows, self._edges = windows, bin_edges(windows)
         self._dim = architecture.head_dim
         self._rows = {"q": _rows_by_layer(heads.layer), "k": _rows_by_layer(heads.keys[:, 0])}
         numbers = {"q": heads.head, "k": heads.keys[:, 1]}
@@ -82,21 +81,23 @@ class MomentSums:
             for layer, rows in layers.items():
                 chosen = numbers[kind][rows].tolist()
                 self._chosen[kind, layer] = None if chosen == list(range(counts[kind])) else chosen
-        self._sums: dict[tuple[str, int, int], Accumulator] = {}
-        self._rings: list[list[tuple[int, int, int]]] = []
-        self._columns: list[NDArray[np.float64]] = []
+        self._sums: dict[tuple[str, int, int | str], Accumulator] = {}
+        self._paths: dict[tuple[str, int], NDArray[np.float64]] = {}
+        self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)
+        self._parts: list[_Part] = []
+        self._bins: Bins
 
     def begin(self, batch: Batch) -> None:
-        """Lay out the pass: per ring, which (row, start, stop) hold its tokens, and their columns of position."""
-        spans: list[list[tuple[int, int, int]]] = [[] for _ in self._windows]
-        columns: list[list[NDArray[np.float64]]] = [[] for _ in self._windows]
-        for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
-            rings = ring_columns(length, self._windows, document.index, self._shifts, self._seed)
-            for ring, (start, stop, block) in enumerate(rings):
-                spans[ring].append((row, start, stop))
-                columns[ring].append(block)
-        self._rings = [ring for ring in spans if ring]
-        self._columns = [np.concatenate(blocks) for blocks in columns if blocks]
+        """Lay out the pass: which tokens belong to which ring, to the sink and to which bin."""
+        spans: dict[int | str, list[tuple[int, int, int]]] = {}
+        for row, length in enumerate(batch.lengths):
+            for ring, (start, stop) in enumerate(rings(length, self._windows)):
+                spans.setdefault(ring, []).append((row, start, stop))
+            spans.setdefault("sink", []).append((row, 0, min(length, SINK, self._windows[-1])))
+        self._parts = [_Part(name, where) for name, where in spans.items()]
+        t = np.arange(max(batch.lengths))
+        self._bins = Bins(self._edges, np.where(t < np.array(batch.lengths)[:, None], t, -1))
+        self._n += self._bins.n
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
         for kind, x in (("q", q), ("k", k)):
@@ -104,23 +105,45 @@ class MomentSums:
                 continue
             chosen = self._chosen[kind, layer]
             x = x if chosen is None else x[:, chosen]
-            for ring, spans in enumerate(self._rings):
-                sums = self._sums.setdefault((kind, layer, ring), Accumulator())
-                sums.update(_tokens(x, spans), self._columns[ring])
+            for part in self._parts:
+                sums = self._sums.setdefault((kind, layer, part.name), Accumulator())
+                sums.update(_tokens(x, part.spans), part.positions)
+            self._paths[kind, layer] = self._paths.get((kind, layer), 0.0) + self._bins.sums(x)
 
-    def moments(self) -> tuple[tuple[Moments, ...], tuple[Moments, ...]]:
-        """(q, k): per ring, the moments of all heads in the rows' order."""
-        rings = range(len(self._windows))
-        return tuple(self._ring("q", i) for i in rings), tuple(self._ring("k", i) for i in rings)
+    def moments(self, kind: str) -> tuple[Moments, ...]:
+        """Per ring, the moments of all heads in the rows' order."""
+        return tuple(self._part(kind, ring) for ring in range(len(self._windows)))
 
-    def _ring(self, kind: str, ring: int) -> Moments:
-        columns = 1 + self._shifts * (len(self._windows) - ring)
+    def sink(self, kind: str) -> Moments:
+        """The moments of the first four tokens, M as a unit's file keeps it."""
+        found = self._part(kind, "sink")
+        return replace(found, M=_single(found.M))
+
+    def path(self, kind: str) -> Path:
+        """The bin sums of all heads in the rows' order, as a unit's file keeps them."""
+        rows = self._rows[kind]
+        none = np.zeros((1, len(self._n), self._dim))
+        parts = [self._paths.pop((kind, layer), none.repeat(len(rows[layer]), 0)) for layer in rows]
+        total = np.concatenate(parts)[np.argsort(np.concatenate(list(rows.values())))]
+        return Path(self._edges, self._n, _single(total))
+
+    def _part(self, kind: str, name: int | str) -> Moments:
         parts, order = [], []
         for layer, rows in self._rows[kind].items():
-            sums = self._sums.pop((kind, layer, ring), None)
-            parts.append(sums.moments() if sums else Moments.empty(len(rows), self._dim, columns))
+            sums = self._sums.pop((kind, layer, name), None)
+            parts.append(sums.moments() if sums else Moments.empty(len(rows), self._dim))
             order.append(rows)
         return Moments.concat(parts).select(np.argsort(np.concatenate(order)))
+
+
+class _Part:
+    """Tokens of a pass that are summed together: (row, start, stop) of each document, and their positions."""
+
+    def __init__(self, name: int | str, spans: list[tuple[int, int, int]]) -> None:
+        self.name, self.spans = name, spans
+        self.positions = np.concatenate(
+            [np.arange(start, stop, dtype=np.float64) for _, start, stop in spans]
+        )
 
 
 class VectorSample:
@@ -155,7 +178,7 @@ class VectorSample:
                 every = np.concatenate(rows, axis=1)
                 self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
 
-    def write(self, root: Path, model: str, architecture: Architecture) -> None:
+    def write(self, root: FilePath, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""
         example, position = (np.concatenate(part) for part in zip(*self._labels, strict=True))
         order = np.lexsort([position, example])
@@ -172,6 +195,11 @@ class VectorSample:
 def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDArray[np.int64]:
     """The positions below `length` that a sample of this rate keeps; a longer document keeps these too."""
     return np.flatnonzero(np.random.default_rng([seed, document]).random(length) < rate)
+
+
+def _single(array: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rounded to float32, so that a unit in memory is the same as one read from its file."""
+    return array.astype(np.float32).astype(np.float64)
 
 
 def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
@@ -24,8 +26,6 @@ def measure(
     heads: HeadIndex,
     windows: Sequence[int],
     *,
-    shifts: int = 19,
-    seed: int = 0,
     batch_tokens: int = 4096,
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
@@ -43,8 +43,8 @@ def measure(
     passes = batches(documents, edges[-1], batch_tokens)
     _check_request(architecture, heads, include_sliding)
     _check_tokens(backbone, passes)
-    _check_room(backbone, architecture, heads, edges, shifts, passes)
-    sums = MomentSums(heads, edges, shifts, seed, architecture)
+    _check_room(backbone, architecture, heads, edges, passes)
+    sums = MomentSums(heads, edges, architecture)
     consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
 
     def consume(layer: int, q: Any, k: Any) -> None:
@@ -59,9 +59,20 @@ def measure(
             if on_tokens is not None:
                 on_tokens(batch.tokens)
     lengths = [n for batch in passes for n in batch.lengths]
-    q, k = sums.moments()
-    filled = tuple(sum(n >= edge for n in lengths) for edge in edges)
-    return Unit(heads, edges, shifts, q, k, documents=len(lengths), tokens=sum(lengths), filled=filled)
+    return Unit(
+        heads=heads,
+        windows=edges,
+        q=sums.moments("q"),
+        k=sums.moments("k"),
+        sink_q=sums.sink("q"),
+        sink_k=sums.sink("k"),
+        path_q=sums.path("q"),
+        path_k=sums.path("k"),
+        rotations=dict.fromkeys(np.unique(heads.layer).tolist()),
+        documents=len(lengths),
+        tokens=sum(lengths),
+        filled=tuple(sum(n >= edge for n in lengths) for edge in edges),
+    )
 
 
 def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
@@ -131,12 +142,11 @@ def _check_room(
     architecture: Architecture,
     heads: HeadIndex,
     windows: tuple[int, ...],
-    shifts: int,
     passes: list[Batch],
 ) -> None:
     """Before the start: are the moments (sums and their result) and eager attention's scores going to fit?"""
     vectors = len(heads) + len(heads.keys)
-    needed = 2 * moments_bytes(vectors, architecture.head_dim, len(windows), shifts)
+    needed = 2 * moments_bytes(vectors, architecture.head_dim, len(windows))
     check_memory(
         needed, available_bytes(), f"measuring {len(heads)} heads of {architecture.head_dim} dimensions"
     )

@@ -8,14 +8,14 @@ from typing import Any
 
 from qkscope.capture.architecture import Architecture
 from qkscope.errors import CaptureError
+from qkscope.path import BINS
 
 FLOAT64 = 8
 
 
-def moments_bytes(vectors: int, dim: int, windows: int, shifts: int) -> int:
-    """Bytes of the moments of `vectors` query and key heads, all rings: M (d, d), C (d, columns), mean (d)."""
-    columns = sum(1 + shifts * (windows - ring) for ring in range(windows))
-    return vectors * (windows * dim * (dim + 1) + dim * columns) * FLOAT64
+def moments_bytes(vectors: int, dim: int, windows: int) -> int:
+    """Bytes of the sums of `vectors` query and key heads: per ring M (d, d), C (d), mean (d); sink; path's bins (d)."""
+    return vectors * ((windows + 1) * dim * (dim + 2) + (2 + BINS * windows) * dim) * FLOAT64
 
 
 def weights_bytes(config: Any, architecture: Architecture, dtype: str = "auto") -> int:

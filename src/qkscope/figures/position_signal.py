@@ -56,7 +56,7 @@ def title(view: View) -> str:
 
 
 def describe(view: View, data: pd.DataFrame) -> Words:
-    """In words: the course of both means, how they compare, and how many heads beat their own shift null."""
+    """In words: the course of both means, how they compare, and how many heads beat chance."""
     q, k = story(view, "mean r_q", mean_of("r_q")), story(view, "mean r_k", mean_of("r_k"))
     own = data[data["window"] == OWN]
     compare = _compare(own)
@@ -91,7 +91,7 @@ def _compare(own: pd.DataFrame) -> str:
 
 
 def _null(view: View) -> str:
-    """How many heads exceed what they reach with positions shifted at random."""
+    """How many heads exceed what chance reaches."""
     table = above_null(view.results.heads, view.order)
     if table.empty or not table["heads"].iloc[-1]:
         return ""
@@ -99,7 +99,7 @@ def _null(view: View) -> str:
     where = f"At {md(view.labels[last['model']])}," if len(view.order) > 1 else "In this checkpoint"
     return (
         f"{where} {last['above_q']} of {last['heads']} heads follow position in q, and {last['above_k']} in k, more "
-        "closely than any randomly shifted copy of it does."
+        "closely than chance reaches."
     )
 
 

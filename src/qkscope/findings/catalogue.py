@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from qkscope.findings import course, standing, turnover
@@ -90,9 +89,7 @@ def findings(results: Results) -> list[Finding]:
     own, matched = own_evidence(results), matched_evidence(results)
     if not own.samples:
         return []
-    signal = Question(
-        "signal", "Is there any signal of position?", "signal", partial(_signal, results), False
-    )
+    signal = Question("signal", "Is there any signal of position?", "signal", standing.signal, False)
     training = results.timeline.kind == "training"
     several = len(own.samples) > 1
     asked = [signal, *((COURSE if training else (MODELS,)) if several else ()), *STANDING]
@@ -109,10 +106,6 @@ def summary(results: Results, found: list[Finding]) -> dict[str, Any]:
     from qkscope.findings.summarize import summarize
 
     return summarize(results, found)
-
-
-def _signal(results: Results, e: Evidence) -> Reading:
-    return standing.signal(e, int(results.study.get("shifts", 19)))
 
 
 def _no_course(own: Evidence) -> Finding:

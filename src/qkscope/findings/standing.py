@@ -15,6 +15,7 @@ from qkscope.findings.evidence import FAILS, HOLDS, UNKNOWN, Evidence, Reading, 
 from qkscope.findings.significance import t_quantile, two_sided_p
 from qkscope.findings.wording import count, listing, number, percent
 from qkscope.measures.jackknife import jackknife
+from qkscope.measures.null import LEVEL as NULL_LEVEL
 
 # One false alarm in a hundred for a single comparison within a checkpoint.
 LEVEL = 0.01
@@ -43,19 +44,19 @@ def _sure(gap: float, se: float, df: int, level: float = LEVEL) -> str | None:
     return "same" if abs(gap) + t_quantile(0.975, df) * se < SMALLEST else None
 
 
-def signal(e: Evidence, shifts: int) -> Reading:
-    """The share of heads that follow position more closely than every shifted copy of it."""
+def signal(e: Evidence) -> Reading:
+    """The share of heads that follow position more closely than chance reaches."""
     heads = pd.concat([sample.heads for sample in e.samples])
     table = above_null(heads, [stop.model for stop in e.stops])
-    chance = 1 / (shifts + 1)
+    chance = NULL_LEVEL
     numbers: dict[str, Any] = {"chance": chance, "checkpoints": table.to_dict("records")}
     if not table["heads"].any():
         return Reading(
             UNKNOWN, "The table has no null values, so a signal cannot be told from none.", numbers
         )
     last = table.iloc[-1]
-    text = f"At {e.label(-1)} {_above(last)} more closely than any of {shifts} shifted copies of it"
-    text += f" (chance alone: {percent(chance)} each)"
+    text = f"At {e.label(-1)} {_above(last)} more closely than chance reaches between groups of documents"
+    text += f" (by chance alone {percent(chance)} would)"
     if len(table) > 1:
         first = table.iloc[0]
         text += f"; at {e.label(0)} it is {percent(first['share_q'])} and {percent(first['share_k'])}"

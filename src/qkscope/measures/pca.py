@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
 from qkscope.measures.jackknife import jackknife
+from qkscope.measures.null import null_level
 from qkscope.moments import Moments, Unit, merge_all, window
 
 Array = NDArray[np.float64]
@@ -79,10 +80,8 @@ def measure(units: Sequence[Unit], width: int, components: int = 10) -> Axes:
     """Axes of all heads over the first `width` tokens of the documents of all units (one per group)."""
     first = units[0]
     for unit in units:
-        if unit.heads.to_meta() != first.heads.to_meta() or unit.shifts != first.shifts:
-            raise StudyError(
-                "units of different heads or shifts cannot be merged; measure them in separate studies"
-            )
+        if unit.heads.to_meta() != first.heads.to_meta():
+            raise StudyError("units of different heads cannot be merged; measure them in separate studies")
     groups = [window(unit, width) for unit in units if unit.tokens]
     return measure_groups(groups, first.heads.kv_row, components)
 
@@ -106,7 +105,7 @@ def measure_groups(
 
 
 def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
-    """Pearson's r of each axis with each column of position: v (H, d, m) -> r_q, r_k (H, m, c)."""
+    """Pearson's r of each axis with position: v (H, d, m) -> r_q, r_k (H, m)."""
     return _pearson(q, v), _pearson(k, v)
 
 
@@ -141,17 +140,17 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     q, k = merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
     v, explained = axes(q, k, components)
     r_q, r_k = correlate(q, k, v)
-    v, sign = orient(v, r_q[:, :, 0], r_k[:, :, 0])
+    v, sign = orient(v, r_q, r_k)
     unmeasured = (q.bad > 0) | (k.bad > 0)
     loo_q, loo_k, loo_ev = _leave_one_out(groups, v)
     result = {
-        "r_q": sign * r_q[:, :, 0],
-        "r_k": sign * r_k[:, :, 0],
+        "r_q": sign * r_q,
+        "r_k": sign * r_k,
         "explained_variance": explained,
         "r_q_se": jackknife(loo_q),
         "r_k_se": jackknife(loo_k),
-        "r_q_null": _largest(r_q[:, :, 1:]),
-        "r_k_null": _largest(r_k[:, :, 1:]),
+        "r_q_null": null_level([g[0] for g in groups], q, v, _spread(q, v)),
+        "r_k_null": null_level([g[1] for g in groups], k, v, _spread(k, v)),
     }
     loo = {"loo_r_q": loo_q[:, :, 0], "loo_r_k": loo_k[:, :, 0], "loo_ev": loo_ev[:, :, 0]}
     for array in result.values():
@@ -168,12 +167,10 @@ def _leave_one_out(groups: list[tuple[Moments, Moments]], v: Array) -> tuple[Arr
     r_q, r_k, explained = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
     if len(groups) < 2:
         return r_q[:0], r_k[:0], explained[:0]
-    truth = [(q.columns([0]), k.columns([0])) for q, k in groups]
-    for g, (q, k) in enumerate(_without_each(truth)):
+    for g, (q, k) in enumerate(_without_each(groups)):
         u, explained[g] = axes(q, k, components)
         sign = np.where(np.einsum("hdm,hdm->hm", u, v) < 0, -1.0, 1.0)
-        a, b = correlate(q, k, u * sign[:, None, :])
-        r_q[g], r_k[g] = a[:, :, 0], b[:, :, 0]
+        r_q[g], r_k[g] = correlate(q, k, u * sign[:, None, :])
     return r_q, r_k, explained
 
 
@@ -193,25 +190,20 @@ def _both(a: tuple[Moments, Moments], b: tuple[Moments, Moments]) -> tuple[Momen
 
 
 def _pearson(moments: Moments, v: Array) -> Array:
-    """v (H, d, m) -> r (H, m, c); NaN where the projection or the position does not vary."""
-    covariance = np.einsum("hdm,hdc->hmc", v, moments.C)
+    """v (H, d, m) -> r (H, m); NaN where the projection or the position does not vary."""
+    covariance = np.einsum("hdm,hd->hm", v, moments.C)
+    return np.asarray(np.clip(covariance / _spread(moments, v), -1.0, 1.0))
+
+
+def _spread(moments: Moments, v: Array) -> Array:
+    """sqrt(v.M.v T) of axes v (H, d, m) -> (H, m); NaN where the projection or the position does not vary."""
     variance = np.einsum("hdm,hdm->hm", v, moments.M @ v)
     scale = np.trace(moments.M, axis1=1, axis2=2)
     # What is left of a constant projection or position after rounding is not a variance.
     constant = variance <= 1e-13 * np.maximum(scale[:, None], (moments.mean_x**2).sum(axis=1)[:, None] * 1e-3)
-    still = moments.T / np.maximum(moments.n, 1)[:, None] <= 1e-24 * moments.mean_t**2
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = covariance / np.sqrt(variance[:, :, None] * moments.T[:, None, :])
-    r[constant] = np.nan
-    r[np.broadcast_to(still[:, None, :], r.shape)] = np.nan
-    return np.asarray(np.clip(r, -1.0, 1.0))
-
-
-def _largest(r: Array) -> Array:
-    """The largest |r| over the shifted copies; NaN if there are none."""
-    if r.shape[2] == 0:
-        return np.full(r.shape[:2], np.nan)
-    return np.asarray(np.abs(r).max(axis=2))
+    still = moments.T / np.maximum(moments.n, 1) <= 1e-24 * moments.mean_t**2
+    varies = ~(constant | still[:, None])
+    return np.sqrt(np.where(varies, variance * moments.T[:, None], np.nan))
 
 
 def _head_axis(name: str) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.report.data import numbers
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def settings(study: Mapping[str, Any]) -> dict[str, str]:
 
 
 def level(study: Mapping[str, Any]) -> str:
-    """The level of the test against shifted positions, in words."""
-    shifts = int(study.get("shifts") or 19)
-    return f"{100 / (shifts + 1):.3g}% with {shifts} shifts"
+    """The level of the test against chance, in words."""
+    return f"{NULL_LEVEL:.0%} over {study.get('groups') or 8} groups of documents"
 
 
 def plain(value: object) -> str:

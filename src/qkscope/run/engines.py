@@ -235,7 +235,7 @@ def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
         ],
         "corpus": corpus,
         "heads": study.heads.model_dump(mode="json"),
-        "numbers": [study.windows, study.groups, study.shifts, study.seed, study.batch_tokens],
+        "numbers": [study.windows, study.groups, study.batch_tokens],
     }
     return short_digest(parts)
 

@@ -158,8 +158,6 @@ def _job(
         "groups": study.groups,
         "windows": list(rings),
         "heads": short_digest(heads.to_meta()),
-        "shifts": study.shifts,
-        "seed": study.seed,
         "dtype": checkpoint.source.dtype,
         "batch_tokens": study.batch_tokens,
         "capture": CAPTURE_VERSION,
@@ -172,8 +170,6 @@ def _job(
         key=key,
         heads=heads,
         rings=rings,
-        shifts=study.shifts,
-        seed=study.seed,
         batch_tokens=study.batch_tokens,
         tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
     )

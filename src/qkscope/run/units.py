@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 # What a unit holds depends on this code too: raise it when capture or moments change their numbers.
-CAPTURE_VERSION = 1
+CAPTURE_VERSION = 2
 
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
@@ -56,8 +56,6 @@ class Job:
     key: Mapping[str, Any]
     heads: HeadIndex
     rings: tuple[int, ...]
-    shifts: int
-    seed: int
     batch_tokens: int
     tokens: int
     """Tokens to read, for progress."""
@@ -159,8 +157,6 @@ class Bench:
             documents,
             job.heads,
             job.rings,
-            shifts=job.shifts,
-            seed=job.seed,
             batch_tokens=job.batch_tokens,
             on_tokens=on_tokens,
         )

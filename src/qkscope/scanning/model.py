@@ -76,7 +76,6 @@ def scan(
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
     groups: int = 8,
-    shifts: int = 19,
     seed: int = 0,
     components: int = 10,
     batch_tokens: int = 4096,
@@ -105,7 +104,7 @@ def scan(
     chosen = _choose_heads(architecture, heads, seed, include_sliding)
     corpus = _read_documents(subject, texts, text_paths, max_length, documents, warnings)
     count = min(groups, len(corpus))
-    _check_room(subject, chosen, shifts, count)
+    _check_room(subject, chosen, count)
     sample = None if save_vectors is None else VectorSample(chosen, save_vectors, seed)
     units = _measure_groups(
         subject,
@@ -113,8 +112,6 @@ def scan(
         {
             "heads": chosen,
             "windows": (max_length,),
-            "shifts": shifts,
-            "seed": seed,
             "batch_tokens": batch_tokens,
             "include_sliding": include_sliding,
             "save": sample,
@@ -239,10 +236,10 @@ def _read_documents(
     return found
 
 
-def _check_room(subject: _Subject, heads: HeadIndex, shifts: int, groups: int) -> None:
+def _check_room(subject: _Subject, heads: HeadIndex, groups: int) -> None:
     """Before the weights are loaded: is there memory for them and for the moments of every group?"""
     vectors = len(heads) + len(heads.keys)
-    needed = (groups + 2) * moments_bytes(vectors, subject.architecture.head_dim, 1, shifts)
+    needed = (groups + 2) * moments_bytes(vectors, subject.architecture.head_dim, 1)
     what = f"measuring {len(heads)} heads of {subject.architecture.head_dim} dimensions in {groups} groups"
     if subject.source is not None and _goes_to_main_memory(subject.source):
         needed += weights_bytes(subject.config, subject.architecture, subject.source.dtype)

@@ -50,9 +50,7 @@ def analyze(
     *,
     gqa_ratio: int | None = None,
     groups: int = 8,
-    shifts: int = 19,
     components: int = 10,
-    seed: int = 0,
     thresholds: Thresholds | None = None,
 ) -> Analysis:
     """Measure every model under `root`; write qk.csv, heads.csv and transitions.csv to `out` if given."""
@@ -62,7 +60,7 @@ def analyze(
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
-    settings = _Settings(groups, shifts, components, seed)
+    settings = _Settings(groups, components)
     tables, problems = [], []
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
@@ -89,9 +87,7 @@ def save_tables(result: Analysis, out: Path) -> None:
 @dataclass(frozen=True)
 class _Settings:
     groups: int
-    shifts: int
     components: int
-    seed: int
 
 
 def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any) -> Axes:
@@ -100,11 +96,11 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
     def one(key: int) -> list[tuple[int, Axes]]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file = model.keys[layer, kv_head]
-        k = read_moments(key_file, settings.groups, settings.shifts, settings.seed)
+        k = read_moments(key_file, settings.groups)
         measured = []
         for row in np.flatnonzero(heads.kv_row == key):
             query_file = model.queries[layer, int(heads.head[row])]
-            q = read_moments(query_file, settings.groups, settings.shifts, settings.seed)
+            q = read_moments(query_file, settings.groups)
             if q[0].M.shape != k[0].M.shape:
                 raise VectorsError(
                     f"{query_file}: vectors of {q[0].M.shape[1]} numbers, but {key_file} has {k[0].M.shape[1]}; "

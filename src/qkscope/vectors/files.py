@@ -4,7 +4,7 @@
     bucket int32, example_id int32, position int32, vector list<float> or fixed-size list, sliding_window
 
 A q folder's HH is a query head, a k folder's HH the key head before repetition. Documents are told apart by
-`example_id`: jackknife groups and null shifts go by it. Files are read with pyarrow in batches, one key head and its
+`example_id`: jackknife groups go by it. Files are read with pyarrow in batches, one key head and its
 query heads at a time on each core; vectors are never all in memory.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
-from qkscope.moments import Accumulator, Moments, shift_fractions
+from qkscope.moments import Accumulator, Moments
 from qkscope.store import replacing
 
 if TYPE_CHECKING:
@@ -31,10 +30,9 @@ _BATCH_ROWS = 8_192
 BUCKET = 1024
 
 
-def read_moments(path: Path, groups: int, shifts: int, seed: int) -> list[Moments]:
+def read_moments(path: Path, groups: int) -> list[Moments]:
     """Moments of one head's vectors, by document group; groups without rows are empty."""
     examples, positions = _labels(path)
-    columns = position_columns(examples, positions, shifts, seed)
     group = examples % groups
     sums = [Accumulator() for _ in range(groups)]
     seen, dim = 0, None
@@ -47,33 +45,13 @@ def read_moments(path: Path, groups: int, shifts: int, seed: int) -> list[Moment
         rows = slice(seen, seen + len(batch))
         for g in np.unique(group[rows]):
             member = np.flatnonzero(group[rows] == g)
-            sums[g].update(batch[member][None], columns[rows][member])
+            sums[g].update(batch[member][None], positions[rows][member])
         seen += len(batch)
     counts = np.bincount(group, minlength=groups)
     return [
-        total.moments() if count else Moments.empty(1, dim or 0, 1 + shifts)
+        total.moments() if count else Moments.empty(1, dim or 0)
         for total, count in zip(sums, counts, strict=True)
     ]
-
-
-def position_columns(
-    examples: NDArray[np.int64], positions: NDArray[np.int64], shifts: int, seed: int
-) -> NDArray[np.float64]:
-    """(rows, 1 + shifts): position, then copies rotated within each example, in order of position.
-
-    Rotating by rank keeps each example's set of positions, so every copy has the mean and spread of the original.
-    """
-    order = np.lexsort([positions, examples])
-    ids, starts, counts = np.unique(examples[order], return_index=True, return_counts=True)
-    first, size = np.repeat(starts, counts), np.repeat(counts, counts)
-    rank, sorted_positions = np.arange(len(order)) - first, positions[order]
-    columns = np.empty((len(order), 1 + shifts))
-    columns[:, 0] = positions
-    fractions = np.array([_fractions(int(i), shifts, seed) for i in ids])
-    for p in range(shifts):
-        turn = np.repeat(np.floor(fractions[:, p] * counts).astype(np.int64), counts)
-        columns[order, 1 + p] = sorted_positions[first + (rank + turn) % size]
-    return columns
 
 
 def write_vectors(
@@ -185,8 +163,3 @@ def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
             if dim == 0:
                 raise VectorsError(f"{path}: empty vectors; expected a list of float32 in every row")
             yield flat.to_numpy(zero_copy_only=False).reshape(rows, dim)
-
-
-@lru_cache(maxsize=100_000)
-def _fractions(example: int, shifts: int, seed: int) -> NDArray[np.float64]:
-    return shift_fractions(example, shifts, seed)

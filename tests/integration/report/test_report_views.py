@@ -151,7 +151,7 @@ ABSENT = {
     "bare": {
         "signal": "No matched window was measured",
         "portrait": "no standard errors",
-        "head": "no shift null",
+        "head": "no null",
         "table": "No kv_head column",
         "methods": "hold no matched window",
     },

@@ -208,8 +208,8 @@
           : "A head of one model: there is no course over training.",
       );
     if (data.omitted) said.push(data.omitted);
-    if (data.own.r_q_null) said.push("Shaded: the null band, what |r| reaches when positions are shifted.");
-    else said.push("The results hold no shift null, so no null band is drawn.");
+    if (data.own.r_q_null) said.push("Shaded: the null band, what |r| reaches by chance.");
+    else said.push("The results hold no null, so no null band is drawn.");
     if (!data.own.r_q_se) said.push("The results hold no standard errors, so no error bars.");
     if (state.window === "matched" && state.pc > 0)
       said.push("Components beyond the first are over the own windows.");

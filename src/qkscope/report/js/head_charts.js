@@ -26,7 +26,7 @@
       .filter(({ value }) => !Number.isNaN(value));
   }
 
-  /* The null band: what |r| comes to when positions are shifted. Queries and keys have one each. */
+  /* The null band: what |r| comes to by chance. Queries and keys have one each. */
   function nullMarks(points, colour) {
     const found = points.filter(({ limit }) => !Number.isNaN(limit));
     const band = { x: "stop", y1: (d) => -d.limit, y2: (d) => d.limit };
