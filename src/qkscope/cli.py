@@ -74,6 +74,21 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
 
 
 @main.command()
+@click.argument("place", metavar="FOLDER|MODEL")
+@click.option("--out", type=PLACE, help="The file to write.  [default: <name>.yaml]")
+@clear_errors
+def init(place: str, out: Path | None) -> None:
+    """Write a commented study file for the checkpoints in a folder or of a hub model."""
+    from qkscope.study.starter import init as write_study
+
+    path, made = write_study(place, out)
+    click.echo(f"written: {path}\nlook at:")
+    for line in made.check:
+        click.echo(f"  {line}")
+    click.echo(f"then: qkscope validate {path} && qkscope run {path}")
+
+
+@main.command()
 @click.argument("study", type=PLACE)
 @clear_errors
 def validate(study: Path) -> None:

@@ -123,6 +123,38 @@ def discover(folder: str | Path) -> list[Path]:
     )
 
 
+def left_out(folder: str | Path) -> dict[str, str]:
+    """Folders below `folder` that look like checkpoints of a run but are not measured, and why each is not."""
+    folder = Path(folder).expanduser()
+    chosen = {path.name for path in discover(folder)}
+    found: dict[str, str] = {}
+    for name in _names(folder):
+        path = folder / name
+        if name in chosen or not path.is_dir() or not split_revisions([name])[0]:
+            continue
+        found[name] = why_no_checkpoint(path)
+    return found
+
+
+def why_no_checkpoint(folder: Path) -> str:
+    """What stands in a folder instead of a model's configuration and weights, and what to do."""
+    names = _names(folder)
+    if not names:
+        return "the folder is empty; was saving it interrupted?"
+    if "adapter_config.json" in names:
+        return "an adapter (LoRA) without its model; merge it with PEFT's merge_and_unload and save that"
+    nested = next((n for n in names if (folder / n).is_dir() and _is_checkpoint(folder / n)), None)
+    if nested:
+        return f"the model is one folder deeper, in {nested}; name {folder / nested} in the study"
+    if any("fsdp" in n or n.endswith(".distcp") for n in names):
+        return "sharded weights of FSDP; join them with accelerate merge-weights and save a whole model"
+    if any(n.startswith("global_step") or n == "zero_to_fp32.py" for n in names):
+        return "sharded weights of DeepSpeed; join them with zero_to_fp32.py and save a whole model"
+    if "config.json" not in names:
+        return f"no config.json there, found {hub.some(names)}; save it with save_pretrained"
+    return f"no weights there, found {hub.some(names)}; save them with save_pretrained"
+
+
 def digest(path: Path, source: Source | None = None) -> str:
     """`sha256:` and a digest over the names and bytes of a local model's configuration and weights."""
     files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)

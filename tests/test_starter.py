@@ -1,0 +1,98 @@
+"""`qkscope init`: a study file that runs as it is, and a word for all that is left out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+import yaml
+from click.testing import CliRunner
+
+from qkscope.checkpoints.files import left_out
+from qkscope.cli import main
+from qkscope.errors import CheckpointError, StudyError
+from qkscope.study import validate
+from qkscope.study.starter import init
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A Trainer's folder: three checkpoints, and five that are none for different reasons."""
+    folder = tmp_path / "last: night #1"
+    for step in (50, 100, 1000):
+        tiny.save_checkpoint(folder / f"checkpoint-{step}", seed=step, tokenizer=True)
+    for name, inside in {
+        "checkpoint-1100": [],
+        "checkpoint-1200": ["adapter_config.json", "adapter_model.safetensors"],
+        "checkpoint-1300": ["pytorch_model_fsdp_0/x.distcp"],
+        "checkpoint-1400": ["global_step1400/x", "zero_to_fp32.py"],
+        "checkpoint-1500": ["notes.txt"],
+        "runs": ["events"],
+    }.items():
+        (folder / name).mkdir()
+        for each in inside:
+            (folder / name / each).parent.mkdir(exist_ok=True)
+            (folder / name / each).write_text("{}")
+    tiny.save_checkpoint(folder / "checkpoint-1600" / "hf_model", seed=1, tokenizer=True)
+    return folder
+
+
+def test_the_file_written_is_valid_as_it_is(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, made = init(str(run_folder))
+    assert validate(path) == []
+    study = yaml.safe_load(path.read_text())
+    assert study["checkpoints"] == str(run_folder)
+    config = json.loads((run_folder / "checkpoint-1000" / "config.json").read_text())
+    assert study["windows"] == [min(config["max_position_embeddings"], 4096)]
+    assert "checkpoint-50 to checkpoint-1000" in path.read_text()
+    assert any("windows" in line for line in made.check)
+
+
+def test_each_folder_left_out_is_named_with_its_reason(run_folder):
+    found = left_out(run_folder)
+    assert {name: words.split(";")[0] for name, words in found.items()} == {
+        "checkpoint-1100": "the folder is empty",
+        "checkpoint-1200": "an adapter (LoRA) without its model",
+        "checkpoint-1300": "sharded weights of FSDP",
+        "checkpoint-1400": "sharded weights of DeepSpeed",
+        "checkpoint-1500": "no config.json there, found notes.txt",
+        "checkpoint-1600": "the model is one folder deeper, in hf_model",
+    }
+    assert any("checkpoint-1200" in line for line in init(str(run_folder), run_folder / "s.yaml")[1].check)
+
+
+def test_phases_and_windows_come_from_the_names(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("stage1-step-10", "stage1-step-20", "lc-4k-to-32k-step-5", "lc-32k-to-64k-step-5"):
+        tiny.save_checkpoint(tmp_path / "series" / name, seed=0, tokenizer=True)
+    path, _ = init("series")
+    study = yaml.safe_load(path.read_text())
+    assert study["windows"] == [4096, 32768, 65536]
+    assert [phase["window"] for phase in study["phases"]] == [4096, 32768, 65536]
+    assert validate(path) == []
+
+
+def test_a_file_that_is_there_is_not_overwritten(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path, _ = init(str(run_folder))
+    before = path.read_bytes()
+    with pytest.raises(StudyError, match="there already"):
+        init(str(run_folder))
+    assert path.read_bytes() == before
+
+
+def test_a_folder_without_checkpoints_says_what_it_found(tmp_path):
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(CheckpointError, match=r"no checkpoints in it.*notes\.txt"):
+        init(str(tmp_path), tmp_path / "s.yaml")
+
+
+def test_the_command_says_what_to_check_and_what_comes_next(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["init", str(run_folder), "--out", "mine.yaml"])
+    assert done.exit_code == 0, done.output
+    assert "written: mine.yaml" in done.output
+    assert "corpus: stdlib is Python code" in done.output
+    assert "qkscope validate mine.yaml && qkscope run mine.yaml" in done.output
