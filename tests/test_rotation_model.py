@@ -1,0 +1,71 @@
+"""The rotation model against its definitions on vectors, and what must hold of slopes over windows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference import jackknife_reference, rotation_model_reference
+from synthetic import make_head
+
+from qkscope.measures.rotation import NAMES, rotation_errors, rotation_model
+from qkscope.moments import Accumulator
+
+
+def moments(x, t):
+    sums = Accumulator()
+    sums.update(x[None], np.asarray(t, dtype=np.float64))
+    return sums.moments()
+
+
+@pytest.mark.parametrize(("dim", "mean"), [(4, 0.0), (16, 3.0), (64, 100.0)])
+def test_every_number_equals_its_definition(rng, dim, mean):
+    q, t_q = make_head(rng, 3000, dim, mean=mean)
+    k, t_k = make_head(rng, 2000, dim, follow=-0.6, mean=-mean / 2)
+    found = rotation_model(moments(q, t_q), moments(k, t_k), window=4096)
+    expected = rotation_model_reference(q, t_q, k, t_k, 4096)
+    for name in NAMES:
+        assert getattr(found, name)[0] == pytest.approx(expected[name], rel=1e-9, abs=1e-9), name
+
+
+def test_a_slope_over_the_window_does_not_shrink_with_it(rng):
+    """Queries that run from 0 to 1 over whatever window: the slope per token falls fourfold, over the window not."""
+    found = {}
+    for window in (256, 1024):
+        t = np.tile(np.arange(window), 40)
+        q = rng.standard_normal((len(t), 8)) + np.outer(t / window, np.eye(8)[0])
+        found[window] = rotation_model(moments(q, t), moments(q[:, ::-1].copy() - 5, t), window)
+    assert found[256].alpha_q[0] / found[1024].alpha_q[0] == pytest.approx(4.0, rel=0.1)
+    assert found[256].slope_q[0] == pytest.approx(found[1024].slope_q[0], rel=0.1)
+
+
+def test_errors_are_the_jackknife_over_groups(rng):
+    groups, parts = [], []
+    for _ in range(4):
+        q, t_q = make_head(rng, 500, 6)
+        k, t_k = make_head(rng, 500, 6, mean=2.0)
+        groups.append((moments(q, t_q), moments(k, t_k)))
+        parts.append((q, t_q, k, t_k))
+    _, error, left = rotation_errors(groups, 4096)
+    estimates = []
+    for g in range(4):
+        rest = [part for i, part in enumerate(parts) if i != g]
+        joined = [np.concatenate([part[i] for part in rest]) for i in range(4)]
+        estimates.append(rotation_model_reference(*joined, 4096)["alpha_k"])
+    assert error.alpha_k[0] == pytest.approx(jackknife_reference(estimates), rel=1e-9)
+    assert left.shape == (4, len(NAMES), 1)
+
+
+def test_one_group_has_no_error(rng):
+    q, t = make_head(rng, 500, 6)
+    whole, error, left = rotation_errors([(moments(q, t), moments(q + 1, t))], 4096)
+    assert np.isfinite(whole.r_q[0])
+    assert np.isnan(error.r_q[0])
+    assert len(left) == 0
+
+
+def test_a_head_that_met_infinity_has_no_numbers(rng):
+    q, t = make_head(rng, 100, 4)
+    bad = q.copy()
+    bad[3, 1] = np.inf
+    found = rotation_model(moments(bad, t), moments(q, t), 4096)
+    assert all(np.isnan(getattr(found, name)[0]) for name in NAMES)
