@@ -24,7 +24,9 @@ def spec(source, **changes):
         "id_column": None,
         "documents": None,
         "min_tokens": 0,
-        "cut": False,
+        "chunk": False,
+        "start": "beginning",
+        "seed": 0,
     }
     return SimpleNamespace(source=source, revision=None, **(defaults | changes))
 
@@ -50,17 +52,17 @@ class Words:
 def test_a_single_text_file_is_cut_into_documents_unless_forbidden(tmp_path):
     path = tmp_path / "long.txt"
     path.write_text(" ".join("abcdefghij"))
-    cut = load_corpus(spec(str(path), cut=None), Words(), 4)
+    cut = load_corpus(spec(str(path), chunk=None), Words(), 4)
     assert [d.name for d in cut.documents] == ["long.txt[0:4]", "long.txt[4:8]", "long.txt[8:10]"]
     assert [d.tokens.tolist() for d in cut.documents] == [[97, 98, 99, 100], [101, 102, 103, 104], [105, 106]]
     assert (cut.filled(4), cut.tokens(4)) == (2, 10)
-    assert len(load_corpus(spec(str(path), cut=False), Words(), 4).documents) == 1
-    few = load_corpus(spec(str(path), cut=None, min_tokens=4, documents=1), Words(), 4)
+    assert len(load_corpus(spec(str(path), chunk=False), Words(), 4).documents) == 1
+    few = load_corpus(spec(str(path), chunk=None, min_tokens=4, documents=1), Words(), 4)
     assert [d.name for d in few.documents] == ["long.txt[0:4]"]
-    again = load_corpus(spec(str(path), cut=None), Words(), 4, tmp_path / "cache")
+    again = load_corpus(spec(str(path), chunk=None), Words(), 4, tmp_path / "cache")
     assert (
         again.digest
-        == load_corpus(spec(str(path), cut=None), Words(), 4, tmp_path / "cache").digest
+        == load_corpus(spec(str(path), chunk=None), Words(), 4, tmp_path / "cache").digest
         == cut.digest
     )
 
@@ -68,8 +70,8 @@ def test_a_single_text_file_is_cut_into_documents_unless_forbidden(tmp_path):
 def test_several_texts_are_cut_only_on_request(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(" ".join("abcdef"))
-    assert len(load_corpus(spec(str(tmp_path), cut=None), Words(), 4).documents) == 2
-    assert len(load_corpus(spec(str(tmp_path), cut=True), Words(), 4).documents) == 4
+    assert len(load_corpus(spec(str(tmp_path), chunk=None), Words(), 4).documents) == 2
+    assert len(load_corpus(spec(str(tmp_path), chunk=True), Words(), 4).documents) == 4
 
 
 def names(source, **changes):
@@ -388,3 +390,79 @@ def test_the_study_files_own_specification_serves(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("the cat")
     corpus = load_corpus(CorpusSpec(source=str(tmp_path / "a.txt")), tokenizer, 10)
     assert [d.tokens.tolist() for d in corpus.documents] == [[1, 3, 7]]
+
+
+def test_long_texts_are_entered_at_a_seeded_place_and_short_ones_at_their_beginning(tmp_path):
+    for name, count in {"long": 500, "other": 500, "short": 6, "exact": 8}.items():
+        (tmp_path / f"{name}.txt").write_text(" ".join(chr(1000 + i) for i in range(count)))
+    options = {"start": "random"}
+    (tmp_path / "other.txt").write_text("x " + (tmp_path / "other.txt").read_text())
+    corpus = load_corpus(spec(str(tmp_path), **options), Words(), 8, tmp_path / ".cache")
+    names = {d.name.partition("[")[0]: d for d in corpus.documents}
+    assert names["short.txt"].name == "short.txt"
+    assert names["exact.txt"].name == "exact.txt"
+    long, other = names["long.txt"], names["other.txt"]
+    assert [len(d.tokens) for d in corpus.documents] == [8, 8, 8, 6]
+    start = int(long.name.partition("[")[2].partition(":")[0])
+    assert long.name == f"long.txt[{start}:{start + 8}]"
+    whole = Words()([(tmp_path / "long.txt").read_text()])["input_ids"][0]
+    assert long.tokens.tolist() == whole[start : start + 8] != whole[:8]
+    assert other.name.partition("[")[2] != long.name.partition("[")[2]
+    assert corpus.usage(8) == "4 documents, 30 of 1,015 tokens"
+    again = load_corpus(spec(str(tmp_path), **options), Words(), 8, tmp_path / ".cache")
+    assert (again.digest, [d.name for d in again.documents]) == (
+        corpus.digest,
+        [d.name for d in corpus.documents],
+    )
+    assert load_corpus(spec(str(tmp_path), **options, seed=1), Words(), 8, tmp_path / ".cache").digest != (
+        corpus.digest
+    )
+
+
+def test_random_places_are_spread_over_the_whole_text():
+    excerpt = module.Excerpt(64, "random")
+    found = np.array([excerpt.offset(str(i).encode(), 164) for i in range(3000)])
+    assert (found.min(), found.max()) == (0, 100)
+    assert abs(found.mean() - 50) < 3 * np.sqrt(100**2 / 12 / 3000)
+
+
+def test_what_a_tokenizer_puts_first_stays_first(tmp_path, tokenizer):
+    path = tmp_path / "a.txt"
+    path.write_text(" ".join(["the", "cat", "sat"] * 40))
+    (tmp_path / "b.txt").write_text("unknownword " * 40)
+    corpus = load_corpus(spec(str(tmp_path), start="random"), tokenizer, 10)
+    assert [d.tokens[0] for d in corpus.documents] == [1, 1]
+    assert all(len(d.tokens) == 10 and 1 not in d.tokens[1:] for d in corpus.documents)
+
+
+def test_content_that_opens_files_looks_like_position_only_when_read_from_the_beginning(tmp_path):
+    """A scalar a token that knows nothing of position: files open with other words than they go on with."""
+    rng = np.random.default_rng(0)
+    for number in range(48):
+        opening, rest = rng.integers(1, 3, 64), rng.integers(3, 9, 2000)
+        (tmp_path / f"{number}.txt").write_text(" ".join(chr(i) * 2 for i in np.r_[opening, rest] + 96))
+    found = {}
+    for start in ("beginning", "random"):
+        corpus = load_corpus(spec(str(tmp_path), start=start), Words(), 128)
+        tokens = np.stack([d.tokens for d in corpus.documents])
+        found[start] = np.corrcoef(tokens.ravel(), np.tile(np.arange(128), 48))[0, 1]
+    assert found["beginning"] > 0.6
+    assert abs(found["random"]) < 0.12
+
+
+def test_a_file_and_a_folder_that_holds_it_are_the_same_documents(tmp_path):
+    (tmp_path / "folder").mkdir()
+    path = tmp_path / "folder" / "long.txt"
+    path.write_text(" ".join("abcdefghij"))
+    for options in ({"chunk": None}, {"chunk": None, "start": "random"}, {"chunk": False}, {"chunk": 3}):
+        file, folder = (load_corpus(spec(str(p), **options), Words(), 4) for p in (path, path.parent))
+        assert file.digest == folder.digest
+        assert [d.name for d in file.documents] == [d.name for d in folder.documents]
+
+
+def test_texts_are_cut_into_chunks_of_the_length_asked_for(tmp_path):
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(" ".join("abcdefghij"))
+    cut = load_corpus(spec(str(tmp_path), chunk=3, min_tokens=3), Words(), 4)
+    assert [d.name for d in cut.documents[:4]] == ["a.txt[0:3]", "a.txt[3:6]", "a.txt[6:9]", "b.txt[0:3]"]
+    assert cut.usage(4) == "6 documents, 18 of 20 tokens"

@@ -132,7 +132,7 @@ def test_on_the_command_line(checkpoint: Path, texts: Path, tmp_path: Path) -> N
         main, ["scan", str(checkpoint), *options, "--out", str(tmp_path), "--save-vectors"]
     )
     assert answer.exit_code == 0, answer.output
-    assert "tiny-llama (llama): 5 of 8 heads, 115 tokens of 2 documents" in answer.output
+    assert "tiny-llama (llama): 5 of 8 heads, 2 documents, 115 of " in answer.output
     assert all(name in answer.output for name in CLASSES)
     assert (tmp_path / "qk.csv").exists()
     assert len(list((tmp_path / "vectors" / "tiny-llama").glob("*q/data.parquet"))) == 5
@@ -152,7 +152,7 @@ def test_what_is_printed_is_short_and_complete() -> None:
     assert strength[0] == pytest.approx(((result.heads["r_q"] + result.heads["r_k"].abs()) / 2).max())
     assert len(shown(result).splitlines()) < 40
     assert "NoPE" in shown(result)
-    assert "192 tokens of 3 documents, 3 of which fill the window of 64" in repr(result)
+    assert "3 documents, 192 tokens; 3 documents fill the window of 64" in repr(result)
     assert result._repr_html_().count("<table") == 2
 
 

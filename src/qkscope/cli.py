@@ -92,7 +92,9 @@ def init(place: str, out: Path | None) -> None:
 @click.argument("study", type=PLACE)
 @clear_errors
 def validate(study: Path) -> None:
-    """Check a study file: prints every mistake at once, with its line."""
+    """Check a study file: prints every mistake at once, with its line, or what the study costs."""
+    from qkscope.run.cost import cost
+    from qkscope.study import load_study
     from qkscope.study import validate as mistakes_in
 
     mistakes = mistakes_in(study)
@@ -100,7 +102,7 @@ def validate(study: Path) -> None:
         click.echo(mistake, err=True)
     if mistakes:
         sys.exit(1)
-    click.echo(f"{study}: no mistakes found")
+    click.echo(f"{study}: no mistakes found\n{cost(load_study(study))}")
 
 
 @main.command(name="ls")
@@ -123,6 +125,13 @@ def list_checkpoints(model: str) -> None:
 )
 @click.option(
     "--documents", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many."
+)
+@click.option(
+    "--start",
+    type=click.Choice(["random", "beginning"]),
+    default="random",
+    show_default=True,
+    help="Where long texts are entered.",
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
 @click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")

@@ -10,6 +10,7 @@ from qkscope.checkpoints.loading import (
     load_tokenizer,
     resolve,
 )
+from qkscope.checkpoints.rope import rotation_settings, same_rotation
 
 __all__ = [
     "Resolved",
@@ -22,4 +23,6 @@ __all__ = [
     "load_model",
     "load_tokenizer",
     "resolve",
+    "rotation_settings",
+    "same_rotation",
 ]

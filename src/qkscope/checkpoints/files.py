@@ -47,6 +47,8 @@ class Source:
     trust_remote_code: bool = False
     allow_pickle: bool = False
     gguf_file: str | None = None
+    rotation: str | None = None
+    """Rotation settings that take the place of its own (`rope.rotation_settings` of another checkpoint)."""
 
     @property
     def path(self) -> Path | None:

@@ -29,6 +29,7 @@ from qkscope.checkpoints.files import (
     local_path,
 )
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
+from qkscope.checkpoints.rope import with_rotation
 from qkscope.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,12 @@ def resolve(source: Source) -> Resolved:
 
 
 def load_config(source: Source) -> Any:
-    """The transformers configuration, without the weights."""
+    """The transformers configuration, without the weights; with the source's rotation settings if it has some."""
+    config = _load_config(source)
+    return config if source.rotation is None else with_rotation(config, source.rotation)
+
+
+def _load_config(source: Source) -> Any:
     folder, _ = local_files(source, "config")
     if gguf := gguf_name(source):
         state = (folder / gguf).stat()
@@ -89,9 +95,9 @@ def load_model(source: Source) -> Any:
     }
     if source.device_map is not None:
         options["device_map"] = source.device_map
-    if gguf_name(source):
+    if gguf_name(source) or source.rotation is not None:
         options["config"] = load_config(source)
-    elif not source.allow_pickle:
+    if not gguf_name(source) and not source.allow_pickle:
         options["use_safetensors"] = True
     with _clear_words(source, "model"):
         model, info = auto.from_pretrained(folder, **options)

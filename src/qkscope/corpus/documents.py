@@ -1,9 +1,11 @@
 """Documents and their tokens.
 
-A document is the first tokens of one text, tokenised as its tokenizer does by default. Which documents a study
-measures is fixed by its file: the first `documents` in the source's order that have `min_tokens` tokens or more.
-A source that is a single text file would make a single document, so it is cut into consecutive ones instead; `cut`
-does or forbids that for any source.
+A document is as many tokens of one text as the largest window takes, tokenised as its tokenizer does by default. A
+longer text is entered at a random place, drawn once from a seed: the openings of files are unlike what follows, and
+would tie content to position. `start: beginning` takes first tokens instead, and `chunk` cuts texts into consecutive
+documents; a source of a single text, which would make a single document, is always cut unless that is forbidden.
+Which documents a study measures is fixed by its file: the first `documents` in the source's order that have
+`min_tokens` tokens or more.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from qkscope import store
-from qkscope.corpus.texts import JSONL, PARQUET, Notes, Spec, Text, read_texts
+from qkscope.corpus.texts import Notes, Spec, Text, read_texts
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
 
@@ -37,7 +39,11 @@ class CorpusSpec(Spec, Protocol):
     @property
     def min_tokens(self) -> int: ...
     @property
-    def cut(self) -> bool | None: ...
+    def chunk(self) -> int | bool | None: ...
+    @property
+    def start(self) -> str: ...
+    @property
+    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +65,8 @@ class Corpus:
     warnings: list[str] = field(default_factory=list)
     origin: str = ""
     """Where the texts came from exactly: paths, a dataset's commit, Python's version."""
+    available: int = 0
+    """Tokens of the texts that were read, used or not."""
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -68,54 +76,82 @@ class Corpus:
         """Tokens in all when each document counts with its first `window`."""
         return sum(min(len(document.tokens), window) for document in self.documents)
 
+    def usage(self, window: int) -> str:
+        """How much of the text is measured, in words."""
+        return f"{len(self.documents):,} documents, {self.tokens(window):,} of {self.available:,} tokens"
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Which tokens of a text are read: `size` of them, or all where `size` is None."""
+
+    size: int | None
+    start: str = "beginning"
+    seed: int = 0
+
+    def offset(self, key: bytes, length: int) -> int:
+        """Where a text of `length` tokens is entered; `key` is of the text, so its neighbours do not matter."""
+        if self.size is None or self.start == "beginning" or length <= self.size:
+            return 0
+        drawn = hashlib.blake2b(key + self.seed.to_bytes(8, "little"), digest_size=8).digest()
+        return int.from_bytes(drawn, "little") % (length - self.size + 1)
+
+    def of(self, ids: Tokens, key: bytes, lead: int) -> Tokens:
+        """The tokens read. The first `lead`, which the tokenizer puts before every text, are always among them."""
+        offset = self.offset(key, len(ids))
+        stop = None if self.size is None else offset + self.size
+        return np.concatenate([ids[:lead], ids[offset + lead : stop]])[: self.size]
+
 
 def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path | None = None) -> Corpus:
     """Read, tokenise and select. With a `cache` folder, a text is tokenised once per tokenizer."""
     notes = Notes()
-    cut = cuts(spec)
-    memory = _Memory(cache, spec, tokenizer, None if cut else max_tokens)
     documents: list[Document] = []
     read = short = 0
     with (
         progress("Tokenising", spec.documents, unit="documents") as bar,
         closing(read_texts(spec, notes)) as texts,
-        closing(memory.tokenised(texts, spec.documents)) as tokenised,
-        closing(_pieces(tokenised, max_tokens, cut)) as pieces,
     ):
-        for name, tokens, length in pieces:
-            read += 1
-            if length < max(1, spec.min_tokens):
-                short += 1
-                continue
-            documents.append(Document(len(documents), name, tokens))
-            bar.advance(1)
-            if len(documents) == spec.documents:
-                break
+        first = list(islice(texts, 2))
+        chunk = _chunk(spec, len(first) == 1, max_tokens)
+        excerpt = Excerpt(None) if chunk else Excerpt(max_tokens, spec.start, spec.seed)
+        memory = _Memory(cache, spec, tokenizer, excerpt)
+        with (
+            closing(memory.tokenised(chain(first, texts), spec.documents)) as tokenised,
+            closing(_pieces(tokenised, chunk)) as pieces,
+        ):
+            for name, tokens, length in pieces:
+                read += 1
+                if length < max(1, spec.min_tokens):
+                    short += 1
+                    continue
+                documents.append(Document(len(documents), name, tokens[:max_tokens]))
+                bar.advance(1)
+                if len(documents) == spec.documents:
+                    break
     _check_selection(spec, read, short, documents, notes)
     memory.save()
-    return Corpus(documents, digest(documents), notes.warnings + memory.warnings, "; ".join(notes.origins))
+    warnings = notes.warnings + memory.warnings
+    return Corpus(documents, digest(documents), warnings, "; ".join(notes.origins), memory.met)
 
 
-def cuts(spec: CorpusSpec) -> bool:
-    """Whether texts are cut into documents: as the specification says, else only for a single text file."""
-    if spec.cut is not None:
-        return spec.cut
-    sources = [spec.source] if isinstance(spec.source, str) else list(spec.source)
-    path = Path(sources[0]).expanduser()
-    return len(sources) == 1 and path.is_file() and not path.name.endswith(JSONL + PARQUET)
+def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:
+    """The length of the documents that texts are cut into; None if they are not."""
+    wanted = alone if spec.chunk is None else spec.chunk
+    return (max_tokens if wanted is True else int(wanted)) or None
 
 
 def _pieces(
-    texts: Iterator[tuple[Text, Tokens, int]], size: int, cut: bool
+    texts: Iterator[tuple[str, Tokens, int]], chunk: int | None
 ) -> Generator[tuple[str, Tokens, int]]:
-    """(name, tokens, length) of each document: one a text, or one for every `size` tokens of it."""
-    for text, tokens, length in texts:
-        if not cut or length <= size:
-            yield text.name, tokens[:size], length
+    """(name, tokens, length) of each document: one a text, or one for every `chunk` tokens of it."""
+    for name, tokens, length in texts:
+        if chunk is None or length <= chunk:
+            yield name, tokens, length
             continue
-        for start in range(0, length, size):
-            piece = tokens[start : start + size]
-            yield f"{text.name}[{start}:{start + len(piece)}]", piece, len(piece)
+        for start in range(0, length, chunk):
+            piece = tokens[start : start + chunk]
+            yield f"{name}[{start}:{start + len(piece)}]", piece, len(piece)
 
 
 def documents_from(
@@ -206,39 +242,50 @@ def _encode(tokenizer: Any, texts: list[str]) -> list[Tokens]:
     return [np.asarray(ids, np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"]]
 
 
-class _Memory:
-    """Tokens of the texts met so far, kept in one file per source, tokenizer and length."""
+def _lead(tokenizer: Any, ids: Tokens) -> int:
+    """How many tokens the tokenizer put before the text, such as one for its beginning."""
+    special = set(getattr(tokenizer, "all_special_ids", ())) - {getattr(tokenizer, "unk_token_id", None)}
+    return next((i for i, token in enumerate(ids.tolist()) if token not in special), len(ids))
 
-    def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, max_tokens: int | None) -> None:
+
+class _Memory:
+    """Tokens of the texts met so far, kept in one file per source, tokenizer and excerpt."""
+
+    def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
         self._tokenizer = tokenizer
-        self._max_tokens = max_tokens
+        self._excerpt = excerpt
         self._used: dict[bytes, tuple[Tokens, int]] = {}
         self._kept: dict[bytes, tuple[Tokens, int]] = {}
         self._path: Path | None = None
         self._changed = False
+        self.met = 0
         self.warnings: list[str] = []
         if folder is not None:
             source = [str(spec.source), spec.split, spec.text_column, str(spec.revision)]
-            key = "\0".join([*source, tokenizer_identity(tokenizer), str(max_tokens)])
+            key = "\0".join([*source, tokenizer_identity(tokenizer), str(excerpt)])
             self._path = (
                 Path(folder)
                 / f"tokens-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.safetensors"
             )
             self._kept = self._load()
 
-    def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[tuple[Text, Tokens, int]]:
-        """Each text with its first tokens (n,) and the number it has in all."""
+    def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[tuple[str, Tokens, int]]:
+        """Each text's name, with where it was entered, its tokens (n,) and the number it has in all."""
         # No more at once than are wanted: texts beyond the selection are not tokenised in vain.
         while batch := list(islice(texts, min(BATCH, wanted or BATCH))):
             keys = [hashlib.blake2b(text.text.encode(), digest_size=16).digest() for text in batch]
             new = {key: text.text for key, text in zip(keys, batch, strict=True) if key not in self._kept}
             if new:
                 for key, ids in zip(new, _encode(self._tokenizer, list(new.values())), strict=True):
-                    self._kept[key] = ids[: self._max_tokens].copy(), len(ids)
+                    tokens = self._excerpt.of(ids, key, _lead(self._tokenizer, ids))
+                    self._kept[key] = tokens, len(ids)
                     self._changed = True
             for key, text in zip(keys, batch, strict=True):
-                self._used[key] = self._kept[key]
-                yield text, *self._kept[key]
+                self._used[key] = tokens, length = self._kept[key]
+                self.met += length
+                offset = self._excerpt.offset(key, length)
+                where = f"[{offset}:{offset + len(tokens)}]" if offset else ""
+                yield text.name + where, tokens, length
 
     def save(self) -> None:
         """Keep the texts of this pass; a folder that cannot be written costs time later, nothing else."""
@@ -252,7 +299,7 @@ class _Memory:
             "tokens": np.concatenate(arrays),
         }
         try:
-            store.write_tensors(self._path, tensors, {"max_tokens": self._max_tokens})
+            store.write_tensors(self._path, tensors, {"excerpt": str(self._excerpt)})
         except StoreError as error:
             self.warnings.append(f"tokens were not kept for the next run: {error}")
 

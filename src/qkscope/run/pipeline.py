@@ -15,6 +15,7 @@ from qkscope import manifest, store
 from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress
 from qkscope.run.assemble import made_from, tables, write_tables
+from qkscope.run.controls import controls
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
 from qkscope.run.plan import Plan, Planned, needed, plan_study
@@ -65,7 +66,8 @@ def run(
 
 def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
     store.sweep(results)
-    checkpoints = sources(study)
+    course = sources(study)
+    checkpoints = course + controls(study, course)
     stamps = Stamps(results, study, checkpoints)
     if shard is not None:
         return _run_shard(study, results, engine, shard, stamps, checkpoints)
@@ -73,13 +75,14 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
     plan = plan_study(study, checkpoints, results / TOKENS)
     todo = needed(plan, results, plan.jobs, _say)
     _say_missing_shards(todo, behind, count, checkpoints)
+    _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
     _measure(plan, todo, results, engine)
-    planned = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
-    if not planned:
+    measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
+    if all(each.checkpoint.counterfactual for each in measured):
         raise StudyError(_what_is_missing(plan.missing, results))
     claim.require()
-    loaded = _put_together(plan, planned, results)
+    loaded = _put_together(plan, measured, results)
     stamps.clear()
     if plan.missing:
         raise StudyError(_what_is_missing(plan.missing, results))
@@ -113,6 +116,8 @@ def _run_shard(
 
 def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> None:
     """Do units. Checkpoints that fail join the plan's missing ones."""
+    for corpus in {each.corpus.digest: each.corpus for each in plan.planned}.values():
+        _say(corpus.usage(max(plan.study.windows)))
     for warning in plan.warnings:
         _say(f"warning: {warning}")
     for name, why in plan.missing.items():
@@ -125,21 +130,22 @@ def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> 
             plan.missing.update(engine.run(todo, plan.documents, results, bar))
 
 
-def _put_together(plan: Plan, planned: Sequence[Planned], results: Path) -> Results:
+def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Results:
     """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
     from qkscope.results import load_results
 
-    digest = made_from(plan.study, planned, results, [plan.warnings, plan.missing, versions()])
+    planned = [each for each in measured if not each.checkpoint.counterfactual]
+    digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
     if manifest.is_finished(results, digest):
         _say(f"nothing changed: {results} is as it was")
     else:
-        _say(f"putting {sum(len(each.jobs) for each in planned)} units together")
+        _say(f"putting {sum(len(each.jobs) for each in measured)} units together")
         made = tables(plan.study, planned, results)
         for name, count in made.unmeasured.items():
             plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
-            store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, planned, made)))
+            store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
         _say_and_draw(results)
         drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]
         manifest.note_finished(results, drawn)
@@ -174,6 +180,15 @@ def _say_missing_shards(
             )
             names = ", ".join(dict.fromkeys(job.name for job in jobs)) or "none"
             _say(f"shard {number}/{count} {state}: {len(jobs)} units are done here instead ({names})")
+
+
+def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
+    names = [each.name for each in checkpoints if each.counterfactual]
+    if names:
+        _say(
+            f"rotation settings change, so {len(names)} counterfactual checkpoints are measured too: "
+            + ", ".join(names)
+        )
 
 
 def _what_is_missing(missing: dict[str, str], results: Path) -> str:

@@ -162,6 +162,8 @@ def _job(
         "batch_tokens": study.batch_tokens,
         "capture": CAPTURE_VERSION,
     }
+    if checkpoint.source.rotation is not None:
+        key["rotation"] = checkpoint.source.rotation
     return Job(
         name=checkpoint.name,
         folder=checkpoint.folder,

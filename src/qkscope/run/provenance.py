@@ -13,8 +13,9 @@ from qkscope.run.plan import Plan, Planned
 PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers", "huggingface_hub", "ray")
 
 
-def provenance(plan: Plan, planned: Sequence[Planned], made: Tables) -> dict[str, Any]:
+def provenance(plan: Plan, measured: Sequence[Planned], made: Tables) -> dict[str, Any]:
     """Where the numbers came from: versions, commits, texts, what is missing and what to beware of."""
+    planned = [each for each in measured if not each.checkpoint.counterfactual]
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
     corpora = {each.corpus.digest: each.corpus for each in planned}
     first = next(iter(corpora.values()))
@@ -29,11 +30,25 @@ def provenance(plan: Plan, planned: Sequence[Planned], made: Tables) -> dict[str
             }
             for each in planned
         },
+        "counterfactual": {
+            each.checkpoint.name: {
+                "commit": each.commit,
+                "weights_of": each.checkpoint.weights_of,
+                "rotation_of": each.checkpoint.rotation_of,
+                "rope_theta": each.architecture.rope_theta,
+                "window": each.checkpoint.window,
+            }
+            for each in measured
+            if each.checkpoint.counterfactual
+        },
         "corpus": {
             "documents": len(first.documents),
             "digest": first.digest,
             "origin": first.origin,
             "tokens": first.tokens(max(plan.study.windows)),
+            "available": first.available,
+            "start": plan.study.corpus.start,
+            "seed": plan.study.corpus.seed,
             "filled": {window: first.filled(window) for window in plan.study.windows},
         },
         "warnings": list(plan.warnings),

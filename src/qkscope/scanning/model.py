@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
@@ -25,6 +25,7 @@ from qkscope.moments import Unit
 from qkscope.progress import progress
 from qkscope.scanning.summary import ScanTables
 from qkscope.store import write_csv, write_json
+from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
 
 if TYPE_CHECKING:
@@ -50,13 +51,15 @@ class ScanResult(ScanTables):
     filled: int
     """Documents with at least `window` tokens."""
     warnings: list[str] = field(default_factory=list)
+    available: int | None = None
+    """Tokens of the texts that were read, used or not; None for texts in memory."""
 
     def save(self, out: Path | str) -> Path:
         """Write qk.csv, heads.csv and scan.json (what was measured, on how much, and the warnings) into a folder."""
         folder = Path(out)
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
-        names = ("model", "window", "documents", "tokens", "filled", "warnings")
+        names = ("model", "window", "documents", "tokens", "available", "filled", "warnings")
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
@@ -72,6 +75,7 @@ def scan(
     text_paths: Sequence[Path | str] = (),
     max_length: int = 2048,
     documents: int = 32,
+    start: Literal["random", "beginning"] = "random",
     dtype: str = "auto",
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
@@ -91,7 +95,9 @@ def scan(
     tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
     texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
                 of both of which at most `documents` are read
-    max_length  the window: each document counts with its first tokens
+    max_length  the window: each document counts with so many tokens
+    start       texts that are read from files and longer than that are entered at a `random` place, drawn from
+                `seed`, or at their `beginning`
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
     out         a folder for qk.csv, heads.csv and, with `save_vectors` (a rate), a sample of the vectors
     """
@@ -102,7 +108,10 @@ def scan(
     warnings: list[str] = []
     _warn(warnings, architecture.window_warning(max_length))
     chosen = _choose_heads(architecture, heads, seed, include_sliding)
-    corpus = _read_documents(subject, texts, text_paths, max_length, documents, warnings)
+    spec = CorpusSpec(
+        source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, start=start, seed=seed
+    )
+    corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     count = min(groups, len(corpus))
     _check_room(subject, chosen, count)
     sample = None if save_vectors is None else VectorSample(chosen, save_vectors, seed)
@@ -118,7 +127,7 @@ def scan(
         },
     )
     _warn(warnings, non_finite_warning(units))
-    result = _result(subject, chosen, units, max_length, components, warnings)
+    result = replace(_result(subject, chosen, units, max_length, components, warnings), available=available)
     if out is not None:
         result.save(out)
         if sample is not None:
@@ -202,16 +211,12 @@ def _choose_heads(
 
 
 def _read_documents(
-    subject: _Subject,
-    texts: Iterable[Any] | None,
-    text_paths: Sequence[Path | str],
-    max_length: int,
-    documents: int,
-    warnings: list[str],
-) -> list[Document]:
+    subject: _Subject, texts: Iterable[Any] | None, spec: CorpusSpec, max_length: int, warnings: list[str]
+) -> tuple[list[Document], int | None]:
+    """The documents, and how many tokens the files they come from have."""
     from qkscope.corpus import documents_from, load_corpus
-    from qkscope.study import CorpusSpec
 
+    available = None
     if texts is not None:
         given = texts if isinstance(texts, str | bytes) else list(texts)
         speaks = not isinstance(given, bytes) and any(isinstance(text, str) for text in given)
@@ -220,12 +225,11 @@ def _read_documents(
         tokenizer = subject.find_tokenizer()
         if tokenizer is None:
             raise CaptureError("texts need a tokenizer: give `tokenizer`, or token ids as `texts`")
-        spec = CorpusSpec(source=[str(path) for path in text_paths] or ["stdlib"], documents=documents)
         corpus = load_corpus(spec, tokenizer, max_length)
-        found = corpus.documents
+        found, available = corpus.documents, corpus.available
         for message in corpus.warnings:
             # A study asks for so many documents; a scan takes at most so many.
-            if not message.startswith(f"{documents} documents asked for"):
+            if not message.startswith(f"{spec.documents} documents asked for"):
                 _warn(warnings, message)
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
@@ -233,7 +237,7 @@ def _read_documents(
             warnings,
             f"no document fills the window of {max_length:,} tokens; the longest of {len(found)} has {longest:,}",
         )
-    return found
+    return found, available
 
 
 def _check_room(subject: _Subject, heads: HeadIndex, groups: int) -> None:

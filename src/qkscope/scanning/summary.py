@@ -23,6 +23,7 @@ class ScanTables:
     tokens: int
     filled: int
     warnings: list[str]
+    available: int | None
 
     def summary(self) -> pd.DataFrame:
         """Mean r_q, r_k and the share of each class: of all heads, of RoPE layers and of NoPE layers."""
@@ -59,9 +60,10 @@ class ScanTables:
 
     def headline(self) -> str:
         a = self.architecture
+        of_all = "" if self.available is None else f" of {self.available:,}"
         return (
             f"{self.model} ({a.family}): {len(self.heads):,} of {a.num_layers * a.n_q_heads:,} heads, "
-            f"{self.tokens:,} tokens of {self.documents} documents, {self.filled} of which fill the window of "
+            f"{self.documents} documents, {self.tokens:,}{of_all} tokens; {self.filled} documents fill the window of "
             f"{self.window:,}"
         )
 

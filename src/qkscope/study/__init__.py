@@ -3,6 +3,7 @@
 from qkscope.study.checks import load_study, validate
 from qkscope.study.schema import (
     Checkpoint,
+    ControlsSpec,
     CorpusSpec,
     Entry,
     Family,
@@ -17,6 +18,7 @@ from qkscope.study.schema import (
 
 __all__ = [
     "Checkpoint",
+    "ControlsSpec",
     "CorpusSpec",
     "Entry",
     "Family",

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ from qkscope.errors import QkscopeError, StudyError
 from qkscope.study.marks import Loc, Marked, Mistake
 from qkscope.study.schema import (
     Checkpoint,
+    ControlsSpec,
     CorpusSpec,
     Entry,
     Family,
@@ -36,6 +38,7 @@ _PARTS: dict[str, type[BaseModel]] = {
     "corpus": CorpusSpec,
     "heads": HeadsSpec,
     "thresholds": ThresholdsSpec,
+    "controls": ControlsSpec,
     "phases": Phase,
     "families": Family,
     "checkpoints": Entry,
@@ -123,6 +126,8 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
     if isinstance(data.get("corpus"), str | list):
         data["corpus"] = {"source": data["corpus"]}
     corpus = data.get("corpus")
+    if isinstance(corpus, dict) and "cut" in corpus:  # what `chunk` was called before it took a number
+        corpus.setdefault("chunk", corpus.pop("cut"))
     if isinstance(corpus, dict) and "source" in corpus:
         listed = [corpus["source"]] if isinstance(corpus["source"], str) else corpus["source"]
         corpus["source"] = [_text_place(s, base) for s in listed] if isinstance(listed, list) else listed
@@ -315,6 +320,9 @@ def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
             yield Mistake(
                 checkpoint.loc, f"the name {_found(checkpoint.name)} cannot be a folder's: give a short name"
             )
+        elif re.search("~(rotation|window)-of-", checkpoint.name):
+            what = f"the name {_found(checkpoint.name)} is a counterfactual checkpoint's: give another"
+            yield Mistake(checkpoint.loc, what)
     for loc, entry in _entries(study):
         if entry.folder and (entry.model or entry.revision):
             yield Mistake(loc, "a folder has neither model nor revision: give one or the other")

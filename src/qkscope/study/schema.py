@@ -35,7 +35,12 @@ class _Part(BaseModel):
 
 
 class CorpusSpec(_Part):
-    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`."""
+    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`.
+
+    start  texts longer than the largest window are entered at a `random` place, drawn from `seed`, or at their
+           `beginning`, as the published study does
+    chunk  cut texts into documents of so many tokens (true: of the largest window's); a single text is, if not false
+    """
 
     source: Annotated[
         list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
@@ -45,7 +50,9 @@ class CorpusSpec(_Part):
     id_column: str | None = None
     documents: Positive | None = None
     min_tokens: NotNegative = 0
-    cut: bool | None = None
+    start: Literal["random", "beginning"] = "random"
+    seed: NotNegative = 0
+    chunk: Positive | bool | None = None
     revision: str | None = None
 
 
@@ -61,6 +68,17 @@ class ThresholdsSpec(_Part):
 
     high: Annotated[float, Field(ge=0, le=1)] = 0.7
     low: Annotated[float, Field(ge=0, le=1)] = 0.3
+
+
+class ControlsSpec(_Part):
+    """What is measured beside the course, to tell causes apart where neighbours' rotation settings differ.
+
+    rotation  each of the two with the other's rotation settings
+    window    both, and the earlier as it is, over the longer of the two windows instead of the shorter
+    """
+
+    rotation: bool = True
+    window: bool = True
 
 
 class Entry(_Part):
@@ -121,6 +139,7 @@ class Study(_Part):
     seed: NotNegative = 0
     batch_tokens: Positive = 4096
     thresholds: ThresholdsSpec = ThresholdsSpec()
+    controls: ControlsSpec = ControlsSpec()
     portraits: list[str] = []
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None
     families: Annotated[list[Family], Field(min_length=1)] | None = None
@@ -142,7 +161,10 @@ class Study(_Part):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of a study, with all that its phase, its family and the study say about it."""
+    """One checkpoint of a study, with all that its phase, its family and the study say about it.
+
+    A counterfactual one names the checkpoints its weights and its rotation settings are from.
+    """
 
     name: str
     label: str
@@ -151,11 +173,18 @@ class Checkpoint:
     step: int | None
     source: Source
     loc: Loc = ()
+    weights_of: str = ""
+    rotation_of: str = ""
 
     @property
     def folder(self) -> str:
         """Its name as a folder's: `a/b` becomes `a--b`."""
         return folder_name(self.name)
+
+    @property
+    def counterfactual(self) -> bool:
+        """Whether it is measured beside the course of training instead of being a part of it."""
+        return bool(self.weights_of)
 
     def rings(self, windows: list[int]) -> tuple[int, ...]:
         """The study's windows that its own contains."""

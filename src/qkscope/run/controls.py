@@ -1,0 +1,92 @@
+"""Counterfactual checkpoints: measured beside the course of training, so that a change can be put down to its cause.
+
+Between neighbours A and B the weights, the rotation settings and the window may change, all at once. Where rotation
+settings do, these complete the table of what is measured:
+
+    A~rotation-of-B   A's weights with B's rotation settings
+    B~rotation-of-A   B's weights with A's
+    A~window-of-B     A as it is, over B's longer window
+
+They are units like any other and never checkpoints of the course.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from qkscope.errors import QkscopeError
+from qkscope.run.units import short_digest
+from qkscope.study import Checkpoint, Study
+
+# A folder's name may have 255 bytes; those of two checkpoints can be longer.
+LONGEST_NAME = 200
+
+
+def controls(study: Study, course: Sequence[Checkpoint]) -> list[Checkpoint]:
+    """The counterfactual checkpoints of a study, each once. Reads configurations only."""
+    if study.kind != "training" or not study.controls.rotation:
+        return []
+    from qkscope.checkpoints import same_rotation
+
+    found: list[Checkpoint] = []
+    known = [(c, settings) for c in course if (settings := _settings(c)) is not None]
+    for (a, of_a), (b, of_b) in pairwise(known):
+        if same_rotation(of_a, of_b):
+            continue
+        windows = (a.window, b.window)
+        width = max(windows) if study.controls.window else min(windows)
+        found.append(_turned(a, b, of_b, width))
+        found.append(_turned(b, a, of_a, width))
+        found += [_widened(c, other) for c, other in ((a, b), (b, a)) if c.window < width]
+    return list(_each_once(found))
+
+
+def _settings(checkpoint: Checkpoint) -> str | None:
+    """Its rotation settings; None where its configuration cannot be read, of which planning tells."""
+    from qkscope.checkpoints import load_config, rotation_settings
+
+    try:
+        return rotation_settings(load_config(checkpoint.source))
+    except QkscopeError:
+        return None
+
+
+def _turned(weights: Checkpoint, other: Checkpoint, settings: str, width: int) -> Checkpoint:
+    return replace(
+        weights,
+        name=_name(weights, "rotation", other),
+        window=width,
+        source=replace(weights.source, rotation=settings),
+        weights_of=weights.name,
+        rotation_of=other.name,
+    )
+
+
+def _widened(short: Checkpoint, long: Checkpoint) -> Checkpoint:
+    name = _name(short, "window", long)
+    return replace(short, name=name, window=long.window, weights_of=short.name, rotation_of=short.name)
+
+
+def _name(weights: Checkpoint, what: str, other: Checkpoint) -> str:
+    name = f"{weights.name}~{what}-of-{other.name}"
+    if len(name.encode()) <= LONGEST_NAME:
+        return name
+    return f"{weights.name.encode()[:100].decode(errors='ignore')}~{what}-of-{short_digest(name)[:16]}"
+
+
+def _each_once(found: Iterable[Checkpoint]) -> Iterable[Checkpoint]:
+    """Both neighbours of a checkpoint may have the same settings: then one counterfactual serves both steps."""
+    from qkscope.checkpoints import same_rotation
+
+    kept: list[Checkpoint] = []
+    for each in found:
+        for i, other in enumerate(kept):
+            same = same_rotation(other.source.rotation, each.source.rotation)
+            if other.weights_of == each.weights_of and same:
+                kept[i] = max(other, each, key=lambda c: c.window)
+                break
+        else:
+            kept.append(each)
+    return kept

@@ -1,0 +1,233 @@
+"""Counterfactual checkpoints: which there are, that they are what swapping config.json by hand gives, and that they
+are units like any other and never checkpoints of the course."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from small_study import make_study
+from tiny import edit_config
+
+from qkscope.checkpoints import Source, load_config, load_model, rotation_settings, same_rotation
+from qkscope.errors import CheckpointError
+from qkscope.results import load_results
+from qkscope.run import run, status
+from qkscope.run.controls import controls
+from qkscope.study import load_study, sources, validate
+
+OLD, NEW = (
+    {"rope_parameters": {"rope_type": "default", "rope_theta": theta}} for theta in (10000.0, 500000.0)
+)
+CONTROLS = [
+    "checkpoint-2~rotation-of-checkpoint-3",
+    "checkpoint-3~rotation-of-checkpoint-2",
+    "checkpoint-2~window-of-checkpoint-3",
+]
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch):
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Three checkpoints, of which the last has another base and a longer window."""
+    folder = tmp_path_factory.mktemp("study")
+    path = make_study(folder)
+    for number, settings in ((1, OLD), (2, OLD), (3, NEW)):
+        edit_config(folder / f"checkpoint-{number}", **settings)
+    return path
+
+
+@pytest.fixture
+def study(made, tmp_path):
+    shutil.copytree(made.parent, tmp_path / "study")
+    return tmp_path / "study" / "study.yaml"
+
+
+def change(study: Path, **changes) -> None:
+    study.write_text(yaml.safe_dump(yaml.safe_load(study.read_text()) | changes, sort_keys=False))
+
+
+def found(study: Path) -> dict[str, int]:
+    loaded = load_study(study)
+    return {each.name: each.window for each in controls(loaded, sources(loaded))}
+
+
+def test_neighbours_that_rotate_differently_are_completed(study):
+    assert found(study) == dict.fromkeys(CONTROLS, 48)
+
+
+def test_the_shorter_window_suffices_on_request_and_none_are_made_when_turned_off(study):
+    change(study, controls={"window": False})
+    assert found(study) == dict.fromkeys(CONTROLS[:2], 16)
+    change(study, controls={"rotation": False})
+    assert found(study) == {}
+
+
+def test_studies_that_rotate_alike_have_none(study):
+    edit_config(study.parent / "checkpoint-3", **OLD)
+    assert found(study) == {}
+
+
+def test_a_base_is_the_same_as_whole_number_and_as_fraction(study):
+    edit_config(study.parent / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 10000})
+    assert found(study) == {}
+
+
+def test_settings_that_come_back_are_measured_once(study):
+    folder = study.parent
+    edit_config(folder / "checkpoint-2", **NEW)
+    edit_config(folder / "checkpoint-3", **OLD)
+    assert found(study) == {
+        "checkpoint-1~rotation-of-checkpoint-2": 16,
+        "checkpoint-2~rotation-of-checkpoint-3": 48,
+        "checkpoint-3~rotation-of-checkpoint-2": 48,
+        "checkpoint-2~window-of-checkpoint-3": 48,
+    }
+
+
+def test_models_of_different_families_have_none(study):
+    data = yaml.safe_load(study.read_text())
+    phases = data.pop("phases")
+    data["families"] = [{"label": p["label"], "window": 16, "models": p["checkpoints"]} for p in phases]
+    study.write_text(yaml.safe_dump(data))
+    assert found(study) == {}
+
+
+def test_a_checkpoint_that_cannot_be_read_is_passed_over(study):
+    (study.parent / "checkpoint-2" / "config.json").unlink()
+    assert set(found(study)) == {name.replace("checkpoint-2", "checkpoint-1") for name in CONTROLS}
+
+
+def test_long_names_still_are_folders(study):
+    data = yaml.safe_load(study.read_text())
+    for number, phase in enumerate(data["phases"]):
+        phase["checkpoints"] = [
+            {**c, "name": f"{'n' * 150}-{number}-{i}"} for i, c in enumerate(phase["checkpoints"])
+        ]
+    study.write_text(yaml.safe_dump(data))
+    assert len(found(study)) == 3
+    assert all(len(name.encode()) < 200 for name in found(study))
+
+
+def test_names_of_counterfactual_checkpoints_are_taken(study):
+    change(study, name="x", checkpoints=[{"folder": "checkpoint-1", "name": "a~rotation-of-b"}], phases=None)
+    assert any("'a~rotation-of-b' is a counterfactual checkpoint's" in line for line in validate(study))
+
+
+def test_the_settings_of_another_checkpoint_make_the_model_that_its_config_would(study, tmp_path):
+    import torch
+
+    a, b = (Source(str(study.parent / f"checkpoint-{n}"), device="cpu") for n in (2, 3))
+    by_hand = tmp_path / "by-hand"
+    shutil.copytree(a.model, by_hand)
+    edit_config(by_hand, **NEW)
+    turned = load_model(replace(a, rotation=rotation_settings(load_config(b))))
+    tokens = torch.arange(40)[None] % 60
+    with torch.no_grad():
+        ours, theirs, own = (
+            m(tokens).logits for m in (turned, load_model(Source(str(by_hand))), load_model(a))
+        )
+    assert torch.equal(ours, theirs)
+    assert not torch.allclose(ours, own, atol=1e-4)
+
+
+def test_layers_without_rotation_are_settings_too(tmp_path):
+    import torch
+    from transformers import SmolLM3Config, SmolLM3ForCausalLM
+
+    shape = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 4}
+    shape |= {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
+    sources = []
+    for name, pattern in (("a", [1, 1, 1, 0]), ("b", [1, 0, 1, 1])):
+        torch.manual_seed(0)
+        model = SmolLM3ForCausalLM(SmolLM3Config(**shape, eos_token_id=2, no_rope_layers=pattern))
+        model.save_pretrained(tmp_path / name)
+        sources.append(Source(str(tmp_path / name), device="cpu"))
+    settings = [rotation_settings(load_config(source)) for source in sources]
+    assert not same_rotation(*settings)
+    turned = load_model(replace(sources[0], rotation=settings[1]))
+    assert [layer.self_attn.use_rope for layer in turned.model.layers] == [1, 0, 1, 1]
+
+
+def test_lengths_count_where_the_rotation_looks_at_them(study):
+    config = load_config(Source(str(study.parent / "checkpoint-2")))
+    assert "max_position_embeddings" not in rotation_settings(config)
+    config.rope_parameters = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    assert json.loads(rotation_settings(config))["max_position_embeddings"] == 128
+
+
+def test_settings_of_another_kind_of_configuration_are_refused(study):
+    source = Source(str(study.parent / "checkpoint-2"), rotation='{"rotary_pct": 0.25}')
+    with pytest.raises(
+        CheckpointError, match="another kind of configuration: rotary_pct instead of rope_par"
+    ):
+        load_config(source)
+
+
+def test_units_are_measured_kept_and_resumed_but_never_in_the_course(study, tmp_path, capsys):
+    out = tmp_path / "out"
+    results = run(study, out)
+    folders = {path.name for path in (out / "moments").iterdir() if path.is_dir()}
+    assert folders == {"checkpoint-1", "checkpoint-2", "checkpoint-3", *CONTROLS}
+    assert results.timeline.models == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+    assert set(results.qk["model"]) == set(results.timeline.models)
+    noted = results.provenance["counterfactual"]
+    assert list(noted) == CONTROLS
+    assert noted[CONTROLS[0]]["rope_theta"] == 500000.0
+    assert noted[CONTROLS[0]]["weights_of"] == "checkpoint-2"
+    said = capsys.readouterr().err
+    assert "3 counterfactual checkpoints are measured too" in said
+    assert "12 documents, 576 of " in said
+    assert status(out).count("done") == 24
+    (out / "moments" / CONTROLS[1] / "2.safetensors").unlink()
+    run(study, out)
+    assert "[1/1] checkpoint-3~rotation-of-checkpoint-2 group 2" in capsys.readouterr().err
+    edit_config(study.parent / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 2e6})
+    run(study, out)
+    said = capsys.readouterr().err
+    assert "checkpoint-2~rotation-of-checkpoint-3, all groups: measured again, because rotation was" in said
+
+
+def test_shards_share_them(study, tmp_path):
+    out = tmp_path / "out"
+    for number in (1, 2, 3, 4):
+        run(study, out, shard=f"{number}/4")
+    assert status(out).count("done") == 24
+    run(study, out)
+    whole = run(study, tmp_path / "whole")
+    np.testing.assert_array_equal(load_results(out).qk["r_q"], whole.qk["r_q"])
+
+
+def test_validate_states_what_they_cost(study):
+    from click.testing import CliRunner
+
+    from qkscope.cli import main
+
+    said = CliRunner().invoke(main, ["validate", str(study)]).output
+    assert "3 checkpoints: 12 units, up to 80 tokens a document" in said
+    assert (
+        "3 counterfactual checkpoints, because rotation settings change: 12 units, up to 144 tokens" in said
+    )
+    data = yaml.safe_load(study.read_text())
+    change(study, corpus={"source": data["corpus"], "documents": 10}, controls={"rotation": False})
+    assert CliRunner().invoke(main, ["validate", str(study)]).output.splitlines()[1:] == [
+        "3 checkpoints: 12 units, up to 800 tokens"
+    ]
+
+
+def test_of_a_hub_only_what_is_written_is_known():
+    from qkscope.run.cost import cost
+
+    said = cost(load_study(Path(__file__).parent.parent / "studies" / "smollm3.yaml"))
+    assert said.splitlines()[0] == "10 checkpoints: 80 units, up to 110,592,000 tokens"
+    assert "wherever rotation settings change, 2 counterfactual checkpoints more" in said
