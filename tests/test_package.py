@@ -104,7 +104,7 @@ def test_from_moments_on_nothing_needs_torch(tmp_path):
         "for name in ('torch', 'transformers', 'huggingface_hub', 'ray'): sys.modules[name] = None\n"
         "import qkscope\n"
         f"results = qkscope.load_results({str(tmp_path)!r})\n"
-        "qkscope.answer_questions(results)\n"
+        "qkscope.claims(results)\n"
         "qkscope.draw_all(results)\n"
         "qkscope.write_report(results)\n"
     )

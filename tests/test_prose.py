@@ -27,8 +27,8 @@ from qkscope.figures.prose import code, difference, figure, listing, md, story
 from qkscope.figures.readme import readme
 from qkscope.figures.taxonomy_evolution import gains
 from qkscope.figures.view import look
-from qkscope.findings import Finding, findings
-from qkscope.findings.changes import Change
+from qkscope.findings import Claim, claims
+from qkscope.inference.series import Change
 from qkscope.table import QK_COLUMNS, heads_table
 from qkscope.taxonomy import CLASSES
 from studies import models, training, with_components
@@ -321,7 +321,7 @@ def test_readme_has_what_it_shows_how_it_was_made_and_the_takeaway():
     )
     view = look(study)
     entry = ENTRIES["01_position_signal"]
-    quoted = [each for each in findings(study) if each.id == "r_q_rises"]
+    quoted = [each for each in claims(study) if each.id == "r_q"]
     text = readme(view, entry.title(view), words(entry.name, study), entry.function, quoted)
     parts = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert parts == ["What this figure shows", "How it was produced", "Key takeaway"]
@@ -334,14 +334,14 @@ def test_readme_has_what_it_shows_how_it_was_made_and_the_takeaway():
         "16 documents (16 fill 4K, 3 fill 32K tokens), dealt into 8 groups",
         "`qkscope figures simulated`",
         "qkscope.figures.position_signal.draw",
-        "Does r\\_q rise throughout training",
+        "How does mean r\\_q change over training",
     ):
         assert expected in text.replace("100 (`step-100`), 200 (`step-200`), ", ""), expected
 
 
 def test_findings_are_quoted_with_their_verdicts():
     view = look(training(2))
-    found = Finding("x", "Is it so?", "cannot tell", "Nobody knows_.", {}, None, "", "signal")
+    found = Claim("x", "Is it so?", "cannot tell", "Nobody knows_", "", (), "own", "", "signal")
     text = readme(view, "T", words("01_position_signal", training(2)), "f", [found])
     assert "- *Is it so?* **cannot tell.** Nobody knows\\_." in text
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from report_data import Shape, make_results, write_foreign, write_results
 
 from qkscope.errors import TableError
+from qkscope.findings import Claim
 from qkscope.report import SCRIPTS, headline, json_for_html, policy, render, told, write_report
 from qkscope.report.data import NAMED_CLASSES, Grid, components, payload
 from qkscope.report.encode import MISSING, SCALE, listed, pack, pack_numbers, pack_thousandths, quantise
@@ -277,30 +278,21 @@ def test_json_cannot_end_its_element():
 # ---- headline and methods ----
 
 
-class Told:
-    def __init__(self, number: int, verdict: str, length: int = 50) -> None:
-        self.id, self.verdict, self.answer = number, verdict, "x" * length
-        self.own, self.matched = {"answer": self.answer, "verdict": verdict}, None
+def a_claim(name: str, verdict: str) -> Claim:
+    return Claim(name, "Is it so?", verdict, "It is", "More of it.", (), "own", "", "signal")
 
 
 def test_headline_is_what_can_be_told_the_rest_follows():
-    found = [Told(0, "cannot tell"), Told(1, "holds", 2000), *[Told(i, "holds") for i in range(2, 11)]]
+    found = [a_claim("0", "cannot tell"), *[a_claim(str(i), "yes") for i in range(1, 11)]]
     split = headline(found)
-    assert [f.id for f in split["first"]] == list(range(2, 10))
-    assert [f.id for f in split["more"]] == [0, 1, 10]
-    unknown = [Told(0, "cannot tell")]
+    assert [claim.id for claim in split["first"]] == [str(i) for i in range(1, 9)]
+    assert [claim.id for claim in split["more"]] == ["0", "9", "10"]
+    unknown = [a_claim("0", "cannot tell")]
     assert headline(unknown) == {"first": unknown, "more": []}
 
 
-def test_a_card_says_the_whole_answer_unless_both_windows_agree():
-    finding = Told(0, "holds", 3)
-    finding.answer = "xxx Over the first 256 tokens: yyy"
-    finding.matched = {"answer": "yyy", "verdict": "holds"}
-    assert told(finding) == ("xxx", "Over the first 256 tokens: yyy")
-    finding.matched["verdict"] = "does not hold"
-    assert told(finding) == (finding.answer, "")
-    finding.matched = None
-    assert told(finding) == (finding.answer, "")
+def test_a_card_says_the_headline_and_unfolds_the_detail():
+    assert told(a_claim("0", "yes")) == ("It is", "More of it.")
 
 
 def test_methods_say_what_is_known(results):

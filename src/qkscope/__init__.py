@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from qkscope.errors import QkscopeError
     from qkscope.figures import draw_all
-    from qkscope.findings import Finding
-    from qkscope.findings import findings as answer_questions
+    from qkscope.findings import Claim, claims
     from qkscope.heads import HeadIndex
     from qkscope.measures.pca import Axes, measure
     from qkscope.moments import Accumulator, Moments, Unit
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Accumulator": "moments",
     "Axes": "measures",
-    "Finding": "findings",
+    "Claim": "findings",
     "HeadIndex": "heads",
     "Moments": "moments",
     "QkscopeError": "errors",
@@ -45,7 +44,7 @@ _HOME = {
     "Thresholds": "taxonomy",
     "Unit": "moments",
     "analyze": "scanning.vectors",
-    "answer_questions": "findings:findings",
+    "claims": "findings",
     "classify": "taxonomy",
     "draw_all": "figures",
     "heads_table": "table",
@@ -63,7 +62,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Accumulator",
     "Axes",
-    "Finding",
+    "Claim",
     "HeadIndex",
     "Moments",
     "QkscopeError",
@@ -72,7 +71,7 @@ __all__ = [
     "Thresholds",
     "Unit",
     "analyze",
-    "answer_questions",
+    "claims",
     "classify",
     "draw_all",
     "heads_table",

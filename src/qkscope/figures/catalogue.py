@@ -38,7 +38,7 @@ from qkscope.results import Results, load_results
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from qkscope.findings import Finding
+    from qkscope.findings import Claim
 
 
 FILES = ("figure.png", "figure.svg", "data.csv", "README.md")
@@ -76,7 +76,7 @@ CATALOGUE: tuple[Entry, ...] = (
         position_signal,
         "signal",
         "window",
-        "r_q_rises",
+        "r_q",
         "long_context",
         "jumps",
         "plateaus",
@@ -132,11 +132,11 @@ class Made:
 
 def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
     """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
-    from qkscope.findings import findings
+    from qkscope.findings import claims
 
     loaded = results if isinstance(results, Results) else load_results(results)
     view = look(loaded)
-    found = findings(loaded)
+    found = claims(loaded)
     folder = Path(out) if out is not None else loaded.folder / "figures"
     drawn, left_out = [], []
     for entry in CATALOGUE:
@@ -158,7 +158,7 @@ def _clear(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write(entry: Entry, view: View, found: list[Finding], folder: Path) -> None:
+def _write(entry: Entry, view: View, found: tuple[Claim, ...], folder: Path) -> None:
     """One figure's four files."""
     drawing = entry.draw(view.results)
     quoted = [each for each in found if each.id in entry.findings]

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, mean_over_heads
 from qkscope.figures.view import View
-from qkscope.findings.changes import LEVEL, SMALLEST, Change, Series, change, is_step, study_changes
-from qkscope.findings.significance import two_sided_p
+from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, STUDY_LEVEL
+from qkscope.inference.series import Change, Series, change, judged, whole
+from qkscope.inference.significance import two_sided_p
 from qkscope.taxonomy import classify, polarity
 
 DOCUMENTS, HEADS, NOTHING = "documents", "heads", "nothing"
-HEAD_GROUPS, FEWEST_HEADS = 10, 20
 
 Array = NDArray[np.float64]
 Statistic = Callable[[Sample], Array]
@@ -96,17 +96,17 @@ class Course:
 
     @cached_property
     def _changes(self) -> list[Change]:
-        found = study_changes([self.series]) if len(self) > 1 else []
+        found = judged([self.series]) if len(self) > 1 else []
         return [replace(c, clear=c.clear and bool(np.isfinite(c.se))) for c in found]
 
     @property
     def steps(self) -> list[Change]:
-        return [c for c in self._changes if is_step(c)]
+        return [c for c in self._changes if c.kind == "step"]
 
     @property
     def whole(self) -> Change:
         """From the first checkpoint to the last."""
-        return self._changes[-1]
+        return whole(self._changes)
 
     @property
     def largest(self) -> Change:
@@ -133,7 +133,7 @@ class Course:
         if sign * found.delta <= 0 or not np.isfinite(found.se):
             return found
         p = two_sided_p(found.delta / found.se, found.df) if found.se > 0 else 0.0
-        return replace(found, clear=p < LEVEL / len(pairs) and abs(found.delta) >= self.series.smallest)
+        return replace(found, clear=p < STUDY_LEVEL / len(pairs) and self.series.large(found.delta))
 
     def between(self, before: str, after: str) -> Change | None:
         """The change between two named checkpoints, judged on its own."""
@@ -143,7 +143,7 @@ class Course:
         if not np.isfinite(found.se):
             return found
         p = two_sided_p(found.delta / found.se, found.df) if found.se > 0 else float(found.delta == 0)
-        return replace(found, clear=p < LEVEL and abs(found.delta) >= self.series.smallest)
+        return replace(found, clear=p < STUDY_LEVEL and self.series.large(found.delta))
 
 
 def follow(
@@ -156,8 +156,8 @@ def follow(
     kept = [i for i, each in enumerate(values) if np.isfinite(each[0])]
     if not kept:
         return None
-    smallest = max(SMALLEST, 2 / max(len(found[0].heads), 1)) if percent else SMALLEST
-    series = Series(name, tuple(values[i] for i in kept), smallest)
+    heads = max(len(found[0].heads), 1) if percent else None
+    series = Series(name, tuple(values[i] for i in kept), heads)
     models = tuple(found[i].model for i in kept)
     return Course(name, models, tuple(view.labels[m] for m in models), series, basis, percent)
 

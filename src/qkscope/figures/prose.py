@@ -15,7 +15,7 @@ import numpy as np
 from qkscope.figures.course import DOCUMENTS, HEADS, Course, Statistic, follow
 from qkscope.figures.style import plain, tokens
 from qkscope.figures.view import View
-from qkscope.findings.changes import Change
+from qkscope.inference.series import Change
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 

@@ -9,10 +9,10 @@ from typing import Any
 from qkscope.figures.prose import Words, code, listing, md
 from qkscope.figures.style import tokens
 from qkscope.figures.view import View
-from qkscope.findings import Finding
+from qkscope.findings import Claim
 
 
-def readme(view: View, title: str, words: Words, function: str, findings: Sequence[Finding]) -> str:
+def readme(view: View, title: str, words: Words, function: str, findings: Sequence[Claim]) -> str:
     """The whole file, in Markdown."""
     says = "\n".join(f"- {sentence}" for sentence in words.says if sentence)
     blocks = [
@@ -32,7 +32,7 @@ def readme(view: View, title: str, words: Words, function: str, findings: Sequen
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _questions(findings: Sequence[Finding]) -> str:
+def _questions(findings: Sequence[Claim]) -> str:
     """What the study's findings say on the matter, with their verdicts."""
     if not findings:
         return ""

@@ -27,7 +27,7 @@ from qkscope.figures.style import (
 )
 from qkscope.figures.taxonomy_evolution import gains
 from qkscope.figures.view import MATCHED, OWN, Drawing, View, look
-from qkscope.findings import transition_noise
+from qkscope.inference import transition_noise
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, UNMEASURED, transitions
 

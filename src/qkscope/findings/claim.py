@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from qkscope.words import joined, sentence
 
 Window = Literal["own", "matched"]
 
+CANNOT_TELL = "cannot tell"
 # What a verdict may be: the direction of a course, the answer to a plain question, or a cause.
 VERDICTS = (
     *("rises", "falls", "rises and falls", "no change"),
     *("yes", "in part", "no"),
     *("training", "rotation", "window", "text", "another axis", "several causes"),
-    "cannot tell",
+    CANNOT_TELL,
 )
 
 
@@ -57,3 +60,14 @@ class Claim:
     rule: str
     view: str
     doubt: str = ""
+
+    @property
+    def answer(self) -> str:
+        """Headline and detail in a row, as one text."""
+        return joined(sentence(self.headline), self.detail)
+
+    def record(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        found = asdict(self) | {"answer": self.answer, "uncertainty": joined(self.rule, self.doubt)}
+        found["numbers"] = found.pop("rows")
+        return found

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from qkscope import aggregate
-from qkscope.findings.conversions import transition_noise
-from qkscope.findings.evidence import plain
+from qkscope.findings.catalogue import claims
+from qkscope.inference.transitions import transition_noise
 from qkscope.results import Results
 from qkscope.taxonomy import UNMEASURED
-
-if TYPE_CHECKING:
-    from qkscope.findings import Finding
+from qkscope.words import tokens
 
 
-def summarize(results: Results, found: list[Finding]) -> dict[str, Any]:
+def summary(results: Results) -> dict[str, Any]:
     """Study, checkpoints with their own-window and matched-window numbers, transitions, findings, warnings."""
     timeline = results.timeline
     own = _headlines(results, results.heads, results.loo)
@@ -36,7 +36,7 @@ def summarize(results: Results, found: list[Finding]) -> dict[str, Any]:
         for stop in timeline.stops
     ]
     found_noise = transition_noise(results.heads, timeline.models, results.thresholds)
-    result: dict[str, Any] = plain(
+    result: dict[str, Any] = _for_json(
         {
             "study": {
                 "name": timeline.name,
@@ -47,7 +47,7 @@ def summarize(results: Results, found: list[Finding]) -> dict[str, Any]:
             },
             "checkpoints": checkpoints,
             "transitions": found_noise.to_dict("records") if timeline.kind == "training" else [],
-            "findings": [asdict(finding) for finding in found],
+            "findings": [claim.record() for claim in claims(results)],
             "warnings": warnings(results),
         }
     )
@@ -84,7 +84,8 @@ def warnings(results: Results) -> list[str]:
     for i in timeline.window_changes:
         before, after = timeline.measured[i - 1], timeline.measured[i]
         found.append(
-            f"{before.label} was measured over {before.window:,} tokens and {after.label} over {after.window:,}: "
+            f"{before.label} was measured over {tokens(before.window or 0)} and {after.label} over "
+            f"{tokens(after.window or 0)}: "
             "compare them over the matched window"
         )
     for model, table in results.heads.groupby("model", sort=False, observed=True):
@@ -97,3 +98,14 @@ def warnings(results: Results) -> list[str]:
         if below:
             found.append(f"{model}: {below} heads of a positional class do not exceed their null")
     return list(dict.fromkeys(found))
+
+
+def _for_json(value: Any) -> Any:
+    """Numbers as JSON has them: NaN is None, numpy scalars are Python's."""
+    if isinstance(value, dict):
+        return {key: _for_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_for_json(each) for each in value]
+    if isinstance(value, np.generic):
+        return _for_json(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

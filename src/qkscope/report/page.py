@@ -11,18 +11,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkscope.findings import Finding
+    from qkscope.findings import Claim
     from qkscope.results import Results
 
 __all__ = ["write_report"]
 
 HEADLINE = 8
-LONG = 400  # characters of an answer that is no headline
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -68,7 +68,7 @@ def render(results: Results) -> str:
     """The whole page as text."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    from qkscope.findings import findings
+    from qkscope.findings import claims
     from qkscope.report.data import payload
     from qkscope.report.methods import methods
 
@@ -86,7 +86,7 @@ def render(results: Results) -> str:
     return environment.get_template("template.html").render(
         data=data,
         json=json_for_html(data),
-        headline=headline(findings(results)),
+        headline=headline(claims(results)),
         methods=methods(results),
         timeline=results.timeline,
         heads=len(data["heads"]["layer"]),
@@ -97,22 +97,16 @@ def render(results: Results) -> str:
     )
 
 
-def headline(found: list[Finding]) -> dict[str, list[Finding]]:
-    """Up to eight findings to read first, and the rest: what takes long to say and what cannot be told."""
-    known = [finding for finding in found if finding.verdict != "cannot tell"]
-    ranked = sorted(known, key=lambda finding: len(told(finding)[0]) > LONG)
-    first = (ranked or found)[:HEADLINE]
-    return {"first": first, "more": [finding for finding in found if finding not in first]}
+def headline(found: Sequence[Claim]) -> dict[str, list[Claim]]:
+    """Up to eight claims to read first, and the rest: what cannot be told."""
+    known = [claim for claim in found if claim.verdict != "cannot tell"]
+    first = list((known or found)[:HEADLINE])
+    return {"first": first, "more": [claim for claim in found if claim not in first]}
 
 
-def told(finding: Finding) -> tuple[str, str]:
-    """(what a card says, what it unfolds): where both windows agree, the matched one's answer is unfolded."""
-    own, matched = finding.own, finding.matched or {}
-    lead = str(own.get("answer") or "")
-    agree = own.get("verdict") == matched.get("verdict") == finding.verdict
-    if lead and agree and finding.answer.startswith(lead):
-        return lead, finding.answer.removeprefix(lead).strip()
-    return finding.answer, ""
+def told(claim: Claim) -> tuple[str, str]:
+    """(what a card says, what it unfolds)."""
+    return claim.headline, claim.detail
 
 
 def policy(scripts: list[str]) -> str:

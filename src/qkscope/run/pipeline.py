@@ -155,12 +155,12 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
 def _say_and_draw(results: Path) -> None:
     """What is said and drawn from the tables: summary, figures, report."""
     from qkscope.figures import draw_all
-    from qkscope.findings import findings, summary
+    from qkscope.findings import summary
     from qkscope.report import write_report
     from qkscope.results import load_results
 
     loaded = load_results(results)
-    store.write_json(results / "summary.json", summary(loaded, findings(loaded)))
+    store.write_json(results / "summary.json", summary(loaded))
     draw_all(loaded)
     write_report(loaded)
 

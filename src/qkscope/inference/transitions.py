@@ -1,4 +1,4 @@
-"""Heads that change class or sign between checkpoints, and how many would do so by noise alone.
+"""Transitions: heads that change class or sign between checkpoints, and how many would do so by noise alone.
 
 A head near a threshold changes class whenever it is measured anew. Its r_q and r_k are taken as normal with
 their standard errors, around the value that fits both checkpoints if nothing had changed; the chance that two
@@ -17,7 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, samples
-from qkscope.findings.significance import normal_cdf
+from qkscope.inference.levels import DEVIATIONS, PERHAPS, ROUGHLY, smallest_heads
+from qkscope.inference.significance import normal_cdf
 from qkscope.measures.pca import FAINT
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 
@@ -92,6 +93,12 @@ def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit:
     return np.stack([*four, 1.0 - sum(four)])
 
 
+def polarity_probabilities(r_k: Array, se_k: Array, low: float) -> Array:
+    """The chance of each polarity when a head with these values is measured, (len(POLARITIES), ...)."""
+    above, under = 1.0 - _below(low, r_k, se_k), _below(-low, r_k, se_k)
+    return np.stack([above, 1.0 - above - under, under])
+
+
 def _below(limit: float, mean: Array, se: Array) -> Array:
     """P(x < limit) for x normal; a step where there is no noise; NaN without a standard error."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -105,7 +112,7 @@ def unchanged(values: Array, se: Array) -> Array:
     return np.asarray(values[0] + np.clip((values[1] - values[0]) * weight, -REACH * se[0], REACH * se[0]))
 
 
-def noise_flows(p: Pair, thresholds: Thresholds | None = None) -> Array:
+def noise_transitions(p: Pair, thresholds: Thresholds | None = None) -> Array:
     """(classes, classes, H): the chance that noise alone shows a head in class a first and in class b then."""
     limit = thresholds or Thresholds()
     r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
@@ -130,25 +137,47 @@ def turn_chances(p: Pair) -> Array:
     return np.asarray(first * (1.0 - then) + then * (1.0 - first))
 
 
+@dataclass(frozen=True)
+class Turn:
+    """Heads whose r_k changes sign between two checkpoints, and what they do to its mean."""
+
+    from_model: str
+    to_model: str
+    heads: int
+    expected: float
+    of_change: float
+    beyond_noise: bool
+    perhaps: bool
+
+
+def turned(p: Pair) -> Turn:
+    """Count the heads that turn, and those that noise alone would turn."""
+    chances = turn_chances(p)
+    heads, total = int(p.turned.sum()), p.r_k.shape[1]
+    moved = float((p.r_k[1] - p.r_k[0])[p.turned].sum()) / max(total, 1)
+    beyond = p.has_errors and beyond_noise(heads, chances, total)
+    perhaps = p.has_errors and perhaps_beyond_noise(heads, chances, total)
+    return Turn(p.from_model, p.to_model, heads, float(chances.sum()), moved, beyond, perhaps)
+
+
 def beyond_noise(count: float, chances: Array, heads: int) -> bool:
     """Whether `count` of `heads` is clearly more than noise with these chances (per head) would give.
 
-    Heads share documents, so their chances are not independent and the expectation itself is rough: half of it
-    more, and four standard deviations on top, is still taken for noise; so are fewer than 2% of the heads.
+    Heads share documents, so their chances are not independent and the expectation itself is rough.
     """
-    return _exceeds(count, chances, heads, rough=0.5, deviations=4.0)
+    return _exceeds(count, chances, heads, ROUGHLY, DEVIATIONS)
 
 
 def perhaps_beyond_noise(count: float, chances: Array, heads: int) -> bool:
-    """Whether `count` is more than noise would usually give, though perhaps not clearly: three deviations more."""
-    return _exceeds(count, chances, heads, rough=0.0, deviations=3.0)
+    """Whether `count` is more than noise would usually give, though perhaps not clearly."""
+    return _exceeds(count, chances, heads, 0.0, PERHAPS)
 
 
 def _exceeds(count: float, chances: Array, heads: int, rough: float, deviations: float) -> bool:
     expected = float(np.sum(chances))
     spread = float(np.sqrt(np.sum(chances * (1.0 - np.minimum(chances, 1.0))) + 1.0))
     excess = count - expected
-    return bool(excess >= max(2.0, 0.02 * heads) and excess > rough * expected + deviations * spread)
+    return bool(excess >= smallest_heads(heads) and excess > rough * expected + deviations * spread)
 
 
 def transition_noise(
@@ -164,7 +193,7 @@ def transition_noise(
     for before, after in pairwise(found):
         p = pair(before, after)
         names = p.classes(thresholds)
-        stay = np.einsum("aah->h", noise_flows(p, thresholds))
+        stay = np.einsum("aah->h", noise_transitions(p, thresholds))
         rows.append(
             (
                 *(p.from_model, p.to_model, int((names[0] != names[1]).sum()), float((1.0 - stay).sum())),
@@ -174,7 +203,9 @@ def transition_noise(
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
 
 
-def flows_into(pairs: Sequence[Pair], target: str, thresholds: Thresholds | None = None) -> pd.DataFrame:
+def transitions_into(
+    pairs: Sequence[Pair], target: str, thresholds: Thresholds | None = None
+) -> pd.DataFrame:
     """Heads that enter and leave class `target`, by the class they come from or go to, over all the pairs.
 
     Columns: class, entered, left, expected (entries by noise alone), feeds (more enter than noise explains, and
@@ -182,7 +213,7 @@ def flows_into(pairs: Sequence[Pair], target: str, thresholds: Thresholds | None
     """
     goal = CLASSES.index(target)
     names = [p.classes(thresholds) for p in pairs]
-    noise = [noise_flows(p, thresholds)[:, goal] for p in pairs]
+    noise = [noise_transitions(p, thresholds)[:, goal] for p in pairs]
     heads = max((p.r_q.shape[1] for p in pairs), default=0)
     rows = []
     for i, kind in enumerate(CLASSES):
@@ -192,7 +223,7 @@ def flows_into(pairs: Sequence[Pair], target: str, thresholds: Thresholds | None
         left = sum(int(((first == target) & (then == kind)).sum()) for first, then in names)
         chances = np.concatenate([n[i] for n in noise]) if noise else np.zeros(0)
         total = sum(entered)
-        feeds = beyond_noise(total, chances, heads) and total - left >= max(2.0, 0.02 * heads)
+        feeds = beyond_noise(total, chances, heads) and total - left >= smallest_heads(heads)
         rows.append(
             (kind, total, left, float(chances.sum()), feeds, int(np.argmax(entered)) if entered else 0)
         )

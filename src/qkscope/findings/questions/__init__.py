@@ -1,0 +1,1 @@
+"""The questions, a module a subject. A new one is a function under `@question` in any module here."""

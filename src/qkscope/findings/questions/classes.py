@@ -1,0 +1,206 @@
+"""Which classes of heads gain and lose, and which heads move between them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from qkscope.aggregate import borderline, positional_below_null
+from qkscope.findings.catalogue import Answer, Asked, question
+from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import beside, by_noise, ends, level, rows_of, span
+from qkscope.inference.contrast import exceeds
+from qkscope.inference.evidence import Evidence, share_of, spoken
+from qkscope.inference.levels import EARLY, VANISHED, rule_of_change, rule_of_noise, rule_of_vanishing
+from qkscope.inference.transitions import beyond_noise, noise_transitions, pair, transitions_into
+from qkscope.taxonomy import CLASSES
+from qkscope.words import about, count, joined, listing, percent, sentence
+
+DOMINATED, CONTENT = share_of("position-dominated"), share_of("content-focused")
+
+
+@question(
+    "majority", "Are most heads of one class?", view="taxonomy", place=50, of="any", rule=rule_of_change()
+)
+def majority(s: Asked) -> Answer:
+    """The largest class of the last checkpoint: most is more than half."""
+    e = s.best
+    last = len(e.stops) - 1
+    kinds = {kind: e.series[share_of(kind)] for kind in CLASSES}
+    top = max(kinds, key=lambda kind: kinds[kind].at(last))
+    series = kinds[top]
+    verdict = exceeds(series.at(last), series.se(last), 0.5, e.groups - 1) if e.sure else CANNOT_TELL
+    heads = len(e.samples[last].heads)
+    members = round(series.at(last) * heads)
+    word = "Most heads are" if verdict == "yes" else "The largest class is"
+    headline = f"{word} {top}: {members} of {heads} at {e.label(last)}"
+    present = [f"{level(e, share_of(kind), last)} {kind}" for kind in CLASSES if kinds[kind].at(last) > 0]
+    near = borderline(e.samples[last], e.thresholds)
+    edge = f"{int(near.sum())} of {heads} heads are within one error of another class." if near.any() else ""
+    rows = tuple(
+        Row(share_of(kind), stop.model, kinds[kind].at(i), se=kinds[kind].se(i), window=e.name)
+        for i, stop in enumerate(e.stops)
+        if i == last or s.results.timeline.kind == "models"
+        for kind in CLASSES
+    )
+    return Answer(
+        verdict,
+        headline,
+        joined(sentence(f"{s.over}there are {listing(present)}"), edge),
+        rows,
+        _below_null(e),
+    )
+
+
+def _below_null(e: Evidence) -> str:
+    below = int(positional_below_null(e.samples[-1].heads, e.thresholds).sum())
+    return sentence(f"{count(below, 'head')} of a positional class do not exceed their null") if below else ""
+
+
+@question("classes", "Do the shares of the classes change?", view="taxonomy", place=51, rule=rule_of_change())
+def classes(s: Asked) -> Answer:
+    """The course of all five shares."""
+    e = s.best
+    verdicts = {kind: e.direction(share_of(kind)) for kind in CLASSES}
+    moved = [kind for kind in CLASSES if verdicts[kind] in ("rises", "falls", "rises and falls")]
+    rows = rows_of(s, *(share_of(kind) for kind in CLASSES))
+    gains = net_gains(e)
+    if not moved:
+        same = set(verdicts.values()) == {"no change"}
+        headline = "No class gains or loses heads" + ("" if same else " beyond noise")
+        return Answer("no" if same else CANNOT_TELL, headline, gains, rows)
+    top = max(moved, key=lambda kind: abs(e.overall(share_of(kind)).delta))
+    verb = {"rises": "gains heads", "falls": "loses heads", "rises and falls": "gains and loses heads"}[
+        verdicts[top]
+    ]
+    others = [
+        f"{kind} {verdicts[kind].replace('rises', 'gains').replace('falls', 'loses')}"
+        for kind in moved
+        if kind != top
+    ]
+    detail = f"{s.over}{top} heads go {ends(e, share_of(top))}" + (
+        f"; {listing(others)} too" if others else ""
+    )
+    return Answer(
+        "yes", f"The {top} class {verb}: {span(e, share_of(top))}", joined(sentence(detail), gains), rows
+    )
+
+
+def net_gains(e: Evidence) -> str:
+    """Which classes gained from which between the first and the last checkpoint, head by head."""
+    ends_of = pair(e.samples[0], e.samples[-1])
+    first, last = ends_of.classes(e.thresholds)
+    moves = Counter(zip(first.tolist(), last.tolist(), strict=True))
+    net = {(a, b): moves[a, b] - moves[b, a] for a in CLASSES for b in CLASSES if moves[a, b] > moves[b, a]}
+    best = sorted(net.items(), key=lambda item: -item[1])[:3]
+    if not best:
+        return "Head by head, no class gains from another from first to last."
+    parts = [f"{b} gains {n} from {a}" for (a, b), n in best]
+    return f"Head by head, net from first to last: {listing(parts)}."
+
+
+@question(
+    "content_vanishes", "Do content-focused heads vanish early?", view="taxonomy", place=52, rule=rule_of_vanishing()
+)  # fmt: skip
+def content_vanishes(s: Asked) -> Answer:
+    """There at first, then below VANISHED for good within the first third of the checkpoints."""
+    e = s.best
+    series, last = e.series[CONTENT], len(e.stops) - 1
+    error = [series.se(i) if e.sure else math.inf for i in range(last + 1)]
+    below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
+    gone = next((i for i in range(last + 1) if all(below[i:])), None)
+    detail = joined(sentence(f"{s.over}content-focused heads go {ends(e, CONTENT)}"), beside(s, CONTENT))
+    rows = rows_of(s, CONTENT)
+    if not e.sure or series.at(0) - error[0] < VANISHED:
+        return Answer(
+            CANNOT_TELL, "Too few heads are content-focused at first to speak of vanishing", detail, rows
+        )
+    if gone is None:
+        stay = series.at(last) - 2 * error[last] > VANISHED
+        headline = f"Content-focused heads {'do not vanish' if stay else 'nearly vanish'}: {span(e, CONTENT)}"
+        return Answer("no" if stay else CANNOT_TELL, headline, detail, rows)
+    early = gone <= max(1, math.ceil(EARLY * last))
+    when = f"{'early' if early else 'late'}: below {percent(VANISHED)} from {e.label(gone)} on"
+    headline = f"Content-focused heads vanish {when}"
+    return Answer("yes" if early else "no", headline, detail, rows)
+
+
+@question(
+    "feeds", "Which classes do position-dominated heads come from?", view="taxonomy", place=53, rule=rule_of_noise()
+)  # fmt: skip
+def feeds(s: Asked) -> Answer:
+    """The classes whose heads become position-dominated more often than noise moves them."""
+    e = s.best
+    known = all(p.has_errors for p in e.pairs)
+    table = transitions_into(e.pairs, "position-dominated", e.thresholds)
+    ends_at = e.stops[-1].model
+    rows = tuple(
+        Row(f"heads that become position-dominated from {r['class']}", ends_at, r["entered"], e.stops[0].model,
+            window=e.name, verdict=CANNOT_TELL if not known else "yes" if r["feeds"] else "no")
+        for r in table.to_dict("records")
+    )  # fmt: skip
+    entered = int(table["entered"].sum())
+    share = f"{s.over}position-dominated heads go {ends(e, DOMINATED)}"
+    if not known:
+        headline = f"{entered} times a head becomes position-dominated, over all steps"
+        doubt = "Without errors of single heads it is not known how many do so by noise."
+        return Answer(CANNOT_TELL, headline, sentence(share), rows, doubt)
+    real = table[table["feeds"]].sort_values("entered", ascending=False).to_dict("records")
+    if not real:
+        detail = f"{share}; {entered} enter over all steps{by_noise(float(table['expected'].sum()))}"
+        return Answer("no", "No class feeds position-dominated heads beyond noise", sentence(detail), rows)
+    top = real[0]
+    parts = [
+        f"{r['entered']} enter from {r['class']} and {r['left']} return ({about(r['expected'])} by noise alone)"
+        for r in real
+    ]
+    headline = f"Position-dominated heads come mainly from {top['class']}: {top['entered']} enter"
+    return Answer("yes", headline, sentence(f"{share}; over all steps {listing(parts)}"), rows)
+
+
+@question(
+    "transitions", "Do heads change class beyond noise?", view="taxonomy", place=54, rule=rule_of_noise()
+)
+def transitions(s: Asked) -> Answer:
+    """How many heads change class at each step, and how many would by noise alone."""
+    e = s.best
+    known = all(p.has_errors for p in e.pairs)
+    found, rows = [], []
+    for p in e.pairs:
+        first, then = p.classes(e.thresholds)
+        moved = int((first != then).sum())
+        chances = 1.0 - noise_transitions(p, e.thresholds).trace(axis1=0, axis2=1)
+        clear = known and beyond_noise(moved, chances, e.heads)
+        verdict = CANNOT_TELL if not known else "yes" if clear else "no"
+        found.append((moved, float(chances.sum()), p, clear))
+        rows.append(
+            Row("heads that change class", p.to_model, moved, p.from_model, window=e.name, verdict=verdict)
+        )
+    moved, expected, top, _ = max(found, key=lambda each: each[0])
+    headline = f"{moved} of {e.heads} heads change class at {spoken(e.timeline.stop(top.to_model))}"
+    lead = headline if len(found) == 1 else f"{headline}, the most at any step"
+    verdict = CANNOT_TELL if not known else "yes" if any(each[3] for each in found) else "no"
+    clear_steps = sum(each[3] for each in found)
+    detail = f"{s.over}{lead[:1].lower()}{lead[1:]}{by_noise(expected)}"
+    many = (
+        f"At {clear_steps} of {count(len(found), 'step')} more heads move than noise explains."
+        if known
+        else ""
+    )
+    if verdict == "no":
+        headline = "No more heads change class than noise explains"
+    return Answer(verdict, headline, joined(sentence(detail), many, _largest(e)), tuple(rows))
+
+
+def _largest(e: Evidence) -> str:
+    """The largest transitions between two classes at one step."""
+    moves: Counter[tuple[str, str, str]] = Counter()
+    for p in e.pairs:
+        first, then = p.classes(e.thresholds)
+        moves.update((a, b, p.to_model) for a, b in zip(first.tolist(), then.tolist(), strict=True) if a != b)
+    if not moves:
+        return ""
+    (a, b, model), n = moves.most_common(1)[0]
+    return (
+        f"The largest transition is {count(n, 'head')} from {a} to {b} at {spoken(e.timeline.stop(model))}."
+    )

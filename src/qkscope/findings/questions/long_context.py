@@ -1,0 +1,52 @@
+"""What happens to the keys where long-context training begins."""
+
+from __future__ import annotations
+
+import math
+
+from qkscope.findings.catalogue import Answer, Asked, question
+from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import amount, by_noise, row, span
+from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K
+from qkscope.inference.levels import rule_of_change
+from qkscope.inference.transitions import turned
+from qkscope.words import joined, number, sentence
+
+
+@question(
+    "long_context", "How does mean r_k change where long-context training begins?", view="signal", place=30,
+    rule=rule_of_change(),
+)  # fmt: skip
+def long_context(s: Asked) -> Answer | None:
+    """Mean r_k at the onset, and how much of its change is heads changing sign."""
+    e = s.best
+    if s.own.onset is None:
+        return None
+    i = s.own.onset
+    signed, strength = (e.steps(name)[i - 1] for name in (MEAN_R_K, MEAN_ABS_R_K))
+    flips = turned(e.pairs[i - 1])
+    words = {
+        "rises": "rises",
+        "falls": "falls",
+        "no change": "stays level",
+        CANNOT_TELL: "does not clearly change",
+    }
+    headline = (
+        f"Where long-context training begins, mean r_k {words[signed.verdict]}: {span(e, MEAN_R_K, i - 1, i)}"
+    )
+    detail = (
+        f"{s.over}between {e.label(i - 1)} and {e.label(i)} mean r_k changes by {amount(e, signed)} and mean |r_k| by "
+        f"{amount(e, strength)}; {flips.heads} of {e.heads} heads change sign{by_noise(flips.expected)}"
+    )
+    if flips.beyond_noise:
+        detail += f", and make {number(flips.of_change, math.nan, signed=True)} of the change"
+    both = [e] if e is s.own else [e, s.own]
+    rows = [row(each, each.steps(name)[i - 1]) for each in both for name in (MEAN_R_K, MEAN_ABS_R_K)]
+    counted = Row(
+        "heads that change the sign of r_k", flips.to_model, flips.heads, flips.from_model, window=e.name
+    )
+    own = ""
+    if s.matched is not None:
+        step = s.own.steps(MEAN_R_K)[i - 1]
+        own = f"Over own windows, where the window changes too, mean r_k changes by {amount(s.own, step)}."
+    return Answer(signed.verdict, headline, joined(sentence(detail), own), (*rows, counted))

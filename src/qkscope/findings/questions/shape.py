@@ -1,0 +1,105 @@
+"""Jumps and plateaus of the main series."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qkscope.findings.catalogue import Answer, Asked, question
+from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import amount, between, row
+from qkscope.inference.course import Jump, intervals, jumps, plateaus
+from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q, Evidence, share_of
+from qkscope.inference.levels import SMALLEST, rule_of_change, rule_of_jump, rule_of_plateau
+from qkscope.words import bare, capital, count, joined, listing, sentence
+
+MAIN = (
+    MEAN_R_Q,
+    MEAN_R_K,
+    MEAN_ABS_R_K,
+    MEAN_EV,
+    share_of("position-dominated"),
+    share_of("content-focused"),
+)
+RESTING = (MEAN_R_Q, MEAN_ABS_R_K)
+
+
+@question(
+    "jumps", "Are there jumps, and where?", view="signal", place=40, rule=joined(rule_of_change(), rule_of_jump())
+)  # fmt: skip
+def find_jumps(s: Asked) -> Answer:
+    """The steps that are more than noise and stand out, per interval and per training step."""
+    e = s.best
+    every = [jump for name in MAIN if name in e.series for jump in jumps(e.steps(name), e.stops)]
+    placed = sorted(
+        (j for j in every if j.placed), key=lambda j: (MAIN.index(j.change.series), -abs(j.change.delta))
+    )
+    rows = tuple(row(e, j.change) for j in placed)
+    vague = _vague(e, [j for j in every if not j.placed])
+    if placed:
+        first = placed[0].change
+        headline = f"{capital(first.series)} jumps {between(e, first)}: {amount(e, first).partition(' ±')[0]}"
+        return Answer("yes", headline, joined(sentence(f"{s.over}{_places(e, placed)}"), vague), rows)
+    steps = [c for name in MAIN if name in e.series for c in e.steps(name)]
+    if vague:
+        return Answer(
+            CANNOT_TELL, "Large changes fall into intervals too long to call them jumps", vague, rows
+        )
+    if any(c.clear for c in steps):
+        names = listing(list(dict.fromkeys(c.series for c in steps if c.clear)))
+        return Answer(
+            "no", "There is no jump: what changes does so steadily", sentence(f"{s.over}it is {names}"), rows
+        )
+    known = e.sure and all(c.excluded for c in steps if c.series == MEAN_R_Q)
+    return Answer("no" if known else CANNOT_TELL, "No step of any series stands out from noise", "", rows)
+
+
+def _places(e: Evidence, found: list[Jump]) -> str:
+    """By place, the series that jump there, the largest of each series first."""
+    parts = []
+    for stop in sorted({j.change.stop for j in found}):
+        here = [j.change for j in found if j.change.stop == stop]
+        parts.append(f"{between(e, here[0])} {listing([f'{c.series} ({amount(e, c)})' for c in here])}")
+    return "jumps " + "; ".join(parts) if len(parts) > 1 else f"what jumps is {parts[0]}"
+
+
+def _vague(e: Evidence, found: list[Jump]) -> str:
+    if not found:
+        return ""
+    top = max(found, key=lambda j: abs(j.change.delta)).change
+    steps = intervals(e.stops)[top.start] or 0
+    return (
+        f"The largest change of {top.series}, {amount(e, top)}, lies somewhere within {steps:,} training steps "
+        f"{between(e, top)} and cannot be placed."
+    )
+
+
+@question("plateaus", "Are there plateaus, and where?", view="signal", place=41, rule=rule_of_plateau())
+def find_plateaus(s: Asked) -> Answer | None:
+    """Where mean r_q and mean |r_k| rest."""
+    e = s.best
+    if len(e.stops) < 3:
+        return None
+    runs = [(name, a, b) for name in RESTING for a, b in plateaus(e.series[name])] if e.sure else []
+    if runs:
+        name, a, b = max(runs, key=lambda run: run[2] - run[1])
+        headline = (
+            f"{capital(name)} rests from {e.label(a)} to {e.label(b)}, at {bare(_level(e, name, a, b))}"
+        )
+        parts = [f"{n} from {e.label(i)} to {e.label(j)}, at {bare(_level(e, n, i, j))}" for n, i, j in runs]
+        rows = tuple(
+            Row(
+                f"level of {n} at rest", e.stops[j].model, _level(e, n, i, j), e.stops[i].model, window=e.name
+            )
+            for n, i, j in runs
+        )
+        return Answer(
+            "yes", headline, sentence(f"{s.over}within {bare(SMALLEST)} stay {listing(parts)}"), rows
+        )
+    errors = [c.se for name in RESTING for c in e.steps(name)]
+    if not e.sure or max(errors) > SMALLEST / 2:
+        return Answer(CANNOT_TELL, "Errors are too large to see a plateau")
+    return Answer("no", f"Neither mean r_q nor mean |r_k| rests over {count(3, 'checkpoint')}")
+
+
+def _level(e: Evidence, name: str, first: int, last: int) -> float:
+    return float(np.mean([e.series[name].at(i) for i in range(first, last + 1)]))

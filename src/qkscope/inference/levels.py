@@ -1,0 +1,127 @@
+"""Every level, smallest size and threshold of judgement, once, and each rule in words made from them."""
+
+from __future__ import annotations
+
+from qkscope.measures.null import LEVEL
+from qkscope.words import bare, count, percent
+
+# The chance of one false alarm among all series, steps and swings of a study; and of one comparison of heads
+# within a checkpoint.
+STUDY_LEVEL, CONTRAST_LEVEL = 0.02, 0.01
+# A difference is excluded, or a number bounded, with this confidence.
+CONFIDENCE = 0.95
+# Smaller changes of a mean are not worth a word, however certain. A share must change by as much and by so many heads.
+SMALLEST, SMALLEST_HEADS = 0.02, 2
+# Two groups of documents leave one degree of freedom: no change of a plausible size passes a test held over a study.
+FEWEST_GROUPS = 3
+# Tables without document groups are judged by leaving out groups of heads, if there are enough heads.
+HEAD_GROUPS, FEWEST_HEADS = 10, 20
+# With so many steps, their errors are steadied by the average over the steps.
+STEPS_TO_POOL = 3
+# A jump is at least so many times the median of the other steps, and as many times in the change per training step.
+STANDS_OUT = 2.0
+# A change across an interval so many times the median one cannot be placed in training.
+PLACED_WITHIN = 2.0
+# A plateau has so many checkpoints within SMALLEST.
+PLATEAU = 3
+# A count of heads is beyond noise if it exceeds half more than expected by four deviations; perhaps, if what is
+# expected by three. Heads share documents, so expectations are rough.
+ROUGHLY, DEVIATIONS, PERHAPS = 0.5, 4.0, 3.0
+# Heads share documents and so exceed their nulls together: three times the chance and three deviations are asked.
+ABOVE_CHANCE = 3.0
+# Content-focused heads have vanished below this share; early, if within this part of the checkpoints.
+VANISHED, EARLY = 0.05, 1 / 3
+# A change is the same over two windows if it differs by less than a quarter; the window's doing if less than half
+# of it can remain over the same tokens.
+SAME, REMAINS = 0.25, 0.5
+# Numbers of two studies agree within so many standard errors of their difference.
+AGREES_WITHIN = 2.0
+
+
+def smallest_heads(heads: int) -> int:
+    """The fewest heads by which a share must change: SMALLEST of them, at least SMALLEST_HEADS; a whole number."""
+    return max(SMALLEST_HEADS, -(-round(100 * SMALLEST) * heads // 100))
+
+
+def rule_of_error(basis: str, groups: int) -> str:
+    """How the ± of a number was made."""
+    if basis == "documents":
+        return f"± is one standard error from leaving out each of {groups} groups of documents."
+    if basis == "heads":
+        return (
+            f"There are no groups of documents: ± is one standard error from leaving out each of {groups} groups of "
+            "heads, which tells how much a number rests on single heads. Other documents may move it more."
+        )
+    if basis == "too few groups":
+        return (
+            f"± is one standard error from leaving out each of {groups} groups of documents. A test with fewer than "
+            f"{FEWEST_GROUPS} groups cannot be passed, so nothing is called clear."
+        )
+    return f"No error is known: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
+
+
+def rule_of_change() -> str:
+    """When a change between checkpoints counts."""
+    return (
+        f"A change counts if it is at least {bare(SMALLEST)} (a share: {percent(SMALLEST)} of the heads and at least "
+        f"{count(SMALLEST_HEADS, 'head')}) and passes a t-test held at {percent(STUDY_LEVEL)} over all series and "
+        f"steps of the study together. There is no change if one of that size is excluded with {percent(CONFIDENCE)} "
+        "confidence. Otherwise one cannot tell."
+    )
+
+
+def rule_of_contrast() -> str:
+    """When a difference between two sets of heads counts."""
+    return (
+        f"A difference counts if it is at least {bare(SMALLEST)} and passes a t-test at {percent(CONTRAST_LEVEL)}, "
+        "shared among the differences compared."
+    )
+
+
+def rule_of_jump() -> str:
+    """What is called a jump."""
+    return (
+        f"A jump is a change that counts, at least {STANDS_OUT:g} times the median of the other steps of its series, "
+        "also per training step where steps are known. It can be placed if its interval is at most "
+        f"{PLACED_WITHIN:g} times the median interval."
+    )
+
+
+def rule_of_plateau() -> str:
+    """What is called a plateau."""
+    return (
+        f"A plateau is {count(PLATEAU, 'checkpoint')} or more within {bare(SMALLEST)}, with no step's error above half "
+        "of that."
+    )
+
+
+def rule_of_noise() -> str:
+    """When heads that change class or sign are more than noise."""
+    return (
+        "What noise alone would do follows from each head's own standard errors. More is called clear if it exceeds "
+        f"{1 + ROUGHLY:g} times that by {DEVIATIONS:g} standard deviations and {percent(SMALLEST)} of the heads."
+    )
+
+
+def rule_of_signal() -> str:
+    """When heads follow position more than by chance."""
+    return (
+        f"By chance alone {percent(LEVEL)} of the heads exceed their null, a t-test over groups of documents. A signal is "
+        f"called so if {ABOVE_CHANCE:g} times as many do, and {ABOVE_CHANCE:g} standard deviations more."
+    )
+
+
+def rule_of_windows() -> str:
+    """What remains of a change over the same tokens."""
+    return (
+        f"A change is the same over the same tokens if it counts there too and differs by less than "
+        f"{percent(SAME)}. It is gone if it does not count there and less than {percent(REMAINS)} of it can be left."
+    )
+
+
+def rule_of_vanishing() -> str:
+    """When a class of heads has vanished."""
+    return (
+        f"Vanished is below {percent(VANISHED)} for good, one standard error included; early is within the first "
+        "third of the checkpoints."
+    )

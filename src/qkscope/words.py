@@ -1,0 +1,106 @@
+"""Numbers, lists and sentences as people read them: the only place that writes a number for a reader.
+
+One rule of precision: an error has one significant digit and its value as many decimals. One minus sign, U+2212.
+A window is always `1,024 tokens`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MINUS = "\u2212"
+# Decimals of a number whose error is not known, and the most any number gets.
+DECIMALS, MOST_DECIMALS = 2, 4
+_COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+def decimals(se: float) -> int:
+    """Decimals that show one significant digit of an error; DECIMALS where there is none."""
+    if not math.isfinite(se) or se <= 0.0:
+        return DECIMALS
+    places = max(0, -math.floor(math.log10(se)))
+    # 0.096 is written 0.1: rounding up may take a decimal away
+    if round(se, places) >= 10.0 ** (1 - places):
+        places = max(0, places - 1)
+    return min(MOST_DECIMALS, places)
+
+
+def bare(value: float, places: int = DECIMALS, signed: bool = False) -> str:
+    """`0.45`, `+0.05`, `−0.05`; nothing but zeros is `0`; a number that is not known is `unknown`."""
+    if not math.isfinite(value):
+        return "unknown"
+    text = f"{value:+.{places}f}" if signed else f"{value:.{places}f}"
+    return "0" if float(text) == 0.0 else text.replace("-", MINUS)
+
+
+def number(value: float, se: float = math.nan, signed: bool = False) -> str:
+    """`0.673 ± 0.004`; without the error where none is known or it is zero."""
+    places = decimals(se)
+    known = math.isfinite(se) and se > 0.0
+    error = f" ± {max(se, 10.0**-places):.{places}f}" if known else ""
+    return bare(value, places, signed) + error
+
+
+def percent(share: float, se: float = math.nan) -> str:
+    """`34%`, or `34 ± 2%`."""
+    if not math.isfinite(share):
+        return "unknown"
+    known = math.isfinite(se) and se > 0.0
+    return f"{100 * share:.0f} ± {max(100 * se, 1):.0f}%" if known else f"{100 * share:.0f}%"
+
+
+def points(difference: float, se: float = math.nan) -> str:
+    """A difference of shares: `−23 ± 2 points`."""
+    known = math.isfinite(se) and se > 0.0
+    error = f" ± {max(100 * se, 1):.0f}" if known else ""
+    return f"{bare(100 * difference, 0, signed=True)}{error} points"
+
+
+def arrow(before: float, after: float, share: bool = False) -> str:
+    """`0.09 → 0.45`, with a third decimal where two would hide the difference."""
+    if share:
+        return f"{percent(before)} → {percent(after)}"
+    places = DECIMALS if bare(before) != bare(after) or before == after else DECIMALS + 1
+    return f"{bare(before, places)} → {bare(after, places)}"
+
+
+def count(n: int, noun: str, plural: str | None = None) -> str:
+    """`one head`, `12 heads`, `no head`."""
+    word = _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
+    return f"{word} {noun if n in (0, 1) else plural or noun + 's'}"
+
+
+def about(expected: float) -> str:
+    """An expected count: `12` or, below ten, `0.4`."""
+    return "unknown" if not math.isfinite(expected) else f"{expected:.{0 if expected >= 10 else 1}f}"
+
+
+def listing(parts: Sequence[str]) -> str:
+    """`a, b and c`."""
+    return "".join(parts) if len(parts) < 2 else ", ".join(parts[:-1]) + " and " + parts[-1]
+
+
+def tokens(window: int) -> str:
+    """`1,024 tokens`."""
+    return f"{window:,} tokens"
+
+
+def capital(text: str) -> str:
+    """To begin a sentence. Symbols such as `r_q` stay as they are."""
+    return text if text[1:2] in ("_", "") else text[:1].upper() + text[1:]
+
+
+def lower_first(text: str) -> str:
+    """To follow a colon or a comma. Symbols such as `RoPE` keep their capitals."""
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+
+
+def sentence(text: str) -> str:
+    """With a capital and a full stop; nothing stays nothing."""
+    return f"{capital(text)}." if text and not text.endswith((".", "?")) else capital(text)
+
+
+def joined(*parts: str) -> str:
+    """Sentences in a row, without the empty ones."""
+    return " ".join(part for part in parts if part)
