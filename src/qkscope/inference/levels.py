@@ -106,8 +106,8 @@ def rule_of_noise() -> str:
 def rule_of_signal() -> str:
     """When heads follow position more than by chance."""
     return (
-        f"By chance alone {percent(LEVEL)} of the heads exceed their null, a t-test over groups of documents. A signal is "
-        f"called so if {ABOVE_CHANCE:g} times as many do, and {ABOVE_CHANCE:g} standard deviations more."
+        f"By chance alone {percent(LEVEL)} of the heads exceed their null, a t-test over groups of documents. A signal "
+        f"is called so if {ABOVE_CHANCE:g} times as many do, and {ABOVE_CHANCE:g} standard deviations more."
     )
 
 
