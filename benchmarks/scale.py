@@ -152,9 +152,8 @@ def random_unit(
         path_q=path(len(heads)),
         path_k=path(len(heads.keys)),
         rotations=dict.fromkeys(range(layers), Rotation.none(dim)),
-        documents=62,
-        tokens=62 * edges[-1],
-        filled=(62,) * rings,
+        scales=dict.fromkeys(range(layers), dim**-0.5),
+        lengths=(edges[-1],) * 62,
     )
 
 

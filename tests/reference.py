@@ -111,3 +111,83 @@ def plasticity_reference(q, t_q, bucket_q, k, bucket_k, document_k, buckets=16):
                         values.append(4 * norm.cdf(z) * norm.sf(z))
             cells[b, c] = np.mean(values) if values else np.nan
     return cells
+
+
+def rotate_reference(rotation, u, t):
+    """R_t u of one vector u (d,), pair by pair."""
+    x = np.array(u, dtype=np.float64)
+    for (i, j), frequency in zip(rotation.pairs, rotation.frequency, strict=True):
+        turn = np.array(
+            [[np.cos(frequency * t), -np.sin(frequency * t)], [np.sin(frequency * t), np.cos(frequency * t)]]
+        )
+        x[[i, j]] = rotation.scale * turn @ u[[i, j]]
+    return x
+
+
+def constant_part_reference(x, t, rotation, axis):
+    """(r, r_const) along an axis: token by token, with every vector before rotation replaced by their mean."""
+    u = [
+        np.linalg.inv(np.stack([rotate_reference(rotation, e, s) for e in np.eye(x.shape[1])], axis=1)) @ y
+        for y, s in zip(x, t, strict=True)
+    ]
+    mean = np.mean(u, axis=0)
+    constant = np.array([rotate_reference(rotation, mean, s) for s in t])
+    dt = t - t.mean()
+    spread = np.sqrt((((x - x.mean(axis=0)) @ axis) ** 2).sum() * (dt**2).sum())
+    return (x @ axis) @ dt / spread, (constant @ axis) @ dt / spread
+
+
+def eta_squared_reference(groups, axis):
+    """Groups (documents, tokens, dim), all of one length: products over different groups, position by position."""
+    a = np.array([group.mean(axis=0) @ axis for group in groups])  # (G, T)
+    a -= a.mean(axis=1, keepdims=True)
+    count = len(groups)
+    products = [a[g] @ a[h] for g in range(count) for h in range(count) if g != h]
+    tokens = np.concatenate(groups) @ axis
+    return max(np.mean(products) * len(tokens) / ((tokens - tokens.mean()) ** 2).sum(), 0.0)
+
+
+def anatomy_reference(q, k, first=4):
+    """The four parts and the sink from documents q, k (documents, tokens, dim) of one length, one bin a position."""
+    m_q, m_k = q.mean(axis=0), k.mean(axis=0)
+    length = len(m_q)
+    sigma_q, sigma_k = (
+        np.mean([np.outer(v, v) for document in x for v in (document - m)[first:]], axis=0)
+        for x, m in ((q, m_q), (k, m_k))
+    )
+    rows = []
+    for i in range(first + 2, length):
+        keys = m_k[first:i]
+        scores = keys @ m_q[i]
+        rows.append(
+            (
+                scores.var(),
+                m_q[i] @ sigma_k @ m_q[i],
+                np.trace(sigma_q @ sigma_k),
+                np.trace(sigma_q @ np.cov(keys.T, bias=True)),
+                m_q[i] @ m_k[0] - scores.mean(),
+            )
+        )
+    *parts, sink = np.mean(rows, axis=0)
+    return np.array(parts), sink
+
+
+def score_variance_reference(q, k, first=4):
+    """Brute force: the variance of a query's scores over its keys, averaged over the queries of all documents."""
+    found = [
+        (k_doc[first:i] @ q_doc[i]).var()
+        for q_doc, k_doc in zip(q, k, strict=True)
+        for i in range(first + 2, len(q_doc))
+    ]
+    return np.mean(found)
+
+
+def distance_reference(q, k, scale, lag, first=4):
+    """Brute force: the mean score of keys `lag` tokens before their query."""
+    return scale * np.mean(
+        [
+            q_doc[j + lag] @ k_doc[j]
+            for q_doc, k_doc in zip(q, k, strict=True)
+            for j in range(first, len(q_doc) - lag)
+        ]
+    )

@@ -145,6 +145,7 @@ def unit_of(
     windows: Sequence[int],
     documents: Sequence[tuple[np.ndarray, np.ndarray]],
     rotations: Mapping[int, Rotation | None] | None = None,
+    scale: float = 1.0,
 ) -> Unit:
     """The unit of documents given as (q, k) vectors, each (heads, tokens, dim), as attention sees them.
 
@@ -169,9 +170,8 @@ def unit_of(
         path_q=path_q,
         path_k=path_k,
         rotations=rotations,
-        documents=len(documents),
-        tokens=sum(lengths),
-        filled=tuple(sum(length >= window for length in lengths) for window in windows),
+        scales=dict.fromkeys(layers, scale),
+        lengths=tuple(sorted(lengths, reverse=True)),
     )
 
 

@@ -184,8 +184,11 @@ def test_a_unit_survives_being_taken_apart(rng, rotations):
     assert again.heads.to_meta() == unit.heads.to_meta()
     assert np.array_equal(again.heads.keys, unit.heads.keys)
     assert all(same_rotation(again.rotations[layer], rotations[layer], 20) for layer in rotations)
-    for name in ("windows", "documents", "tokens", "filled"):
+    for name in ("windows", "scales", "lengths"):
         assert getattr(again, name) == getattr(unit, name)
+    assert (unit.documents, unit.tokens, unit.filled) == (2, 35, (2, 1))
+    assert unit.counts(20).tolist() == [2.0] * 15 + [1.0] * 5
+    assert unit.counts(10).tolist() == [2.0] * 10
     assert tensors["q.0.M"].shape == (3, 6 * 7 // 2)
     assert sum(name.endswith("frequency") for name in tensors) == len(
         {id(r) for r in rotations.values() if r}

@@ -158,7 +158,7 @@ ORDER = [
     ["capture"],
     ["measures"],
     ["taxonomy"],
-    ["table"],
+    ["table", "anatomy_table", "axes_file"],
     ["timeline"],
     ["results"],
     ["aggregate"],

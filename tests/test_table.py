@@ -15,7 +15,7 @@ MINIMAL = "model,layer,head,pc,r_q,r_k\n"
 
 @pytest.fixture
 def measured(rng):
-    units = [make_unit(rng, [20], [20, 20], seed=s)[0] for s in range(3)]
+    units = [make_unit(rng, [20], [20, 20])[0] for _ in range(3)]
     return units[0].heads, measure(units, 20, 4)
 
 

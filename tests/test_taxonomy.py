@@ -63,8 +63,9 @@ def test_transitions_count_head_by_head():
         }
     )
     found = transitions(heads, ["a", "b", "c"])
-    assert list(found.columns) == ["from_model", "to_model", "from_class", "to_class", "heads"]
-    rows = [tuple(row) for row in found.itertuples(index=False)]
+    assert list(found.columns) == ["from_model", "to_model", "from_class", "to_class", "heads", "same_axis"]
+    assert found["same_axis"].isna().all()
+    rows = [tuple(row)[:5] for row in found.itertuples(index=False)]
     assert rows == [
         ("a", "b", "content-focused", "mixed", 1),
         ("a", "b", "mixed", "content-focused", 1),
@@ -72,6 +73,8 @@ def test_transitions_count_head_by_head():
         ("b", "c", "content-focused", "mixed", 1),
     ]
     assert set(found["from_class"]) <= {*CLASSES, UNMEASURED}
+    known = transitions(heads.assign(same_axis=[np.nan] * 3 + [1, 0, 1, 1, np.nan]), ["a", "b", "c"])
+    np.testing.assert_array_equal(known["same_axis"], [0, 1, 1, np.nan])
 
 
 def test_one_checkpoint_has_no_transitions():

@@ -266,7 +266,8 @@ class Unit:
     path_q, path_k        bin sums of the vectors before rotation, rows as above; None where none were taken
     rotations             by layer: R_t, or None where it is not known. The path of such a layer holds sums of the
                           vectors as they are, after rotation: read it with `Rotation.none`
-    filled[i]             documents that fill windows[i]
+    scales                by layer: the factor that makes a score of q.k
+    lengths               tokens that were read of each document, falling
     """
 
     heads: HeadIndex
@@ -278,9 +279,26 @@ class Unit:
     path_q: Path | None
     path_k: Path | None
     rotations: Mapping[int, Rotation | None]
-    documents: int
-    tokens: int
-    filled: tuple[int, ...]
+    scales: Mapping[int, float]
+    lengths: tuple[int, ...]
+
+    @property
+    def documents(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.lengths)
+
+    @property
+    def filled(self) -> tuple[int, ...]:
+        """How many documents fill each of `windows`."""
+        return tuple(sum(length >= edge for length in self.lengths) for edge in self.windows)
+
+    def counts(self, width: int) -> Array:
+        """How many tokens stand at each position below `width`. (width,)"""
+        ends = np.bincount(np.minimum(self.lengths, width).astype(np.int64), minlength=width + 1)
+        return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
 
     def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Arrays and description for a file. M is symmetric: its upper triangle is kept.
@@ -298,8 +316,8 @@ class Unit:
             if path is not None:
                 tensors |= {f"{kind}.path.edges": path.edges, f"{kind}.path.n": path.n}
                 tensors[f"{kind}.path.total"] = path.total.astype(np.float32)
-        names = ("windows", "documents", "tokens", "filled")
-        meta = {name: getattr(self, name) for name in names} | {"heads": self.heads.to_meta()}
+        meta = {"windows": self.windows, "lengths": self.lengths, "heads": self.heads.to_meta()}
+        meta["scales"] = sorted(self.scales.items())
         arrays, meta["rotations"] = pack_rotations(self.rotations)
         return tensors | arrays, meta
 
@@ -317,9 +335,8 @@ class Unit:
             path_q=_unpack_path(tensors, "q.path"),
             path_k=_unpack_path(tensors, "k.path"),
             rotations=unpack_rotations(tensors, meta["rotations"]),
-            documents=meta["documents"],
-            tokens=meta["tokens"],
-            filled=tuple(meta["filled"]),
+            scales={int(layer): float(scale) for layer, scale in meta["scales"]},
+            lengths=tuple(meta["lengths"]),
         )
 
 

@@ -5,11 +5,13 @@ A bare qk.csv, made by anybody's script, is a results folder of one file: order 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
 from qkscope.errors import StoreError, TableError
 from qkscope.manifest import read_set
 from qkscope.table import LOO_COLUMNS, heads_table, read_qk
@@ -19,6 +21,8 @@ from qkscope.timeline import Timeline, timeline_from_names, timeline_of
 if TYPE_CHECKING:
     import pandas as pd
 
+    from qkscope.axes_file import CheckpointAxes
+
 
 @dataclass(frozen=True)
 class Results:
@@ -26,6 +30,9 @@ class Results:
 
     `heads` and `qk` are over each checkpoint's own window, `matched` and `qk_matched` over the smallest window of
     the study (None if not measured). `loo`, `loo_matched` hold PC0 without each group of documents in turn.
+    `anatomy`, `anatomy_matched` are what r alone does not tell, a row a head, with `loo_anatomy` and its matched twin
+    behind their errors; None in results of earlier versions and of other programs, as are the properties
+    `spectrum`, `distance` and `axes`, which are read when first asked for.
     """
 
     folder: Path
@@ -36,9 +43,41 @@ class Results:
     matched: pd.DataFrame | None = None
     loo: pd.DataFrame | None = None
     loo_matched: pd.DataFrame | None = None
+    anatomy: pd.DataFrame | None = None
+    anatomy_matched: pd.DataFrame | None = None
+    loo_anatomy: pd.DataFrame | None = None
+    loo_anatomy_matched: pd.DataFrame | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     study: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def spectrum(self) -> pd.DataFrame | None:
+        """A row per head, kind and rotary pair, over own windows."""
+        return _read_parquet(self.folder / "spectrum.parquet", SPECTRUM_COLUMNS)
+
+    @cached_property
+    def spectrum_matched(self) -> pd.DataFrame | None:
+        """The same over the matched window."""
+        return _read_parquet(self.folder / "spectrum_matched.parquet", SPECTRUM_COLUMNS)
+
+    @cached_property
+    def distance(self) -> pd.DataFrame | None:
+        """Mean scores by head and distance, over own windows."""
+        return _read_parquet(self.folder / "distance.parquet", DISTANCE_COLUMNS)
+
+    @cached_property
+    def distance_matched(self) -> pd.DataFrame | None:
+        """The same over the matched window."""
+        return _read_parquet(self.folder / "distance_matched.parquet", DISTANCE_COLUMNS)
+
+    @cached_property
+    def axes(self) -> Mapping[str, CheckpointAxes] | None:
+        """Axes, means and paths by checkpoint, over own windows."""
+        from qkscope.axes_file import read_axes
+
+        path = self.folder / "axes.safetensors"
+        return read_axes(path) if path.is_file() else None
 
     @property
     def components(self) -> int:
@@ -90,15 +129,24 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
     layers = {name: facts["num_layers"] for name, facts in (provenance.get("checkpoints") or {}).items()}
     matched = read_qk(folder / "qk_matched.csv") if (folder / "qk_matched.csv").is_file() else None
+    anatomy, anatomy_matched = (
+        read_anatomy(folder / name) for name in ("anatomy.csv", "anatomy_matched.csv")
+    )
     return Results(
         folder=folder,
         timeline=_with_gaps(timeline_of(study, provenance), qk, folder),
         qk=qk,
-        heads=heads_table(qk, layers, limits),
+        heads=with_same_axis(heads_table(qk, layers, limits), anatomy),
         qk_matched=matched,
-        matched=None if matched is None else heads_table(matched, layers, limits),
-        loo=_read_loo(folder / "loo.parquet"),
-        loo_matched=_read_loo(folder / "loo_matched.parquet"),
+        matched=None
+        if matched is None
+        else with_same_axis(heads_table(matched, layers, limits), anatomy_matched),
+        loo=_read_parquet(folder / "loo.parquet", LOO_COLUMNS),
+        loo_matched=_read_parquet(folder / "loo_matched.parquet", LOO_COLUMNS),
+        anatomy=anatomy,
+        anatomy_matched=anatomy_matched,
+        loo_anatomy=_read_parquet(folder / "loo_anatomy.parquet", LOO_ANATOMY_COLUMNS),
+        loo_anatomy_matched=_read_parquet(folder / "loo_anatomy_matched.parquet", LOO_ANATOMY_COLUMNS),
         thresholds=limits,
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,
@@ -121,14 +169,25 @@ def _with_gaps(timeline: Timeline, qk: pd.DataFrame, folder: Path) -> Timeline:
     return replace(timeline, stops=stops)
 
 
-def _read_loo(path: Path) -> pd.DataFrame | None:
-    """Leave-one-out values, if they were written. A damaged file is an error, never 'no errors known'."""
+def with_same_axis(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.DataFrame:
+    """The heads table with the column `same_axis`: 1 where PC0 is the axis it was one checkpoint before, 0 where not.
+
+    Without an anatomy the table stays as it is.
+    """
+    if anatomy is None:
+        return heads
+    key = ["model", "layer", "head"]
+    return heads.merge(anatomy[[*key, "same_axis"]], on=key, how="left", validate="one_to_one")
+
+
+def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
+    """A table, if it was written. A damaged file is an error, never 'not known'."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         return None
     try:
-        return pq.read_table(path, columns=list(LOO_COLUMNS)).to_pandas()
+        return pq.read_table(path, columns=list(columns)).to_pandas()
     except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StoreError(f"{path}: damaged ({error}); run the study again to have it rewritten") from error

@@ -66,21 +66,23 @@ def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """Which heads moved from which class to which between consecutive checkpoints of `order`.
 
     Counts head by head: only heads present in both checkpoints, including those that stayed. Rows with no heads
-    are left out.
+    are left out. `same_axis` counts those whose first axis is still the one it was, from the column of that name in
+    `heads`; it is NaN where there is none.
     """
     import pandas as pd
 
-    columns = ["from_model", "to_model", "from_class", "to_class", "heads"]
+    columns = ["from_model", "to_model", "from_class", "to_class", "heads", "same_axis"]
+    known = heads if "same_axis" in heads else heads.assign(same_axis=np.nan)
     by_model = {
-        model: rows.set_index(["layer", "head"])["class"]
-        for model, rows in heads.groupby("model", sort=False)
+        model: rows.set_index(["layer", "head"])[["class", "same_axis"]]
+        for model, rows in known.groupby("model", sort=False)
     }
     frames = []
     for before, after in pairwise(order):
-        pair = pd.concat(
-            [by_model[before].rename("from_class"), by_model[after].rename("to_class")], axis=1, join="inner"
-        )
-        counts = pair.value_counts(["from_class", "to_class"]).rename("heads").reset_index()
+        came = by_model[before]["class"].rename("from_class")
+        pair = by_model[after].rename(columns={"class": "to_class"}).join(came, how="inner")
+        grouped = pair.groupby(["from_class", "to_class"])["same_axis"]
+        counts = grouped.agg(heads="size", same_axis=lambda same: same.sum(min_count=1)).reset_index()
         frames.append(counts.assign(from_model=before, to_model=after)[columns])
     if not frames:
         return pd.DataFrame(columns=columns).astype({"heads": int})

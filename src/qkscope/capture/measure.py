@@ -51,14 +51,14 @@ def measure(
         for consumer in consumers:
             consumer(layer, q, k)
 
-    with capture(model, consume), _evaluating(model), torch.no_grad():
+    scales: dict[int, float] = {}
+    with capture(model, consume, scales), _evaluating(model), torch.no_grad():
         for batch in passes:
             for consumer in consumers:
                 consumer.begin(batch)
             _run(backbone, architecture, batch)
             if on_tokens is not None:
                 on_tokens(batch.tokens)
-    lengths = [n for batch in passes for n in batch.lengths]
     return Unit(
         heads=heads,
         windows=edges,
@@ -69,9 +69,8 @@ def measure(
         path_q=sums.path("q"),
         path_k=sums.path("k"),
         rotations=dict.fromkeys(np.unique(heads.layer).tolist()),
-        documents=len(lengths),
-        tokens=sum(lengths),
-        filled=tuple(sum(n >= edge for n in lengths) for edge in edges),
+        scales={layer: scales[layer] for layer in np.unique(heads.layer).tolist()} if passes else {},
+        lengths=tuple(n for batch in passes for n in batch.lengths),
     )
 
 

@@ -21,15 +21,16 @@ Consumer = Callable[[int, Any, Any], None]
 
 
 @contextmanager
-def capture(model: Any, consumer: Consumer) -> Iterator[Any]:
+def capture(model: Any, consumer: Consumer, scales: dict[int, float] | None = None) -> Iterator[Any]:
     """Hand every layer's queries and keys to `consumer` during each forward pass inside the block.
 
     Yields the backbone: calling it rather than `model` skips the language-model head. Cross-attention and the
     encoders of a multimodal model never enter. A pass must show each attention layer of the configuration exactly
-    once, else `CaptureError`. On exit, also after an exception, the model is as it was.
+    once, else `CaptureError`. On exit, also after an exception, the model is as it was. `scales` is filled with each
+    layer's factor between q.k and the score.
     """
     backbone = find_backbone(model)
-    seam = _Seam(backbone, consumer)
+    seam = _Seam(backbone, consumer, {} if scales is None else scales)
     hooks = [
         backbone.register_forward_pre_hook(lambda *_: seam.begin()),
         backbone.register_forward_hook(lambda *_: seam.end()),
@@ -75,9 +76,9 @@ def find_backbone(model: Any) -> Any:
 class _Seam:
     """Stands around the attention function and counts what passes."""
 
-    def __init__(self, backbone: Any, consumer: Consumer) -> None:
+    def __init__(self, backbone: Any, consumer: Consumer, scales: dict[int, float]) -> None:
         self.architecture = read_architecture(backbone.config)
-        self._consumer = consumer
+        self._consumer, self._scales = consumer, scales
         self._inside = {id(module) for module in backbone.modules()}
         self._seen: list[int] = []
 
@@ -88,6 +89,9 @@ class _Seam:
             if id(module) in self._inside and _is_self_attention(module, query, key):
                 self._check_shapes(module.layer_idx, query, key)
                 self._seen.append(module.layer_idx)
+                scale = kwargs.get("scaling")
+                # The interface's own default.
+                self._scales[module.layer_idx] = query.shape[3] ** -0.5 if scale is None else float(scale)
                 self._consumer(module.layer_idx, query.detach(), key.detach())
             return attention(module, query, key, *args, **kwargs)
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
+from qkscope.measures.axes import gap
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.moments import Moments, Unit, merge_all, window
@@ -28,6 +29,8 @@ Array = NDArray[np.float64]
 
 # Below this |r_q|, its sign is noise and the sign of r_k orients the axis instead.
 FAINT = 0.05
+# A leave-one-out axis that overlaps the full one by less is another axis: the spread between them is no error.
+SAME = 0.7
 # Heads per batch: keeps the matrices of a batch, and of its leave-one-out copies, in tens of megabytes.
 BATCH = 32
 
@@ -38,7 +41,10 @@ class Axes:
 
     r_q, r_k, explained_variance, r_q_se, r_k_se, r_q_null, r_k_null   (H, components)
     n_q, n_k, bad_q, bad_k                                             (H,)
-    loo_r_q, loo_r_k, loo_ev                                           (G, H), PC0 without group g
+    loo_r_q, loo_r_k, loo_ev, loo_gap                                  (G, H), PC0 without group g
+    v                                                                  (H, d, components), the axes themselves
+    loo_v                                                              (G, H, d), PC0 without group g, turned like v
+    lost                                                               (H,), samples without the PC0 of the whole
     """
 
     r_q: Array
@@ -55,6 +61,10 @@ class Axes:
     loo_r_q: Array
     loo_r_k: Array
     loo_ev: Array
+    loo_gap: Array
+    v: Array
+    loo_v: Array
+    lost: NDArray[np.int64]
 
     def select(self, rows: NDArray[np.int64]) -> Axes:
         """The heads at `rows`, in that order."""
@@ -70,7 +80,11 @@ def join_axes(parts: Sequence[Axes]) -> Axes:
     def padded(part: Axes, name: str) -> Array:
         array: Array = getattr(part, name)
         short = groups - len(array) if name.startswith("loo_") else 0
-        return np.pad(array, [(0, short), (0, 0)], constant_values=np.nan) if short else array
+        return (
+            np.pad(array, [(0, short)] + [(0, 0)] * (array.ndim - 1), constant_values=np.nan)
+            if short
+            else array
+        )
 
     names = [f.name for f in fields(Axes)]
     return Axes(**{n: np.concatenate([padded(p, n) for p in parts], axis=_head_axis(n)) for n in names})
@@ -142,51 +156,76 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = (q.bad > 0) | (k.bad > 0)
-    loo_q, loo_k, loo_ev = _leave_one_out(groups, v)
+    left = _leave_one_out(groups, v)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
         "explained_variance": explained,
-        "r_q_se": jackknife(loo_q),
-        "r_k_se": jackknife(loo_k),
+        "r_q_se": np.where(left.same.all(axis=0), jackknife(left.r_q), np.nan),
+        "r_k_se": np.where(left.same.all(axis=0), jackknife(left.r_k), np.nan),
         "r_q_null": null_level([g[0] for g in groups], q, v, _spread(q, v)),
         "r_k_null": null_level([g[1] for g in groups], k, v, _spread(k, v)),
+        "v": v,
     }
-    loo = {"loo_r_q": loo_q[:, :, 0], "loo_r_k": loo_k[:, :, 0], "loo_ev": loo_ev[:, :, 0]}
+    loo = {
+        "loo_r_q": left.r_q[:, :, 0],
+        "loo_r_k": left.r_k[:, :, 0],
+        "loo_ev": left.explained[:, :, 0],
+        "loo_gap": np.stack([gap(each) for each in left.explained]) if len(left.r_q) else left.r_q[:, :, 0],
+        "loo_v": left.v,
+    }
     for array in result.values():
         array[unmeasured] = np.nan
     for array in loo.values():
         array[:, unmeasured] = np.nan
-    return Axes(**result, n_q=q.n, n_k=k.n, bad_q=q.bad, bad_k=k.bad, **loo)
+    lost = (~left.same[:, :, 0]).sum(axis=0)
+    return Axes(**result, n_q=q.n, n_k=k.n, bad_q=q.bad, bad_k=k.bad, **loo, lost=lost)
 
 
-def _leave_one_out(groups: list[tuple[Moments, Moments]], v: Array) -> tuple[Array, Array, Array]:
-    """r_q, r_k, explained variance (G, H, m) without each group in turn, on axes oriented like `v`."""
-    components = v.shape[2]
-    shape = (len(groups), v.shape[0], components)
-    r_q, r_k, explained = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    if len(groups) < 2:
-        return r_q[:0], r_k[:0], explained[:0]
-    for g, (q, k) in enumerate(_without_each(groups)):
+@dataclass(frozen=True)
+class _LeftOut:
+    """Without each group in turn: r_q, r_k, explained, same (G, H, m); v (G, H, d) is PC0.
+
+    `same` says whether an axis is still the one of the whole: it overlaps it by at least 0.7.
+    """
+
+    r_q: Array
+    r_k: Array
+    explained: Array
+    same: NDArray[np.bool_]
+    v: Array
+
+
+def _leave_one_out(groups: list[tuple[Moments, Moments]], v: Array) -> _LeftOut:
+    """The same numbers without each group in turn, on axes oriented like `v`."""
+    heads, dim, components = v.shape
+    q_left, k_left = (whole_and_without([group[i] for group in groups])[1:] for i in (0, 1))
+    count = len(q_left)
+    r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
+    same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
+    for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
         u, explained[g] = axes(q, k, components)
-        sign = np.where(np.einsum("hdm,hdm->hm", u, v) < 0, -1.0, 1.0)
-        r_q[g], r_k[g] = correlate(q, k, u * sign[:, None, :])
-    return r_q, r_k, explained
+        overlap = np.einsum("hdm,hdm->hm", u, v)
+        u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
+        r_q[g], r_k[g] = correlate(q, k, u)
+        same[g], first[g] = np.abs(overlap) >= SAME, u[:, :, 0]
+    return _LeftOut(r_q, r_k, explained, same, first)
 
 
-def _without_each(groups: list[tuple[Moments, Moments]]) -> list[tuple[Moments, Moments]]:
+def whole_and_without(groups: Sequence[Moments]) -> list[Moments]:
+    """The moments of all groups together, then without each in turn if there are several."""
+    return [merge_all(groups), *(_without_each(groups) if len(groups) > 1 else [])]
+
+
+def _without_each(groups: Sequence[Moments]) -> list[Moments]:
     """All groups but the g-th, for each g, by merging what stands before with what stands after it."""
     count = len(groups)
     before, after = [groups[0]], [groups[-1]]
     for i in range(1, count - 1):
-        before.append(_both(before[-1], groups[i]))
-        after.append(_both(groups[count - 1 - i], after[-1]))
-    inner = [_both(before[g - 1], after[count - 2 - g]) for g in range(1, count - 1)]
+        before.append(before[-1].merge(groups[i]))
+        after.append(groups[count - 1 - i].merge(after[-1]))
+    inner = [before[g - 1].merge(after[count - 2 - g]) for g in range(1, count - 1)]
     return [after[-1], *inner, before[-1]]
-
-
-def _both(a: tuple[Moments, Moments], b: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
-    return a[0].merge(b[0]), a[1].merge(b[1])
 
 
 def _pearson(moments: Moments, v: Array) -> Array:

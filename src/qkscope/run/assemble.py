@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope import store
-from qkscope.measures.pca import measure
+from qkscope.axes_file import CheckpointAxes, dump_axes
+from qkscope.heads import HeadIndex
+from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.pca import Axes, measure
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit, short_digest
 from qkscope.study import Study, dump_study
@@ -24,71 +27,104 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tables:
-    """Per window the qk table of the checkpoints that reach it, and both over each checkpoint's own window."""
+    """What a study comes to, by file: frames over each checkpoint's own window and over the matched one.
 
-    qk: pd.DataFrame
-    loo: pd.DataFrame
+    by_window   per window the qk table of the checkpoints that reach it
+    frames      the name of a file without its ending -> its rows
+    unmeasured  per checkpoint, heads that met a value that is not finite
+    """
+
     by_window: Mapping[int, pd.DataFrame]
-    loo_matched: pd.DataFrame
+    frames: Mapping[str, pd.DataFrame]
+    axes: Mapping[str, CheckpointAxes]
     unmeasured: Mapping[str, int]
+
+    @property
+    def qk(self) -> pd.DataFrame:
+        return self.frames["qk"]
 
 
 def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     """All tables, checkpoint by checkpoint: the units of one are in memory at a time."""
     import pandas as pd
 
-    from qkscope.table import loo_table, qk_table
+    from qkscope.table import qk_table
 
-    own, loo, loo_matched = [], [], []
+    parts: dict[str, list[pd.DataFrame]] = {}
     by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
     unmeasured: dict[str, int] = {}
+    axes_by_model: dict[str, CheckpointAxes] = {}
+    before: dict[str, Axes | None] = {"own": None, "matched": None}
     for each in planned:
-        name = each.checkpoint.name
+        name, own = each.checkpoint.name, each.checkpoint.window
         units = [read_unit(job.path(results), job.key) for job in each.jobs]
         for window in each.checkpoint.rings(study.windows):
             axes = measure(units, window, study.components)
-            table = qk_table(name, each.heads, axes)
-            by_window[window].append(table)
-            if window == study.matched_window:
-                loo_matched.append(loo_table(name, each.heads, axes))
-            if window == each.checkpoint.window:
-                own.append(table)
-                loo.append(loo_table(name, each.heads, axes))
+            by_window[window].append(qk_table(name, each.heads, axes))
+            kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
+            if kinds:
+                beyond = measure_beyond(units, window, axes)
+            for kind in kinds:
+                found = _frames(name, window, each.heads, axes, beyond, before[kind])
+                for file, frame in found.items():
+                    parts.setdefault(_file(file, kind), []).append(frame)
+                before[kind] = axes
+            if window == own:
                 unmeasured[name] = int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())
-    joined = {window: pd.concat(parts, ignore_index=True) for window, parts in by_window.items() if parts}
-    frames = [pd.concat(parts, ignore_index=True) for parts in (own, loo, loo_matched)]
+                axes_by_model[name] = CheckpointAxes.of(units, window, axes)
     return Tables(
-        frames[0], frames[1], joined, frames[2], {n: count for n, count in unmeasured.items() if count}
+        by_window={w: pd.concat(found, ignore_index=True) for w, found in by_window.items() if found},
+        frames={file: pd.concat(found, ignore_index=True) for file, found in parts.items()},
+        axes=axes_by_model,
+        unmeasured={name: count for name, count in unmeasured.items() if count},
     )
+
+
+def _frames(
+    model: str, window: int, heads: HeadIndex, axes: Axes, beyond: Beyond, before: Axes | None
+) -> dict[str, pd.DataFrame]:
+    """One checkpoint's rows of every table over one window."""
+    from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
+    from qkscope.table import loo_table, qk_table
+
+    return {
+        "qk": qk_table(model, heads, axes),
+        "loo": loo_table(model, heads, axes),
+        "anatomy": anatomy_table(model, heads, axes, beyond, before),
+        "loo_anatomy": loo_anatomy_table(model, heads, axes, beyond),
+        "spectrum": spectrum_table(model, window, heads, beyond),
+        "distance": distance_table(model, window, heads, beyond),
+    }
+
+
+def _file(name: str, kind: str) -> str:
+    return name if kind == "own" else f"{name}_matched"
 
 
 def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder: Path) -> None:
     """All tables of a study, over own windows, over the matched one and over the others, into an empty folder."""
+    from qkscope.results import with_same_axis
     from qkscope.table import heads_table
     from qkscope.taxonomy import Thresholds, transitions
 
     layers = {each.checkpoint.name: each.architecture.num_layers for each in planned}
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
+    for window, frame in made.by_window.items():
+        if window != study.matched_window:
+            store.write_csv(folder / f"qk_{window}.csv", frame)
+    for name, frame in made.frames.items():
+        if name.removesuffix("_matched") in ("qk", "anatomy"):
+            store.write_csv(folder / f"{name}.csv", frame)
+        else:
+            _write_parquet(folder / f"{name}.parquet", frame)
     heads = heads_table(made.qk, layers, limits)
-    wanted = {
-        f"qk_{window}.csv": frame
-        for window, frame in made.by_window.items()
-        if window != study.matched_window
-    }
-    store.write_csv(folder / "qk.csv", made.qk)
-    store.write_csv(folder / "qk_matched.csv", made.by_window[study.matched_window])
-    for name, frame in wanted.items():
-        store.write_csv(folder / name, frame)
-    matched = heads_table(
-        made.by_window[study.matched_window], layers, Thresholds(study.thresholds.high, study.thresholds.low)
-    )
     store.write_csv(folder / "heads.csv", heads)
-    store.write_csv(folder / "heads_matched.csv", matched)
+    store.write_csv(folder / "heads_matched.csv", heads_table(made.frames["qk_matched"], layers, limits))
+    order = [each.checkpoint.name for each in planned]
     store.write_csv(
-        folder / "transitions.csv", transitions(heads, [each.checkpoint.name for each in planned])
+        folder / "transitions.csv", transitions(with_same_axis(heads, made.frames["anatomy"]), order)
     )
-    _write_parquet(folder / "loo.parquet", made.loo)
-    _write_parquet(folder / "loo_matched.parquet", made.loo_matched)
+    store.write_tensors(folder / "axes.safetensors", *dump_axes(made.axes))
 
 
 def made_from(study: Study, planned: Sequence[Planned], results: Path, said: object) -> str:

@@ -1,0 +1,43 @@
+"""Whether a principal axis is still the one it was: overlaps between checkpoints, and who became whom."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# |v.v'| from which two checkpoints' axes are one axis.
+SAME = 0.5
+
+
+def overlaps(before: Array, after: Array) -> Array:
+    """|v'_a . v_b| of every earlier axis a with every later axis b: (H, d, m) twice -> (H, m, m)."""
+    return np.asarray(np.abs(before.transpose(0, 2, 1) @ after))
+
+
+def gap(explained_variance: Array) -> Array:
+    """1 - lambda_1 / lambda_0: how far the first axis stands out. (H, m) -> (H,); NaN with one component."""
+    if explained_variance.shape[1] < 2:
+        return np.full(len(explained_variance), np.nan)
+    first = explained_variance[:, 0]
+    return np.asarray(1 - explained_variance[:, 1] / np.where(first > 0, first, np.nan))
+
+
+def assign(overlap: Array) -> NDArray[np.int64]:
+    """Which earlier axis each later one continues: the one-to-one pairing of the largest summed squared overlap.
+
+    overlap (H, m, m) -> (H, m); -1 for a head with NaN.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    result = np.full(overlap.shape[:2], -1, dtype=np.int64)
+    for head in np.flatnonzero(np.isfinite(overlap).all(axis=(1, 2))):
+        earlier, later = linear_sum_assignment(overlap[head] ** 2, maximize=True)
+        result[head, later] = earlier
+    return result
+
+
+def same_axis(overlap: Array) -> NDArray[np.bool_]:
+    """Whether the later PC0 continues the earlier PC0: paired with it, and overlapping by at least one half. (H,)"""
+    return np.asarray((assign(overlap)[:, 0] == 0) & (overlap[:, 0, 0] >= SAME))

@@ -1,0 +1,167 @@
+"""Units -> what r alone does not tell of each head: position, anatomy, distance curve and spectrum, with errors.
+
+Everything is computed from all documents and again without each group of them. The first axis of an array of samples
+is the whole and then each leave-one-out sample: the jackknife over rows 1 to G is the error of row 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import StoreError
+from qkscope.measures import spectrum
+from qkscope.measures.anatomy import FIRST_QUERY, Layout
+from qkscope.measures.distance import distances
+from qkscope.measures.jackknife import jackknife
+from qkscope.measures.layer import ALONG_AXIS, LATE, MEASURES, Kind, LayerSums, head_numbers, mean_scores
+from qkscope.measures.pca import Axes, cores, one_thread_each, whole_and_without
+from qkscope.moments import Moments, Unit, window
+from qkscope.path import SINK, Path
+
+Array = NDArray[np.float64]
+
+EVERY = (*MEASURES, *LATE)
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """The heads at `rows`, of one rotation. wavelength (P + 1,); energy, signal {"q", "k"} (1 + G, rows, P + 1).
+
+    `still` says whether there are dimensions that do not rotate: the last entry is theirs.
+    """
+
+    rows: NDArray[np.int64]
+    still: bool
+    wavelength: Array
+    energy: dict[str, Array]
+    signal: dict[str, Array]
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """What was measured of H heads. NaN where there is no such number.
+
+    values (1 + G, len(EVERY), H) · distance (D,), curve (1 + G, H, D) · spectra, one a layer of known rotation
+    lost (H,): leave-one-out samples without the first axis
+    """
+
+    values: Array
+    distance: NDArray[np.int64]
+    curve: Array
+    spectra: tuple[Spectrum, ...]
+    lost: NDArray[np.int64]
+
+    def value(self, name: str) -> Array:
+        """One of EVERY over all documents. (H,)"""
+        return np.asarray(self.values[0, EVERY.index(name)])
+
+    def left_out(self, name: str) -> Array:
+        """The same without each group of documents. (G, H)"""
+        return np.asarray(self.values[1:, EVERY.index(name)])
+
+    def error(self, name: str) -> Array:
+        """Jackknife standard error (H,). NaN along an axis that some leave-one-out sample does not have."""
+        along = name.removesuffix("_from4") in (*ALONG_AXIS, "r_q", "r_k")
+        return np.asarray(np.where(along & (self.lost > 0), np.nan, jackknife(self.left_out(name))))
+
+
+def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
+    """All heads over the first `width` tokens of the documents of all units, along the first axis of `axes`."""
+    units = [unit for unit in units if unit.tokens]
+    heads, lags = units[0].heads, distances(width)
+    source = _Source.of(units, width, axes)
+    values = np.full((len(source.samples), len(EVERY), len(heads)), np.nan)
+    curve = np.full((len(source.samples), len(heads), len(lags)), np.nan)
+
+    def one(layer: int) -> Spectrum | None:
+        rows = np.flatnonzero(heads.layer == layer)
+        sampled = source.layer(layer, rows)
+        for s, sums in enumerate(sampled):
+            found = head_numbers(sums)
+            values[s][:, rows] = [found[name] for name in EVERY]
+            curve[s, rows] = mean_scores(sums, lags)
+        return _spectrum(rows, sampled)
+
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        spectra = tuple(found for found in pool.map(one, np.unique(heads.layer).tolist()) if found)
+    unmeasured = (axes.bad_q > 0) | (axes.bad_k > 0)
+    values[:, :, unmeasured] = np.nan
+    curve[:, unmeasured] = np.nan
+    return Beyond(values, lags, curve, spectra, axes.lost)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Units cut to a window, and the samples of their groups: (groups taken, tokens at each position, layout)."""
+
+    units: Sequence[Unit]
+    width: int
+    axes: Axes
+    every: list[tuple[Moments, Moments]]
+    late: list[tuple[Moments, Moments]]
+    samples: list[tuple[list[int], Array, Layout | None]]
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> _Source:
+        groups = list(range(len(units)))
+        taken = [groups] + ([[h for h in groups if h != g] for g in groups] if len(units) > 1 else [])
+        counts = np.stack([unit.counts(width) for unit in units])
+        samples = [(some, counts[some].sum(axis=0)) for some in taken]
+        return cls(
+            units,
+            width,
+            axes,
+            [window(unit, width) for unit in units],
+            [window(unit, width, skip_sink=width > SINK) for unit in units],
+            [(some, n, Layout.of(n) if n[FIRST_QUERY:].sum() else None) for some, n in samples],
+        )
+
+    def layer(self, layer: int, rows: NDArray[np.int64]) -> list[LayerSums]:
+        """The heads at `rows`, all of one layer, over each sample."""
+        first = self.units[0]
+        kinds = self._kind(0, rows), self._kind(1, first.heads.kv_row[rows])
+        axes = np.concatenate([self.axes.v[rows][None, :, :, 0], self.axes.loo_v[:, rows]])
+        return [
+            LayerSums(q, k, v, counts, layout, first.rotations[layer], first.scales[layer])
+            for q, k, v, (_, counts, layout) in zip(*kinds, axes, self.samples, strict=True)
+        ]
+
+    def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
+        every = whole_and_without([pair[index].select(rows) for pair in self.every])
+        late = whole_and_without([pair[index].select(rows) for pair in self.late])
+        paths = [_path(unit, index).window(self.width).select(rows) for unit in self.units]
+        return [
+            Kind(a, b, tuple(paths[g] for g in some))
+            for a, b, (some, _, _) in zip(every, late, self.samples, strict=True)
+        ]
+
+
+def _path(unit: Unit, index: int) -> Path:
+    path = (unit.path_q, unit.path_k)[index]
+    if path is None:
+        raise StoreError(
+            "a unit without its path cannot be taken apart; delete its file to have it measured again"
+        )
+    return path
+
+
+def _spectrum(rows: NDArray[np.int64], sampled: Sequence[LayerSums]) -> Spectrum | None:
+    rotation = sampled[0].rotation
+    if rotation is None:
+        return None
+    kinds = {"q": [s.q.every for s in sampled], "k": [s.k.every for s in sampled]}
+    return Spectrum(
+        rows,
+        2 * len(rotation.pairs) < rotation.dim,
+        spectrum.wavelengths(rotation),
+        {name: np.stack([spectrum.energy(x, rotation) for x in sums]) for name, sums in kinds.items()},
+        {
+            name: np.stack([spectrum.signal(x, rotation, s.v) for x, s in zip(sums, sampled, strict=True)])
+            for name, sums in kinds.items()
+        },
+    )

@@ -1,0 +1,56 @@
+"""The mean score by distance: b(D) = mean over i - j = D of scale m_q(i).m_k(j), with j from 4 on.
+
+R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins of the paths are a function of D.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.path import SINK, Path
+from qkscope.rotation import Rotation
+
+Array = NDArray[np.float64]
+
+# Every distance up to NEAR, then this many an octave.
+NEAR, PER_OCTAVE = 32, 16
+
+
+def distances(window: int) -> NDArray[np.int64]:
+    """Distances at which the curve is drawn: each up to 32, then sixteen an octave, all of which have a pair."""
+    longest = window - 1 - SINK
+    octaves = np.arange(1, 1 + PER_OCTAVE * 32) / PER_OCTAVE
+    far = np.unique(np.rint(NEAR * 2.0**octaves).astype(np.int64))
+    every = np.concatenate([np.arange(1, NEAR + 1), far])
+    return np.asarray(every[every <= longest])
+
+
+def lagged_scores(q: Path, k: Path, rotation: Rotation, lags: NDArray[np.int64]) -> Array:
+    """m_q(i).m_k(i - D) for i in bin b and i - D in bin c: (H, D, B, B), whether or not there is such a pair."""
+    start = rotation.rotate(np.nan_to_num(q.mean), np.zeros(len(q.n)))  # (H, B, d)
+    keys = np.nan_to_num(k.mean)
+    back = [rotation.rotate(keys, np.full(len(k.n), -float(lag))) for lag in lags]
+    return np.stack([start @ turned.transpose(0, 2, 1) for turned in back], axis=1)
+
+
+def pairs_by_bin(edges: NDArray[np.int64], counts: Array, lags: NDArray[np.int64]) -> Array:
+    """How many (query, key) pairs at each distance lie in bins (b, c): counts (T,) tokens -> (D, B, B)."""
+    size = len(edges) - 1
+    bins = np.searchsorted(edges, np.arange(len(counts)), side="right") - 1
+    table = np.zeros((len(lags), size * size))
+    for row, lag in enumerate(lags):
+        query = bins[SINK + lag :]
+        key = bins[SINK : len(counts) - lag]
+        table[row] = np.bincount(query * size + key, counts[SINK + lag :], minlength=size * size)
+    return table.reshape(len(lags), size, size)
+
+
+def distance_curve(
+    q: Path, k: Path, rotation: Rotation, counts: Array, scale: float, lags: NDArray[np.int64]
+) -> Array:
+    """b(D) of each head at `lags`. (H, D); NaN at a distance without a pair."""
+    pairs = pairs_by_bin(q.edges, counts, lags)
+    scores = np.einsum("hdbc,dbc->hd", lagged_scores(q, k, rotation, lags), pairs)
+    total = pairs.sum(axis=(1, 2))
+    return np.asarray(scale * scores / np.where(total > 0, total, np.nan))

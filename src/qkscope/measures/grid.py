@@ -1,0 +1,45 @@
+"""Which positions stand for all of them: every one in a short window, a fixed sample of strata in a long one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+# A sample steps through its strata by the golden ratio: even, and in tune with no rotary wavelength.
+GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Grid:
+    """S positions, each standing for the stratum edges[s] <= t < edges[s + 1] and the tokens in it.
+
+    t (S,) int64 · edges (S + 1,) int64 · tokens (S,) float64
+    """
+
+    t: NDArray[np.int64]
+    edges: NDArray[np.int64]
+    tokens: Array
+
+    @property
+    def width(self) -> NDArray[np.int64]:
+        """How many positions each stands for. (S,)"""
+        return np.diff(self.edges)
+
+    @property
+    def exact(self) -> bool:
+        """Every position stands for itself alone."""
+        return bool((self.width == 1).all())
+
+
+def grid(counts: Array, start: int, most: int) -> Grid:
+    """At most `most` of the positions from `start` on; counts (T,) are the tokens at each position."""
+    strata = max(1, min(most, len(counts) - start))
+    edges = np.linspace(start, len(counts), strata + 1).astype(np.int64)
+    share = (np.arange(strata) * GOLDEN) % 1.0
+    t = edges[:-1] + (share * np.diff(edges)).astype(np.int64)
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    return Grid(t, edges, below[edges[1:]] - below[edges[:-1]])

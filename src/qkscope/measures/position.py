@@ -1,0 +1,115 @@
+"""How a head's vectors follow position beyond Pearson's r: along an axis, as any function, along any axis.
+
+    r_const = v.C_const / sqrt(v.M.v * T),  C_const = sum_t n_t (R_t mu)(t - mean t),  r = r_const + r_rest
+    eta^2   = sum_t n_t (v.(m(t) - mean m))^2 / v.M.v
+    R^2     = C^T M^-1 C / T
+
+mu is the mean of all vectors before rotation, m(t) the mean vector at position t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.grid import Grid
+from qkscope.moments import Moments
+from qkscope.path import Path
+from qkscope.rotation import Rotation
+
+Array = NDArray[np.float64]
+
+# Directions with less than this share of the mean variance are rounding, and are not read.
+RIDGE = 1e-9
+
+
+def correlation(sums: Moments, v: Array) -> Array:
+    """Pearson's r between the projection on v (H, d) and position. (H,)"""
+    return _over_spread(np.einsum("hd,hd->h", v, sums.C), sums, v)
+
+
+def constant_part(path: Path, rotation: Rotation, counts: Array, sums: Moments, v: Array) -> Array:
+    """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, makes by itself.
+
+    counts (T,) are the tokens at each position; v (H, d).
+    """
+    with np.errstate(invalid="ignore"):
+        mu = path.total.sum(axis=1) / path.n.sum()
+    t = np.arange(len(counts), dtype=np.float64)
+    centred = counts * (t - counts @ t / counts.sum())
+    return _over_spread(np.einsum("hd,hd->h", v, turned_sum(rotation, mu, centred)), sums, v)
+
+
+def turned_sum(rotation: Rotation, u: Array, weight: Array) -> Array:
+    """sum_t weight_t R_t u over t = 0, 1, ...: u (H, d), weight (T,) -> (H, d)."""
+    angle = np.arange(len(weight), dtype=np.float64)[:, None] * rotation.frequency
+    cos, sin = rotation.scale * (weight @ np.cos(angle)), rotation.scale * (weight @ np.sin(angle))
+    first, second = rotation.pairs[:, 0], rotation.pairs[:, 1]
+    total = np.array(weight.sum() * u)
+    total[:, first] = u[:, first] * cos - u[:, second] * sin
+    total[:, second] = u[:, first] * sin + u[:, second] * cos
+    return total
+
+
+def eta_squared(groups: Sequence[Path], rotation: Rotation, places: Grid, sums: Moments, v: Array) -> Array:
+    """The share of the projection's variance that is a function of position, at least 0. (H,)
+
+    Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
+    than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
+    """
+    bins = np.searchsorted(groups[0].edges, places.t, side="right") - 1
+    n = np.stack([group.n for group in groups]).astype(np.float64)  # (G, B)
+    shared = (n.sum(axis=0) ** 2 - (n**2).sum(axis=0)) > 0
+    if not shared.any():
+        return np.full(len(v), np.nan)
+    tokens = np.where(shared[bins], places.tokens, 0.0)
+    a = _projected_paths(groups, rotation, places.t, bins, v) * n[:, None, bins]  # (G, H, S)
+    pairs = np.where(shared, n.sum(axis=0) ** 2 - (n**2).sum(axis=0), 1.0)
+    squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / pairs[bins]) @ tokens
+    starts = np.searchsorted(bins, np.unique(bins))
+    kept = np.unique(bins)
+    y = np.add.reduceat(a * tokens, starts, axis=2)  # (G, H, B)
+    n = n[:, kept]
+    apart = n.sum(axis=0)[:, None] * n.sum(axis=0) - n.T @ n  # (B, B)
+    whole = y.sum(axis=0)
+    products = whole[:, :, None] * whole[:, None, :] - np.einsum("ghb,ghc->hbc", y, y)
+    means = (products / np.where(apart > 0, apart, np.inf)).sum(axis=(1, 2)) / tokens.sum()
+    spread = np.einsum("hd,hde,he->h", v, sums.M, v)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(np.maximum((squares - means) / np.where(spread > 0, spread, np.nan), 0.0))
+
+
+def linear_reading(sums: Moments) -> Array:
+    """R (H,): the best linear reading of position from the whole vector, as a correlation.
+
+    NaN with fewer than two tokens a dimension, where anything can be read from anything.
+    """
+    dim = sums.M.shape[1]
+    ridge = np.maximum(RIDGE * np.trace(sums.M, axis1=1, axis2=2) / dim, np.finfo(float).tiny)
+    solved = np.linalg.solve(sums.M + ridge[:, None, None] * np.eye(dim), sums.C[:, :, None])[:, :, 0]
+    enough = (sums.n >= 2 * dim) & (sums.T > 0)
+    squared = np.einsum("hd,hd->h", sums.C, solved) / np.where(enough, sums.T, np.nan)
+    return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
+
+
+def _over_spread(covariance: Array, sums: Moments, v: Array) -> Array:
+    spread = np.einsum("hd,hde,he->h", v, sums.M, v) * sums.T
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray(covariance / np.sqrt(np.where(spread > 0, spread, np.nan)))
+
+
+def _projected_paths(
+    groups: Sequence[Path], rotation: Rotation, t: NDArray[np.int64], bins: NDArray[np.int64], v: Array
+) -> Array:
+    """v.m_g(t) of each group: v (H, d) -> (G, H, S); 0 where a group has no tokens."""
+    back = replace(rotation, frequency=-rotation.frequency)  # the transpose of R_t
+    axis = back.rotate(v[:, None, :], t.astype(np.float64))  # (H, S, d)
+    mean = np.nan_to_num(np.stack([group.mean for group in groups]))  # (G, H, B, d)
+    result = np.empty((len(groups), len(v), len(t)))
+    for b in np.unique(bins):
+        here = bins == b
+        result[:, :, here] = np.moveaxis(axis[:, here] @ np.moveaxis(mean[:, :, b], 0, 2), 2, 0)
+    return result
