@@ -18,6 +18,7 @@ from reference import combined_pca_reference
 from rich.console import Console
 from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
+from qkscope.anatomy_table import ANATOMY_COLUMNS, read_anatomy
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError
 from qkscope.scanning import ScanResult, scan
@@ -68,7 +69,8 @@ def test_three_lines_give_a_dataframe() -> None:
     assert (len(result.heads), len(result.qk)) == (16, 160)
     assert result.heads.groupby("layer")["rope"].first().tolist() == [1, 1, 1, 0]
     assert (result.documents, result.tokens, result.filled) == (4, 184, 1)
-    assert result.heads["r_q_se"].notna().all()
+    # No error where leaving documents out gives another axis.
+    assert (result.heads["r_q_se"].notna() == (result.anatomy["axis_lost"] == 0)).all()
     pd.testing.assert_frame_equal(result.qk, scan(model, texts=ids(40, 64, 30, 50), max_length=64).qk)
 
 
@@ -92,6 +94,20 @@ def test_numbers_are_those_of_stored_vectors() -> None:
         r_q, r_k, explained, _ = combined_pca_reference(q, t, k, t)
         assert (row.r_q, row.r_k) == pytest.approx((r_q[0], r_k[0]), abs=1e-5)
         assert row.explained_variance == pytest.approx(explained[0], abs=1e-5)
+
+
+def test_what_decides_is_in_the_result_in_print_and_in_a_file(tmp_path: Path) -> None:
+    result = scan(build("smollm3"), texts=ids(40, 40, 40, 40), max_length=40, groups=4, out=tmp_path)
+    assert list(result.anatomy.columns) == list(ANATOMY_COLUMNS)
+    assert len(result.anatomy) == len(result.heads)
+    shares = result.anatomy[[f"share_{p}" for p in ("position", "key", "match", "query_position")]]
+    np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-9)
+    pd.testing.assert_frame_equal(read_anatomy(tmp_path / "anatomy.csv"), result.anatomy, check_dtype=False)
+    text = shown(result)
+    assert "What decides" in text
+    assert "query x position" in text
+    assert result.decides()["heads"].tolist()[:3] == ["all", "RoPE", "NoPE"]
+    assert "position" in repr(result)
 
 
 def test_texts_with_a_tokenizer() -> None:
@@ -153,7 +169,7 @@ def test_what_is_printed_is_short_and_complete() -> None:
     assert len(shown(result).splitlines()) < 40
     assert "NoPE" in shown(result)
     assert "3 documents, 192 tokens; 3 documents fill the window of 64" in repr(result)
-    assert result._repr_html_().count("<table") == 2
+    assert result._repr_html_().count("<table") == 3
 
 
 def test_few_heads_are_not_listed_twice() -> None:

@@ -61,25 +61,25 @@ def eta_squared(groups: Sequence[Path], rotation: Rotation, places: Grid, sums: 
     than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
     """
     bins = np.searchsorted(groups[0].edges, places.t, side="right") - 1
-    n = np.stack([group.n for group in groups]).astype(np.float64)  # (G, B)
-    shared = (n.sum(axis=0) ** 2 - (n**2).sum(axis=0)) > 0
-    if not shared.any():
+    n = np.stack([group.n for group in groups]).astype(np.float64)[:, bins]  # (G, S)
+    pairs = n.sum(axis=0) ** 2 - (n**2).sum(axis=0)
+    tokens = np.where(pairs > 0, places.tokens, 0.0)
+    if not tokens.any():
         return np.full(len(v), np.nan)
-    tokens = np.where(shared[bins], places.tokens, 0.0)
-    a = _projected_paths(groups, rotation, places.t, bins, v) * n[:, None, bins]  # (G, H, S)
-    pairs = np.where(shared, n.sum(axis=0) ** 2 - (n**2).sum(axis=0), 1.0)
-    squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / pairs[bins]) @ tokens
-    starts = np.searchsorted(bins, np.unique(bins))
-    kept = np.unique(bins)
-    y = np.add.reduceat(a * tokens, starts, axis=2)  # (G, H, B)
-    n = n[:, kept]
-    apart = n.sum(axis=0)[:, None] * n.sum(axis=0) - n.T @ n  # (B, B)
-    whole = y.sum(axis=0)
-    products = whole[:, :, None] * whole[:, None, :] - np.einsum("ghb,ghc->hbc", y, y)
-    means = (products / np.where(apart > 0, apart, np.inf)).sum(axis=(1, 2)) / tokens.sum()
+    a = _projected_paths(groups, rotation, places.t, bins, v) * n[:, None]  # (G, H, S)
+    squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / np.where(pairs > 0, pairs, 1.0)) @ tokens
+    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    square_of_mean = _other_groups(np.add.reduceat(a * tokens, starts, axis=2), n[:, starts]) / tokens.sum()
     spread = np.einsum("hd,hde,he->h", v, sums.M, v)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.maximum((squares - means) / np.where(spread > 0, spread, np.nan), 0.0))
+    return np.asarray(np.maximum((squares - square_of_mean) / np.where(spread > 0, spread, np.nan), 0.0))
+
+
+def _other_groups(y: Array, n: Array) -> Array:
+    """sum over bins b, c of mean y_b.y_c over pairs of different groups: y (G, H, B) already times n (G, B) -> (H,)."""
+    whole, tokens = y.sum(axis=0), n.sum(axis=0)
+    products = whole[:, :, None] * whole[:, None, :] - np.einsum("ghb,ghc->hbc", y, y)
+    pairs = tokens[:, None] * tokens - n.T @ n
+    return np.asarray((products / np.where(pairs > 0, pairs, np.inf)).sum(axis=(1, 2)))
 
 
 def linear_reading(sums: Moments) -> Array:

@@ -14,12 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.moments import Unit
 from qkscope.progress import progress
@@ -39,11 +41,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class ScanResult(ScanTables):
-    """What one model's heads do. `heads` has a row per head, `qk` one per head and principal component."""
+    """What one model's heads do: a row per head in `heads` (r, class) and `anatomy` (what r alone does not tell).
+
+    `qk` has a row per head and principal component, `spectrum` one per head, kind and rotary pair, `distance` one per
+    head and distance.
+    """
 
     model: str
     qk: pd.DataFrame
     heads: pd.DataFrame
+    anatomy: pd.DataFrame
+    spectrum: pd.DataFrame
+    distance: pd.DataFrame
     architecture: Architecture
     window: int
     documents: int
@@ -55,10 +64,11 @@ class ScanResult(ScanTables):
     """Tokens of the texts that were read, used or not; None for texts in memory."""
 
     def save(self, out: Path | str) -> Path:
-        """Write qk.csv, heads.csv and scan.json (what was measured, on how much, and the warnings) into a folder."""
+        """Write qk.csv, heads.csv, anatomy.csv and scan.json (what was measured, on how much) into a folder."""
         folder = Path(out)
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
+        write_csv(folder / "anatomy.csv", self.anatomy)
         names = ("model", "window", "documents", "tokens", "available", "filled", "warnings")
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
@@ -99,7 +109,7 @@ def scan(
     start       texts that are read from files and longer than that are entered at a `random` place, drawn from
                 `seed`, or at their `beginning`
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
-    out         a folder for qk.csv, heads.csv and, with `save_vectors` (a rate), a sample of the vectors
+    out         a folder for qk.csv, heads.csv, anatomy.csv and, with `save_vectors` (a rate), a sample of the vectors
     """
     if save_vectors is not None and out is None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
@@ -280,11 +290,15 @@ def _result(
     warnings: list[str],
 ) -> ScanResult:
     axes = measure_axes(units, window, components)
+    beyond = measure_beyond(units, window, axes)
     qk = qk_table(subject.name, heads, axes)
     return ScanResult(
         model=subject.name,
         qk=qk,
         heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
+        anatomy=anatomy_table(subject.name, heads, axes, beyond, None),
+        spectrum=spectrum_table(subject.name, window, heads, beyond),
+        distance=distance_table(subject.name, window, heads, beyond),
         architecture=subject.architecture,
         window=window,
         documents=sum(unit.documents for unit in units),

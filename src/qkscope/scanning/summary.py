@@ -12,11 +12,23 @@ if TYPE_CHECKING:
     from qkscope.capture.architecture import Architecture
 
 
+# A column of the summary -> what it averages in anatomy.csv.
+_PARTS = {
+    "position": "share_position",
+    "key": "share_key",
+    "match": "share_match",
+    "query x position": "share_query_position",
+    "score_sd": "score_sd",
+    "sink": "sink",
+}
+
+
 class ScanTables:
     """The short tables of a result that has heads, and how they are shown."""
 
     model: str
     heads: pd.DataFrame
+    anatomy: pd.DataFrame
     architecture: Architecture
     window: int
     documents: int
@@ -29,14 +41,8 @@ class ScanTables:
         """Mean r_q, r_k and the share of each class: of all heads, of RoPE layers and of NoPE layers."""
         import pandas as pd
 
-        parts = {"all": self.heads}
-        if (self.heads["rope"] == 0).any():
-            parts |= {
-                "RoPE": self.heads[self.heads["rope"] == 1],
-                "NoPE": self.heads[self.heads["rope"] == 0],
-            }
         rows = []
-        for name, part in parts.items():
+        for name, part in self._by_rotation(self.heads).items():
             measured = part[part["class"] != UNMEASURED]
             row: dict[str, Any] = {"layers": name, "heads": len(part)}
             row |= {"r_q": measured["r_q"].mean(), "r_k": measured["r_k"].mean()}
@@ -45,6 +51,29 @@ class ScanTables:
                 row[UNMEASURED] = (part["class"] == UNMEASURED).mean()
             rows.append(row)
         return pd.DataFrame(rows)
+
+    def decides(self) -> pd.DataFrame:
+        """What decides where heads look, on average: of all heads, of RoPE and NoPE layers, and of each class.
+
+        Shares of the variance of a query's scores over its keys, its standard deviation in logits, and `sink`: the
+        head start of the first token.
+        """
+        import pandas as pd
+
+        kinds = self.anatomy.merge(self.heads[["layer", "head", "class"]], on=["layer", "head"])
+        parts = self._by_rotation(kinds) | {name: kinds[kinds["class"] == name] for name in CLASSES}
+        rows = [
+            {"heads": name} | {short: part[column].mean() for short, column in _PARTS.items()}
+            for name, part in parts.items()
+            if len(part)
+        ]
+        return pd.DataFrame(rows)
+
+    def _by_rotation(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """All heads and, where some layers do not rotate, those of either kind."""
+        if not (frame["rope"] == 0).any():
+            return {"all": frame}
+        return {"all": frame, "RoPE": frame[frame["rope"] == 1], "NoPE": frame[frame["rope"] == 0]}
 
     def extremes(self, count: int = 5) -> pd.DataFrame:
         """The `count` most and least positional heads, by the mean of r_q and |r_k|."""
@@ -73,26 +102,34 @@ class ScanTables:
         from rich.text import Text
 
         notes = [Text(f"Note: {warning}") for warning in self.warnings]
-        tables = [_table(self.summary(), "Mean r and share of each class"), _table(self.extremes(), "Heads")]
+        tables = [_table(frame, title) for title, frame in self._short().items()]
         return Group(Text(self.headline()), *tables, *notes)
 
     def __rich__(self) -> Any:
         return self.summary_table()
 
     def __repr__(self) -> str:
-        text = self.summary().to_string(index=False, formatters=_formats(self.summary()))
+        shown = [self.summary(), self.decides()]
+        text = "\n".join(frame.to_string(index=False, formatters=_formats(frame)) for frame in shown)
         notes = "".join(f"\nNote: {warning}" for warning in self.warnings)
         return f"{self.headline()}\n{text}{notes}"
 
     def _repr_html_(self) -> str:
         from html import escape
 
-        tables = [table.to_html(index=False, border=0, formatters=_formats(table)) for table in self._short()]
+        tables = [
+            table.to_html(index=False, border=0, formatters=_formats(table))
+            for table in self._short().values()
+        ]
         notes = "".join(f"<p>Note: {escape(warning)}</p>" for warning in self.warnings)
         return f"<p>{escape(self.headline())}</p>{''.join(tables)}{notes}"
 
-    def _short(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return self.summary(), self.extremes()
+    def _short(self) -> dict[str, pd.DataFrame]:
+        return {
+            "Mean r and share of each class": self.summary(),
+            "What decides where heads look: mean share of the score's variance over keys": self.decides(),
+            "Heads": self.extremes(),
+        }
 
 
 def _cell(name: str, value: Any) -> str:
@@ -103,11 +140,11 @@ def _cell(name: str, value: Any) -> str:
         return "–"
     if name == "rope":
         return "RoPE" if value else "NoPE"
-    if name in (*CLASSES, UNMEASURED, "explained_variance"):
+    if name in (*CLASSES, UNMEASURED, "explained_variance", *tuple(_PARTS)[:4]):
         return f"{value:.0%}"
-    if name in ("r_q", "r_k"):
+    if name in ("r_q", "r_k", "sink"):
         return f"{value:+.2f}"
-    return f"{value:.2f}" if name.endswith("_se") else str(value)
+    return f"{value:.2f}" if name.endswith(("_se", "_sd")) else str(value)
 
 
 def _formats(frame: pd.DataFrame) -> dict[str, Any]:
