@@ -144,7 +144,8 @@ def test_different_windows_and_thresholds_are_noted_and_matched_windows_compared
     )
     found = compare(ours, theirs)
     assert any(
-        note.startswith("step2000 was measured over 1,024 tokens here and 2,048") for note in found.notes
+        note.startswith("step2000 was measured over 1,024 tokens here and 2,048 tokens")
+        for note in found.notes
     )
     assert any("different thresholds" in note for note in found.notes)
     assert any(row.quantity == "first 256: mean r_q" for row in found.rows)

@@ -295,7 +295,7 @@ def test_long_context_is_known_by_the_names_or_by_the_window():
     widened = by_id(results(*tables, windows=[256, 256, 1024, 1024], matched=tables))
     assert widened["long_context"].verdict == "falls"
     assert widened["window"].verdict == "yes"
-    assert "about as large over the same tokens" in widened["window"].detail
+    assert "over the same tokens, about as much" in widened["window"].detail
 
 
 def test_windows_that_differ_without_a_common_one_leave_the_question_open():

@@ -19,14 +19,14 @@ import pandas as pd
 from qkscope import aggregate
 from qkscope.errors import TableError
 from qkscope.heads import sample_heads
+from qkscope.inference.levels import AGREES_WITHIN, rule_of_agreement
 from qkscope.results import Results, load_results
 from qkscope.taxonomy import CLASSES, Thresholds
+from qkscope.words import bare, number, tokens
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# Agreement is a difference of at most so many of its standard errors.
-AGREES_WITHIN = 2.0
 # How far a number read off a published plot, or printed with two decimals, may be from the one plotted.
 READ_OFF, PRINTED = 0.002, 0.005
 CELLS = ("r_q by depth", "r_k by depth")
@@ -72,7 +72,7 @@ class Comparison:
         """How many numbers agree, in a sentence."""
         agree = sum(row.agrees is True for row in self.rows)
         unknown = sum(row.agrees is None for row in self.rows)
-        text = f"{agree} of {len(self.rows)} numbers agree within two standard errors of the difference"
+        text = f"{agree} of {len(self.rows)} numbers agree {rule_of_agreement()}"
         return text + (f"; for {unknown} neither side has an error." if unknown else ".")
 
     def to_text(self) -> str:
@@ -109,8 +109,8 @@ class Comparison:
         words = {True: "agrees", False: "differs", None: "no error known"}
         return [
             (
-                *(row.quantity, row.checkpoint, _pm(row.ours, row.se), _pm(row.theirs, row.their_se)),
-                *(f"{row.difference:+.3f}".replace("-0.000", "+0.000"), words[row.agrees]),
+                *(row.quantity, row.checkpoint, number(row.ours, row.se), number(row.theirs, row.their_se)),
+                *(bare(row.difference, 3, signed=True), words[row.agrees]),
             )
             for row in self.rows
             if not row.quantity.startswith(CELLS)
@@ -131,8 +131,9 @@ class Comparison:
             return ""
         worst = max(cells, key=lambda row: abs(row.difference))
         agree = sum(row.agrees is True for row in cells)
+        largest = bare(worst.difference, 3, signed=True)
         return (
-            f"Mean {name}: {agree} of {len(cells)} cells agree; the largest difference is {worst.difference:+.3f} "
+            f"Mean {name}: {agree} of {len(cells)} cells agree; the largest difference is {largest} "
             f"({worst.quantity.removeprefix(name).strip(' ,')}, {worst.checkpoint})."
         )
 
@@ -312,7 +313,7 @@ def _window_notes(ours: Results, theirs: Results, order: Sequence[str]) -> list[
         mine, other = ours.timeline.stop(model).window, theirs.timeline.stop(model).window
         if mine is not None and other is not None and mine != other:
             notes.append(
-                f"{model} was measured over {mine:,} tokens here and {other:,} there: its own-window numbers may "
+                f"{model} was measured over {tokens(mine)} here and {tokens(other)} there: its own-window numbers may "
                 "differ for that alone."
             )
     return notes
@@ -322,7 +323,3 @@ def _threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
     if ours == theirs:
         return []
     return [f"The classes have different thresholds: {asdict(ours)} and {asdict(theirs)}."]
-
-
-def _pm(value: float, se: float) -> str:
-    return f"{value:.3f}" if math.isnan(se) or se == 0 else f"{value:.3f} ± {se:.3f}"

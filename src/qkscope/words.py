@@ -72,8 +72,10 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 
 
 def about(expected: float) -> str:
-    """An expected count: `12` or, below ten, `0.4`."""
-    return "unknown" if not math.isfinite(expected) else f"{expected:.{0 if expected >= 10 else 1}f}"
+    """An expected count: `12`, below ten `0.4`, and `none` for hardly any."""
+    if not math.isfinite(expected):
+        return "unknown"
+    return "none" if expected < 0.05 else f"{expected:.{0 if expected >= 10 else 1}f}"
 
 
 def listing(parts: Sequence[str]) -> str:

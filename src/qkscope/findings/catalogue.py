@@ -18,11 +18,11 @@ from pkgutil import iter_modules
 from typing import Literal
 
 from qkscope.findings import questions
-from qkscope.findings.claim import CANNOT_TELL, Claim, Row
+from qkscope.findings.claim import CANNOT_TELL, Claim, Row, Window
 from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.inference.levels import rule_of_error
 from qkscope.results import Results
-from qkscope.words import capital, count, joined
+from qkscope.words import capital, count, joined, lower_first
 
 Of = Literal["training", "models", "any"]
 
@@ -73,13 +73,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a question's function gives: the part of a `Claim` that is about the data."""
+    """What a question's function gives: the part of a `Claim` that is about the data.
+
+    `window` is given where it is not the one that verdicts usually rest on.
+    """
 
     verdict: str
     headline: str
     detail: str = ""
     rows: tuple[Row, ...] = ()
     doubt: str = ""
+    window: Window | None = None
 
 
 @dataclass(frozen=True)
@@ -146,9 +150,9 @@ def _applies(asking: Question, asked: Asked) -> bool:
 def _claim(asking: Question, answer: Answer, asked: Asked) -> Claim:
     e = asked.best
     doubts = [answer.doubt]
-    verdict = answer.verdict
+    verdict, headline = answer.verdict, answer.headline
     if asking.of == "training" and not asked.comparable:
-        verdict = CANNOT_TELL
+        verdict, headline = CANNOT_TELL, f"Over windows that differ, {lower_first(headline)}"
         doubts.append(UNMATCHED)
     if asking.tested:
         doubts.append(
@@ -162,7 +166,5 @@ def _claim(asking: Question, answer: Answer, asked: Asked) -> Claim:
         asking.rule,
         capital(dropped) if e.dropped else "",
     )
-    return Claim(
-        asking.id, asking.text, verdict, answer.headline, answer.detail, answer.rows, e.name, rule, asking.view,
-        joined(*doubts),
-    )  # fmt: skip
+    head = (asking.id, asking.text, verdict, headline, answer.detail, answer.rows)
+    return Claim(*head, answer.window or e.name, rule, asking.view, joined(*doubts))

@@ -8,7 +8,9 @@ from qkscope.findings.catalogue import Answer, Asked
 from qkscope.findings.claim import Row
 from qkscope.inference.evidence import Evidence
 from qkscope.inference.series import Change
-from qkscope.words import about, arrow, joined, number, percent, points, sentence
+from qkscope.words import about, arrow, joined, number, percent, points, sentence, tokens
+
+NO_HEAD_ERRORS = "Without errors of single heads it is not known how many do so by noise."
 
 
 def level(e: Evidence, name: str, i: int) -> str:
@@ -39,8 +41,8 @@ def between(e: Evidence, c: Change) -> str:
 
 
 def by_noise(expected: float) -> str:
-    """`; noise alone would move 3.1`, or nothing where that is not known."""
-    return "" if math.isnan(expected) else f"; noise alone would move {about(expected)}"
+    """` (noise alone: 3.1)`, or nothing where that is not known."""
+    return "" if math.isnan(expected) else f" (noise alone: {about(expected)})"
 
 
 def row(e: Evidence, c: Change) -> Row:
@@ -51,27 +53,25 @@ def row(e: Evidence, c: Change) -> Row:
 
 def rows_of(s: Asked, *names: str) -> tuple[Row, ...]:
     """Each series from first to last over every window there is, and the steps that are clear over the judged one."""
-    found = []
+    found: list[Row] = []
     for name in names:
-        for e in dict.fromkeys(("best", "own")):
-            evidence: Evidence = getattr(s, e)
-            if name in evidence.series and (e == "best" or evidence is not s.best):
-                found.append(row(evidence, evidence.overall(name)))
+        both = [s.best] if s.matched is None else [s.matched, s.own]
+        found += [row(e, e.overall(name)) for e in both if name in e.series]
         found += [row(s.best, c) for c in s.best.steps(name) if c.clear]
     return tuple(found)
 
 
-def course(s: Asked, name: str, says: dict[str, str]) -> Answer:
-    """The course of one series: `says` has the headline's words for each verdict."""
+def course(s: Asked, name: str, says: dict[str, str], short: str = "") -> Answer:
+    """The course of one series: `says` has the headline's words for each verdict, `short` its name there."""
     e = s.best
-    verdict = e.direction(name)
-    words = says[verdict] if s.comparable else f"Over windows that differ, {name} goes"
-    joint = "" if words.endswith(name + " goes") else f": {name}"
+    verdict, overall = e.direction(name), e.overall(name).verdict
+    words = says[verdict]
+    if verdict == "rises and falls" and overall in ("rises", "falls"):
+        words = f"{says[overall]}, but not throughout"
     where = _turns(e, name) if verdict == "rises and falls" else _largest(e, name)
-    detail = sentence(f"{s.over}{name} goes {ends(e, name)}{where}")
-    return Answer(
-        verdict, f"{words}{joint} {span(e, name)}", joined(detail, beside(s, name)), rows_of(s, name)
-    )
+    subject = name if name.startswith("mean") else f"the {name}"
+    detail = joined(sentence(f"{s.over}{subject} goes {ends(e, name)}{where}"), beside(s, name))
+    return Answer(verdict, f"{words}: {short or name} {span(e, name)}", detail, rows_of(s, name))
 
 
 def _largest(e: Evidence, name: str) -> str:
@@ -93,9 +93,9 @@ def _turns(e: Evidence, name: str) -> str:
     return f"; it {' and '.join(parts)}"
 
 
-def beside(s: Asked, name: str) -> str:
-    """What own windows show of the same series, worded so that it stands beside the matched window's."""
+def beside(s: Asked, name: str, who: str = "it ends") -> str:
+    """Where own windows end in the same series, worded so that it stands beside the matched window's."""
     if s.matched is None or name not in s.own.series:
         return ""
-    last = len(s.own.stops) - 1
-    return f"Over own windows, which differ, it ends at {level(s.own, name, last)}."
+    windows = [stop.window for stop in s.own.stops if stop.window is not None]
+    return f"Over own windows, {min(windows):,} to {tokens(max(windows))}, {who} at {level(s.own, name, -1)}."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from qkscope.inference.levels import PLACED_WITHIN, PLATEAU, SMALLEST, STANDS_OUT
+from qkscope.inference.levels import PLACED_IN_PART, PLACED_WITHIN, PLATEAU, SMALLEST, STANDS_OUT
 from qkscope.inference.series import Change, Series, change, whole
 from qkscope.timeline import Stop
 
@@ -62,7 +62,8 @@ def jumps(steps: Sequence[Change], stops: Sequence[Stop]) -> list[Jump]:
             continue
         if span and len(known) == len(spans) and not _stands_out(sizes[i] / span, rates):
             continue
-        found.append(Jump(c, span is None or span <= PLACED_WITHIN * median(known)))
+        short = max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known)) if known else 0
+        found.append(Jump(c, span is None or span <= short))
     return found
 
 

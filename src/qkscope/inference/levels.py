@@ -20,13 +20,15 @@ HEAD_GROUPS, FEWEST_HEADS = 10, 20
 STEPS_TO_POOL = 3
 # A jump is at least so many times the median of the other steps, and as many times in the change per training step.
 STANDS_OUT = 2.0
-# A change across an interval so many times the median one cannot be placed in training.
-PLACED_WITHIN = 2.0
+# A jump can be placed if its interval is at most so many times the median one, or this part of all training.
+PLACED_WITHIN, PLACED_IN_PART = 2.0, 0.2
 # A plateau has so many checkpoints within SMALLEST.
 PLATEAU = 3
 # A count of heads is beyond noise if it exceeds half more than expected by four deviations; perhaps, if what is
 # expected by three. Heads share documents, so expectations are rough.
 ROUGHLY, DEVIATIONS, PERHAPS = 0.5, 4.0, 3.0
+# Where noise alone moves more than this share of the heads, real moves could hide among them.
+HIDING = 0.1
 # Heads share documents and so exceed their nulls together: three times the chance and three deviations are asked.
 ABOVE_CHANCE = 3.0
 # Content-focused heads have vanished below this share; early, if within this part of the checkpoints.
@@ -70,6 +72,11 @@ def rule_of_change() -> str:
     )
 
 
+def rule_of_majority() -> str:
+    """When most heads are of one class."""
+    return f"Most is more than half, with {percent(CONFIDENCE)} confidence."
+
+
 def rule_of_contrast() -> str:
     """When a difference between two sets of heads counts."""
     return (
@@ -83,7 +90,7 @@ def rule_of_jump() -> str:
     return (
         f"A jump is a change that counts, at least {STANDS_OUT:g} times the median of the other steps of its series, "
         "also per training step where steps are known. It can be placed if its interval is at most "
-        f"{PLACED_WITHIN:g} times the median interval."
+        f"{PLACED_WITHIN:g} times the median interval or {percent(PLACED_IN_PART)} of the training measured."
     )
 
 
@@ -117,6 +124,11 @@ def rule_of_windows() -> str:
         f"A change is the same over the same tokens if it counts there too and differs by less than "
         f"{percent(SAME)}. It is gone if it does not count there and less than {percent(REMAINS)} of it can be left."
     )
+
+
+def rule_of_agreement() -> str:
+    """When numbers of two studies agree."""
+    return f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
 
 
 def rule_of_vanishing() -> str:

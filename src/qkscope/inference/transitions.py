@@ -7,6 +7,7 @@ such measurements fall into different classes, summed over heads, is what noise 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -138,26 +139,46 @@ def turn_chances(p: Pair) -> Array:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """Heads whose r_k changes sign between two checkpoints, and what they do to its mean."""
+class Moved:
+    """Heads that do something between two checkpoints, and how many would by noise alone (NaN if not known)."""
 
     from_model: str
     to_model: str
     heads: int
     expected: float
-    of_change: float
-    beyond_noise: bool
-    perhaps: bool
+    verdict: str
+
+    @property
+    def known(self) -> bool:
+        return not math.isnan(self.expected)
 
 
-def turned(p: Pair) -> Turn:
-    """Count the heads that turn, and those that noise alone would turn."""
-    chances = turn_chances(p)
-    heads, total = int(p.turned.sum()), p.r_k.shape[1]
-    moved = float((p.r_k[1] - p.r_k[0])[p.turned].sum()) / max(total, 1)
-    beyond = p.has_errors and beyond_noise(heads, chances, total)
-    perhaps = p.has_errors and perhaps_beyond_noise(heads, chances, total)
-    return Turn(p.from_model, p.to_model, heads, float(chances.sum()), moved, beyond, perhaps)
+def _moved(p: Pair, which: NDArray[np.bool_], chances: Array) -> Moved:
+    """`yes` beyond noise, `no` within it, `cannot tell` between the two or without errors of the heads."""
+    heads, total = int(which.sum()), len(which)
+    if not p.has_errors:
+        return Moved(p.from_model, p.to_model, heads, math.nan, "cannot tell")
+    within = not perhaps_beyond_noise(heads, chances, total)
+    verdict = "yes" if beyond_noise(heads, chances, total) else "no" if within else "cannot tell"
+    return Moved(p.from_model, p.to_model, heads, float(chances.sum()), verdict)
+
+
+def turned(p: Pair) -> Moved:
+    """Heads whose r_k changes sign."""
+    return _moved(p, p.turned, turn_chances(p))
+
+
+def moved(p: Pair, thresholds: Thresholds | None = None) -> Moved:
+    """Heads that change class."""
+    before, after = p.classes(thresholds)
+    stay = np.einsum("aah->h", noise_transitions(p, thresholds))
+    return _moved(p, np.asarray(before != after), 1.0 - stay)
+
+
+def part_of_turned(p: Pair) -> float:
+    """How much of the change of mean r_k comes from the heads whose r_k changes sign."""
+    total: float = (p.r_k[1] - p.r_k[0])[p.turned].sum()
+    return float(total / max(p.r_k.shape[1], 1))
 
 
 def beyond_noise(count: float, chances: Array, heads: int) -> bool:
@@ -188,18 +209,11 @@ def transition_noise(
     Columns: from_model, to_model, changed, expected_by_noise, sign_changes, sign_changes_expected. Expectations
     are NaN without standard errors. Only heads measured in both checkpoints count.
     """
-    found = samples(heads, None, order)
     rows = []
-    for before, after in pairwise(found):
+    for before, after in pairwise(samples(heads, None, order)):
         p = pair(before, after)
-        names = p.classes(thresholds)
-        stay = np.einsum("aah->h", noise_transitions(p, thresholds))
-        rows.append(
-            (
-                *(p.from_model, p.to_model, int((names[0] != names[1]).sum()), float((1.0 - stay).sum())),
-                *(int(p.turned.sum()), float(turn_chances(p).sum())),
-            )
-        )
+        classes, signs = moved(p, thresholds), turned(p)
+        rows.append((p.from_model, p.to_model, classes.heads, classes.expected, signs.heads, signs.expected))
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
 
 

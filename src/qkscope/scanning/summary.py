@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qkscope.taxonomy import CLASSES, UNMEASURED
+from qkscope.words import bare, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,10 +142,10 @@ def _cell(name: str, value: Any) -> str:
     if name == "rope":
         return "RoPE" if value else "NoPE"
     if name in (*CLASSES, UNMEASURED, "explained_variance", *tuple(_PARTS)[:4]):
-        return f"{value:.0%}"
+        return percent(value)
     if name in ("r_q", "r_k", "sink"):
-        return f"{value:+.2f}"
-    return f"{value:.2f}" if name.endswith(("_se", "_sd")) else str(value)
+        return bare(value, signed=True)
+    return bare(value) if name.endswith(("_se", "_sd")) else str(value)
 
 
 def _formats(frame: pd.DataFrame) -> dict[str, Any]:

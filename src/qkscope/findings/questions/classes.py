@@ -8,11 +8,17 @@ from collections import Counter
 from qkscope.aggregate import borderline, positional_below_null
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import beside, by_noise, ends, level, rows_of, span
+from qkscope.findings.phrases import NO_HEAD_ERRORS, beside, by_noise, ends, level, rows_of, span
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.evidence import Evidence, share_of, spoken
-from qkscope.inference.levels import EARLY, VANISHED, rule_of_change, rule_of_noise, rule_of_vanishing
-from qkscope.inference.transitions import beyond_noise, noise_transitions, pair, transitions_into
+from qkscope.inference.levels import (
+    EARLY,
+    VANISHED,
+    rule_of_change,
+    rule_of_noise,
+    rule_of_vanishing,
+)
+from qkscope.inference.transitions import Moved, moved, pair, transitions_into
 from qkscope.taxonomy import CLASSES
 from qkscope.words import about, count, joined, listing, percent, sentence
 
@@ -62,28 +68,21 @@ def classes(s: Asked) -> Answer:
     """The course of all five shares."""
     e = s.best
     verdicts = {kind: e.direction(share_of(kind)) for kind in CLASSES}
-    moved = [kind for kind in CLASSES if verdicts[kind] in ("rises", "falls", "rises and falls")]
+    changing = [kind for kind in CLASSES if verdicts[kind] in ("rises", "falls", "rises and falls")]
     rows = rows_of(s, *(share_of(kind) for kind in CLASSES))
     gains = net_gains(e)
-    if not moved:
+    if not changing:
         same = set(verdicts.values()) == {"no change"}
         headline = "No class gains or loses heads" + ("" if same else " beyond noise")
         return Answer("no" if same else CANNOT_TELL, headline, gains, rows)
-    top = max(moved, key=lambda kind: abs(e.overall(share_of(kind)).delta))
-    verb = {"rises": "gains heads", "falls": "loses heads", "rises and falls": "gains and loses heads"}[
-        verdicts[top]
-    ]
-    others = [
-        f"{kind} {verdicts[kind].replace('rises', 'gains').replace('falls', 'loses')}"
-        for kind in moved
-        if kind != top
-    ]
-    detail = f"{s.over}{top} heads go {ends(e, share_of(top))}" + (
-        f"; {listing(others)} too" if others else ""
+    top = max(changing, key=lambda kind: abs(e.overall(share_of(kind)).delta))
+    verb = {"rises": "gains heads", "falls": "loses heads", "rises and falls": "gains and loses heads"}
+    others = [f"{kind} {verb[verdicts[kind]]}" for kind in changing if kind != top]
+    detail = "; ".join(
+        [f"{s.over}{top} heads go {ends(e, share_of(top))}", *([listing(others)] if others else [])]
     )
-    return Answer(
-        "yes", f"The {top} class {verb}: {span(e, share_of(top))}", joined(sentence(detail), gains), rows
-    )
+    headline = f"The {top} class {verb[verdicts[top]]}: {span(e, share_of(top))}"
+    return Answer("yes", headline, joined(sentence(detail), gains), rows)
 
 
 def net_gains(e: Evidence) -> str:
@@ -109,7 +108,9 @@ def content_vanishes(s: Asked) -> Answer:
     error = [series.se(i) if e.sure else math.inf for i in range(last + 1)]
     below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
     gone = next((i for i in range(last + 1) if all(below[i:])), None)
-    detail = joined(sentence(f"{s.over}content-focused heads go {ends(e, CONTENT)}"), beside(s, CONTENT))
+    detail = joined(
+        sentence(f"{s.over}content-focused heads go {ends(e, CONTENT)}"), beside(s, CONTENT, "they end")
+    )
     rows = rows_of(s, CONTENT)
     if not e.sure or series.at(0) - error[0] < VANISHED:
         return Answer(
@@ -143,8 +144,7 @@ def feeds(s: Asked) -> Answer:
     share = f"{s.over}position-dominated heads go {ends(e, DOMINATED)}"
     if not known:
         headline = f"{entered} times a head becomes position-dominated, over all steps"
-        doubt = "Without errors of single heads it is not known how many do so by noise."
-        return Answer(CANNOT_TELL, headline, sentence(share), rows, doubt)
+        return Answer(CANNOT_TELL, headline, sentence(share), rows, NO_HEAD_ERRORS)
     real = table[table["feeds"]].sort_values("entered", ascending=False).to_dict("records")
     if not real:
         detail = f"{share}; {entered} enter over all steps{by_noise(float(table['expected'].sum()))}"
@@ -164,32 +164,24 @@ def feeds(s: Asked) -> Answer:
 def transitions(s: Asked) -> Answer:
     """How many heads change class at each step, and how many would by noise alone."""
     e = s.best
-    known = all(p.has_errors for p in e.pairs)
-    found, rows = [], []
-    for p in e.pairs:
-        first, then = p.classes(e.thresholds)
-        moved = int((first != then).sum())
-        chances = 1.0 - noise_transitions(p, e.thresholds).trace(axis1=0, axis2=1)
-        clear = known and beyond_noise(moved, chances, e.heads)
-        verdict = CANNOT_TELL if not known else "yes" if clear else "no"
-        found.append((moved, float(chances.sum()), p, clear))
-        rows.append(
-            Row("heads that change class", p.to_model, moved, p.from_model, window=e.name, verdict=verdict)
-        )
-    moved, expected, top, _ = max(found, key=lambda each: each[0])
-    headline = f"{moved} of {e.heads} heads change class at {spoken(e.timeline.stop(top.to_model))}"
-    lead = headline if len(found) == 1 else f"{headline}, the most at any step"
-    verdict = CANNOT_TELL if not known else "yes" if any(each[3] for each in found) else "no"
-    clear_steps = sum(each[3] for each in found)
-    detail = f"{s.over}{lead[:1].lower()}{lead[1:]}{by_noise(expected)}"
-    many = (
-        f"At {clear_steps} of {count(len(found), 'step')} more heads move than noise explains."
-        if known
-        else ""
-    )
-    if verdict == "no":
-        headline = "No more heads change class than noise explains"
-    return Answer(verdict, headline, joined(sentence(detail), many, _largest(e)), tuple(rows))
+    found = [moved(p, e.thresholds) for p in e.pairs]
+    rows = tuple(_row("heads that change class", m, e) for m in found)
+    most = max(found, key=lambda m: m.heads)
+    clear = sum(m.verdict == "yes" for m in found)
+    headline = f"{most.heads} of {e.heads} heads change class at {spoken(e.timeline.stop(most.to_model))}"
+    if not most.known:
+        return Answer(CANNOT_TELL, headline, joined(NO_HEAD_ERRORS, _largest(e)), rows)
+    noise = f"{s.over}noise alone would move {about(most.expected)} there"
+    if not clear:
+        doubt = any(m.verdict == CANNOT_TELL for m in found)
+        headline = f"At most {headline}, no more than noise explains"
+        return Answer(CANNOT_TELL if doubt else "no", headline, sentence(noise), rows)
+    many = f"; at {clear} of {count(len(found), 'step')} more heads move than noise explains"
+    return Answer("yes", headline, joined(sentence(noise + many), _largest(e)), rows)
+
+
+def _row(what: str, m: Moved, e: Evidence) -> Row:
+    return Row(what, m.to_model, m.heads, m.from_model, window=e.name, verdict=m.verdict)
 
 
 def _largest(e: Evidence) -> str:

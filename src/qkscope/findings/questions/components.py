@@ -28,28 +28,29 @@ def components(s: Asked) -> Answer | None:
         return None
     model = s.own.stops[-1].model
     rows = s.results.qk[s.results.qk["model"] == model]
-    found = {name: _by_component(rows, name) for name in ("r_q", "r_k")}
     parts, sure, table = [], [], []
-    for name, label in (("r_q", "mean r_q"), ("r_k", "mean |r_k|")):
-        left = _left_out(found[name])  # (1 + groups, components)
-        top = int(np.argmax(left[0]))
-        rival = top if top else int(np.argsort(left[0])[-2])
-        sure.append(contrast(left[:, 0], left[:, rival], looks=left.shape[1] - 1).sure)
-        parts.append(
-            f"{label} is largest on PC{top} ({bare(left[0, top])}; PC{rival or 0} comes next)"
-            if not top
-            else f"{label} is largest on PC{top} ({bare(left[0, top])}; PC0 has {bare(left[0, 0])})"
-        )
+    for name, label in (("r_q", "mean |r_q|"), ("r_k", "mean |r_k|")):
+        values = _by_component(rows, name)
+        left = _left_out(values)  # (1 + groups, components)
+        first, second = (int(pc) for pc in np.argsort(-left[0], kind="stable")[:2])
+        rival = first or second
+        found = contrast(left[:, 0], left[:, rival], looks=left.shape[1] - 1)
+        sure.append(found.sure if len(values) >= FEWEST_HEADS else "")
+        parts.append(f"{label} is {bare(found.first)} on PC0 and {bare(found.second)} on PC{rival}")
         table += [Row(f"{label} on PC{pc}", model, float(v)) for pc, v in enumerate(left[0])]
+    detail = f"at {s.own.label(-1)}, over its own window, {' and '.join(parts)}"
+    text = joined(sentence(detail), _variance(rows))
+    return Answer(_verdict(sure), _headline(sure), text, tuple(table), window="own")
+
+
+def _headline(sure: list[str]) -> str:
     words = {
-        "yes": "Position sits on PC0, for queries and keys",
-        "no": "Position sits on another axis than PC0",
-        "in part": "Position sits on PC0 for one of queries and keys only",
-        CANNOT_TELL: "Which axis position sits on cannot be told",
+        "more": "on PC0",
+        "less": "on another axis",
+        "same": "on PC0 and another axis equally",
+        "": "on no axis clearly",
     }
-    verdict = _verdict(sure) if len(found["r_q"]) >= FEWEST_HEADS else CANNOT_TELL
-    detail = f"at {s.own.label(-1)} {' and '.join(parts)}"
-    return Answer(verdict, words[verdict], joined(sentence(detail), _variance(rows)), tuple(table))
+    return f"Queries follow position most closely {words[sure[0]]}, keys {words[sure[1]]}"
 
 
 def _by_component(rows: pd.DataFrame, name: str) -> Array:

@@ -75,10 +75,9 @@ def _extremes(e: Evidence, value: str) -> str:
     high, low = max(means, key=means.__getitem__), min(means, key=means.__getitem__)
     if high == low:
         return ""
-    text = (
-        f"At {e.label(-1)} {name} is strongest at depth {_depth(high)} ({bare(means[high])}) and weakest at "
-    )
-    return f"{text}{_depth(low)} ({bare(means[low])}){_still(sample, low, means)}."
+    top = f"highest at depth {_depth(high)} ({bare(means[high])})"
+    bottom = f"lowest at {_depth(low)} ({bare(means[low])}){_still(sample, low, means)}"
+    return f"At {e.label(-1)} mean {name} is {top} and {bottom}."
 
 
 def _still(sample: Sample, low: int, means: dict[int, float]) -> str:
@@ -92,7 +91,7 @@ def _still(sample: Sample, low: int, means: dict[int, float]) -> str:
         )
     weakest = sorted(means, key=means.__getitem__)[: len(still)]
     if set(weakest) == still and len(still) > 1:
-        return "; the weakest depths are exactly those whose layers have no RoPE"
+        return "; the lowest depths are exactly those whose layers have no RoPE"
     return ", where no layer has RoPE"
 
 
@@ -114,7 +113,7 @@ def _chosen(e: Evidence) -> tuple[Sample, ...]:
 
 
 @question(
-    "depths", "At which depth do queries follow position most closely?", view="depth", place=82, of="any",
+    "depths", "Do some depths follow position more closely than others?", view="depth", place=82, of="any",
     rule=rule_of_contrast(),
 )  # fmt: skip
 def depths(s: Asked) -> Answer | None:
@@ -221,7 +220,9 @@ def _thirds_headline(verdict: str, found: dict[str, dict[str, Contrast]]) -> str
         "in part": "Early layers are more positional in one of queries and keys only",
         CANNOT_TELL: "Early and late layers cannot be told apart",
     }
-    return f"{words[verdict]}: mean r_q {bare(q.first)} early, {bare(q.second)} late"
+    late = {c.sure for c in last.values()} == {"less"}
+    said = "Late layers are more positional than early ones" if late else words[verdict]
+    return f"{said}: mean r_q {bare(q.first)} early, {bare(q.second)} late"
 
 
 def _thirds_detail(s: Asked, e: Evidence, model: str, found: dict[str, Contrast]) -> str:

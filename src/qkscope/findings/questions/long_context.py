@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.findings.phrases import amount, by_noise, row, span
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K
 from qkscope.inference.levels import rule_of_change
-from qkscope.inference.transitions import turned
+from qkscope.inference.transitions import part_of_turned, turned
 from qkscope.words import joined, number, sentence
 
 
@@ -38,13 +36,12 @@ def long_context(s: Asked) -> Answer | None:
         f"{s.over}between {e.label(i - 1)} and {e.label(i)} mean r_k changes by {amount(e, signed)} and mean |r_k| by "
         f"{amount(e, strength)}; {flips.heads} of {e.heads} heads change sign{by_noise(flips.expected)}"
     )
-    if flips.beyond_noise:
-        detail += f", and make {number(flips.of_change, math.nan, signed=True)} of the change"
+    if flips.verdict == "yes":
+        detail += f", which makes {number(part_of_turned(e.pairs[i - 1]), signed=True)} of the change"
     both = [e] if e is s.own else [e, s.own]
     rows = [row(each, each.steps(name)[i - 1]) for each in both for name in (MEAN_R_K, MEAN_ABS_R_K)]
-    counted = Row(
-        "heads that change the sign of r_k", flips.to_model, flips.heads, flips.from_model, window=e.name
-    )
+    what = "heads that change the sign of r_k"
+    counted = Row(what, flips.to_model, flips.heads, flips.from_model, window=e.name, verdict=flips.verdict)
     own = ""
     if s.matched is not None:
         step = s.own.steps(MEAN_R_K)[i - 1]

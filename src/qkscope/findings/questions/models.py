@@ -7,9 +7,8 @@ import math
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.inference.contrast import contrast
-from qkscope.inference.evidence import MEAN_R_Q, average
+from qkscope.inference.evidence import MEAN_R_Q
 from qkscope.inference.levels import rule_of_contrast
-from qkscope.measures.jackknife import jackknife
 from qkscope.words import bare, number, sentence
 
 
@@ -19,14 +18,14 @@ from qkscope.words import bare, number, sentence
 def models(s: Asked) -> Answer:
     """The models with the highest and the lowest mean r_q, against each other."""
     e = s.best
-    means = [average(sample.r_q) for sample in e.samples]
-    ranked = sorted(range(len(means)), key=lambda i: -means[i][0])
+    series = e.series[MEAN_R_Q]
+    ranked = sorted(range(len(series)), key=lambda i: -series.at(i))
     top, low = ranked[0], ranked[-1]
-    found = contrast(means[top], means[low], paired=False, looks=math.comb(len(means), 2))
+    looks = math.comb(len(series), 2)
+    found = contrast(series.values[top], series.values[low], paired=False, looks=looks)
     verdict = {"more": "yes", "same": "no"}.get(found.sure, CANNOT_TELL)
     rows = tuple(
-        Row(MEAN_R_Q, e.stops[i].model, float(means[i][0]), se=float(jackknife(means[i][1:])), window=e.name)
-        for i in ranked
+        Row(MEAN_R_Q, e.stops[i].model, series.at(i), se=series.se(i), window=e.name) for i in ranked
     )
     ends = [f"in {e.label(i)} ({bare(value)})" for i, value in ((top, found.first), (low, found.second))]
     headline = f"Mean r_q is highest {ends[0]} and lowest {ends[1]}"

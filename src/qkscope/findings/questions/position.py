@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
-from qkscope.findings.phrases import course
+from qkscope.findings.phrases import course, rows_of
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q, SPREAD_R_K, SPREAD_R_Q
 from qkscope.inference.levels import rule_of_change
 
@@ -36,7 +38,14 @@ def _closely(who: str, sometimes_falls: bool) -> dict[str, str]:
 @question("r_k", "How does mean r_k change over training?", view="signal", place=23, rule=rule_of_change())
 def r_k(s: Asked) -> Answer:
     """Signed: heads whose keys run against the queries count against the others."""
-    return course(s, MEAN_R_K, _moves("Keys, counted with their sign,"))
+    says = {
+        "rises": "Keys come to follow position more with the queries",
+        "falls": "Keys come to follow position less with the queries, or against them",
+        "rises and falls": "Keys follow position with the queries, more at times and less at others",
+        "no change": "Keys follow position with the queries as much at the end as at the start",
+        CANNOT_TELL: "Whether keys come to follow position more with the queries cannot be told",
+    }
+    return course(s, MEAN_R_K, says)
 
 
 @question(
@@ -47,40 +56,25 @@ def variance(s: Asked) -> Answer | None:
     """The share of a head's variance along its first axis."""
     if MEAN_EV not in s.best.series:
         return None
-    return course(s, MEAN_EV, _moves("The first axis") | _HOLDS)
-
-
-_HOLDS = {
-    "rises": "The first axis comes to hold more of a head's variance",
-    "falls": "The first axis comes to hold less of a head's variance",
-}
-
-
-def _moves(what: str) -> dict[str, str]:
-    return {
-        "rises": f"{what} come to follow position more with the queries",
-        "falls": f"{what} come to follow position less with the queries",
-        "rises and falls": f"{what} go up and down",
-        "no change": f"{what} end as they began",
-        CANNOT_TELL: f"{what} do not change clearly",
+    says = {
+        "rises": "The first axis comes to hold more of a head's variance",
+        "falls": "The first axis comes to hold less of a head's variance",
+        "rises and falls": "The first axis holds more of a head's variance at times and less at others",
+        "no change": "The first axis holds as much of a head's variance as at the start",
+        CANNOT_TELL: "Whether the first axis comes to hold more variance cannot be told",
     }
+    return course(s, MEAN_EV, says, short="mean")
 
 
 @question("spread", "Do heads become more alike?", view="portrait", place=70, rule=rule_of_change())
 def spread(s: Asked) -> Answer:
-    """The standard deviation of r_q across heads."""
+    """The standard deviation of r_q across heads; that of r_k in the table."""
     says = {
         "rises": "Heads grow apart in r_q",
         "falls": "Heads become more alike in r_q",
-        "rises and falls": "Heads grow apart in r_q and together again",
+        "rises and falls": "Heads grow apart in r_q at times and together at others",
         "no change": "Heads stay as different in r_q as they were",
-        CANNOT_TELL: "Whether heads become more alike cannot be told",
+        CANNOT_TELL: "Whether heads become more alike in r_q cannot be told",
     }
-    found = course(s, SPREAD_R_Q, says)
-    keys = course(s, SPREAD_R_K, says)
-    return Answer(
-        found.verdict,
-        found.headline.replace(f": {SPREAD_R_Q}", ", standard deviation"),
-        found.detail,
-        found.rows + keys.rows,
-    )
+    found = course(s, SPREAD_R_Q, says, short="standard deviation")
+    return replace(found, rows=found.rows + rows_of(s, SPREAD_R_K))

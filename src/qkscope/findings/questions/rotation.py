@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from qkscope.findings.catalogue import Answer, Asked, question
@@ -78,10 +80,9 @@ def rope_lead(s: Asked) -> Answer | None:
     says = {
         "rises": "Layers with RoPE draw ahead of those without",
         "falls": "Layers with RoPE lose their lead over those without",
-        "rises and falls": "The lead of layers with RoPE grows and shrinks",
+        "rises and falls": "The lead of layers with RoPE grows at times and shrinks at others",
         "no change": "The lead of layers with RoPE stays as it is",
         CANNOT_TELL: "Whether layers with RoPE draw ahead cannot be told",
     }
-    found = course(s, LEAD_R_Q, says)
-    headline = found.headline.replace(f": {LEAD_R_Q}", ": lead in mean r_q")
-    return Answer(found.verdict, headline, found.detail, found.rows + rows_of(s, LEAD_ABS_R_K))
+    found = course(s, LEAD_R_Q, says, short="lead in mean r_q")
+    return replace(found, rows=found.rows + rows_of(s, LEAD_ABS_R_K))

@@ -9,7 +9,8 @@ from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.findings.phrases import amount, between, row
 from qkscope.inference.course import Jump, intervals, jumps, plateaus
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q, Evidence, share_of
-from qkscope.inference.levels import SMALLEST, rule_of_change, rule_of_jump, rule_of_plateau
+from qkscope.inference.levels import PLATEAU, SMALLEST, rule_of_change, rule_of_jump, rule_of_plateau
+from qkscope.inference.series import Change
 from qkscope.words import bare, capital, count, joined, listing, sentence
 
 MAIN = (
@@ -54,12 +55,14 @@ def find_jumps(s: Asked) -> Answer:
 
 
 def _places(e: Evidence, found: list[Jump]) -> str:
-    """By place, the series that jump there, the largest of each series first."""
-    parts = []
-    for stop in sorted({j.change.stop for j in found}):
-        here = [j.change for j in found if j.change.stop == stop]
-        parts.append(f"{between(e, here[0])} {listing([f'{c.series} ({amount(e, c)})' for c in here])}")
-    return "jumps " + "; ".join(parts) if len(parts) > 1 else f"what jumps is {parts[0]}"
+    """The headline's jump with its error, then where the other series have their largest."""
+    first = found[0].change
+    largest: dict[str, Change] = {}
+    for jump in sorted(found, key=lambda j: -abs(j.change.delta)):
+        largest.setdefault(jump.change.series, jump.change)
+    others = [f"{c.series} at {e.label(c.stop)}" for name, c in largest.items() if name != first.series]
+    more = f"; so {'does' if len(others) == 1 else 'do'} {listing(others)}" if others else ""
+    return f"{first.series} jumps by {amount(e, first)}{more}"
 
 
 def _vague(e: Evidence, found: list[Jump]) -> str:
@@ -77,7 +80,7 @@ def _vague(e: Evidence, found: list[Jump]) -> str:
 def find_plateaus(s: Asked) -> Answer | None:
     """Where mean r_q and mean |r_k| rest."""
     e = s.best
-    if len(e.stops) < 3:
+    if len(e.stops) < PLATEAU:
         return None
     runs = [(name, a, b) for name in RESTING for a, b in plateaus(e.series[name])] if e.sure else []
     if runs:
@@ -98,7 +101,7 @@ def find_plateaus(s: Asked) -> Answer | None:
     errors = [c.se for name in RESTING for c in e.steps(name)]
     if not e.sure or max(errors) > SMALLEST / 2:
         return Answer(CANNOT_TELL, "Errors are too large to see a plateau")
-    return Answer("no", f"Neither mean r_q nor mean |r_k| rests over {count(3, 'checkpoint')}")
+    return Answer("no", f"Neither mean r_q nor mean |r_k| rests over {count(PLATEAU, 'checkpoint')}")
 
 
 def _level(e: Evidence, name: str, first: int, last: int) -> float:

@@ -97,5 +97,7 @@ def _counted(e: Evidence, sure: list[str]) -> str:
     if len(sure) < 2:
         return ""
     noun = "model" if e.timeline.kind == "models" else "checkpoint"
-    ahead = sure.count("more")
-    return f"Queries are clearly ahead at {ahead} of {count(len(sure), noun)}, keys at {sure.count('less')}."
+    ahead = [
+        f"{who} at {sure.count(word) or 'none'}" for who, word in (("queries", "more"), ("keys", "less"))
+    ]
+    return f"Of {count(len(sure), noun)}, {' and '.join(ahead)} are clearly ahead."

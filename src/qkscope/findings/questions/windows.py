@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
-
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.findings.phrases import amount, row
+from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q
 from qkscope.inference.levels import rule_of_change, rule_of_windows
 from qkscope.inference.series import Change
 from qkscope.inference.windows import remains
-from qkscope.measures.jackknife import jackknife
 from qkscope.words import joined, listing, number, sentence, tokens
 
 COMPARED = (MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K, MEAN_EV)
 ENDINGS = {
-    "same": "about as large over the same tokens",
-    "altered": "of another size over the same tokens",
-    "opposite": "of the opposite sign over the same tokens",
-    "hidden": "there only over the same tokens",
-    "gone": "gone over the same tokens",
-    "unclear": "unclear over the same tokens",
+    "same": "about as much",
+    "altered": "which is not as much",
+    "opposite": "which is the other way",
+    "hidden": "which the growing window hides",
+    "gone": "where it is gone",
+    "unclear": "where it is not clear",
 }
 
 
@@ -57,8 +55,10 @@ def _verdict(kinds: set[str]) -> tuple[str, str]:
         return "yes", "What changes where the window grows is there over the same tokens too"
     if kinds <= {"unclear", "gone"}:
         return CANNOT_TELL, "Whether changes remain over the same tokens cannot be told"
-    if "hidden" in kinds or "opposite" in kinds:
-        return "in part", "Over the same tokens other changes appear than over windows that grow"
+    if "opposite" in kinds:
+        return "in part", "Where the window grows, some numbers move the other way over the same tokens"
+    if "hidden" in kinds:
+        return "in part", "Windows that grow hide changes that the same tokens show"
     return "in part", "Over the same tokens part of what changes where the window grows remains"
 
 
@@ -79,24 +79,17 @@ def _detail(
 
 
 def _effect(s: Asked) -> tuple[str, list[Row]]:
-    """What the longer window alone does to the last checkpoint: own minus matched, paired over document groups."""
-    own, matched = s.own, s.best
-    last = own.stops[-1]
-    if last.window == matched.window or last.window is None or matched.window is None:
+    """What the longer window alone does to the last checkpoint: own minus matched, from the same documents."""
+    last, same = s.own.stops[-1], s.best
+    if last.window == same.window or last.window is None or same.window is None:
         return "", []
-    rows = []
+    rows, parts = [], []
     for name in COMPARED[:2]:
-        mine, theirs = own.series[name].values[-1], matched.series[name].values[-1]
-        paired = len(mine) == len(theirs) and own.heads == matched.heads
-        se = float(jackknife(mine[1:] - theirs[1:])) if paired else math.nan
-        rows.append(
-            Row(
-                f"{name}, own window minus first {tokens(matched.window)}",
-                last.model,
-                float(mine[0] - theirs[0]),
-                se=se,
-            )
+        c = contrast(
+            s.own.series[name].values[-1], same.series[name].values[-1], paired=s.own.heads == same.heads
         )
-    parts = [f"{number(r.value, r.se, signed=True)} in {r.what.partition(',')[0]}" for r in rows]
-    longer = f"{tokens(last.window)} instead of its first {matched.window:,}"
-    return f"Measured over {longer}, {own.label(-1)} differs from itself by {listing(parts)}.", rows
+        what = f"{name}, own window minus first {tokens(same.window)}"
+        rows.append(Row(what, last.model, c.difference, se=c.se, verdict=c.verdict))
+        parts.append(f"{number(c.difference, c.se, signed=True)} in {name}")
+    longer = f"{tokens(last.window)} instead of its first {same.window:,}"
+    return f"Measured over {longer}, {s.own.label(-1)} differs from itself by {listing(parts)}.", rows
