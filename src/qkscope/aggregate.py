@@ -12,7 +12,7 @@ are not both finite is unmeasured: left out of every mean and share, and counted
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -245,24 +245,29 @@ def polarity_shares(
 
 
 def depth_cells(
-    heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str], value: str = "r_q"
+    heads: pd.DataFrame,
+    loo: pd.DataFrame | None,
+    order: Sequence[str],
+    value: str = "r_q",
+    by: Literal["depth_bin", "layer"] = "depth_bin",
 ) -> pd.DataFrame:
-    """Mean of r_q, r_k or abs_r_k by depth bin: a row for each of the ten bins of every checkpoint.
+    """Mean of r_q, r_k or abs_r_k by depth: a row for each of the ten bins (or each layer) of every checkpoint.
 
-    Columns: model, depth_bin, mean (NaN in a bin with no measured head), se, heads.
+    Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
     """
+    places = range(DEPTH_BINS) if by == "depth_bin" else sorted(heads["layer"].unique().tolist())
     rows = []
     for sample in samples(heads, loo, order):
         part = sample.select(sample.measured)
-        bins = part.heads["depth_bin"].to_numpy()
+        where = part.heads[by].to_numpy()
         values = part.value(value)
-        for depth_bin in range(DEPTH_BINS):
-            inside = bins == depth_bin
+        for place in places:
+            inside = where == place
             means = mean_over_heads(values[:, inside])
             rows.append(
-                (sample.model, depth_bin, float(means[0]), float(jackknife(means[1:])), int(inside.sum()))
+                (sample.model, place, float(means[0]), float(jackknife(means[1:])), int(inside.sum()))
             )
-    return pd.DataFrame(rows, columns=["model", "depth_bin", "mean", "se", "heads"])
+    return pd.DataFrame(rows, columns=["model", by, "mean", "se", "heads"])
 
 
 def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:

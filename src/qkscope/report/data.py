@@ -9,23 +9,53 @@ the file; past a size they are left out, and the page says so.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope import aggregate
-from qkscope.report.encode import SCALE, counted, listed, pack, pack_numbers, pack_thousandths
-from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
+from qkscope.report import palette
+from qkscope.report.encode import (
+    ENCODING,
+    NO_CODE,
+    counted,
+    listed,
+    pack,
+    pack_column,
+    pack_numbers,
+    pack_thousandths,
+)
+from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify
 
 if TYPE_CHECKING:
     from qkscope.results import Results
 
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
+CELLS = {"r_q": "r_q", "r_k": "r_k", "abs_r_k": "abs_r_k", "explained_variance": "ev"}
 NAMED_CLASSES = (*CLASSES, UNMEASURED)
 NAMED_POLARITIES = (*POLARITIES, UNMEASURED)
+
+# Numbers of the heads table that say which head it is or how much was read, not how it behaves.
+_NO_MEASURES = {"layer", "head", "kv_head", "pc", "rope", "depth_bin", "n_q", "n_k", "overlap_pc"}
+_ABOUT_A_MEASURE = ("_se", "_null")
+SHARE = "share_"  # measures that add up to 1: what a head's scores are made of
+_WORDS = {
+    "explained_variance": "explained variance",
+    "eta_q": "η²_q",
+    "eta_k": "η²_k",
+    "r_q_const": "r_q, constant part",
+    "r_k_const": "r_k, constant part",
+    "R_q": "R²_q",
+    "R_k": "R²_k",
+    "share_position": "share: position",
+    "share_key": "share: key",
+    "share_match": "share: match",
+    "share_query_position": "share: query × position",
+    "score_sd": "sd of scores",
+}
 
 # base64 characters of the components beyond the first: with errors and nulls up to the first limit (a report of
 # 10 x 576 heads stays below 2 MB), the bare values up to the second, none above it.
@@ -85,10 +115,10 @@ class Placed:
         return found
 
     def codes(self, name: str, names: tuple[str, ...]) -> NDArray[np.uint8]:
-        """A column of names as positions in `names`, (rows,) uint8; 255 where the head is not in the table."""
-        found = np.full(self.rows, 255, dtype=np.uint8)
+        """A column of names as positions in `names`, (rows,) uint8; NO_CODE where the head is not in the table."""
+        found = np.full(self.rows, NO_CODE, dtype=np.uint8)
         code = self.table[name].map({value: number for number, value in enumerate(names)})
-        found[self.row] = code.fillna(255).to_numpy(np.uint8)
+        found[self.row] = code.fillna(NO_CODE).to_numpy(np.uint8)
         return found
 
 
@@ -112,14 +142,21 @@ def payload(results: Results) -> dict[str, Any]:
         "thresholds": {"high": results.thresholds.high, "low": results.thresholds.low},
         "classes": list(NAMED_CLASSES),
         "polarities": list(NAMED_POLARITIES),
-        "scale": SCALE,
+        "unmeasured": UNMEASURED,
+        "regions": regions(results.thresholds),
+        "ramps": palette.RAMPS,
+        "encoding": ENCODING,
+        "bins": aggregate.DEPTH_BINS,
+        "measures": [{"name": name, "label": label(name)} for name in measures(results)],
         "matchedWindow": timeline.matched_window,
         "stops": stops(results),
         "phases": [list(phase) for phase in timeline.phases],
         "windowChanges": list(timeline.window_changes),
         "heads": head_columns(results.heads, grid),
-        "own": first_component(results.heads, grid),
-        "matched": None if results.matched is None else first_component(results.matched, grid),
+        "own": first_component(results.heads, grid, measures(results)),
+        "matched": None
+        if results.matched is None
+        else first_component(results.matched, grid, measures(results)),
         "more": more,
         "omitted": omitted,
         "aggregates": {
@@ -128,6 +165,9 @@ def payload(results: Results) -> dict[str, Any]:
             if results.matched is None
             else aggregates(results.matched, results.loo_matched, results),
         },
+        "causes": None,
+        "shares": [name for name in measures(results) if name.startswith(SHARE)],
+        "curves": [],
     }
 
 
@@ -160,13 +200,54 @@ def head_columns(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
     }
 
 
-def first_component(heads: pd.DataFrame, grid: Grid) -> dict[str, Any]:
-    """PC0 of every row: packed numbers (None where a table has none), class and polarity codes."""
+def measures(results: Results) -> list[str]:
+    """The numeric columns of the heads table that a head can be placed or coloured by, in the table's order."""
+    return [
+        str(name)
+        for name, kind in results.heads.dtypes.items()
+        if kind.kind in "fiu"
+        and name not in _NO_MEASURES
+        and not str(name).endswith(_ABOUT_A_MEASURE)
+        and np.isfinite(results.heads[name]).any()
+    ]
+
+
+def label(name: str) -> str:
+    """A measure as an axis names it."""
+    return _WORDS.get(name, name if name in VALUES else name.replace("_", " "))
+
+
+def regions(limit: Thresholds) -> list[dict[str, Any]]:
+    """Where each class lies in the plane of r_q and r_k: the middle of its fields, beside the class."""
+    sure, none, between = (1 + limit.high) / 2, limit.low / 2, (limit.low + limit.high) / 2
+    fields = [(q, k) for q in (none, sure) for k in (sure, none, -sure)] + [(between, -between)]
+    names = classify([q for q, _ in fields], [k for _, k in fields], limit)
+    return [{"name": str(name), "r_q": q, "r_k": k} for name, (q, k) in zip(names, fields, strict=True)]
+
+
+def first_component(heads: pd.DataFrame, grid: Grid, names: list[str]) -> dict[str, Any]:
+    """PC0 of every row: packed columns (those that a table has), class and polarity codes, since when."""
     placed = grid.place(heads)
-    found: dict[str, Any] = {name: pack_numbers(placed.column(name)) for name in (*VALUES, *ERRORS)}
-    found["class"] = pack(placed.codes("class", NAMED_CLASSES))
-    found["polarity"] = pack(placed.codes("polarity", NAMED_POLARITIES))
-    return found
+    also = [f"{name}{end}" for name in names for end in _ABOUT_A_MEASURE]
+    columns = {name: pack_column(placed.column(name)) for name in (*names, *also)}
+    classes = placed.codes("class", NAMED_CLASSES)
+    return {
+        "columns": {name: column for name, column in columns.items() if column is not None},
+        "class": pack(classes),
+        "polarity": pack(placed.codes("polarity", NAMED_POLARITIES)),
+        "since": since(classes.reshape(-1, len(grid.index))) if grid.training else None,
+    }
+
+
+def since(codes: NDArray[np.uint8]) -> list[int | None]:
+    """The checkpoint from which a head keeps the class it ends with, (checkpoints, heads) -> one number a head.
+
+    None for a head that the last checkpoint lacks.
+    """
+    other = codes != codes[-1]
+    first = np.where(other.any(axis=0), len(codes) - np.argmax(other[::-1], axis=0), 0)
+    known = codes[-1] != NO_CODE
+    return [int(stop) if here else None for stop, here in zip(first, known, strict=True)]
 
 
 def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str | None]:
@@ -212,8 +293,8 @@ def aggregates(heads: pd.DataFrame, loo: pd.DataFrame | None, results: Results) 
         "polarity": share_columns(
             aggregate.polarity_shares(heads, loo, order, results.thresholds), "polarity", order
         ),
-        "bins": bin_cells(heads, loo, order),
-        "layers": layer_cells(heads, order),
+        "bins": cells(heads, loo, order, by="depth_bin"),
+        "layers": cells(heads, loo, order, by="layer"),
     }
 
 
@@ -228,30 +309,14 @@ def share_columns(table: pd.DataFrame, name: str, order: list[str]) -> dict[str,
     return found
 
 
-def bin_cells(heads: pd.DataFrame, loo: pd.DataFrame | None, order: list[str]) -> dict[str, Any]:
-    """Means over the ten depth bins, flat lists over (checkpoint, bin), with standard errors."""
-    index = pd.MultiIndex.from_product([order, range(aggregate.DEPTH_BINS)])
+def cells(
+    heads: pd.DataFrame, loo: pd.DataFrame | None, order: list[str], by: Literal["depth_bin", "layer"]
+) -> dict[str, Any]:
+    """Means over the heads of each depth bin or layer, flat lists over (checkpoint, row), with standard errors."""
     found: dict[str, Any] = {}
-    for value, column in (
-        ("r_q", "r_q"),
-        ("r_k", "r_k"),
-        ("abs_r_k", "abs_r_k"),
-        ("explained_variance", "ev"),
-    ):
-        cells = aggregate.depth_cells(heads, loo, order, value=column)
-        cells = cells.set_index(["model", "depth_bin"]).reindex(index)
-        found[value] = {"mean": listed(cells["mean"]), "se": listed(cells["se"])}
+    for name, column in CELLS.items():
+        table = aggregate.depth_cells(heads, loo, order, value=column, by=by)
+        places = sorted(table[by].unique().tolist())
+        table = table.set_index(["model", by]).reindex(pd.MultiIndex.from_product([order, places]))
+        found |= {"places": places, name: {"mean": listed(table["mean"]), "se": listed(table["se"])}}
     return found
-
-
-def layer_cells(heads: pd.DataFrame, order: list[str]) -> dict[str, Any]:
-    """Means over the measured heads of each layer, flat lists over (checkpoint, layer)."""
-    table = pd.DataFrame({"model": heads["model"].to_numpy(), "layer": heads["layer"].to_numpy(int)})
-    table["r_q"], table["r_k"] = numbers(heads, "r_q"), numbers(heads, "r_k")
-    table["abs_r_k"], table["explained_variance"] = table["r_k"].abs(), numbers(heads, "explained_variance")
-    layers = sorted(table["layer"].unique().tolist())
-    measured = table[table["r_q"].notna() & table["r_k"].notna()]
-    index = pd.MultiIndex.from_product([order, layers])
-    means = measured.groupby(["model", "layer"]).mean().reindex(index)
-    found = {name: {"mean": listed(means[name])} for name in ("r_q", "r_k", "abs_r_k", "explained_variance")}
-    return {"layers": layers, **found}

@@ -1,8 +1,9 @@
 """Numbers for the page: 16-bit integers of ten-thousandths that show the same three decimals as the table.
 
-A correlation, its standard error, its null level and an explained variance all fit: |x| <= 3.2767. Rounding to
-four decimals and then, on screen, to three may differ from rounding once (0.12346 -> 0.1235 -> 0.124), so values
-that would are moved to the neighbouring ten-thousandth. Missing is -32768 in arrays and null in lists.
+A correlation, its standard error, its null level, a share and an explained variance all fit: |x| <= 3.2767. Rounding
+to four decimals and then, on screen, to three may differ from rounding once (0.12346 -> 0.1235 -> 0.124), so values
+that would are moved to the neighbouring ten-thousandth. A column with larger numbers has a scale of its own. Missing
+is -32768 in arrays and null in lists; the page learns these numbers from `ENCODING`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from numpy.typing import ArrayLike, NDArray
 
 SCALE = 10_000
 MISSING = -32768
+BYTE_SCALE = 1000
+NO_CODE = 255  # a byte that stands for nothing: a head that a checkpoint lacks, a missing small number
 _LIMIT = 32767
+ENCODING = {"scale": SCALE, "missing": MISSING, "byteScale": BYTE_SCALE, "noCode": NO_CODE}
 
 
 def quantise(values: ArrayLike) -> NDArray[np.int16]:
@@ -56,6 +60,22 @@ def pack_numbers(values: ArrayLike) -> str | None:
     return pack(quantise(x)) if np.isfinite(x).any() else None
 
 
+def pack_column(values: ArrayLike) -> dict[str, Any] | None:
+    """A column with its scale: the largest power of ten, SCALE at most, at which its numbers fit 16 bits."""
+    x = np.asarray(values, dtype=np.float64)
+    known = x[np.isfinite(x)]
+    if not len(known):
+        return None
+    most = float(np.abs(known).max())
+    scale = float(SCALE)
+    while most * scale > _LIMIT:
+        scale /= 10
+    if scale == SCALE:
+        return {"values": pack(quantise(x)), "scale": SCALE}
+    whole = np.rint(np.where(np.isfinite(x), x, 0.0) * scale)
+    return {"values": pack(np.where(np.isfinite(x), whole, MISSING).astype(np.int16)), "scale": scale}
+
+
 def pack_thousandths(values: ArrayLike) -> str | None:
     """Small numbers, 0 to 0.254, as one byte of thousandths each (255 is missing); None when one is larger.
 
@@ -63,9 +83,9 @@ def pack_thousandths(values: ArrayLike) -> str | None:
     """
     x = np.asarray(values, dtype=np.float64)
     known = np.isfinite(x)
-    if not known.any() or np.min(x[known]) < 0 or np.max(x[known]) > 0.254:
+    if not known.any() or np.min(x[known]) < 0 or np.max(x[known]) > (NO_CODE - 1) / BYTE_SCALE:
         return None
-    return pack(np.where(known, np.rint(np.where(known, x, 0.0) * 1000), 255).astype(np.uint8))
+    return pack(np.where(known, np.rint(np.where(known, x, 0.0) * BYTE_SCALE), NO_CODE).astype(np.uint8))
 
 
 def listed(values: ArrayLike) -> list[float | None]:

@@ -1,6 +1,6 @@
 """The interactive report: one HTML file with its data, its script and its style inside, and no network.
 
-    Results -> data.payload + methods.methods + findings -> template.html -> report.html
+    Results -> data.payload + methods.methods + findings.claims -> template.html -> report.html
 
 The script is plain JavaScript in js/, one file a view, over the vendored D3 and Observable Plot; nothing is built.
 A content security policy lets exactly these scripts run, by their hashes, and lets nothing out.
@@ -14,36 +14,29 @@ import json
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from qkscope.findings import Claim
-    from qkscope.results import Results
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-__all__ = ["write_report"]
-
-HEADLINE = 8
+from qkscope import words
+from qkscope.findings import Claim, Row, claims
+from qkscope.report import palette
+from qkscope.report.data import payload
+from qkscope.report.methods import methods
+from qkscope.report.story import arrange, tone
+from qkscope.results import Results, load_results
+from qkscope.store import write_text
+from qkscope.timeline import Stop, Timeline
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
-    "js/data.js",
-    "js/state.js",
-    "js/elements.js",
-    "js/marks.js",
-    "js/axes.js",
-    "js/signal.js",
-    "js/taxonomy.js",
-    "js/player.js",
-    "js/portrait.js",
-    "js/depth.js",
-    "js/head_charts.js",
-    "js/head.js",
-    "js/csv.js",
-    "js/filters.js",
-    "js/table.js",
-    "js/toolbar.js",
-    "js/main.js",
+    *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
+    *("js/marks.js", "js/axes.js", "js/go.js", "js/save.js"),
+    *("js/signal.js", "js/causes.js", "js/taxonomy.js"),
+    *("js/player.js", "js/portrait_frame.js", "js/portrait.js", "js/depth.js"),
+    *("js/head_charts.js", "js/head_measures.js", "js/head.js"),
+    *("js/csv.js", "js/filters.js", "js/table.js", "js/tools.js", "js/main.js"),
 )
 
 
@@ -52,11 +45,7 @@ def write_report(results: Results | str | Path, out: str | Path | None = None) -
 
     `out` is a file, or an existing folder to put `report.html` in; by default the results folder itself.
     """
-    from qkscope.results import Results as Loaded
-    from qkscope.results import load_results
-    from qkscope.store import write_text
-
-    loaded = results if isinstance(results, Loaded) else load_results(results)
+    loaded = results if isinstance(results, Results) else load_results(results)
     path = Path(out) if out is not None else Path(loaded.folder)
     if path.is_dir():
         path = path / "report.html"
@@ -64,14 +53,31 @@ def write_report(results: Results | str | Path, out: str | Path | None = None) -
     return path
 
 
-def render(results: Results) -> str:
-    """The whole page as text."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def render(results: Results, found: Sequence[Claim] | None = None) -> str:
+    """The whole page as text; `found` are its claims where they are known already."""
+    scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
+    data = payload(results)
+    return (
+        _environment(results.timeline)
+        .get_template("template.html")
+        .render(
+            data=data,
+            json=json_for_html(data),
+            story=arrange(claims(results) if found is None else found),
+            labels=labels(results.timeline),
+            two_windows=results.matched is not None,
+            methods=methods(results),
+            timeline=results.timeline,
+            heads=len(data["heads"]["layer"]),
+            scripts=scripts,
+            style=palette.properties() + "\n" + _read("style.css"),
+            policy=policy(scripts),
+            licences=[_read("vendor/LICENSE-d3"), _read("vendor/LICENSE-plot")],
+        )
+    )
 
-    from qkscope.findings import claims
-    from qkscope.report.data import payload
-    from qkscope.report.methods import methods
 
+def _environment(timeline: Timeline) -> Environment:
     environment = Environment(
         loader=PackageLoader("qkscope.report", "."),
         autoescape=True,
@@ -79,34 +85,25 @@ def render(results: Results) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["told"] = told
-    environment.filters["number"] = lambda n: f"{n:,}"
-    scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
-    data = payload(results)
-    return environment.get_template("template.html").render(
-        data=data,
-        json=json_for_html(data),
-        headline=headline(claims(results)),
-        methods=methods(results),
-        timeline=results.timeline,
-        heads=len(data["heads"]["layer"]),
-        scripts=scripts,
-        style=_read("style.css"),
-        policy=policy(scripts),
-        licences=[_read("vendor/LICENSE-d3"), _read("vendor/LICENSE-plot")],
-    )
+    known = {stop.model: stop.label for stop in timeline.stops}
+    environment.filters |= {
+        "tone": tone,
+        "value": value,
+        "label": lambda model: known.get(model, model),
+        "number": lambda n: f"{n:,}",
+    }
+    return environment
 
 
-def headline(found: Sequence[Claim]) -> dict[str, list[Claim]]:
-    """Up to eight claims to read first, and the rest: what cannot be told."""
-    known = [claim for claim in found if claim.verdict != "cannot tell"]
-    first = list((known or found)[:HEADLINE])
-    return {"first": first, "more": [claim for claim in found if claim not in first]}
+def value(row: Row) -> str:
+    """The number of a claim's row: a change with its sign, a level without."""
+    return words.number(row.value, row.se, signed=row.from_model is not None)
 
 
-def told(claim: Claim) -> tuple[str, str]:
-    """(what a card says, what it unfolds)."""
-    return claim.headline, claim.detail
+def labels(timeline: Timeline) -> list[Stop]:
+    """A stop of each phase whose label is short for its phase and step: what the labels of the pictures mean."""
+    short = [stop for stop in timeline.measured if stop.step is not None and stop.label != stop.model]
+    return list({stop.phase: stop for stop in reversed(short)}.values())[::-1]
 
 
 def policy(scripts: list[str]) -> str:

@@ -22,7 +22,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 def test_opens_from_a_file_with_the_network_off(open_page: Open, report: Path) -> None:
     page = open_page(report)
     expect(page.locator("h1")).to_have_text("A small study")
-    expect(page.locator(".finding").first).to_be_visible()
+    expect(page.locator(".card").first).to_be_visible()
     for view in ("signal", "taxonomy", "portrait", "depth", "head"):
         expect(page.locator(f"#{view} svg").first).to_be_visible()
     expect(page.locator("#table tbody tr")).to_have_count(32)
@@ -98,7 +98,6 @@ def test_marks_speak_the_numbers_of_qk_csv(open_page: Open, report: Path, heads:
     label = page.locator('#portrait .point[aria-label^="Layer 3, head 2,"]').get_attribute("aria-label")
     said = label.translate(MINUS)
     assert f"r_q {want.r_q:.3f} ± {want.r_q_se:.3f}, r_k {want.r_k:.3f} ± {want.r_k_se:.3f}" in said
-    page.locator("label[for=rows-layers]").click()
     mean = heads.loc["stage1-step-100", 5]["r_q"].mean()
     cell = page.locator('#depth .mark[aria-label^="S1-100 · layer 5,"]')
     assert f"mean r_q {mean:.3f}" in cell.get_attribute("aria-label")
@@ -204,7 +203,6 @@ def test_a_box_selects_the_heads_inside(open_page: Open, report: Path, heads: pd
 
 def test_a_cell_selects_its_heads_and_its_checkpoint(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator("label[for=rows-layers]").click()
     page.locator('#depth .mark[aria-label^="S1-200 · layer 6,"]').click()
     linked(page, 4)
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
@@ -220,9 +218,10 @@ def test_a_column_of_the_signal_chooses_the_checkpoint(open_page: Open, report: 
     assert "at=stage1-step-100" in page.url
 
 
-def test_findings_and_navigation_lead_to_their_views(open_page: Open, report: Path) -> None:
+def test_answers_and_navigation_lead_to_their_views(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    link = page.locator(".finding .go").first
+    page.locator(".card summary").first.click()
+    link = page.locator(".card .go").first
     view = link.get_attribute("data-view")
     link.click()
     expect(page.locator(f"#{view}")).to_be_focused()

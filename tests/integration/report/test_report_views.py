@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+from matplotlib.image import imread
 from playwright.sync_api import Page, expect
 from report_browser import MINUS, PICTURES, ROOT, Open, click_on, count, selected
 from report_data import Shape, make_results
 
 from qkscope.report import write_report
+from qkscope.taxonomy import classify
 
 AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 
 
 # ---- state, filters, CSV ----
 
-STATE = """() => ({ hash: location.hash, stop: qk.state.stop, heads: [...qk.state.heads].sort((a, b) => a - b),
-  head: qk.state.head, pc: qk.state.pc, window: qk.state.window, filter: qk.state.filter, sort: qk.state.sort })"""
+STATE = """() => ({ hash: location.hash, stop: store.state.stop, head: store.state.head,
+  heads: [...store.state.heads].sort((a, b) => a - b), pc: store.state.pc, window: store.state.window,
+  filter: store.state.filter, sort: store.state.sort, axes: [store.state.across, store.state.up, store.state.tint] })"""
 
 
 def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
@@ -32,6 +36,8 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     page.locator("label[for=measure-abs_r_k]").click()
     page.locator("label[for=cell-r_k]").click()
     page.locator("label[for=pc-1]").click()
+    page.locator("#across").select_option("explained_variance")
+    page.locator("#tint").select_option("r_q")
     page.locator("#taxonomy .segment").first.click()
     page.locator("#polarity").select_option("concordant")
     page.locator("#layer-from").fill("1")
@@ -108,7 +114,7 @@ def test_playing_moves_through_the_checkpoints(open_page: Open, report: Path) ->
     where = "document.querySelector('#portrait .point').transform.baseVal.consolidate().matrix.e"
     before = page.evaluate(where)
     page.evaluate(
-        "window.seen = []; qk.onChange((keys) => { if (keys.has('stop')) seen.push(qk.state.stop); })"
+        "window.seen = []; store.onChange((keys) => { if (keys.has('stop')) seen.push(store.state.stop); })"
     )
     page.locator("#play").click()
     expect(page.locator("#play")).to_contain_text("Pause")
@@ -122,8 +128,8 @@ def test_reduced_motion_moves_at_once(open_page: Open, report: Path) -> None:
     moved = page.evaluate("""() => {
       const point = document.querySelector("#portrait .point");
       const before = point.getAttribute("transform");
-      Object.assign(qk.state, { stop: 0 });
-      qk.portrait.draw(new Set(["stop"]));
+      Object.assign(store.state, { stop: 0 });
+      portrait.draw(new Set(["stop"]));
       const at = point.getAttribute("transform");
       const later = () => [before !== at, at === point.getAttribute("transform")];
       return new Promise((resolve) => setTimeout(() => resolve(later()), 300));
@@ -192,10 +198,129 @@ def test_two_checkpoints_have_flows_and_paths(open_page: Open, odd_reports: dict
     expect(page.locator("#portrait .paths .way")).to_have_count(2)
 
 
-def test_missing_windows_cannot_be_chosen(open_page: Open, odd_reports: dict[str, Path]) -> None:
+def test_one_window_is_no_choice(open_page: Open, odd_reports: dict[str, Path]) -> None:
     page = open_page(odd_reports["bare"], "#window=matched")
-    expect(page.locator("#window-matched")).to_be_disabled()
-    expect(page.locator("#window-own")).to_be_checked()
+    expect(page.locator("#window-choice")).to_be_empty()
+    assert page.evaluate("store.state.window") == "own"
+
+
+# ---- the opening, the portrait's axes, what can be taken away ----
+
+
+def test_the_picture_and_its_sentence_are_seen_first(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    headline, chart = page.locator("#signal-title"), page.locator("#signal-drawing svg")
+    expect(headline).to_be_in_viewport(ratio=1)
+    assert chart.bounding_box()["y"] < 420
+    assert len(headline.inner_text().split()) <= 20
+    order = page.evaluate("[...document.querySelectorAll('main section')].map(({ id }) => id)")
+    assert order == [
+        "signal",
+        "causes",
+        "claims",
+        "taxonomy",
+        "portrait",
+        "depth",
+        "head",
+        "table",
+        "methods",
+    ]
+    terms = page.locator("#signal .terms")
+    for said in ("r_q", "PC0", "window", "S1-100 = Stage 1, step 100"):
+        expect(terms).to_contain_text(said)
+    expect(page.locator("#portrait .legend")).to_contain_text("NoPE")
+
+
+def test_cards_are_short_until_opened(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    card = page.locator(".card", has=page.locator("table")).first
+    expect(card.locator("h4")).to_be_visible()
+    expect(card.locator(".verdict")).to_be_visible()
+    expect(card.locator("table")).to_be_hidden()
+    card.locator("summary").click()
+    expect(card.locator("table")).to_be_visible()
+    expect(card.locator(".rule")).to_be_visible()
+
+
+def test_heads_stand_where_any_two_measures_put_them(
+    open_page: Open, report: Path, heads: pd.DataFrame
+) -> None:
+    page = open_page(report, "#across=explained_variance&up=abs_r_k&tint=r_q")
+    last = heads.loc["lc-256-to-512-step-100"].reset_index()
+    places = page.evaluate("""() => [...document.querySelectorAll("#portrait .point")].map((point) => {
+      const { e, f } = point.transform.baseVal.consolidate().matrix;
+      return [point.dataset.key, e, f, point.style.getPropertyValue("--kind")];
+    })""")
+    assert len(places) == len(last)
+    order = sorted(range(len(last)), key=lambda i: int(places[i][0].split(":")[1]))
+    across = pd.Series([places[i][1] for i in order])
+    up = pd.Series([places[i][2] for i in order])
+    assert across.corr(last["explained_variance"]) == pytest.approx(1, abs=1e-4)
+    assert up.corr(last["r_k"].abs()) == pytest.approx(-1, abs=1e-4)
+    assert len({place[3] for place in places}) > 20
+    expect(page.locator("#portrait .regions text")).to_have_count(0)
+    page.locator("#across").select_option("r_q")
+    page.locator("#up").select_option("r_k")
+    expect(page.locator("#portrait .regions text")).not_to_have_count(0)
+    page.locator("#tint").select_option("rope")
+    expect(page.locator("#portrait .legend")).to_contain_text("RoPE")
+
+
+def test_since_says_when_a_head_became_what_it_is(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
+    page = open_page(report)
+    names = ["stage1-step-100", "stage1-step-200", "lc-256-to-512-step-50", "lc-256-to-512-step-100"]
+    said = page.locator('#table tbody [data-column="since"]').all_inner_texts()
+    for (layer, head), text in zip(heads.loc[names[0]].index, said, strict=True):
+        r = [heads.loc[name, layer, head] for name in names]
+        kinds = classify([one.r_q for one in r], [one.r_k for one in r]).tolist()
+        first = next(i for i in range(4) if set(kinds[i:]) == {kinds[-1]})
+        assert text == ["S1-100", "S1-200", "LC1-50", "LC1-100"][first]
+    page.locator("#sort-since").click()
+    expect(page.locator("#table th[aria-sort=ascending]")).to_contain_text("since")
+    page.locator("#stop").select_option("0")
+    later = page.locator('#table tbody [data-column="since"]').all_inner_texts()
+    assert any(": " in text for text in later)
+
+
+@pytest.mark.parametrize("view", ["signal", "taxonomy", "portrait", "depth", "head"])
+def test_every_view_is_saved_as_svg_and_png(open_page: Open, report: Path, view: str, tmp_path: Path) -> None:
+    page = open_page(report, "#heads=2.0-3", accept_downloads=True)
+    with page.expect_download() as found:
+        page.locator(f"#save-{view}-svg").click()
+    found.value.save_as(tmp_path / "x.svg")
+    assert found.value.suggested_filename == f"synthetic_{view}.svg"
+    text = (tmp_path / "x.svg").read_text()
+    root = ElementTree.fromstring(text)
+    assert root.tag.endswith("svg")
+    assert "var(--" not in text
+    assert "class=" not in text
+    assert page.locator(f"#{view}-title").inner_text() in text
+    with page.expect_download() as found:
+        page.locator(f"#save-{view}-png").click()
+    found.value.save_as(tmp_path / "x.png")
+    picture = imread(tmp_path / "x.png")
+    assert picture.shape[1] == 2 * int(root.get("width"))
+    assert len({tuple(pixel) for pixel in picture[::7, ::7].reshape(-1, picture.shape[2]).tolist()}) > 10
+
+
+def test_the_link_is_copied_with_its_state(open_page: Open, report: Path) -> None:
+    page = open_page(report, "#heads=2.0-3", permissions=["clipboard-read", "clipboard-write"])
+    page.locator("#stop").select_option("1")
+    page.locator("#copy-link").click()
+    expect(page.locator("#copy-link")).to_have_text("Copied ✓")
+    assert page.evaluate("navigator.clipboard.readText()") == page.url
+    assert "at=stage1-step-200" in page.url
+
+
+def test_few_layers_are_shown_as_layers_many_as_bins(open_page: Open, report: Path, tmp_path: Path) -> None:
+    page = open_page(report)
+    expect(page.locator("#rows-bins")).to_have_count(0)
+    expect(page.locator("#depth .mark")).to_have_count(8 * 4)
+    deep = make_results(tmp_path, ["step1", "step2"], Shape(layers=12, heads=2, group=1, components=1))
+    page = open_page(write_report(deep, tmp_path / "deep.html"))
+    expect(page.locator("#depth .mark")).to_have_count(2 * 10)
+    page.locator("label[for=rows-layers]").click()
+    expect(page.locator("#depth .mark")).to_have_count(2 * 12)
 
 
 # ---- size ----
@@ -227,7 +352,9 @@ def violations(page: Page) -> list[str]:
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])})" for v in bad]
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
 def test_axe_finds_no_serious_violation(open_page: Open, report: Path, width: int, scheme: str) -> None:
     page = open_page(
         report, "#heads=2.0-3&classes=mixed,position-dominated", width=width, color_scheme=scheme

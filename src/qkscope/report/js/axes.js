@@ -1,12 +1,16 @@
-/* What charts over checkpoints share: the axis, what lies behind the marks, ramps of colour. */
+// @ts-check
+/* What charts over checkpoints share: the axis, what lies behind the marks. */
 "use strict";
 
-(() => {
-  const { data, s, mark, shorten, count } = qk;
+const axes = (() => {
+  const { s } = dom;
+  const { shorten, count } = text;
+  const { mark } = marks;
 
   /* ---- axes of checkpoints ---- */
 
   /* Evenly many of the checkpoints when each takes `room` pixels: always the first and the last. */
+  /** @type {(width: number, room: number) => number[]} */
   function spread(width, room) {
     const n = data.stops.length;
     const fit = Math.max(2, Math.floor(width / room));
@@ -17,9 +21,11 @@
   const LETTER = 7; // pixels of a letter at 12 px, on average
 
   /* How to label checkpoints `step` pixels apart: side by side, slanted, or every so many. */
+  /** @type {(stops: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
   function labelling(stops, step) {
     const names = stops.map((stop) => shorten(data.stops[stop].label, 12));
-    const longest = d3.max(names, (name) => name.length) * LETTER;
+    const longest = Math.max(...names.map((name) => name.length)) * LETTER;
+    /** @param {number} every */
     const flat = (every) => ({ every, slant: false, room: 18, names });
     if (longest + 4 <= step) return flat(1);
     if (step < 17) return flat(Math.ceil((longest + 12) / step));
@@ -28,6 +34,7 @@
 
   const stopWord = data.training ? "checkpoint" : "model";
 
+  /** @type {(index: number) => [string, string]} */
   function stopLines(index) {
     const { label, model, phase, window: size } = data.stops[index];
     const parts = [model === label ? null : model, phase, size ? `window ${count(size)}` : null];
@@ -35,6 +42,7 @@
   }
 
   /* Plot's options for an x axis of checkpoints, numbered 0, 1, ..., with room for phases above. */
+  /** @type {(width: number, height: number, title: string) => any} */
   function stopAxis(width, height, title) {
     const [marginLeft, marginRight, marginTop] = [40, 14, 44];
     const n = data.stops.length;
@@ -58,7 +66,7 @@
         tickSize: 0,
         tickPadding: 8,
         tickRotate: slant ? -40 : 0,
-        tickFormat: (i) => names[i],
+        tickFormat: (/** @type {number} */ i) => names[i],
       },
       marks: [
         Plot.text([title], {
@@ -76,6 +84,7 @@
   }
 
   /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
+  /** @param {number} step */
   function stopGround(step) {
     const phases = data.phases.map(([label, first, last], i) => ({
       label: label || "",
@@ -84,7 +93,8 @@
       shade: i % 2 === 1,
     }));
     const several = phases.length > 1;
-    const changes = qk.state.window === "own" ? data.windowChanges.map((i) => i - 0.5) : [];
+    const changes = store.state.window === "own" ? data.windowChanges.map((i) => i - 0.5) : [];
+    /** @param {{ x1: number, x2: number }} d */
     const letters = (d) => Math.floor(((d.x2 - d.x1) * step - 4) / 6);
     return [
       Plot.rectX(several ? phases.filter(({ shade }) => shade) : [], {
@@ -104,18 +114,12 @@
     ];
   }
 
-  /* Ramps of colour: light to deep for what grows from zero, orange to blue for what has a sign. */
-  const sequential = d3.piecewise(d3.interpolateLab, ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"]);
-  const diverging = d3.piecewise(d3.interpolateLab, ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"]);
-  const clamp = (v) => Math.max(0, Math.min(1, v));
-  const ramp = (name, most = 1) =>
-    name === "r_k" ? (v) => diverging(clamp((v + 1) / 2)) : (v) => sequential(clamp(v / most));
-
   /* A mark over each checkpoint of a Plot drawing, as wide as its column: it chooses the checkpoint. The chosen one
    * is shaded; `showChosen` moves the shade without drawing anew. */
+  /** @type {(svg: Drawn, about: { label: (index: number) => string,
+   *   lines: (index: number) => (string | null)[], prefix?: string }) => void} */
   function stopColumns(svg, { label, lines, prefix = "stop" }) {
-    const x = svg.scale("x");
-    const y = svg.scale("y");
+    const [x, y] = [scale(svg, "x"), scale(svg, "y")];
     const [bottom, top] = y.range;
     const layer = s("g", { class: "columns-layer" });
     for (const { index, model } of data.stops) {
@@ -127,13 +131,12 @@
         height: bottom - top,
         fill: "transparent",
       });
-      const act = () => qk.set({ stop: index });
       layer.append(
         mark(rect, {
           key: `${prefix}:${model}`,
           label: label(index),
           lines: () => lines(index),
-          act,
+          act: () => store.set({ stop: index }),
         }),
       );
     }
@@ -141,21 +144,29 @@
     showChosen(svg);
   }
 
+  /** @param {Drawn} svg */
   function showChosen(svg) {
-    const { stop } = qk.state;
-    const columns = svg.querySelector(".columns-layer").children;
-    for (const [index, column] of [...columns].entries()) {
-      column.setAttribute("aria-pressed", String(index === stop));
-    }
+    const { stop } = store.state;
+    const columns = [...(svg.querySelector(".columns-layer")?.children || [])];
+    columns.forEach((column, index) => column.setAttribute("aria-pressed", String(index === stop)));
     svg.querySelector(".chosen-stop")?.remove();
-    if (columns.length === 1) return;
+    if (columns.length < 2) return;
     const shade = s("rect", { class: "chosen-stop", "aria-hidden": "true" });
     for (const name of ["x", "y", "width", "height"])
-      shade.setAttribute(name, columns[stop].getAttribute(name));
-    svg.querySelector("g").before(shade);
+      shade.setAttribute(name, columns[stop].getAttribute(name) || "0");
+    svg.querySelector("g")?.before(shade);
   }
 
+  /* A scale of a drawing of Plot's, which has one of every name that is asked for here. */
+  /** @type {(svg: Drawn, name: ScaleName) => any} */
+  const scale = (svg, name) => svg.scale(name);
+
+  /* A drawing of Plot's: without legends of its own it is an SVG. */
+  /** @type {(options: any) => Drawn} */
+  const plot = (options) => /** @type {Drawn} */ (Plot.plot(options));
+
   /* A drawing of Plot's for a screen reader: one named group of marks; axes, lines and grids stay silent. */
+  /** @type {(svg: Element, label: string) => void} */
   function dress(svg, label) {
     svg.setAttribute("role", "group");
     svg.setAttribute("aria-label", label);
@@ -165,18 +176,20 @@
     }
   }
 
+  /** @param {Element} container */
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
-  Object.assign(qk, {
+  return {
     spread,
     labelling,
-    ramp,
     stopWord,
     stopAxis,
+    scale,
+    plot,
     dress,
     stopColumns,
     showChosen,
     stopLines,
     widthOf,
-  });
+  };
 })();

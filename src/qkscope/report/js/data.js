@@ -1,17 +1,17 @@
+// @ts-check
 /* The page's data: packed columns -> arrays, and how to find a head's row in them.
  *
  * Over training, row = checkpoint * heads + head. In a study of models each head belongs to one of them (owner)
- * and row = head. A missing number is NaN; a head that a checkpoint lacks has no class (255).
+ * and row = head. A missing number is NaN; a head that a checkpoint lacks has no class.
  */
 "use strict";
 
-const qk = {};
+const data = (() => {
+  /** @type {Payload} */
+  const raw = JSON.parse(document.getElementById("data")?.textContent || "null");
+  const { missing, byteScale, noCode, scale: usual } = raw.encoding;
 
-(() => {
-  const raw = JSON.parse(document.getElementById("data").textContent);
-  const MISSING = -32768;
-  const NO_CODE = 255;
-
+  /** @param {string} text */
   function bytes(text) {
     const binary = atob(text);
     const found = new Uint8Array(binary.length);
@@ -19,32 +19,38 @@ const qk = {};
     return found;
   }
 
-  /* base64 of int16 ten-thousandths -> Float64Array, so that toFixed(3) shows what the table rounds to. */
-  function unpack(text) {
-    if (!text) return null;
+  /* base64 of int16 -> Float64Array; at the usual scale toFixed(3) shows what the table rounds to. */
+  /** @type {(text: string, scale?: number) => Float64Array} */
+  function unpack(text, scale = usual) {
     const view = new DataView(bytes(text).buffer);
     const found = new Float64Array(view.byteLength / 2);
     for (let i = 0; i < found.length; i += 1) {
       const n = view.getInt16(2 * i, true);
-      found[i] = n === MISSING ? NaN : n / raw.scale;
+      found[i] = n === missing ? NaN : n / scale;
     }
     return found;
   }
 
   /* base64 of one byte of thousandths each -> Float64Array. */
-  const unpackSmall = (text) => Float64Array.from(bytes(text), (n) => (n === NO_CODE ? NaN : n / 1000));
+  /** @param {string} text */
+  const unpackSmall = (text) => Float64Array.from(bytes(text), (n) => (n === noCode ? NaN : n / byteScale));
 
-  const NUMBERS = ["r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"];
-
-  function columns(packed) {
-    if (!packed) return null;
-    const found = {};
-    for (const name of NUMBERS) found[name] = unpack(packed[name]);
-    found.class = bytes(packed.class);
-    found.polarity = bytes(packed.polarity);
-    return found;
+  /** @type {(packed: PackedTable) => Table} */
+  function unpackTable(packed) {
+    /** @type {Record<string, Float64Array>} */
+    const columns = {};
+    for (const [name, { values, scale }] of Object.entries(packed.columns))
+      columns[name] = unpack(values, scale);
+    if (columns.r_k) columns.abs_r_k = columns.r_k.map(Math.abs);
+    return {
+      columns,
+      class: bytes(packed.class),
+      polarity: bytes(packed.polarity),
+      since: packed.since,
+    };
   }
 
+  /** @type {Stop[]} */
   const stops = raw.stops.model.map((model, index) => ({
     index,
     model,
@@ -54,6 +60,7 @@ const qk = {};
     step: raw.stops.step[index],
   }));
 
+  /** @type {Head[]} */
   const heads = raw.heads.layer.map((layer, index) => ({
     index,
     layer,
@@ -65,15 +72,68 @@ const qk = {};
   }));
 
   const training = raw.kind === "training";
+  const own = unpackTable(raw.own);
+  const matched = raw.matched ? unpackTable(raw.matched) : null;
+
+  /* What heads can be placed by; |r_k| is of the page's own making. */
+  const measures = raw.measures.flatMap((one) =>
+    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|" }] : [one],
+  );
+
+  /* Row of a head at a checkpoint, -1 when it is a head of another model. */
+  /** @type {(stop: number, head: number) => number} */
+  function row(stop, head) {
+    if (training) return stop * heads.length + head;
+    return heads[head].owner === stop ? head : -1;
+  }
+
+  /** @type {(table: Table, name: string, stop: number, head: number) => number} */
+  function value(table, name, stop, head) {
+    const at = row(stop, head);
+    return at < 0 || !table.columns[name] ? NaN : table.columns[name][at];
+  }
+
+  /** @type {(table: Table, kind: Kind, stop: number, head: number) => number} */
+  function code(table, kind, stop, head) {
+    const at = row(stop, head);
+    return at < 0 || table[kind][at] === noCode ? -1 : table[kind][at];
+  }
+
+  /** @type {Record<string, Float64Array>} */
   const lazy = {};
 
-  qk.data = {
+  /* A component beyond the first, own windows only; unpacked when first asked for. */
+  /** @type {(name: string, stop: number, head: number, pc: number) => number} */
+  function component(name, stop, head, pc) {
+    if (pc === 0) return value(own, name, stop, head);
+    if (!raw.more || !raw.more[name]) return NaN;
+    if (!lazy[name])
+      lazy[name] = (raw.more.thousandths.includes(name) ? unpackSmall : unpack)(raw.more[name]);
+    const at = row(stop, head);
+    return at < 0 ? NaN : lazy[name][at * raw.more.count + pc - 1];
+  }
+
+  /* A curve of a head at a checkpoint: a number at each place of its axis. */
+  /** @type {(curve: PackedCurve, stop: number, head: number) => Float64Array} */
+  function curve({ name, column, at }, stop, head) {
+    const key = `curve:${name}`;
+    if (!lazy[key]) lazy[key] = unpack(column.values, column.scale);
+    const from = row(stop, head) * at.length;
+    return from < 0 ? new Float64Array() : lazy[key].subarray(from, from + at.length);
+  }
+
+  return {
     name: raw.name,
     title: raw.title,
     training,
     thresholds: raw.thresholds,
     classes: raw.classes,
     polarities: raw.polarities,
+    unmeasured: raw.unmeasured,
+    regions: raw.regions,
+    ramps: raw.ramps,
+    bins: raw.bins,
+    measures,
     matchedWindow: raw.matchedWindow,
     phases: raw.phases,
     windowChanges: raw.windowChanges,
@@ -81,60 +141,49 @@ const qk = {};
     heads,
     hasKv: raw.heads.kv !== null,
     hasRope: raw.heads.rope !== null,
-    own: columns(raw.own),
-    matched: columns(raw.matched),
-    aggregates: raw.aggregates,
+    own,
+    matched,
     omitted: raw.omitted,
     components: raw.more ? raw.more.count + 1 : 1,
+    causes: raw.causes,
+    shares: raw.shares,
+    curves: raw.curves,
+    row,
+    value,
+    code,
+    component,
+    curve,
 
-    /* Row of a head at a checkpoint, -1 when it is a head of another model. */
-    row(stop, head) {
-      if (training) return stop * heads.length + head;
-      return heads[head].owner === stop ? head : -1;
-    },
+    /** @type {(name: string) => boolean} */
+    has: (name) => name in own.columns,
+
+    /** @type {(name: string) => string} */
+    measureLabel: (name) => measures.find((one) => one.name === name)?.label || name,
 
     /* Columns of the window asked for; own where there is no other. */
-    table(windowName) {
-      return windowName === "matched" && this.matched ? this.matched : this.own;
-    },
+    /** @type {(windowName: WindowName) => Table} */
+    table: (windowName) => (windowName === "matched" && matched ? matched : own),
 
-    aggregate(windowName) {
-      const { own, matched } = this.aggregates;
-      return windowName === "matched" && matched ? matched : own;
-    },
+    /** @type {(windowName: WindowName) => Aggregates} */
+    aggregate: (windowName) =>
+      windowName === "matched" && raw.aggregates.matched ? raw.aggregates.matched : raw.aggregates.own,
 
-    value(table, name, stop, head) {
-      const row = this.row(stop, head);
-      if (row < 0) return NaN;
-      if (name === "abs_r_k") return Math.abs(table.r_k[row]);
-      return table[name] ? table[name][row] : NaN;
-    },
+    /** @type {(table: Table, stop: number, head: number) => boolean} */
+    measured: (table, stop, head) =>
+      !Number.isNaN(value(table, "r_q", stop, head) + value(table, "r_k", stop, head)),
 
-    code(table, kind, stop, head) {
-      const row = this.row(stop, head);
-      return row < 0 || table[kind][row] === NO_CODE ? -1 : table[kind][row];
-    },
-
-    measured(table, stop, head) {
-      const row = this.row(stop, head);
-      return row >= 0 && !Number.isNaN(table.r_q[row] + table.r_k[row]);
-    },
-
-    /* A component beyond the first, own windows only; unpacked when first asked for. */
-    component(name, stop, head, pc) {
-      if (pc === 0) return this.value(this.own, name, stop, head);
-      if (!raw.more || !raw.more[name]) return NaN;
-      if (!lazy[name])
-        lazy[name] = (raw.more.thousandths.includes(name) ? unpackSmall : unpack)(raw.more[name]);
-      const row = this.row(stop, head);
-      return row < 0 ? NaN : lazy[name][row * raw.more.count + pc - 1];
-    },
+    /** @type {(kind: Kind) => string[]} */
+    kinds: (kind) => (kind === "class" ? raw.classes : raw.polarities),
 
     /* The stops at which a head is present: all of them over training, its own model's otherwise. */
-    stopsOf(head) {
-      return training ? stops : [stops[heads[head].owner]];
-    },
+    /** @type {(head: number) => Stop[]} */
+    stopsOf: (head) => (training ? stops : [stops[heads[head].owner ?? 0]]),
 
+    /* The checkpoint to read a head at: the chosen one over training, its own model's otherwise. */
+    /** @type {(head: Head, stop: number) => number} */
+    stopOf: (head, stop) => (training ? stop : (head.owner ?? 0)),
+
+    /** @type {(head: number) => string} */
     headName(head) {
       const { layer, head: number, owner } = heads[head];
       const name = `layer ${layer}, head ${number}`;

@@ -1,79 +1,96 @@
+// @ts-check
 /* Depth map: the mean over the heads of each layer (or tenth of the depth) at each checkpoint, as colour. */
 "use strict";
 
-(() => {
-  const { data, state, h, s } = qk;
-  const drawing = document.getElementById("depth-drawing");
-  const note = document.getElementById("depth-note");
-  const BINS = d3.range(10);
+const depth = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const drawing = dom.find("depth-drawing");
+  const note = dom.find("depth-note");
+  /** @type {Record<string, string>} */
   const NAMES = { r_q: "r_q", r_k: "r_k", abs_r_k: "|r_k|", explained_variance: "explained variance" };
+  const tenth = 100 / data.bins;
+
+  /** @typedef {{ stop: number, row: number, heads: number[], mean: number, se: Maybe }} Cell */
+  /** @type {{ cell: HTMLElement, rows: HTMLElement } | null} */
   let controls = null;
-  let drawn = null; // what stands: the drawing, its cells and colours
+  /** @type {{ svg: Drawn, list: Cell[], rects: SVGElement[] } | null} what stands */
+  let drawn = null;
 
-  const rowsOf = () => (state.rows === "bins" ? BINS : data.aggregate(state.window).layers.layers);
-  const rowOf = (head) => (state.rows === "bins" ? data.heads[head].bin : data.heads[head].layer);
-  const rowName = (row) => (state.rows === "bins" ? `depth ${row * 10}–${row * 10 + 10}%` : `layer ${row}`);
+  const binned = () => state.rows === "bins";
+  const cellsOf = () => data.aggregate(state.window)[state.rows];
+  /** @param {number} head */
+  const rowOf = (head) => (binned() ? (data.heads[head].bin ?? -1) : data.heads[head].layer);
+  /** @param {number} row */
+  const rowName = (row) => (binned() ? `depth ${row * tenth}–${(row + 1) * tenth}%` : `layer ${row}`);
 
-  /* Heads of each cell: found[stop][row], measured ones only. */
+  /* Heads of each cell: found[stop].get(row), measured ones only. */
+  /** @param {Iterable<number>} heads */
   function cellHeads(heads) {
     const table = data.table(state.window);
+    /** @type {Map<number, number[]>[]} */
     const found = data.stops.map(() => new Map());
     for (const head of heads) {
       const row = rowOf(head);
       for (const { index } of data.stopsOf(head)) {
         if (!data.measured(table, index, head)) continue;
-        if (!found[index].has(row)) found[index].set(row, []);
-        found[index].get(row).push(head);
+        const members = found[index].get(row);
+        if (members) members.push(head);
+        else found[index].set(row, [head]);
       }
     }
     return found;
   }
 
+  /** @type {(shown: Set<number> | null) => Cell[]} */
   function cells(shown) {
-    const rows = rowsOf();
+    const { places, [state.cell]: known } = cellsOf();
     const table = data.table(state.window);
-    const known = data.aggregate(state.window)[state.rows][state.cell];
-    const members = cellHeads(shown ? [...shown] : data.heads.map(({ index }) => index));
+    const members = cellHeads(shown || data.heads.map(({ index }) => index));
+    /** @type {Cell[]} */
     const found = [];
     for (const { index } of data.stops) {
-      rows.forEach((row, i) => {
+      places.forEach((row, i) => {
         const heads = members[index].get(row) || [];
-        const at = index * rows.length + i;
+        const at = index * places.length + i;
         const mean = shown
-          ? qk.mean(heads.map((head) => data.value(table, state.cell, index, head)))
+          ? text.mean(heads.map((head) => data.value(table, state.cell, index, head)))
           : known.mean[at];
         if (mean === null || Number.isNaN(mean)) return;
-        found.push({ stop: index, row, heads, mean, se: shown || !known.se ? null : known.se[at] });
+        found.push({ stop: index, row, heads, mean, se: shown ? null : known.se[at] });
       });
     }
     return found;
   }
 
-  function scale(list) {
-    const most = state.cell === "explained_variance" ? d3.max(list, (d) => d.mean) || 1 : 1;
-    return { domain: [state.cell === "r_k" ? -1 : 0, most], colour: qk.ramp(state.cell, most) };
+  /** @type {(list: Cell[]) => [number, number]} */
+  function range(list) {
+    if (state.cell === "explained_variance") return [0, d3.max(list, (d) => d.mean) || 1];
+    return [state.cell === "r_k" ? -1 : 0, 1];
   }
 
+  /** @param {string} fill */
   const ink = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
 
+  /** @param {Cell} cell */
   function lines({ stop, row, heads, mean, se }) {
     const picked = heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
     return [
       `${data.stops[stop].label} · ${rowName(row)}`,
-      `mean ${NAMES[state.cell]} ${qk.withError(mean, se)}`,
-      qk.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
+      `mean ${NAMES[state.cell]} ${text.withError(mean, se)}`,
+      text.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
     ];
   }
 
-  function plotOptions(list, colours) {
-    const width = qk.widthOf(drawing);
-    const rows = rowsOf();
+  /** @type {(list: Cell[], colour: (value: number) => string) => any} */
+  function plotOptions(list, colour) {
+    const width = axes.widthOf(drawing);
+    const rows = cellsOf().places;
     const cellWidth = (width - 56) / data.stops.length;
-    const { every: apart, slant, room, names } = qk.labelling(d3.range(data.stops.length), cellWidth);
-    const tall = state.rows === "bins" ? Math.min(42, Math.max(26, width / 13)) : 14;
-    const height = Math.round(Math.min(680, Math.max(300, rows.length * tall + 32 + room)));
+    const { every: apart, slant, room, names } = axes.labelling(d3.range(data.stops.length), cellWidth);
+    const tall = rows.length <= data.bins ? Math.min(42, Math.max(26, width / 13)) : 14;
+    const height = Math.round(Math.min(680, Math.max(240, rows.length * tall + 32 + room)));
     const cellHeight = (height - 32 - room) / rows.length;
-    const ticks = d3.range(0, data.stops.length, apart);
     const every = Math.ceil(rows.length / (height / 16));
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
     const at = { x: "stop", y: "row" };
@@ -89,8 +106,8 @@
       x: {
         type: "band",
         domain: d3.range(data.stops.length),
-        ticks,
-        tickFormat: (i) => names[i],
+        ticks: d3.range(0, data.stops.length, apart),
+        tickFormat: (/** @type {number} */ i) => names[i],
         tickRotate: slant ? -40 : 0,
         tickSize: 0,
         label: null,
@@ -100,13 +117,13 @@
         type: "band",
         domain: rows,
         ticks: rows.filter((_, i) => i % every === 0),
-        tickFormat: (row) => (state.rows === "bins" ? `${row * 10}%` : String(row)),
+        tickFormat: (/** @type {number} */ row) => (binned() ? `${row * tenth}%` : String(row)),
         tickSize: 0,
         label: null,
         padding: 0.04,
       },
       marks: [
-        Plot.text([state.rows === "bins" ? "depth" : "layer"], {
+        Plot.text([binned() ? "depth" : "layer"], {
           frameAnchor: "top-left",
           dy: -16,
           dx: -44,
@@ -114,11 +131,11 @@
           textAnchor: "start",
           fill: "var(--muted)",
         }),
-        Plot.cell(list, { ...at, fill: (d) => colours.colour(d.mean), rx: 1.5 }),
+        Plot.cell(list, { ...at, fill: (d) => colour(d.mean), rx: 1.5 }),
         Plot.text(written, {
           ...at,
-          text: (d) => qk.number(d.mean, 2),
-          fill: (d) => ink(colours.colour(d.mean)),
+          text: (d) => text.number(d.mean, 2),
+          fill: (d) => ink(colour(d.mean)),
           fontSize: 11,
           pointerEvents: "none",
         }),
@@ -128,9 +145,9 @@
 
   /* Outlines: the chosen checkpoint's column, and the cells with selected heads. */
   function outlines() {
+    if (!drawn) return;
     const { svg, list, rects } = drawn;
-    const x = svg.scale("x");
-    const y = svg.scale("y");
+    const [x, y] = [axes.scale(svg, "x"), axes.scale(svg, "y")];
     const layer = s("g", { class: "outlines", "aria-hidden": "true" });
     const picked = cellHeads(state.heads);
     const [width, height] = [x.bandwidth, y.bandwidth].map((size) => Math.max(1, size - 1.5));
@@ -144,7 +161,7 @@
     });
     // A dark line in a light casing is seen on every colour of the ramp.
     layer.append(s("path", { d: path, class: "casing" }), s("path", { d: path, class: "has-selected" }));
-    const rows = rowsOf();
+    const rows = cellsOf().places;
     const top = y.apply(rows[0]);
     const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;
     layer.append(
@@ -159,76 +176,68 @@
     );
     svg.querySelector(".outlines")?.remove();
     svg.append(layer);
-    drawing.querySelector(".outlined-key").hidden = !state.heads.size;
+    const key = drawing.querySelector(".outlined-key");
+    if (key instanceof HTMLElement) key.hidden = !state.heads.size;
   }
 
-  function legend(colours) {
-    const [low, high] = colours.domain;
-    const stops = d3.range(9).map((i) => colours.colour(low + ((high - low) * i) / 8));
-    const digits = state.cell === "explained_variance" ? 2 : 0;
-    return h(
+  /** @param {[number, number]} ends */
+  const legend = (ends) =>
+    h(
       "p",
       { class: "legend" },
-      h("span", { class: "key" }, `mean ${NAMES[state.cell]}`),
-      h(
-        "span",
-        { class: "key ramp-key" },
-        qk.number(low, low ? digits : 0),
-        h("i", { class: "ramp", style: `background:linear-gradient(to right,${stops.join(",")})` }),
-        qk.number(high, digits),
-      ),
+      paint.rampKeys(`mean ${NAMES[state.cell]}`, ends),
       h("span", { class: "key outlined-key" }, h("i", { class: "block outlined" }), "holds selected heads"),
     );
-  }
 
+  /** @type {(list: Cell[], shown: Set<number> | null) => void} */
   function explain(list, shown) {
     const said = [];
-    if (state.rows === "bins")
-      said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
+    if (binned()) said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
     if (data.stops.length === 1) said.push("One checkpoint: one column.");
     if (shown)
       said.push(
-        `The filter holds: means over ${qk.headCount(shown.size)} that pass it at ${data.stops[state.stop].label}.`,
+        `The filter holds: means over ${text.headCount(shown.size)} that pass it at ` +
+          `${data.stops[state.stop].label}.`,
       );
     if (!list.length) said.push("No head to average here.");
     note.textContent = said.join(" ");
   }
 
-  /* Whether only the outlines change: another selection or checkpoint, with no filter that hangs on them. */
-  const outlinesOnly = (keys) => Boolean(drawn) && qk.only(keys, "heads", "head", "stop");
-
+  /** @param {Set<string> | null} keys */
   function draw(keys) {
-    if (outlinesOnly(keys)) {
+    // Another selection or checkpoint, with no filter that hangs on them, moves the outlines only.
+    if (drawn && store.only(keys, "heads", "head", "stop")) {
       outlines();
       return;
     }
-    qk.choose(controls.rows, state.rows);
-    qk.choose(controls.cell, state.cell);
-    const shown = qk.shown();
+    dom.choose(controls && controls.rows, state.rows);
+    dom.choose(controls && controls.cell, state.cell);
+    const shown = store.shown();
     const list = cells(shown);
-    const colours = scale(list);
-    const svg = Plot.plot(plotOptions(list, colours));
-    const rects = [...svg.querySelectorAll('g[aria-label="cell"] rect')];
+    const ends = range(list);
+    const svg = axes.plot(plotOptions(list, paint.ramp(ends)));
+    /** @type {SVGElement[]} */
+    const rects = [...svg.querySelectorAll('g[aria-label="cell"] rect')].map((r) => /** @type {any} */ (r));
     rects.forEach((rect, i) => {
       const cell = list[i];
-      qk.mark(rect, {
+      marks.mark(rect, {
         key: `cell:${cell.stop}:${cell.row}`,
         label: `${lines(cell).join(", ")}. Select them.`,
         lines: () => lines(cell),
-        act: (event) => qk.select(cell.heads, event, { stop: cell.stop }),
+        act: (event) => store.select(cell.heads, event, { stop: cell.stop }),
       });
     });
-    qk.dress(svg, `Map of mean ${NAMES[state.cell]} by depth and ${qk.stopWord}`);
-    qk.mount(drawing, legend(colours), svg);
+    axes.dress(svg, `Map of mean ${NAMES[state.cell]} by depth and ${axes.stopWord}`);
+    marks.mount(drawing, legend(ends), svg);
     drawn = { svg, list, rects };
     outlines();
     explain(list, shown);
   }
 
   function setUp() {
-    const why = data.own.explained_variance ? null : "The table holds no explained variance.";
+    const why = data.has("explained_variance") ? null : "The table holds no explained variance.";
     controls = {
-      cell: qk.options(
+      cell: dom.options(
         "cell",
         "Show",
         [
@@ -238,21 +247,23 @@
           ["explained_variance", "expl. variance", why],
         ],
         state.cell,
-        (value) => qk.set({ cell: value }),
+        (value) => store.set({ cell: value }),
       ),
-      rows: qk.options(
+      rows: dom.options(
         "rows",
         "Rows",
         [
-          ["bins", "ten bins"],
+          ["bins", `${data.bins} bins`],
           ["layers", "layers"],
         ],
         state.rows,
-        (value) => qk.set({ rows: value }),
+        (value) => store.set({ rows: value }),
       ),
     };
-    document.getElementById("depth-controls").replaceChildren(controls.cell, controls.rows);
+    const parts = store.choices.rows.length > 1 ? [controls.cell, controls.rows] : [controls.cell];
+    dom.find("depth-controls").replaceChildren(...parts);
   }
 
-  qk.depth = { setUp, draw, needs: ["cell", "rows", "window", "filter", "heads", "stop"] };
+  /** @type {View} */
+  return { setUp, draw, needs: ["cell", "rows", "window", "filter", "heads", "stop"] };
 })();

@@ -1,13 +1,15 @@
-/* Elements made from text, numbers as shown, colours of kinds, and the controls of the views. */
+// @ts-check
+/* Elements made from text, and the controls of the views. */
 "use strict";
 
-(() => {
+const dom = (() => {
   const SVG = "http://www.w3.org/2000/svg";
 
   /* ---- elements: text is always text ---- */
 
+  /** @type {<E extends Element>(node: E, attributes: Record<string, any>, children: (Child | Child[])[]) => E} */
   function fill(node, attributes, children) {
-    for (const [name, value] of Object.entries(attributes || {})) {
+    for (const [name, value] of Object.entries(attributes)) {
       if (value === null || value === undefined || value === false) continue;
       if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
       else node.setAttribute(name, value === true ? "" : value);
@@ -18,85 +20,76 @@
     return node;
   }
 
-  const h = (tag, attributes, ...children) => fill(document.createElement(tag), attributes, children);
-  const s = (tag, attributes, ...children) => fill(document.createElementNS(SVG, tag), attributes, children);
+  /** @type {<T extends keyof HTMLElementTagNameMap>(tag: T, attributes?: Record<string, any>,
+   *   ...children: (Child | Child[])[]) => HTMLElementTagNameMap[T]} */
+  const h = (tag, attributes = {}, ...children) => fill(document.createElement(tag), attributes, children);
 
-  /* ---- numbers ---- */
+  /** @type {<T extends keyof SVGElementTagNameMap>(tag: T, attributes?: Record<string, any>,
+   *   ...children: (Child | Child[])[]) => SVGElementTagNameMap[T]} */
+  const s = (tag, attributes = {}, ...children) =>
+    fill(document.createElementNS(SVG, tag), attributes, children);
 
-  /* Three decimals with a true minus sign; a missing number is a dash. */
-  function number(value, digits = 3) {
-    if (value === null || value === undefined || Number.isNaN(value)) return "–";
-    const text = Math.abs(value).toFixed(digits);
-    return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+  /* A part of the template. */
+  /** @type {(id: string) => HTMLElement} */
+  function find(id) {
+    const found = document.getElementById(id);
+    if (!found) throw new Error(`the page has no #${id}`);
+    return found;
   }
-
-  /* A standard error: one that three decimals would call zero is said to be small. */
-  const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
-  const withError = (value, se) =>
-    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
-  const count = (n) => n.toLocaleString("en-US");
-  const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
-  const percent = (part, whole) =>
-    whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
-  const shorten = (text, length = 14) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
-
-  function mean(values) {
-    let sum = 0;
-    let n = 0;
-    for (const value of values) {
-      if (!Number.isNaN(value)) {
-        sum += value;
-        n += 1;
-      }
-    }
-    return n ? sum / n : NaN;
-  }
-
-  const CLASS_VARIABLES = ["pd", "qp", "kp", "cf", "mx", "un"];
-  const POLARITY_VARIABLES = ["con", "neu", "dis", "un"];
-  const colour = (kind, code) =>
-    `var(--${(kind === "class" ? CLASS_VARIABLES : POLARITY_VARIABLES)[code] || "un"})`;
 
   const reducedMotion = () => window.matchMedia("(prefers-reduced-motion: reduce)").matches;
 
+  /* Hand a file to the reader, from memory. */
+  /** @type {(blob: Blob, name: string) => void} */
+  function download(blob, name) {
+    const url = URL.createObjectURL(blob);
+    const link = h("a", { href: url, download: name });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(url), 5000);
+  }
+
+  /* A file's name out of the study's, harmless on every disk. */
+  /** @param {string} end */
+  const fileName = (end) => `${(data.name || "heads").replace(/[^\w.-]+/g, "_").slice(0, 60)}_${end}`;
+
   /* ---- controls ---- */
 
-  /* A row of options of which one holds: radio buttons, drawn as one strip. */
+  /* A row of options of which one holds: radio buttons, drawn as one strip. A third entry says why not. */
+  /** @typedef {[string, string | Child[], (string | null)?]} Choice */
+  /** @type {(name: string, legend: string, choices: Choice[], current: string,
+   *   act: (value: any) => void) => HTMLFieldSetElement} */
   function options(name, legend, choices, current, act) {
     const set = h("fieldset", { class: "options" }, h("legend", {}, legend));
     for (const [value, label, why] of choices) {
-      const input = h("input", {
-        type: "radio",
-        name,
-        value,
-        id: `${name}-${value}`,
-        disabled: Boolean(why),
-      });
+      const id = `${name}-${value}`;
+      const input = h("input", { type: "radio", name, value, id, disabled: Boolean(why) });
       input.checked = value === current;
       input.addEventListener("change", () => act(value));
-      set.append(input, h("label", { for: `${name}-${value}`, title: why || null }, label));
+      set.append(input, h("label", { for: id, title: why || null }, label));
     }
     return set;
   }
 
+  /** @type {(fieldset: HTMLElement | null, value: string) => void} */
   function choose(fieldset, value) {
-    for (const input of fieldset.querySelectorAll("input")) input.checked = input.value === value;
+    for (const input of fieldset?.querySelectorAll("input") || []) input.checked = input.value === value;
   }
 
-  Object.assign(qk, {
-    h,
-    s,
-    number,
-    withError,
-    error,
-    count,
-    headCount,
-    percent,
-    shorten,
-    mean,
-    colour,
-    reducedMotion,
-    options,
-    choose,
-  });
+  /* A menu with its name before it. */
+  /** @type {(id: string, label: string, entries: [any, any][], value: any,
+   *   act: (value: string) => void) => { field: HTMLLabelElement, box: HTMLSelectElement }} */
+  function menu(id, label, entries, value, act) {
+    const box = h(
+      "select",
+      { id },
+      entries.map(([key, name]) => h("option", { value: String(key) }, String(name))),
+    );
+    box.value = String(value);
+    box.addEventListener("change", () => act(box.value));
+    return { field: h("label", { class: "field" }, h("span", {}, label), box), box };
+  }
+
+  return { h, s, find, reducedMotion, download, fileName, options, choose, menu };
 })();

@@ -1,50 +1,51 @@
+// @ts-check
 /* Filters: which heads pass, by class, layer, polarity, rotation, search or selection. They hold in every view. */
 "use strict";
 
-(() => {
-  const { data, state, h } = qk;
+const filters = (() => {
+  const { state } = store;
+  const { h } = dom;
+  /** @type {Record<string, any>} */
   const controls = {};
+  /** @type {HTMLInputElement[]} */
+  let classes = [];
 
-  const filter = (changes) => qk.set({ filter: { ...state.filter, ...changes } });
+  /** @param {Partial<Filter>} changes */
+  const filter = (changes) => store.set({ filter: { ...state.filter, ...changes } });
 
   function classBoxes() {
-    const tables = [data.own, data.matched].filter(Boolean);
-    const used = data.classes.filter((_, code) => tables.some((table) => table.class.includes(code)));
+    const used = data.classes.filter((_, code) =>
+      [data.own, data.matched].some((table) => table?.class.includes(code)),
+    );
     const set = h("fieldset", { class: "chips" }, h("legend", {}, "Class"));
-    controls.classes = used.map((name) => {
-      const box = h("input", { type: "checkbox", id: `class-${data.classes.indexOf(name)}`, value: name });
+    classes = used.map((name) => {
+      const code = data.classes.indexOf(name);
+      const box = h("input", { type: "checkbox", id: `class-${code}`, value: name });
       box.addEventListener("change", () =>
-        filter({ classes: controls.classes.filter((b) => b.checked).map((b) => b.value) }),
+        filter({ classes: classes.filter((b) => b.checked).map((b) => b.value) }),
       );
-      const block = h("i", {
-        class: name === "unmeasured" ? "block hatched" : "block",
-        style: `background-color:${qk.colour("class", data.classes.indexOf(name))}`,
-      });
-      set.append(box, h("label", { for: box.id }, block, name));
+      set.append(box, h("label", { for: box.id }, paint.block("class", code), name));
       return box;
     });
     return set;
   }
 
-  function choice(id, label, entries, key) {
-    const box = h(
-      "select",
-      { id },
-      entries.map(([value, text]) => h("option", { value }, text)),
-    );
-    box.addEventListener("change", () => filter({ [key]: box.value }));
+  /** @type {(key: "polarity" | "rope", label: string, entries: [string, string][]) => HTMLElement} */
+  function choice(key, label, entries) {
+    const { field, box } = dom.menu(key, label, entries, "", (value) => filter({ [key]: value }));
     controls[key] = box;
-    return h("label", { class: "field" }, h("span", {}, label), box);
+    return field;
   }
 
   function layerBoxes() {
     const all = data.heads.map((d) => d.layer);
-    const [least, most] = [d3.min(all), d3.max(all)];
+    const [least, most] = [Math.min(...all), Math.max(...all)];
     const read = () => {
       const from = controls.from.value === "" ? least : Number(controls.from.value);
       const to = controls.to.value === "" ? most : Number(controls.to.value);
       filter({ layers: controls.from.value === "" && controls.to.value === "" ? null : [from, to] });
     };
+    /** @type {(id: string, label: string, hint: number) => HTMLInputElement} */
     const box = (id, label, hint) => {
       const input = h("input", {
         type: "number",
@@ -69,17 +70,19 @@
   }
 
   /* Buttons; `rows` gives the heads that the table lists. */
+  /** @param {() => Head[]} rows */
   function actions(rows) {
-    const button = (id, text, act) => h("button", { type: "button", id, onclick: act }, text);
+    /** @type {(id: string, said: string, act: () => void) => HTMLButtonElement} */
+    const button = (id, said, act) => h("button", { type: "button", id, onclick: act }, said);
     const chosen = () => (state.heads.size ? data.heads.filter((d) => state.heads.has(d.index)) : rows());
     const selectShown = () => {
       const list = rows();
-      qk.set({ heads: new Set(list.map((d) => d.index)), head: list.length ? list[0].index : state.head });
+      store.set({ heads: new Set(list.map((d) => d.index)), head: list.length ? list[0].index : state.head });
     };
     const here = () => (data.training ? [data.stops[state.stop]] : data.stops);
-    controls.clear = button("clear-filter", "Clear filter", () => qk.clearFilter());
-    controls.save = button("save", "CSV", () => qk.download(chosen(), here()));
-    const everywhere = button("save-all", "CSV, every checkpoint", () => qk.download(chosen(), data.stops));
+    controls.clear = button("clear-filter", "Clear filter", () => store.clearFilter());
+    controls.save = button("save", "CSV", () => csv.download(chosen(), here()));
+    const everywhere = button("save-all", "CSV, every checkpoint", () => csv.download(chosen(), data.stops));
     const several = data.training && data.stops.length > 1;
     return h(
       "div",
@@ -91,6 +94,7 @@
     );
   }
 
+  /** @param {() => Head[]} rows */
   function setUp(rows) {
     controls.search = h("input", {
       type: "search",
@@ -104,36 +108,34 @@
       h("label", { class: "field" }, h("span", {}, "Search"), controls.search),
       classBoxes(),
       layerBoxes(),
-      choice(
-        "polarity",
-        "Polarity",
-        [["", "any"], ...data.polarities.map((name) => [name, name])],
-        "polarity",
-      ),
+      choice("polarity", "Polarity", [
+        ["", "any"],
+        ...data.polarities.map((name) => /** @type {[string, string]} */ ([name, name])),
+      ]),
     ];
     const turning = Object.entries({ "": "any", rope: "RoPE", nope: "NoPE" });
-    if (data.hasRope) parts.push(choice("rope", "Positions", turning, "rope"));
+    if (data.hasRope) parts.push(choice("rope", "Positions", turning));
     controls.only = h("input", { type: "checkbox", id: "only" });
     controls.only.addEventListener("change", () => filter({ only: controls.only.checked }));
     parts.push(h("label", { class: "tickbox" }, controls.only, "selected only"));
     parts.push(actions(rows));
-    document.getElementById("table-controls").replaceChildren(...parts);
+    dom.find("table-controls").replaceChildren(...parts);
   }
 
   function draw() {
-    const { classes, polarity, rope, layers, search, only } = state.filter;
-    for (const box of controls.classes) box.checked = classes.includes(box.value);
+    const { polarity, rope, layers, search, only } = state.filter;
+    for (const box of classes) box.checked = state.filter.classes.includes(box.value);
     controls.polarity.value = polarity;
     if (controls.rope) controls.rope.value = rope;
-    controls.from.value = layers ? layers[0] : "";
-    controls.to.value = layers ? layers[1] : "";
+    controls.from.value = layers ? String(layers[0]) : "";
+    controls.to.value = layers ? String(layers[1]) : "";
     if (controls.search.value !== search) controls.search.value = search;
     controls.only.checked = only;
-    controls.clear.disabled = !qk.filtering();
+    controls.clear.disabled = !store.filtering();
     controls.save.textContent = state.heads.size
-      ? `CSV of ${qk.headCount(state.heads.size)} selected`
+      ? `CSV of ${text.headCount(state.heads.size)} selected`
       : "CSV of the heads shown";
   }
 
-  qk.filters = { setUp, draw };
+  return { setUp, draw };
 })();

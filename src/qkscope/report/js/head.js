@@ -1,40 +1,39 @@
+// @ts-check
 /* Head page: one head over training, what kind it is, and the heads that share its keys. */
 "use strict";
 
-(() => {
-  const { data, state, h, s } = qk;
-  const { correlationChart, varianceChart, componentMap } = qk.headCharts;
-  const drawing = document.getElementById("head-drawing");
-  const note = document.getElementById("head-note");
-  const title = document.getElementById("head-title");
+const head = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const { correlationChart, varianceChart, componentMap } = headCharts;
+  const drawing = dom.find("head-drawing");
+  const note = dom.find("head-note");
+  const title = dom.find("head-title");
 
-  const index = () => qk.currentHead();
+  const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
 
   /* ---- choosing the head ---- */
 
+  /** @param {number} head */
   function choose(head) {
-    qk.set({ head });
+    store.set({ head });
   }
 
   function pickerRow() {
     const heads = state.heads.size ? [...state.heads].sort((a, b) => a - b) : data.heads.map((d) => d.index);
     const here = heads.indexOf(index());
-    const go = (step) => choose(heads[(Math.max(here, 0) + step + heads.length) % heads.length]);
+    /** @param {number} step */
+    const turn = (step) => choose(heads[(Math.max(here, 0) + step + heads.length) % heads.length]);
     const { layer, head, owner } = data.heads[index()];
     const layers = [...new Set(data.heads.filter((d) => d.owner === owner).map((d) => d.layer))];
     const sameLayer = data.heads.filter((d) => d.owner === owner && d.layer === layer);
-    const select = (id, label, entries, value, act) => {
-      const box = h(
-        "select",
-        { id },
-        entries.map(([v, text]) => h("option", { value: v }, text)),
-      );
-      box.value = value;
-      box.addEventListener("change", () => act(Number(box.value)));
-      return h("label", { class: "field" }, h("span", {}, label), box);
-    };
-    const find = (test) => data.heads.find(test).index;
+    /** @type {(id: string, label: string, entries: [any, any][], value: number,
+     *   act: (value: number) => void) => HTMLElement} */
+    const select = (id, label, entries, value, act) =>
+      dom.menu(id, label, entries, value, (chosen) => act(Number(chosen))).field;
+    /** @param {(head: Head) => boolean} test */
+    const find = (test) => data.heads.find(test)?.index ?? index();
     const parts = [];
     if (owner !== null)
       parts.push(
@@ -63,14 +62,18 @@
       ),
       h(
         "button",
-        { type: "button", id: "head-before", "aria-label": "Previous head", onclick: () => go(-1) },
+        { type: "button", id: "head-before", "aria-label": "Previous head", onclick: () => turn(-1) },
         "‹",
       ),
-      h("button", { type: "button", id: "head-after", "aria-label": "Next head", onclick: () => go(1) }, "›"),
+      h(
+        "button",
+        { type: "button", id: "head-after", "aria-label": "Next head", onclick: () => turn(1) },
+        "›",
+      ),
       h(
         "span",
         { class: "hint" },
-        state.heads.size > 1 ? `‹ › go through the ${qk.headCount(state.heads.size)} selected` : "",
+        state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "",
       ),
     );
     return parts;
@@ -87,10 +90,7 @@
       return h(
         "li",
         { class: here ? "chosen" : null, title: `${label}: ${name}` },
-        h("i", {
-          class: name === "unmeasured" ? "block hatched" : "block",
-          style: `background-color:${qk.colour("class", code)}`,
-        }),
+        paint.block("class", code),
         h("span", { class: "visually-hidden" }, `${label}: ${name}`),
       );
     });
@@ -99,33 +99,38 @@
 
   function facts() {
     const table = data.table(state.window);
-    const stop = data.training ? state.stop : data.heads[index()].owner;
+    const stop = data.stopOf(data.heads[index()], state.stop);
     const { kv, rope } = data.heads[index()];
+    /** @param {string} name */
     const value = (name) => data.value(table, name, stop, index());
+    const since = table.since?.[index()] ?? null;
     const rows = [
       [
         `at ${data.stops[stop].label}`,
         data.classes[data.code(table, "class", stop, index())] || "not measured",
       ],
+      ...(since === null ? [] : [["final class since", data.stops[since].label]]),
       ["polarity", data.polarities[data.code(table, "polarity", stop, index())] || "–"],
-      ["r_q", qk.withError(value("r_q"), value("r_q_se"))],
-      ["r_k", qk.withError(value("r_k"), value("r_k_se"))],
-      ["explained variance", qk.number(value("explained_variance"))],
+      ...data.measures
+        .filter(({ name }) => name !== "abs_r_k")
+        .map(({ name, label }) => [label, text.withError(value(name), value(`${name}_se`))]),
       ["key head", kv === null ? "not known" : String(kv)],
       ["position embedding", rope === null ? "not known" : rope === 1 ? "RoPE" : "NoPE"],
     ];
     return h(
       "dl",
       { class: "facts head-facts" },
-      rows.map(([name, text]) => h("div", {}, h("dt", {}, name), h("dd", {}, text))),
+      rows.map(([name, said]) => h("div", {}, h("dt", {}, name), h("dd", {}, said))),
     );
   }
 
+  /** @param {number} head */
   function spark(head) {
     const [width, height] = [86, 26];
     const table = data.table(state.window);
     const x = d3.scaleLinear([0, Math.max(1, data.stops.length - 1)], [2, width - 2]);
     const y = d3.scaleLinear([-1, 1], [height - 2, 2]);
+    /** @param {string} name */
     const way = (name) =>
       d3
         .line()
@@ -153,9 +158,9 @@
     if (group.length === 1)
       return h("p", { class: "absent" }, `No other measured head reads key head ${kv} of layer ${layer}.`);
     const table = data.table(state.window);
-    const stop = data.training ? state.stop : owner;
+    const stop = data.stopOf(data.heads[me], state.stop);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) => qk.number(data.value(table, name, stop, d.index)));
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(table, name, stop, d.index)));
       const said = `r_q ${r_q}, r_k ${r_k}`;
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
@@ -189,8 +194,11 @@
   /* ---- together ---- */
 
   function componentPicker() {
+    /** @type {[string, string][]} */
     const choices = d3.range(data.components).map((pc) => [String(pc), `PC${pc}`]);
-    return qk.options("pc", "Component", choices, String(state.pc), (value) => qk.set({ pc: Number(value) }));
+    return dom.options("pc", "Component", choices, String(state.pc), (value) =>
+      store.set({ pc: Number(value) }),
+    );
   }
 
   function explain() {
@@ -208,35 +216,36 @@
           : "A head of one model: there is no course over training.",
       );
     if (data.omitted) said.push(data.omitted);
-    if (data.own.r_q_null) said.push("Shaded: the null band, what |r| reaches by chance.");
+    if (data.has("r_q_null")) said.push("Shaded: the null band, what |r| reaches by chance.");
     else said.push("The results hold no null, so no null band is drawn.");
-    if (!data.own.r_q_se) said.push("The results hold no standard errors, so no error bars.");
+    if (!data.has("r_q_se")) said.push("The results hold no standard errors, so no error bars.");
     if (state.window === "matched" && state.pc > 0)
       said.push("Components beyond the first are over the own windows.");
     note.textContent = said.join(" ");
   }
 
   function legend() {
+    /** @type {(colour: string, shape: string, name: string) => HTMLElement} */
     const key = (colour, shape, name) =>
       h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${colour}` }, shape), name);
     return h(
       "p",
       { class: "legend" },
-      key("var(--rq)", "●", "r_q"),
-      key("var(--rk)", "■", "r_k"),
-      data.own.explained_variance ? key("var(--ev)", "▲", "explained variance") : null,
-      data.own.r_q_null ? h("span", { class: "key" }, h("i", { class: "band" }), "null band") : null,
+      key("var(--r_q)", "●", "r_q"),
+      key("var(--r_k)", "■", "r_k"),
+      data.has("explained_variance") ? key("var(--variance)", "▲", "explained variance") : null,
+      data.has("r_q_null") ? h("span", { class: "key" }, h("i", { class: "band" }), "null band") : null,
     );
   }
 
   function draw() {
     const { layer, head, owner } = data.heads[index()];
     title.textContent = `${owner === null ? "" : `${data.stops[owner].label} · `}Layer ${layer} · head ${head}`;
-    const width = qk.widthOf(drawing);
+    const width = axes.widthOf(drawing);
     const two = width > 760;
     const half = two ? (width - 32) / 2 : width;
     const third = two ? (width - 48) / 3 : width;
-    const hasVariance = Boolean(data.own.explained_variance);
+    const hasVariance = data.has("explained_variance");
     const charts = [
       h("div", {}, correlationChart(half)),
       h(
@@ -253,9 +262,8 @@
             h("div", {}, componentMap(name, third)),
           )
         : [];
-    const picker = document.getElementById("head-controls");
-    qk.mount(picker, pickerRow());
-    qk.mount(
+    marks.mount(dom.find("head-controls"), pickerRow());
+    marks.mount(
       drawing,
       strip(),
       legend(),
@@ -263,6 +271,7 @@
       h("div", { class: "pair" }, charts),
       maps.length ? h("h3", {}, "All components") : null,
       h("div", { class: "triple" }, maps),
+      ...headMeasures.charts(half),
       h(
         "div",
         { class: "pair" },
@@ -273,5 +282,6 @@
     explain();
   }
 
-  qk.head = { setUp() {}, draw, needs: ["head", "heads", "pc", "window", "stop"] };
+  /** @type {View} */
+  return { setUp() {}, draw, needs: ["head", "heads", "pc", "window", "stop"] };
 })();

@@ -1,13 +1,17 @@
+// @ts-check
 /* Charts of the head page: one component over training with its null band, and all components at a glance. */
 "use strict";
 
-(() => {
-  const { data, state, s } = qk;
+const headCharts = (() => {
+  const { state } = store;
+  const { s } = dom;
+  const { high, low } = data.thresholds;
 
-  const index = () => qk.currentHead();
+  const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
 
   /* A value of the head at a checkpoint; the page holds components beyond the first over own windows only. */
+  /** @type {(name: string, stop: number) => number} */
   function at(name, stop) {
     if (state.pc === 0) return data.value(data.table(state.window), name, stop, index());
     return data.component(name, stop, index(), state.pc);
@@ -15,6 +19,9 @@
 
   /* ---- the chart of one component ---- */
 
+  /** @typedef {{ stop: number, value: number, se: number, limit: number }} Point */
+
+  /** @type {(name: string) => Point[]} */
   function series(name) {
     return stops()
       .map(({ index: stop }) => ({
@@ -27,13 +34,15 @@
   }
 
   /* The null band: what |r| comes to by chance. Queries and keys have one each. */
+  /** @type {(points: Point[], colour: string) => any[]} */
   function nullMarks(points, colour) {
     const found = points.filter(({ limit }) => !Number.isNaN(limit));
-    const band = { x: "stop", y1: (d) => -d.limit, y2: (d) => d.limit };
+    const band = { x: "stop", y1: (/** @type {Point} */ d) => -d.limit, y2: "limit" };
     if (found.length > 1) return [Plot.areaY(found, { ...band, fill: colour, fillOpacity: 0.11 })];
     return [Plot.ruleX(found, { ...band, stroke: colour, strokeOpacity: 0.16, strokeWidth: 22 })];
   }
 
+  /** @type {(points: Point[], colour: string, symbol: "circle" | "square" | "triangle") => any[]} */
   function valueMarks(points, colour, symbol) {
     const joined = data.training
       ? [Plot.line(points, { x: "stop", y: "value", stroke: colour, strokeWidth: 2 })]
@@ -60,88 +69,95 @@
     ];
   }
 
+  /** @type {(stop: number) => (string | null)[]} */
   function lines(stop) {
     const said = ["r_q", "r_k"].map((name) => {
       const limit = at(`${name}_null`, stop);
-      const band = Number.isNaN(limit) ? "" : `, null ${qk.number(limit)}`;
-      return `${name} ${qk.withError(at(name, stop), at(`${name}_se`, stop))}${band}`;
+      const band = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
+      return `${name} ${text.withError(at(name, stop), at(`${name}_se`, stop))}${band}`;
     });
     const variance = at("explained_variance", stop);
     return [
       `${data.stops[stop].label} · PC${state.pc}`,
       ...said,
-      Number.isNaN(variance) ? null : `explained variance ${qk.number(variance)}`,
+      Number.isNaN(variance) ? null : `explained variance ${text.number(variance)}`,
     ];
   }
 
+  /** @param {number} width */
   function correlationChart(width) {
     const height = 290;
     const [q, k] = [series("r_q"), series("r_k")];
-    const axis = qk.stopAxis(width, height, `correlation with position, PC${state.pc}`);
-    const svg = Plot.plot({
+    const axis = axes.stopAxis(width, height, `correlation with position, PC${state.pc}`);
+    const svg = axes.plot({
       ...axis,
       y: {
         tickSize: 0,
         domain: [-1.03, 1.03],
-        ticks: [-1, -0.7, -0.3, 0, 0.3, 0.7, 1],
-        tickFormat: (v) => qk.number(v, 1),
+        ticks: [-1, -high, -low, 0, low, high, 1],
+        tickFormat: (/** @type {number} */ v) => text.number(v, 1),
         label: null,
       },
       marks: [
         ...axis.marks,
-        Plot.gridY([-0.7, -0.3, 0.3, 0.7], {
+        Plot.gridY([-high, -low, low, high], {
           stroke: "var(--rule)",
           strokeOpacity: 1,
           strokeDasharray: "2 4",
         }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...nullMarks(q, "var(--rq)"),
-        ...nullMarks(k, "var(--rk)"),
-        ...valueMarks(q, "var(--rq)", "circle"),
-        ...valueMarks(k, "var(--rk)", "square"),
+        ...nullMarks(q, "var(--r_q)"),
+        ...nullMarks(k, "var(--r_k)"),
+        ...valueMarks(q, "var(--r_q)", "circle"),
+        ...valueMarks(k, "var(--r_k)", "square"),
       ],
     });
-    return finish(svg, `r_q and r_k of PC${state.pc} at each ${qk.stopWord}`, "correlation");
+    return finish(svg, `r_q and r_k of PC${state.pc} at each ${axes.stopWord}`, "correlation");
   }
 
+  /** @param {number} width */
   function varianceChart(width) {
     const points = series("explained_variance");
     const height = 290;
-    const axis = qk.stopAxis(width, height, `explained variance, PC${state.pc}`);
-    const svg = Plot.plot({
+    const axis = axes.stopAxis(width, height, `explained variance, PC${state.pc}`);
+    const svg = axes.plot({
       ...axis,
       y: {
         tickSize: 0,
         domain: [0, Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0))],
         ticks: 5,
-        tickFormat: (v) => qk.number(v, 2),
+        tickFormat: (/** @type {number} */ v) => text.number(v, 2),
         label: null,
       },
       marks: [
         ...axis.marks,
         Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...valueMarks(points, "var(--ev)", "triangle"),
+        ...valueMarks(points, "var(--variance)", "triangle"),
       ],
     });
-    return finish(svg, `Explained variance of PC${state.pc} at each ${qk.stopWord}`, "variance");
+    return finish(svg, `Explained variance of PC${state.pc} at each ${axes.stopWord}`, "variance");
   }
 
+  /** @type {(svg: Drawn, name: string, prefix: string) => Drawn} */
   function finish(svg, name, prefix) {
-    qk.stopColumns(svg, {
+    axes.stopColumns(svg, {
       prefix,
       lines,
-      label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${qk.stopWord}.`,
+      label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${axes.stopWord}.`,
     });
-    qk.dress(svg, name);
+    axes.dress(svg, name);
     return svg;
   }
 
   /* ---- all components at a glance: three small maps, component by checkpoint ---- */
 
+  /** @type {Record<string, string>} */
   const NAMES = { r_q: "r_q", r_k: "r_k", explained_variance: "explained variance" };
 
+  /** @type {(name: string, width: number) => Drawn} */
   function componentMap(name, width) {
+    /** @type {{ stop: number, pc: number, value: number }[]} */
     const list = [];
     for (const { index: stop } of stops()) {
       for (let pc = 0; pc < data.components; pc += 1) {
@@ -149,9 +165,10 @@
         if (!Number.isNaN(value)) list.push({ stop, pc, value });
       }
     }
-    const colour = qk.ramp(name, name === "explained_variance" ? d3.max(list, (d) => d.value) : 1);
+    const most = name === "explained_variance" ? d3.max(list, (d) => d.value) || 1 : 1;
+    const colour = paint.ramp([name === "r_k" ? -1 : 0, most]);
     const here = stops().map((d) => d.index);
-    const svg = Plot.plot({
+    const svg = axes.plot({
       width,
       height: 34 + 15 * data.components,
       marginLeft: 34,
@@ -165,7 +182,7 @@
         type: "band",
         domain: d3.range(data.components),
         tickSize: 0,
-        tickFormat: (pc) => `PC${pc}`,
+        tickFormat: (/** @type {number} */ pc) => `PC${pc}`,
         label: null,
         padding: 0.08,
       },
@@ -182,23 +199,25 @@
       ],
     });
     svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
+      if (!(rect instanceof SVGElement)) return;
       const { stop, pc, value } = list[i];
-      const said = [`${data.stops[stop].label} · PC${pc}`, `${NAMES[name]} ${qk.number(value)}`];
-      qk.mark(rect, {
+      const said = [`${data.stops[stop].label} · PC${pc}`, `${NAMES[name]} ${text.number(value)}`];
+      marks.mark(rect, {
         key: `${name}:${stop}:${pc}`,
         label: `${said.join(", ")}. Show this component.`,
         lines: said,
         pressed: stop === state.stop && pc === state.pc,
-        act: () => qk.set({ stop, pc }),
+        act: () => store.set({ stop, pc }),
       });
     });
     outline(svg);
-    qk.dress(svg, `Map of ${NAMES[name]} by component and ${qk.stopWord}`);
+    axes.dress(svg, `Map of ${NAMES[name]} by component and ${axes.stopWord}`);
     return svg;
   }
 
+  /** @param {Drawn} svg */
   function outline(svg) {
-    const [x, y] = [svg.scale("x"), svg.scale("y")];
+    const [x, y] = [axes.scale(svg, "x"), axes.scale(svg, "y")];
     const box = {
       x: x.apply(stops()[0].index) - 1,
       y: y.apply(state.pc) - 1,
@@ -209,5 +228,5 @@
     svg.append(s("rect", { ...box, width: x.apply(last) + x.bandwidth - box.x + 1, "aria-hidden": "true" }));
   }
 
-  qk.headCharts = { correlationChart, varianceChart, componentMap };
+  return { correlationChart, varianceChart, componentMap };
 })();

@@ -1,35 +1,33 @@
+// @ts-check
 /* Start: restore the state from the hash, set up the views, draw them, and draw again what a change concerns. */
 "use strict";
 
 (() => {
-  const { state } = qk;
-  const { signal, taxonomy, portrait, depth, head, table } = qk;
-  const sections = { signal, taxonomy, portrait, depth, head, table };
-  const views = [qk.toolbar, ...Object.values(sections)];
+  const { state } = store;
+  /** @type {Record<string, View>} */
+  const all = { signal, causes, taxonomy, portrait, depth, head, table: headTable };
+  /* Causes are asked of a course of training only. */
+  const sections = Object.fromEntries(Object.entries(all).filter(([id]) => document.getElementById(id)));
+  const views = [tools, ...Object.values(sections)];
 
-  /* Go to a view: scroll to it, give it the focus, and name it in the hash. */
-  function go(view) {
-    const section = document.getElementById(view);
-    qk.set({ view });
-    section.scrollIntoView({ behavior: qk.reducedMotion() ? "auto" : "smooth", block: "start" });
-    section.focus({ preventScroll: true });
-    qk.hideTip();
-  }
-  qk.go = go;
-
+  /** @param {MouseEvent} event */
   function follow(event) {
-    const link = event.target.closest("a[data-view]");
+    const link = event.target instanceof Element ? event.target.closest("a[data-view]") : null;
     if (!link) return;
     event.preventDefault();
-    go(link.dataset.view);
+    go(link.getAttribute("data-view") || "signal");
   }
 
   /* A change is drawn at once where it can be seen and soon after elsewhere, one view at a time, so that the page
    * answers while it works. `pending` holds what each view has yet to hear of. */
+  /** @type {Map<View, Set<string>>} */
   const pending = new Map();
-  const inSight = new Set([qk.toolbar]);
+  /** @type {Set<View>} */
+  const inSight = new Set([tools]);
+  /** @type {ReturnType<typeof setTimeout> | null} */
   let soon = null;
 
+  /** @param {View} view */
   function drawPending(view) {
     const keys = pending.get(view);
     pending.delete(view);
@@ -43,9 +41,10 @@
   }
 
   function drawAllPending() {
-    while (pending.size) drawPending(pending.keys().next().value);
+    for (const view of [...pending.keys()]) drawPending(view);
   }
 
+  /** @param {Set<string>} keys */
   function onChange(keys) {
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
@@ -53,14 +52,16 @@
     }
     for (const view of inSight) drawPending(view);
     if (pending.size && soon === null) soon = setTimeout(drawNext, 120);
-    if (keys.has("view") && keys.size > 1 && state.view) document.getElementById(state.view).scrollIntoView();
+    if (keys.has("view") && keys.size > 1 && state.view) dom.find(state.view).scrollIntoView();
   }
 
   function watchSight() {
-    const places = new Map(Object.entries(sections).map(([id, view]) => [document.getElementById(id), view]));
+    /** @type {Map<Element, View>} */
+    const places = new Map(Object.entries(sections).map(([id, view]) => [dom.find(id), view]));
     const observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
         const view = places.get(target);
+        if (!view) continue;
         if (isIntersecting) inSight.add(view);
         else inSight.delete(view);
         if (isIntersecting) drawPending(view);
@@ -71,7 +72,8 @@
 
   function onResize() {
     let width = window.innerWidth;
-    let wait = null;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let wait;
     window.addEventListener("resize", () => {
       clearTimeout(wait);
       wait = setTimeout(() => {
@@ -84,10 +86,11 @@
 
   /* On paper nothing can be opened: open it before. */
   function onPrint() {
+    /** @type {HTMLDetailsElement[]} */
     let opened = [];
     window.addEventListener("beforeprint", () => {
       drawAllPending();
-      opened = [...document.querySelectorAll("main details:not([open])")];
+      opened = [...document.querySelectorAll("details")].filter(({ open }) => !open);
       for (const details of opened) details.open = true;
     });
     window.addEventListener("afterprint", () => {
@@ -96,22 +99,24 @@
   }
 
   function start() {
-    qk.startFromHash();
+    store.startFromHash();
     for (const view of views) view.setUp();
+    save.setUp();
     for (const view of views) view.draw(null);
-    qk.listenToMarks();
-    qk.onChange(onChange);
+    marks.listenToMarks();
+    store.onChange(onChange);
     watchSight();
     document.addEventListener("click", follow);
     document.addEventListener("keydown", (event) => {
       if (event.key !== "Escape") return;
-      qk.hideTip();
-      if (state.heads.size && !event.target.closest("input, select")) qk.set({ heads: new Set() });
+      marks.hideTip();
+      if (state.heads.size && !(event.target instanceof Element && event.target.closest("input, select")))
+        store.set({ heads: new Set() });
     });
-    window.addEventListener("scroll", qk.hideTip, { passive: true });
+    window.addEventListener("scroll", marks.hideTip, { passive: true });
     onResize();
     onPrint();
-    if (state.view) document.getElementById(state.view).scrollIntoView();
+    if (state.view) dom.find(state.view).scrollIntoView();
     document.documentElement.dataset.ready = String(Math.round(performance.now()));
   }
 

@@ -1,13 +1,15 @@
+// @ts-check
 /* Marks: one tooltip for all, and every chart reached by the keyboard with the focus kept. */
 "use strict";
 
-(() => {
-  const { h } = qk;
+const marks = (() => {
+  const { h } = dom;
 
   /* ---- the tooltip ---- */
 
-  const tip = document.getElementById("tip");
+  const tip = dom.find("tip");
 
+  /** @type {(lines: (string | null)[], x: number, y: number) => void} */
   function showTip(lines, x, y) {
     tip.replaceChildren(...lines.filter(Boolean).map((line, i) => h(i ? "p" : "strong", {}, line)));
     tip.hidden = false;
@@ -22,6 +24,7 @@
     tip.hidden = true;
   }
 
+  /** @type {(element: Element, lines: (string | null)[]) => void} */
   function tipAt(element, lines) {
     const box = element.getBoundingClientRect();
     showTip(lines, box.left + box.width / 2, box.top);
@@ -30,10 +33,14 @@
   /* ---- marks ---- */
 
   /* What each mark says and does. Listening happens once for all marks, below: a page may hold thousands. */
+  /** @typedef {(string | null)[]} Lines */
+  /** @type {WeakMap<Element, { act: Handler, lines: () => Lines }>} */
   const known = new WeakMap();
 
   /* Make an element a mark: named, reachable, answering to click, Enter and Space, with a tooltip.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
+  /** @type {<E extends SVGElement>(element: E, what: { key: string, label: string, lines?: Lines | (() => Lines),
+   *   act: Handler, pressed?: boolean }) => E} */
   function mark(element, { key, label, lines, act, pressed }) {
     known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
     element.dataset.key = key;
@@ -45,44 +52,52 @@
     return element;
   }
 
-  const markOf = (event) => (event.target instanceof Element ? event.target.closest(".mark") : null);
+  /* The mark that an event is about, and what is known of it. */
+  /** @param {Event} event */
+  function markOf(event) {
+    const element = event.target instanceof Element ? event.target.closest(".mark") : null;
+    const about = element && known.get(element);
+    return element && about ? { element, ...about } : null;
+  }
 
   function listenToMarks() {
     document.addEventListener("pointermove", (event) => {
-      const element = event.pointerType === "mouse" && !event.buttons ? markOf(event) : null;
-      if (element) showTip(known.get(element).lines(), event.clientX, event.clientY);
+      const found = event.pointerType === "mouse" && !event.buttons ? markOf(event) : null;
+      if (found) showTip(found.lines(), event.clientX, event.clientY);
       else if (!tip.hidden && event.pointerType === "mouse") hideTip();
     });
     document.addEventListener("focusin", (event) => {
-      const element = markOf(event);
-      if (element && element.matches(":focus-visible")) tipAt(element, known.get(element).lines());
+      const found = markOf(event);
+      if (found && found.element.matches(":focus-visible")) tipAt(found.element, found.lines());
     });
     document.addEventListener("focusout", hideTip);
     document.addEventListener("click", (event) => {
-      const element = markOf(event);
-      if (element) known.get(element).act(event);
+      markOf(event)?.act(event);
     });
     document.addEventListener("keydown", (event) => {
-      const element = markOf(event);
-      if (!element || (event.key !== "Enter" && event.key !== " ")) return;
+      const found = markOf(event);
+      if (!found || (event.key !== "Enter" && event.key !== " ")) return;
       event.preventDefault();
-      known.get(element).act(event);
+      found.act(event);
     });
   }
 
+  /** @type {Record<string, [number, number]>} */
   const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
+  /** @param {Element} element */
   function centre(element) {
     const box = element.getBoundingClientRect();
     return [box.left + box.width / 2, box.top + box.height / 2];
   }
 
   /* The nearest mark in a direction: distance ahead, with what lies aside counted double. */
-  function neighbour(marks, from, [dx, dy]) {
+  /** @type {(all: HTMLElement[], from: Element, direction: [number, number]) => HTMLElement | null} */
+  function neighbour(all, from, [dx, dy]) {
     const [x, y] = centre(from);
     let best = null;
     let cost = Infinity;
-    for (const candidate of marks) {
+    for (const candidate of all) {
       if (candidate === from) continue;
       const [cx, cy] = centre(candidate);
       const ahead = (cx - x) * dx + (cy - y) * dy;
@@ -93,46 +108,55 @@
   }
 
   /* One stop of the Tab key per chart; arrows move among its marks, Home and End to the first and the last. */
+  /** @param {HTMLElement} container */
   function rove(container) {
-    const marks = () => [...container.querySelectorAll(".mark")];
-    if (!container.dataset.roving) {
-      container.dataset.roving = "yes";
-      container.addEventListener("keydown", (event) => {
-        const from = event.target.closest(".mark");
-        if (!from) return;
-        const all = marks();
-        let to;
-        if (ARROWS[event.key]) to = neighbour(all, from, ARROWS[event.key]);
-        else if (event.key === "Home") [to] = all;
-        else if (event.key === "End") to = all[all.length - 1];
-        else return;
-        event.preventDefault();
-        if (to) to.focus();
-      });
-      container.addEventListener("focusin", (event) => {
-        const target = event.target.closest(".mark");
-        if (!target) return;
-        container.querySelectorAll('.mark[tabindex="0"]').forEach((m) => m.setAttribute("tabindex", "-1"));
-        target.setAttribute("tabindex", "0");
-        container.dataset.active = target.dataset.key;
-      });
-    }
-    const all = marks();
+    if (!container.dataset.roving) listenToArrows(container);
+    container.dataset.roving = "yes";
+    const all = marksOf(container);
     const active = all.find((m) => m.dataset.key === container.dataset.active) || all[0];
     if (active && !all.some((m) => m.getAttribute("tabindex") === "0")) active.setAttribute("tabindex", "0");
   }
 
+  /** @type {(container: HTMLElement) => HTMLElement[]} */
+  const marksOf = (container) => [...container.querySelectorAll(".mark")].map((m) => /** @type {any} */ (m));
+
+  /** @param {HTMLElement} container */
+  function listenToArrows(container) {
+    container.addEventListener("keydown", (event) => {
+      const from = event.target instanceof Element ? event.target.closest(".mark") : null;
+      if (!from) return;
+      const all = marksOf(container);
+      let to;
+      if (ARROWS[event.key]) to = neighbour(all, from, ARROWS[event.key]);
+      else if (event.key === "Home") [to] = all;
+      else if (event.key === "End") to = all[all.length - 1];
+      else return;
+      event.preventDefault();
+      if (to) to.focus();
+    });
+    container.addEventListener("focusin", (event) => {
+      const target = event.target instanceof Element ? event.target.closest(".mark") : null;
+      if (!target) return;
+      for (const m of container.querySelectorAll('.mark[tabindex="0"]')) m.setAttribute("tabindex", "-1");
+      target.setAttribute("tabindex", "0");
+      container.dataset.active = /** @type {any} */ (target).dataset.key;
+    });
+  }
+
   /* Put a drawing in its place, keeping the focus on the mark that had it. */
+  /** @type {(container: HTMLElement, ...drawing: (Node | null | (Node | null)[])[]) => void} */
   function mount(container, ...drawing) {
+    /** @type {any} */
     const active = document.activeElement;
     const key = container.contains(active) ? active.dataset.key || active.id : null;
-    container.replaceChildren(...drawing.flat().filter(Boolean));
+    container.replaceChildren(...drawing.flat().filter((node) => node !== null));
     rove(container);
     if (key === null) return;
+    /** @type {any[]} */
     const all = [...container.querySelectorAll("[data-key], [id]")];
     const same = all.find((m) => m.dataset.key === key || m.id === key);
     if (same) same.focus({ preventScroll: true });
   }
 
-  Object.assign(qk, { showTip, listenToMarks, hideTip, tipAt, mark, rove, mount });
+  return { showTip, listenToMarks, hideTip, tipAt, mark, rove, mount };
 })();

@@ -1,57 +1,60 @@
+// @ts-check
 /* Player: a slider over the checkpoints and, over training, a button that plays them. */
 "use strict";
 
-(() => {
-  const { data, state, h } = qk;
-  const controls = {};
-  let play = null;
+const player = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const last = data.stops.length - 1;
+  /** @type {number | null} */
+  let playing = null;
 
-  function stopPlaying() {
-    clearInterval(play);
-    play = null;
+  const button = h("button", { type: "button", id: "play", onclick: toggle }, "▶ Play");
+  const slider = h("input", {
+    type: "range",
+    id: "slider",
+    min: 0,
+    max: last,
+    step: 1,
+    "aria-label": axes.stopWord,
+    oninput: () => store.set({ stop: Number(slider.value) }),
+  });
+  const now = h("output", { class: "now", for: "slider" });
+
+  function pause() {
+    if (playing !== null) clearInterval(playing);
+    playing = null;
     draw();
   }
 
-  function togglePlay() {
-    if (play) {
-      stopPlaying();
+  function toggle() {
+    if (playing !== null) {
+      pause();
       return;
     }
-    if (state.stop === data.stops.length - 1) qk.set({ stop: 0 });
-    const pace = data.stops.length > 40 ? 250 : 900;
-    play = setInterval(() => {
-      if (state.stop >= data.stops.length - 1) stopPlaying();
-      else qk.set({ stop: state.stop + 1 });
-    }, pace);
+    if (state.stop === last) store.set({ stop: 0 });
+    playing = window.setInterval(
+      () => {
+        if (state.stop >= last) pause();
+        else store.set({ stop: state.stop + 1 });
+      },
+      last >= 40 ? 250 : 900,
+    );
     draw();
   }
 
   function draw() {
-    if (!controls.slider) return;
-    if (controls.play) controls.play.textContent = play ? "❚❚ Pause" : "▶ Play";
-    controls.slider.value = state.stop;
+    button.textContent = playing === null ? "▶ Play" : "❚❚ Pause";
+    slider.value = String(state.stop);
     const { label: name, phase } = data.stops[state.stop];
-    controls.slider.setAttribute("aria-valuetext", name);
-    controls.now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
+    slider.setAttribute("aria-valuetext", name);
+    now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
   }
 
+  /* Nothing where there is one checkpoint. */
   function make() {
-    if (data.stops.length === 1) return [];
-    if (data.training)
-      controls.play = h("button", { type: "button", id: "play", onclick: togglePlay }, "▶ Play");
-    const most = data.stops.length - 1;
-    controls.slider = h("input", {
-      type: "range",
-      id: "slider",
-      min: 0,
-      max: most,
-      step: 1,
-      "aria-label": qk.stopWord,
-    });
-    controls.slider.addEventListener("input", () => qk.set({ stop: Number(controls.slider.value) }));
-    controls.now = h("output", { class: "now", for: "slider" });
-    return [h("div", { class: "player" }, controls.play || null, controls.slider, controls.now)];
+    return last === 0 ? [] : [h("div", { class: "player" }, data.training ? button : null, slider, now)];
   }
 
-  qk.player = { make, draw };
+  return { make, draw };
 })();

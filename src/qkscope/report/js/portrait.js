@@ -1,189 +1,139 @@
-/* Phase portrait: every head by r_q and r_k at the chosen checkpoint; the points move as training goes on. */
+// @ts-check
+/* Phase portrait: every head by two measures, r_q and r_k to begin with, at the chosen checkpoint; the points move as
+ * training goes on. What lies behind them is in portrait_frame.js. */
 "use strict";
 
-(() => {
-  const { data, state, s, h } = qk;
-  const drawing = document.getElementById("portrait-drawing");
-  const note = document.getElementById("portrait-note");
+const portrait = (() => {
+  const { state } = store;
+  const { s, h } = dom;
+  const drawing = dom.find("portrait-drawing");
+  const note = dom.find("portrait-note");
   const MOST_PATHS = 150;
-  let controls = null;
-  let naming = null;
+  const CIRCLE = d3.symbol(d3.symbolCircle, 42)() || "";
+  const DIAMOND = d3.symbol(d3.symbolDiamond2, 44)() || "";
+
+  /** @type {Record<string, HTMLElement & { value?: string }>} */
+  const controls = {};
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let naming;
   let named = false;
-  let frame = null; // the drawing that stands: scales, layers, size
+  /** @type {ReturnType<typeof portraitFrame.build> | null} the drawing that stands */
+  let frame = null;
 
-  const CIRCLE = d3.symbol(d3.symbolCircle, 42)();
-  const DIAMOND = d3.symbol(d3.symbolDiamond2, 44)();
+  const table = () => data.table(state.window);
+  /** @type {(element: Element) => number} */
+  const headOf = (element) => /** @type {any} */ (element).__data__.index;
 
-  /* ---- the frame ---- */
+  /* ---- where a head stands, and in which colour ---- */
 
-  function leastQ() {
-    let least = -0.06;
-    for (const value of data.own.r_q) if (value < least) least = value;
-    return Math.max(-1.02, least - 0.02);
-  }
-  const LEAST_Q = leastQ();
+  /** @type {(head: number, stop?: number) => [number, number]} */
+  const place = (head, stop = state.stop) => [
+    data.value(table(), state.across, stop, head),
+    data.value(table(), state.up, stop, head),
+  ];
 
-  function thresholdLines(x, y) {
-    const { high, low } = data.thresholds;
-    const layer = s("g", { class: "thresholds", "aria-hidden": "true" });
-    const [left, right] = x.range();
-    const [bottom, top] = y.range();
-    for (const t of [low, high]) layer.append(s("line", { x1: x(t), x2: x(t), y1: bottom, y2: top }));
-    for (const t of [-high, -low, low, high])
-      layer.append(s("line", { x1: left, x2: right, y1: y(t), y2: y(t) }));
-    return layer;
+  /** @type {(head: number) => [number, number]} */
+  function spot(head) {
+    const [a, b] = place(head);
+    return frame ? [frame.x(a), frame.y(b)] : [0, 0];
   }
 
-  function regionNames(x, y) {
-    const { high, low } = data.thresholds;
-    const layer = s("g", { class: "regions", "aria-hidden": "true" });
-    const put = (name, r_q, r_k, anchor) =>
-      layer.append(s("text", { x: x(r_q), y: y(r_k), "text-anchor": anchor }, name));
-    const [left, right] = x.domain();
-    put("position-dominated", right - 0.015, 0.955, "end");
-    put("position-dominated", right - 0.015, -0.985, "end");
-    put("Q-positional", right - 0.015, -low + 0.03, "end");
-    put("content-focused", left + 0.015, -low + 0.03, "start");
-    put("K-positional", left + 0.015, 0.955, "start");
-    put("K-positional", left + 0.015, -0.985, "start");
-    put("mixed", (low + high) / 2, -(low + high) / 2 - 0.02, "middle");
-    return layer;
-  }
-
-  function axes(x, y, width, height) {
-    const layer = s("g", { class: "axis", "aria-hidden": "true" });
-    const [bottom] = y.range();
-    const [left] = x.range();
-    for (const t of [0, 0.3, 0.7, 1].concat(LEAST_Q < -0.3 ? [-0.5, -1] : [])) {
-      layer.append(s("text", { x: x(t), y: bottom + 18, class: "tick" }, qk.number(t, 1)));
-    }
-    for (const t of [-1, -0.7, -0.3, 0, 0.3, 0.7, 1]) {
-      layer.append(s("text", { x: left - 8, y: y(t) + 4, class: "tick end" }, qk.number(t, 1)));
-    }
-    layer.append(s("text", { x: width - 10, y: height - 4, class: "axis-name end" }, "r_q  queries →"));
-    layer.append(s("text", { x: 4, y: 12, class: "axis-name" }, "↑ r_k  keys"));
-    return layer;
-  }
-
-  function build() {
-    const width = qk.widthOf(drawing);
-    const height = Math.round(Math.min(600, Math.max(340, width * 0.86)));
-    const x = d3.scaleLinear([LEAST_Q, 1.02], [44, width - 10]);
-    const y = d3.scaleLinear([-1.03, 1.03], [height - 40, 20]);
-    const [left, right] = x.range();
-    const [bottom, top] = y.range();
-    const svg = s("svg", {
-      viewBox: `0 0 ${width} ${height}`,
-      width,
-      height,
-      class: "chart portrait",
-      role: "group",
-      "aria-label": "Scatter of heads: r_q across, r_k up. Arrow keys move between heads, Enter selects.",
+  function visible() {
+    const shown = store.shown();
+    return data.heads.filter(({ index }) => {
+      const [a, b] = place(index);
+      return (!shown || shown.has(index)) && !Number.isNaN(a + b);
     });
-    const ground = s("rect", { x: left, y: top, width: right - left, height: bottom - top, class: "ground" });
-    const zero = s("line", { x1: left, x2: right, y1: y(0), y2: y(0), class: "zero" });
-    const layers = {};
-    for (const name of ["paths", "bars", "points", "box"]) layers[name] = s("g", { class: name });
-    layers.paths.setAttribute("aria-hidden", "true");
-    layers.bars.setAttribute("aria-hidden", "true");
-    svg.append(
-      ground,
-      thresholdLines(x, y),
-      zero,
-      axes(x, y, width, height),
-      layers.paths,
-      layers.bars,
-      layers.points,
-      regionNames(x, y),
-      layers.box,
-    );
-    frame = { svg, x, y, width, layers };
-    listenToBox(svg, layers.box);
-    qk.mount(drawing, legend(), svg);
+  }
+
+  /* The colour of a head: its kind's, that of its layer's rotation, or a number on a ramp. */
+  function tinter() {
+    const { tint } = state;
+    if (tint === "class" || tint === "polarity")
+      return (/** @type {number} */ head) => paint.colour(tint, data.code(table(), tint, state.stop, head));
+    if (tint === "rope")
+      return (/** @type {number} */ head) => (data.heads[head].rope === 0 ? "var(--NoPE)" : "var(--RoPE)");
+    const colour = paint.ramp(portraitFrame.extent(tint));
+    return (/** @type {number} */ head) => {
+      const value = data.value(table(), tint, state.stop, head);
+      return Number.isNaN(value) ? "var(--faint)" : colour(value);
+    };
+  }
+
+  /** @param {number} index */
+  function lines(index) {
+    /** @param {string} name */
+    const at = (name) => data.value(table(), name, state.stop, index);
+    /** @param {string} name */
+    const said = (name) => `${data.measureLabel(name)} ${text.withError(at(name), at(`${name}_se`))}`;
+    const kind = data.classes[data.code(table(), "class", state.stop, index)];
+    const { rope } = data.heads[index];
+    const name = data.headName(index);
+    const also = store.choices.across.includes(state.tint) ? [state.tint] : [];
+    return [
+      name[0].toUpperCase() + name.slice(1),
+      ...new Set([state.across, state.up, ...also].map(said)),
+      `${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`,
+      data.stops[state.stop].label,
+    ];
   }
 
   function legend() {
-    const items = data.classes
-      .map(
-        (name, code) =>
-          name !== "unmeasured" &&
-          h(
-            "span",
-            { class: "key" },
-            h("span", { class: "swatch", style: `color:${qk.colour("class", code)}` }, "●"),
-            name,
-          ),
-      )
-      .filter(Boolean);
+    const { tint } = state;
+    /** @type {(colour: string, said: string) => HTMLElement} */
+    const key = (colour, said) =>
+      h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${colour}` }, "●"), said);
+    /** @type {HTMLElement[]} */
+    let items;
+    if (tint === "class" || tint === "polarity")
+      items = data
+        .kinds(tint)
+        .flatMap((name, code) =>
+          name === data.unmeasured || !table()[tint].includes(code)
+            ? []
+            : [key(paint.colour(tint, code), name)],
+        );
+    else if (tint === "rope") items = [key("var(--RoPE)", "RoPE"), key("var(--NoPE)", "NoPE")];
+    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
     if (data.hasRope)
       items.push(
-        h("span", { class: "key" }, "● rotates (RoPE)"),
-        h("span", { class: "key" }, "◇ does not (NoPE)"),
+        h("span", { class: "key" }, "● RoPE: layer rotates with position"),
+        h("span", { class: "key" }, "◇ NoPE: does not"),
       );
     return h("p", { class: "legend" }, items);
   }
 
   /* ---- the points ---- */
 
-  function visible() {
-    const shown = qk.shown();
-    const table = data.table(state.window);
-    return data.heads.filter(
-      ({ index }) => (!shown || shown.has(index)) && data.measured(table, state.stop, index),
-    );
-  }
-
-  function place(head, stop = state.stop) {
-    const table = data.table(state.window);
-    return [data.value(table, "r_q", stop, head), data.value(table, "r_k", stop, head)];
-  }
-
-  function lines(index) {
-    const table = data.table(state.window);
-    const at = (name) => data.value(table, name, state.stop, index);
-    const kind = data.classes[data.code(table, "class", state.stop, index)];
-    const { rope } = data.heads[index];
-    const name = data.headName(index);
-    return [
-      name[0].toUpperCase() + name.slice(1),
-      `r_q ${qk.withError(at("r_q"), at("r_q_se"))}`,
-      `r_k ${qk.withError(at("r_k"), at("r_k_se"))}`,
-      `${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`,
-      `${data.stops[state.stop].label}`,
-    ];
-  }
-
   /* Points stay in the page as they move; only heads that come or go are made or removed. */
+  /** @param {boolean} moving */
   function points(moving) {
-    const table = data.table(state.window);
-    const { x, y, layers } = frame;
-    const list = visible();
-    const at = ({ index }) => {
-      const [r_q, r_k] = place(index);
-      return `translate(${x(r_q)},${y(r_k)})`;
-    };
+    if (!frame) return;
+    const tint = tinter();
+    const at = (/** @type {Head} */ { index }) => `translate(${spot(index).join(",")})`;
     const joined = d3
-      .select(layers.points)
+      .select(frame.layers.points)
       .selectAll("path")
-      .data(list, (d) => d.index)
+      .data(visible(), (d) => /** @type {Head} */ (d).index)
       .join((enter) =>
         enter
           .append("path")
           .attr("transform", at)
           .attr("d", (d) => (d.rope === 0 ? DIAMOND : CIRCLE))
           .each(function make(d) {
-            qk.mark(this, {
+            marks.mark(this, {
               key: `head:${d.index}`,
               label: "",
               lines: () => lines(d.index),
-              act: (event) => qk.select([d.index], event),
+              act: (event) => store.select([d.index], event),
               pressed: false,
             });
           }),
       );
-    joined.each(function paint(d) {
-      this.style.setProperty("--kind", qk.colour("class", data.code(table, "class", state.stop, d.index)));
-      this.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}`);
+    joined.each(function dress(d) {
+      const path = /** @type {SVGPathElement} */ (this);
+      path.style.setProperty("--kind", tint(d.index));
+      path.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}`);
     });
     clearTimeout(naming);
     if (named) naming = setTimeout(name, 200);
@@ -191,71 +141,74 @@
     markSelected();
     if (moving) joined.transition("move").duration(550).attr("transform", at);
     else joined.interrupt("move").attr("transform", at);
-    qk.rove(drawing);
+    marks.rove(drawing);
   }
 
   /* Labels take as long as all the rest: after the first time they follow the points' move. */
   function name() {
     named = true;
-    for (const point of frame.layers.points.children) {
-      point.setAttribute("aria-label", `${lines(point.__data__.index).join(", ")}. Select this head.`);
-    }
+    for (const point of frame?.layers.points.children || [])
+      point.setAttribute("aria-label", `${lines(headOf(point)).join(", ")}. Select this head.`);
   }
 
   function markSelected() {
-    const { layers } = frame;
-    layers.points.classList.toggle("some", state.heads.size > 0);
-    for (const point of layers.points.children) {
-      const picked = state.heads.has(point.__data__.index);
+    frame?.layers.points.classList.toggle("some", state.heads.size > 0);
+    for (const point of frame?.layers.points.children || []) {
+      const picked = state.heads.has(headOf(point));
       if (point.classList.contains("selected") !== picked) point.classList.toggle("selected", picked);
       point.setAttribute("aria-pressed", String(picked));
     }
   }
 
+  /** @param {boolean} moving */
   function bars(moving) {
-    const table = data.table(state.window);
+    if (!frame) return;
     const { x, y, layers } = frame;
+    const known = data.has(`${state.across}_se`) || data.has(`${state.up}_se`);
     const wanted =
-      state.bars === "none" || !table.r_q_se
+      state.bars === "none" || !known
         ? []
         : visible().filter(({ index }) => state.bars === "all" || state.heads.has(index));
-    const path = ({ index }) => {
-      const [r_q, r_k] = place(index);
-      const [eq, ek] = ["r_q_se", "r_k_se"].map((name) => data.value(table, name, state.stop, index) || 0);
-      return `M${x(r_q - eq)},${y(r_k)}H${x(r_q + eq)}M${x(r_q)},${y(r_k - ek)}V${y(r_k + ek)}`;
+    const path = (/** @type {Head} */ { index }) => {
+      const [a, b] = place(index);
+      const [ea, eb] = [state.across, state.up].map(
+        (one) => data.value(table(), `${one}_se`, state.stop, index) || 0,
+      );
+      return `M${x(a - ea)},${y(b)}H${x(a + ea)}M${x(a)},${y(b - eb)}V${y(b + eb)}`;
     };
     const joined = d3
       .select(layers.bars)
       .selectAll("path")
-      .data(wanted, (d) => d.index)
+      .data(wanted, (d) => /** @type {Head} */ (d).index)
       .join("path");
     if (moving) joined.transition("move").duration(550).attr("d", path);
     else joined.interrupt("move").attr("d", path);
   }
 
   function paths() {
+    if (!frame) return;
     const { x, y, layers } = frame;
     const chosen = data.training && data.stops.length > 1 ? [...state.heads].slice(0, MOST_PATHS) : [];
-    const table = data.table(state.window);
+    const tint = tinter();
+    /** @type {PathOf} */
     const line = d3
       .line()
-      .defined(([r_q, r_k]) => !Number.isNaN(r_q + r_k))
-      .x(([r_q]) => x(r_q))
-      .y(([, r_k]) => y(r_k));
+      .defined(([a, b]) => !Number.isNaN(a + b))
+      .x(([a]) => x(a))
+      .y(([, b]) => y(b));
     const groups = chosen.map((head) => {
       const way = data.stops.map(({ index }) => place(head, index));
-      const code = data.code(table, "class", state.stop, head);
       const group = s(
         "g",
-        { style: `--kind:${qk.colour("class", code)}` },
+        { style: `--kind:${tint(head)}` },
         s("path", { d: line(way) || "", class: "way" }),
         s("path", { d: line(way.slice(0, state.stop + 1)) || "", class: "way been" }),
       );
       if (chosen.length <= 12)
-        way.forEach(([r_q, r_k], i) => {
-          if (!Number.isNaN(r_q + r_k))
+        way.forEach(([a, b], i) => {
+          if (!Number.isNaN(a + b))
             group.append(
-              s("circle", { cx: x(r_q), cy: y(r_k), r: 2, class: i <= state.stop ? "stop been" : "stop" }),
+              s("circle", { cx: x(a), cy: y(b), r: 2, class: i <= state.stop ? "stop been" : "stop" }),
             );
         });
       return group;
@@ -264,123 +217,114 @@
     layers.paths.classList.toggle("many", chosen.length > 12);
   }
 
-  /* ---- the box: drag to select, for mouse and pen; a finger scrolls and taps ---- */
+  /* ---- choosing by place: a box, or the point nearest to a fingertip ---- */
 
-  function inside(x0, y0, x1, y1) {
-    const { x, y } = frame;
-    return visible()
-      .filter(({ index }) => {
-        const [r_q, r_k] = place(index);
-        return x(r_q) >= x0 && x(r_q) <= x1 && y(r_k) >= y0 && y(r_k) <= y1;
-      })
-      .map(({ index }) => index);
+  /** @type {(box: number[], event: PointerEvent) => void} */
+  function selectBox([x0, y0, x1, y1], event) {
+    const found = visible()
+      .map(({ index }) => index)
+      .filter((head) => {
+        const [px, py] = spot(head);
+        return px >= x0 && px <= x1 && py >= y0 && py <= y1;
+      });
+    if (found.length) store.select(found, event);
   }
 
-  /* The head nearest to a place of the drawing, if it is within a fingertip. */
-  function nearest(px, py, reach = 18) {
-    const { x, y } = frame;
+  /** @type {(at: [number, number], event: MouseEvent) => void} */
+  function selectNear([px, py], event) {
     let best = null;
-    let least = reach;
+    let least = 18;
     for (const { index } of visible()) {
-      const [r_q, r_k] = place(index);
-      const away = Math.hypot(x(r_q) - px, y(r_k) - py);
+      const [x, y] = spot(index);
+      const away = Math.hypot(x - px, y - py);
       if (away < least) [best, least] = [index, away];
     }
-    return best;
+    if (best !== null) store.select([best], event);
   }
 
-  function listenToBox(svg, layer) {
-    let from = null;
-    let dragged = false;
-    const where = (event) => d3.pointer(event, svg);
-    const corners = (event) => {
-      const [x, y] = where(event);
-      return [Math.min(x, from[0]), Math.min(y, from[1]), Math.max(x, from[0]), Math.max(y, from[1])];
-    };
-    svg.addEventListener("pointerdown", (event) => {
-      dragged = false;
-      if (event.button === 0 && event.pointerType !== "touch") from = where(event);
-    });
-    svg.addEventListener("pointermove", (event) => {
-      if (!from) return;
-      const [x0, y0, x1, y1] = corners(event);
-      if (!dragged && x1 - x0 + y1 - y0 < 6) return;
-      if (!dragged) svg.setPointerCapture(event.pointerId);
-      dragged = true;
-      qk.hideTip();
-      layer.replaceChildren(s("rect", { x: x0, y: y0, width: x1 - x0, height: y1 - y0 }));
-    });
-    svg.addEventListener("pointerup", (event) => {
-      if (from && dragged) {
-        const found = inside(...corners(event));
-        layer.replaceChildren();
-        if (found.length) qk.select(found, event);
-      }
-      from = null;
-    });
-    svg.addEventListener("pointercancel", () => {
-      from = null;
-      layer.replaceChildren();
-    });
-    // The click that ends a drag is none on the point it ends on.
-    svg.addEventListener(
-      "click",
-      (event) => {
-        if (dragged) event.stopPropagation();
-        dragged = false;
-      },
-      true,
+  /* ---- together ---- */
+
+  /** @type {(key: "across" | "up" | "tint", label: string, names: string[]) => HTMLElement} */
+  function axisMenu(key, label, names) {
+    const { field, box } = dom.menu(
+      key,
+      label,
+      names.map((one) => [one, one === "rope" ? "RoPE or NoPE" : data.measureLabel(one)]),
+      state[key],
+      (value) => store.set({ [key]: value }),
     );
-    // Points are small for a finger: beside them the nearest one is meant.
-    svg.addEventListener("click", (event) => {
-      if (event.target.closest(".mark")) return;
-      const near = nearest(...where(event));
-      if (near !== null) qk.select([near], event);
-    });
+    controls[key] = box;
+    return field;
   }
 
   function setUp() {
-    const parts = qk.player.make();
-    if (data.own.r_q_se) {
-      const choices = ["selected", "all", "none"].map((name) => [name, name]);
-      controls = qk.options("bars", "Error bars", choices, state.bars, (value) => qk.set({ bars: value }));
-      parts.push(controls);
+    const parts = [...player.make()];
+    if (data.has("r_q_se")) {
+      const choices = store.choices.bars.map((one) => /** @type {[string, string]} */ ([one, one]));
+      controls.bars = dom.options("bars", "Error bars", choices, state.bars, (value) =>
+        store.set({ bars: value }),
+      );
     }
-    document.getElementById("portrait-controls").replaceChildren(...parts);
+    const menus = h(
+      "div",
+      { class: "menus" },
+      axisMenu(
+        "across",
+        "Across",
+        data.measures.map((one) => one.name),
+      ),
+      axisMenu(
+        "up",
+        "Up",
+        data.measures.map((one) => one.name),
+      ),
+      axisMenu("tint", "Colour", store.choices.tint),
+    );
+    const row = [...parts, menus, controls.bars].filter(Boolean);
+    dom.find("portrait-controls").replaceChildren(...row);
   }
 
   function explain() {
-    const table = data.table(state.window);
-    const present = data.heads.filter(
-      ({ index }) => data.code(table, "class", state.stop, index) >= 0,
-    ).length;
-    const list = visible();
-    const said = [`${qk.headCount(list.length)} of ${qk.count(present)} at ${data.stops[state.stop].label}.`];
-    const lacking = data.heads.filter(
-      ({ index }) => data.code(table, "class", state.stop, index) === data.classes.length - 1,
-    ).length;
-    if (lacking) said.push(`${qk.headCount(lacking)} unmeasured here.`);
+    /** @param {number} wanted */
+    const having = (wanted) =>
+      data.heads.filter(({ index }) => data.code(table(), "class", state.stop, index) === wanted).length;
+    const present = data.heads.length - having(-1);
+    const label = data.stops[state.stop].label;
+    const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}.`];
+    const lacking = having(data.classes.indexOf(data.unmeasured));
+    if (lacking) said.push(`${text.headCount(lacking)} unmeasured here.`);
     if (!data.training) said.push("Different models: heads have no path from one to the next.");
     else if (data.stops.length === 1) said.push("One checkpoint: heads have no path to draw.");
     else if (state.heads.size > MOST_PATHS) said.push(`Paths of the first ${MOST_PATHS} selected heads.`);
-    if (!table.r_q_se) said.push("The results hold no standard errors, so points have no error bars.");
+    if (!data.has("r_q_se")) said.push("The results hold no standard errors, so points have no error bars.");
     if (!data.hasRope) said.push("The results do not say which layers rotate: all points are circles.");
     note.textContent = said.join(" ");
   }
 
+  /** @param {Set<string> | null} keys */
   function draw(keys) {
-    const fresh = !frame || !keys || keys.has("size");
-    if (fresh) named = false;
-    if (fresh) build();
-    const moving = !fresh && keys.has("stop") && data.training && !qk.reducedMotion();
-    if (!fresh && qk.selectionOnly(keys)) markSelected();
+    const rebuilt = ["size", "across", "up", "window", "tint"];
+    const fresh = !frame || !keys || rebuilt.some((key) => keys.has(key));
+    if (fresh) {
+      named = false;
+      frame = portraitFrame.build(drawing, { box: selectBox, near: selectNear });
+      marks.mount(drawing, legend(), frame.svg);
+    }
+    const moving = !fresh && keys.has("stop") && data.training && !dom.reducedMotion();
+    if (!fresh && store.selectionOnly(keys)) markSelected();
     else points(moving);
     bars(moving);
     paths();
-    qk.player.draw();
-    if (controls) qk.choose(controls, state.bars);
+    player.draw();
+    if (controls.bars) dom.choose(controls.bars, state.bars);
+    for (const key of ["across", "up", "tint"]) controls[key].value = state[key];
     explain();
   }
 
-  qk.portrait = { setUp, draw, needs: ["stop", "heads", "filter", "window", "bars"] };
+  /** @type {View} */
+  return {
+    setUp,
+    draw,
+    needs: ["stop", "heads", "filter", "window", "bars", "across", "up", "tint"],
+  };
 })();

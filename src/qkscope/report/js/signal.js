@@ -1,170 +1,203 @@
+// @ts-check
 /* Position signal: the mean of r_q and r_k (or of the explained variance) over the checkpoints. */
 "use strict";
 
-(() => {
-  const { data, state, h, number, withError } = qk;
-  const drawing = document.getElementById("signal-drawing");
-  const note = document.getElementById("signal-note");
+const signal = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const { number, withError } = text;
+  const drawing = dom.find("signal-drawing");
+  const note = dom.find("signal-note");
   const course = data.training && data.stops.length > 1;
+  /** @type {HTMLElement | null} */
   let controls = null;
-  let drawn = null; // the drawing that stands
+  /** @type {Drawn | null} what stands */
+  let drawn = null;
 
   /* A series: its name, colour, mark, and per checkpoint the mean, the spread over heads and the error. */
-  function series(name, label, symbol, colour, mean, sd, se) {
-    const gap = data.stops.map(() => null);
-    return { name, label, symbol, colour, mean, sd: sd || gap, se: se || gap };
-  }
+  /** @typedef {"circle" | "square" | "triangle"} Shape */
+  /** @typedef {{ column: string, label: string, symbol: Shape, colour: string, mean: Maybe[], sd: Maybe[],
+   *   se: Maybe[] }} Line */
+  /** @typedef {{ index: number, mean: number, sd: Maybe, se: Maybe }} Point */
 
+  const gap = data.stops.map(() => null);
+  /** @type {Record<Shape, string>} */
+  const SHAPES = { circle: "●", square: "■", triangle: "▲" };
+
+  /** @type {(windowName: WindowName) => Line[]} */
   function whole(windowName) {
-    const { signal, variance } = data.aggregate(windowName);
-    if (state.measure === "variance") {
+    const { signal: means, variance } = data.aggregate(windowName);
+    if (state.measure === "variance")
       return [
-        series("ev", "explained variance", "triangle", "var(--ev)", variance.mean, variance.sd, variance.se),
+        {
+          column: "explained_variance",
+          label: "explained variance",
+          symbol: "triangle",
+          colour: "var(--variance)",
+          ...variance,
+        },
       ];
-    }
+    /** @type {(name: string, label: string, symbol: Shape, colour: string) => Line} */
+    const line = (name, label, symbol, colour) => ({
+      column: name,
+      label,
+      symbol,
+      colour,
+      mean: means[`mean_${name}`],
+      sd: means[`sd_${name}`] || gap,
+      se: means[`se_${name}`] || gap,
+    });
     const absolute = state.measure === "abs_r_k";
-    const keys = absolute
-      ? series("rk", "|r_k|", "square", "var(--rk)", signal.mean_abs_r_k, null, signal.se_abs_r_k)
-      : series("rk", "r_k", "square", "var(--rk)", signal.mean_r_k, signal.sd_r_k, signal.se_r_k);
-    return [series("rq", "r_q", "circle", "var(--rq)", signal.mean_r_q, signal.sd_r_q, signal.se_r_q), keys];
+    return [
+      line("r_q", "r_q", "circle", "var(--r_q)"),
+      line(absolute ? "abs_r_k" : "r_k", absolute ? "|r_k|" : "r_k", "square", "var(--r_k)"),
+    ];
   }
 
   /* Means over some heads, head by head from the page's own data: no document-level error is known for these. */
+  /** @type {(heads: number[], name: string) => Maybe[]} */
   function meansOf(heads, name) {
     const table = data.table(state.window);
     return data.stops.map(({ index }) => {
       const values = heads.map((head) =>
         data.measured(table, index, head) ? data.value(table, name, index, head) : NaN,
       );
-      const average = qk.mean(values);
+      const average = text.mean(values);
       return Number.isNaN(average) ? null : average;
     });
   }
 
-  function part(heads) {
-    const columns = {
-      ev: "explained_variance",
-      rq: "r_q",
-      rk: state.measure === "abs_r_k" ? "abs_r_k" : "r_k",
-    };
-    return whole(state.window).map((one) => ({
-      ...series(one.name, one.label, one.symbol, one.colour, meansOf(heads, columns[one.name])),
-    }));
-  }
+  /** @type {(heads: number[]) => Line[]} */
+  const part = (heads) =>
+    whole(state.window).map((one) => ({ ...one, mean: meansOf(heads, one.column), sd: gap, se: gap }));
 
+  /** @type {(one: Line) => Point[]} */
   const points = (one) =>
-    data.stops
-      .map(({ index }) => ({ index, mean: one.mean[index], sd: one.sd[index], se: one.se[index] }))
-      .filter(({ mean }) => mean !== null);
+    data.stops.flatMap(({ index }) => {
+      const mean = one.mean[index];
+      return mean === null ? [] : [{ index, mean, sd: one.sd[index], se: one.se[index] }];
+    });
 
+  /* ---- marks ---- */
+
+  /** @param {Line} one */
   function bandMarks(one) {
     const found = points(one).filter(({ sd }) => sd !== null);
-    const band = { x: "index", y1: (d) => d.mean - d.sd, y2: (d) => d.mean + d.sd };
-    if (course) return [Plot.areaY(found, { ...band, fill: one.colour, fillOpacity: 0.1 })];
+    const band = {
+      x: "index",
+      y1: (/** @type {Point} */ d) => d.mean - (d.sd || 0),
+      y2: (/** @type {Point} */ d) => d.mean + (d.sd || 0),
+    };
+    if (course) return [Plot.areaY(found, { ...band, fill: one.colour, fillOpacity: 0.07 })];
     return [Plot.ruleX(found, { ...band, stroke: one.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
   }
 
+  /** @type {(one: Line, look?: { dashed?: boolean, faint?: boolean }) => any[]} */
   function lineMarks(one, { dashed = false, faint = false } = {}) {
-    if (!course)
-      return faint
-        ? [
-            Plot.dot(points(one), {
-              x: "index",
-              y: "mean",
-              dx: 13,
-              symbol: one.symbol,
-              r: 3,
-              stroke: one.colour,
-            }),
-          ]
-        : [];
-    const dash = faint ? "1.5 3.5" : dashed ? "6 4" : null;
+    const at = { x: "index", y: "mean", stroke: one.colour };
+    if (!course && !faint) return [];
+    if (!course) return [Plot.dot(points(one), { ...at, dx: 13, symbol: one.symbol, r: 3 })];
     return [
       Plot.line(points(one), {
-        x: "index",
-        y: "mean",
-        stroke: one.colour,
-        strokeWidth: faint ? 1.5 : 2.25,
-        strokeDasharray: dash,
+        ...at,
+        strokeWidth: faint ? 1.6 : 2.5,
+        strokeDasharray: faint ? "1.5 3.5" : dashed ? "6 4" : undefined,
         strokeOpacity: faint ? 0.9 : 1,
       }),
     ];
   }
 
+  /** @type {(one: Line, hollow: boolean) => any[]} */
   function dotMarks(one, hollow) {
-    const found = points(one);
-    const barred = found.filter(({ se }) => se !== null);
     if (data.stops.length > 60) return []; // the line says it all
-    const size = 4.4;
-    const fill = hollow ? "var(--paper)" : one.colour;
-    const dot = {
-      x: "index",
-      y: "mean",
-      symbol: one.symbol,
-      r: size,
-      fill,
-      stroke: hollow ? one.colour : "var(--paper)",
-    };
+    const found = points(one);
     return [
-      Plot.ruleX(barred, {
+      Plot.ruleX(
+        found.filter(({ se }) => se !== null),
+        {
+          x: "index",
+          y1: (/** @type {Point} */ d) => d.mean - (d.se || 0),
+          y2: (/** @type {Point} */ d) => d.mean + (d.se || 0),
+          stroke: one.colour,
+          strokeWidth: 1.6,
+        },
+      ),
+      Plot.dot(found, {
         x: "index",
-        y1: (d) => d.mean - d.se,
-        y2: (d) => d.mean + d.se,
-        stroke: one.colour,
-        strokeWidth: 1.6,
-        marker: "none",
+        y: "mean",
+        symbol: one.symbol,
+        r: 4.8,
+        fill: hollow ? "var(--paper)" : one.colour,
+        stroke: hollow ? one.colour : "var(--paper)",
+        strokeWidth: hollow ? 1.6 : 1,
       }),
-      Plot.dot(found, { ...dot, strokeWidth: hollow ? 1.6 : 1 }),
     ];
   }
 
+  /* The series' names at the ends of their lines, where a glance finds them; apart where they would overlap. */
+  /** @type {(all: Line[], height: number, domain: number[]) => any[]} */
+  function nameMarks(all, height, domain) {
+    if (!course) return [];
+    const ends = all.map((one) => ({ one, point: points(one).at(-1) })).filter(({ point }) => point);
+    const apart = (18 * (domain[1] - domain[0])) / height;
+    ends.sort((a, b) => (a.point?.mean || 0) - (b.point?.mean || 0));
+    let least = -Infinity;
+    return ends.map(({ one, point }) => {
+      least = Math.max(point?.mean || 0, least + apart);
+      const place = { x: data.stops.length - 1, y: least };
+      return Plot.text([place], {
+        x: "x",
+        y: "y",
+        dx: 12,
+        text: () => one.label,
+        textAnchor: "start",
+        fill: one.colour,
+        fontWeight: 650,
+        fontSize: 14,
+      });
+    });
+  }
+
+  /** @type {(all: Line[]) => [number, number]} */
   function range(all) {
     const ends = all.flatMap((one) =>
       points(one).flatMap(({ mean, sd }) => [mean - (sd || 0), mean + (sd || 0)]),
     );
     if (state.measure === "variance") return [0, Math.min(1, (d3.max(ends) || 1) * 1.15)];
-    return [Math.min(0, d3.min(ends) || 0) - 0.02, 1.02];
+    return [Math.min(0, d3.min(ends) || 0) - 0.02, Math.min(1.02, Math.max(0.4, d3.max(ends) || 1) + 0.04)];
   }
 
+  /** @type {(index: number, all: Line[], chosen: Line[]) => (string | null)[]} */
   function lines(index, all, chosen) {
     const said = all.map((one) => `mean ${one.label} ${withError(one.mean[index], one.se[index])}`);
     const picked = chosen.map((one) => `selected heads: mean ${one.label} ${number(one.mean[index])}`);
-    const [name, about] = qk.stopLines(index);
+    const [name, about] = axes.stopLines(index);
     return [name, about, ...said, ...picked];
   }
 
+  /** @type {(all: Line[], also: { chosen: Line[], other: Line[] }) => HTMLElement} */
   function legend(all, { chosen, other }) {
-    const shape = { circle: "●", square: "■", triangle: "▲" };
+    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
+    const key = (mark, said) => h("span", { class: "key" }, mark, said);
     const items = all.map((one) =>
-      h(
-        "span",
-        { class: "key" },
-        h("span", { class: "swatch", style: `color:${one.colour}` }, shape[one.symbol]),
-        one.label,
-      ),
+      key(h("span", { class: "swatch", style: `color:${one.colour}` }, SHAPES[one.symbol]), one.label),
     );
     if (all.some((one) => one.sd.some((v) => v !== null)))
-      items.push(h("span", { class: "key" }, h("i", { class: "band" }), "± 1 sd across heads"));
+      items.push(key(h("i", { class: "band" }), "± 1 sd across heads"));
     if (all.some((one) => one.se.some((v) => v !== null)))
-      items.push(h("span", { class: "key" }, h("i", { class: "bar" }), "± 1 se over documents"));
-    if (chosen.length) items.push(h("span", { class: "key" }, h("i", { class: "dash" }), "selected heads"));
-    if (other.length)
-      items.push(
-        h(
-          "span",
-          { class: "key" },
-          h("i", { class: course ? "dots" : "ring" }),
-          state.window === "own" ? "matched window" : "own windows",
-        ),
-      );
+      items.push(key(h("i", { class: "bar" }), "± 1 se over documents"));
+    if (chosen.length) items.push(key(h("i", { class: "dash" }), "selected heads"));
+    const which = state.window === "own" ? "matched window" : "own windows";
+    if (other.length) items.push(key(h("i", { class: course ? "dots" : "ring" }), which));
     return h("p", { class: "legend" }, items);
   }
 
+  /** @param {Line[]} all */
   function numbersTable(all) {
     const head = h(
       "tr",
       {},
-      h("th", { scope: "col" }, qk.stopWord),
+      h("th", { scope: "col" }, axes.stopWord),
       all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${one.label}`)),
     );
     const rows = data.stops.map(({ index, label }) =>
@@ -185,60 +218,46 @@
     return h("details", { open }, h("summary", { id: "signal-numbers" }, "The numbers"), scroller);
   }
 
+  /** @param {Set<number> | null} shown */
   function explain(shown) {
     const said = [];
     if (data.stops.length === 1)
       said.push("One checkpoint was measured: there is no change over training to draw.");
     if (!data.training) said.push("These are different models, not one in training: no line joins them.");
-    if (!data.matched) said.push("No matched window was measured, so only own windows are shown.");
     if (shown)
       said.push(
-        `The filter holds: means are over ${qk.headCount(shown.size)} that pass it at ` +
+        `The filter holds: means are over ${text.headCount(shown.size)} that pass it at ` +
           `${data.stops[state.stop].label}, without document-level errors.`,
       );
     else if (!data.aggregate(state.window).signal.se_r_q.some((v) => v !== null))
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
     if (state.measure === "abs_r_k" && !shown) said.push("No band is drawn for |r_k|.");
     if (data.windowChanges.length && state.window === "own")
-      said.push("Dashed uprights: the context window changes.");
+      said.push(
+        data.matched
+          ? "Dashed uprights: the context window changes. Dotted: every checkpoint over the matched window."
+          : "Dashed uprights: the context window changes. No matched window was measured.",
+      );
     note.textContent = said.join(" ");
   }
 
-  function draw(keys) {
-    if (drawn && qk.only(keys, "stop")) {
-      qk.showChosen(drawn);
-      return;
-    }
-    const shown = qk.shown();
-    const all = shown ? part([...shown]) : whole(state.window);
-    const chosen = state.heads.size ? part([...state.heads]) : [];
-    const other = data.matched && !shown ? whole(state.window === "own" ? "matched" : "own") : [];
-    const svg = Plot.plot(plotOptions(all, chosen, other));
-    qk.stopColumns(svg, {
-      label: (index) =>
-        `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${qk.stopWord}.`,
-      lines: (index) => lines(index, all, chosen),
-    });
-    qk.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${qk.stopWord}s`);
-    qk.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
-    drawn = svg;
-    explain(shown);
-  }
-
+  /** @type {(all: Line[], chosen: Line[], other: Line[]) => any} */
   function plotOptions(all, chosen, other) {
-    const width = qk.widthOf(drawing);
-    const height = Math.round(Math.min(460, Math.max(280, width * 0.6)));
+    const width = axes.widthOf(drawing);
+    const height = Math.round(Math.min(500, Math.max(280, width * 0.46)));
     const title = state.measure === "variance" ? "explained variance" : "correlation with position";
-    const axis = qk.stopAxis(width, height, title);
+    const axis = axes.stopAxis(width, height, title);
+    const domain = range([...all, ...chosen]);
+    const digits = state.measure === "variance" ? 2 : 1;
     return {
       ...axis,
+      marginRight: course && state.measure !== "variance" ? 44 : axis.marginRight,
       y: {
         tickSize: 0,
-        domain: range([...all, ...chosen]),
+        domain,
         label: null,
         ticks: 6,
-        tickFormat: (v) =>
-          number(v, 1) === "−0.0" ? "0.0" : number(v, state.measure === "variance" ? 2 : 1),
+        tickFormat: (/** @type {number} */ v) => number(v, digits),
       },
       marks: [
         ...axis.marks,
@@ -250,13 +269,37 @@
         ...all.flatMap((one) => dotMarks(one, false)),
         ...chosen.flatMap((one) => lineMarks(one, { dashed: true })),
         ...chosen.flatMap((one) => dotMarks(one, true)),
+        ...(state.measure === "variance" ? [] : nameMarks(all, height, domain)),
       ],
     };
   }
 
+  /** @param {Set<string> | null} keys */
+  function draw(keys) {
+    dom.choose(controls, state.measure);
+    if (drawn && store.only(keys, "stop")) {
+      axes.showChosen(drawn);
+      return;
+    }
+    const shown = store.shown();
+    const all = shown ? part([...shown]) : whole(state.window);
+    const chosen = state.heads.size ? part([...state.heads]) : [];
+    const other = data.matched && !shown ? whole(state.window === "own" ? "matched" : "own") : [];
+    const svg = axes.plot(plotOptions(all, chosen, other));
+    axes.stopColumns(svg, {
+      label: (index) =>
+        `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
+      lines: (index) => lines(index, all, chosen),
+    });
+    axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);
+    marks.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
+    drawn = svg;
+    explain(shown);
+  }
+
   function setUp() {
     const hasVariance = data.aggregate("own").variance.mean.some((v) => v !== null);
-    controls = qk.options(
+    controls = dom.options(
       "measure",
       "Show",
       [
@@ -265,17 +308,11 @@
         ["variance", "explained variance", hasVariance ? null : "The table holds no explained variance."],
       ],
       state.measure,
-      (value) => qk.set({ measure: value }),
+      (value) => store.set({ measure: value }),
     );
-    document.getElementById("signal-controls").replaceChildren(controls);
+    dom.find("signal-controls").replaceChildren(controls);
   }
 
-  qk.signal = {
-    setUp,
-    draw(keys) {
-      qk.choose(controls, state.measure);
-      draw(keys);
-    },
-    needs: ["measure", "window", "filter", "heads", "stop"],
-  };
+  /** @type {View} */
+  return { setUp, draw, needs: ["measure", "window", "filter", "heads", "stop"] };
 })();

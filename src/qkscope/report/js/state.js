@@ -1,3 +1,4 @@
+// @ts-check
 /* One state for all views: a checkpoint, a set of heads, a filter, and the choices of each view.
  *
  * `set` changes some of it, writes it to the URL's hash and tells every view which keys changed. The hash holds only
@@ -5,22 +6,32 @@
  */
 "use strict";
 
-(() => {
-  const { data } = qk;
+const store = (() => {
   const last = data.stops.length - 1;
-  const VIEWS = ["headline", "signal", "taxonomy", "portrait", "depth", "head", "table", "methods"];
+  const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
+
+  const names = data.measures.map(({ name }) => name);
+  /* A model with fewer layers than there are bins shows its layers: bins would stand empty. */
+  const layers = new Set(data.heads.map(({ layer }) => layer)).size;
 
   /* Views' choices: the first option is where it starts. */
+  /** @type {Record<string, string[]>} */
   const CHOICES = {
-    window: ["own", "matched"],
+    window: data.matched ? ["own", "matched"] : ["own"],
     measure: ["r_k", "abs_r_k", "variance"],
     kind: ["class", "polarity"],
-    rows: ["bins", "layers"],
+    rows: layers < data.bins ? ["layers"] : ["bins", "layers"],
     cell: ["r_q", "r_k", "abs_r_k", "explained_variance"],
     bars: ["selected", "all", "none"],
+    number: [...new Set((data.causes || []).map(({ number }) => number))],
+    across: names,
+    up: ["r_k", ...names.filter((name) => name !== "r_k")],
+    tint: ["class", "polarity", ...(data.hasRope ? ["rope"] : []), ...names],
   };
 
+  /** @returns {State} */
   function start() {
+    /** @type {any} */
     const found = {
       view: null,
       stop: last,
@@ -31,18 +42,22 @@
       down: false,
       filter: { classes: [], polarity: "", rope: "", layers: null, search: "", only: false },
     };
-    for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0];
-    return found;
+    for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0] ?? "";
+    return /** @type {State} */ (found);
   }
 
   const state = start();
+  /** @type {((keys: Set<string>) => void)[]} */
   const listeners = [];
+  /** @type {Set<number> | null} */
   let shownCache = null;
 
   /* ---- the hash ---- */
 
   /* Heads as "layer.first-last" of each layer, with the model's number before it in a study of models. */
+  /** @param {Iterable<number>} set */
   function writeHeads(set) {
+    /** @type {{ owner: Maybe, layer: number, from: number, to: number }[]} */
     const runs = [];
     for (const index of [...set].sort((a, b) => a - b)) {
       const { layer, head, owner } = data.heads[index];
@@ -62,9 +77,11 @@
     data.heads.map((h) => [`${h.owner === null ? "" : `${h.owner}~`}${h.layer}.${h.head}`, h.index]),
   );
 
-  function readHeads(text) {
+  /** @param {string} said */
+  function readHeads(said) {
+    /** @type {Set<number>} */
     const found = new Set();
-    for (const part of text.split(",")) {
+    for (const part of said.split(",")) {
       const match = /^(\d+~)?(\d+)\.(\d+)(?:-(\d+))?$/.exec(part);
       if (!match) continue;
       const [, owner = "", layer, from, to = from] = match;
@@ -78,14 +95,15 @@
     return found;
   }
 
+  /** @param {URLSearchParams} params */
   function writeFilter(params) {
-    const { classes, polarity, rope, layers, search, only } = state.filter;
+    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
     if (classes.length) params.set("classes", classes.join(","));
     if (polarity) params.set("polarity", polarity);
     if (rope) params.set("rope", rope);
-    if (layers) params.set("layers", layers.join("-"));
+    if (range) params.set("layers", range.join("-"));
     if (search) params.set("search", search);
-    if (only) params.set("only", "1");
+    if (alone) params.set("only", "1");
   }
 
   function hash() {
@@ -94,33 +112,39 @@
     if (state.stop !== last) params.set("at", data.stops[state.stop].model);
     if (state.heads.size) params.set("heads", writeHeads(state.heads));
     if (state.head !== null) params.set("head", writeHeads([state.head]));
-    if (state.pc) params.set("pc", state.pc);
+    if (state.pc) params.set("pc", String(state.pc));
     for (const [name, options] of Object.entries(CHOICES)) {
-      if (state[name] !== options[0]) params.set(name, state[name]);
+      if (options.length && state[name] !== options[0]) params.set(name, state[name]);
     }
     if (state.sort !== "layer" || state.down) params.set("sort", (state.down ? "-" : "") + state.sort);
     writeFilter(params);
     return params.toString();
   }
 
+  /** @type {(params: URLSearchParams) => Filter} */
   function readFilter(params) {
-    const layers = /^(\d+)-(\d+)$/.exec(params.get("layers") || "");
+    /** @type {(name: string) => string} */
+    const get = (name) => params.get(name) || "";
+    const range = /^(\d+)-(\d+)$/.exec(get("layers"));
     return {
-      classes: (params.get("classes") || "").split(",").filter((name) => data.classes.includes(name)),
-      polarity: data.polarities.includes(params.get("polarity")) ? params.get("polarity") : "",
-      rope: ["rope", "nope"].includes(params.get("rope")) ? params.get("rope") : "",
-      layers: layers ? [Number(layers[1]), Number(layers[2])] : null,
-      search: params.get("search") || "",
-      only: params.get("only") === "1",
+      classes: get("classes")
+        .split(",")
+        .filter((name) => data.classes.includes(name)),
+      polarity: data.polarities.includes(get("polarity")) ? get("polarity") : "",
+      rope: ["rope", "nope"].includes(get("rope")) ? get("rope") : "",
+      layers: range ? [Number(range[1]), Number(range[2])] : null,
+      search: get("search"),
+      only: get("only") === "1",
     };
   }
 
   /* A hash from anywhere: what it does not name starts as it does; what it names wrongly is ignored. */
-  function parse(text) {
+  /** @type {(said: string) => State} */
+  function parse(said) {
     const found = start();
-    if (VIEWS.includes(text)) return { ...found, view: text };
-    const params = new URLSearchParams(text);
-    if (VIEWS.includes(params.get("view"))) found.view = params.get("view");
+    if (VIEWS.includes(said)) return { ...found, view: said };
+    const params = new URLSearchParams(said);
+    if (VIEWS.includes(params.get("view") || "")) found.view = params.get("view");
     const stop = data.stops.findIndex(({ model }) => model === params.get("at"));
     if (stop >= 0) found.stop = stop;
     found.heads = readHeads(params.get("heads") || "");
@@ -129,9 +153,8 @@
     const pc = Number(params.get("pc"));
     if (Number.isInteger(pc) && pc >= 0 && pc < data.components) found.pc = pc;
     for (const [name, options] of Object.entries(CHOICES)) {
-      if (options.includes(params.get(name))) found[name] = params.get(name);
+      if (options.includes(params.get(name) || "")) found[name] = params.get(name);
     }
-    if (!data.matched) found.window = "own";
     const sort = params.get("sort") || "layer";
     found.down = sort.startsWith("-");
     found.sort = sort.replace(/^-/, "");
@@ -141,14 +164,18 @@
 
   /* ---- changing it ---- */
 
+  /** @param {Set<string>} keys */
   function tell(keys) {
     if (["stop", "window", "filter", "heads"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
   }
 
+  /** @type {string | null} */
   let written = null;
 
+  /** @param {Partial<State>} changes */
   function set(changes) {
+    /** @type {Set<string>} */
     const keys = new Set();
     for (const [name, value] of Object.entries(changes)) {
       if (state[name] !== value) {
@@ -175,6 +202,7 @@
 
   /* Select heads: instead of the others, or with them when adding; the same ones again deselects.
    * `also` changes with it, so that all is drawn once. */
+  /** @type {(indices: Iterable<number>, event?: MouseEvent | KeyboardEvent, also?: Partial<State>) => void} */
   function select(indices, event, also = {}) {
     const extend = adding || Boolean(event && (event.shiftKey || event.ctrlKey || event.metaKey));
     const chosen = [...indices];
@@ -189,19 +217,22 @@
     } else {
       next = all && state.heads.size === chosen.length ? new Set() : new Set(chosen);
     }
-    const head = next.size && !next.has(state.head) ? [...next][0] : state.head;
+    const kept = state.head !== null && next.has(state.head);
+    const head = next.size && !kept ? [...next][0] : state.head;
     set({ ...also, heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
   }
 
   function filtering() {
-    const { classes, polarity, rope, layers, search, only } = state.filter;
-    return Boolean(classes.length || polarity || rope || layers || search.trim() || only);
+    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
+    return Boolean(classes.length || polarity || rope || range || search.trim() || alone);
   }
 
   /* Words of the search: "7.3" or "L7H3" a head, "L7" a layer, anything else a part of a name. */
+  /** @param {string} search */
   function matcher(search) {
     const words = search.trim().toLowerCase().split(/\s+/).filter(Boolean);
-    return (head, names) =>
+    /** @type {(head: Head, about: string[]) => boolean} */
+    return (head, about) =>
       words.every((word) => {
         const exact = /^l?(\d+)[.h:](\d+)$/.exec(word);
         if (exact) return head.layer === Number(exact[1]) && head.head === Number(exact[2]);
@@ -209,24 +240,25 @@
         if (layer) return head.layer === Number(layer[1]);
         const number = /^h(\d+)$/.exec(word);
         if (number) return head.head === Number(number[1]);
-        return names.some((name) => name.toLowerCase().includes(word));
+        return about.some((name) => name.toLowerCase().includes(word));
       });
   }
 
   /* Whether a head passes the filter at the chosen checkpoint. */
   function passes() {
-    const { classes, polarity, rope, layers, search, only } = state.filter;
+    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
     const table = data.table(state.window);
     const matches = matcher(search);
+    /** @type {(head: Head) => boolean} */
     return (head) => {
-      const stop = data.training ? state.stop : head.owner;
+      const stop = data.stopOf(head, state.stop);
       const kind = data.classes[data.code(table, "class", stop, head.index)] || "";
       const sign = data.polarities[data.code(table, "polarity", stop, head.index)] || "";
-      if (only && !state.heads.has(head.index)) return false;
+      if (alone && !state.heads.has(head.index)) return false;
       if (classes.length && !classes.includes(kind)) return false;
       if (polarity && sign !== polarity) return false;
       if (rope && head.rope !== (rope === "rope" ? 1 : 0)) return false;
-      if (layers && (head.layer < layers[0] || head.layer > layers[1])) return false;
+      if (range && (head.layer < range[0] || head.layer > range[1])) return false;
       const shape = head.rope === 1 ? "rope" : head.rope === 0 ? "nope" : "";
       return !search.trim() || matches(head, [kind, sign, shape, data.headName(head.index)]);
     };
@@ -240,7 +272,10 @@
   }
 
   /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most. */
+  /** @type {Maybe} */
   let striking = null;
+
+  /** @returns {number} */
   function currentHead() {
     if (state.head !== null) return state.head;
     if (state.heads.size) return [...state.heads][0];
@@ -259,30 +294,37 @@
   }
 
   /* Whether a change concerns the selection alone, and no filter hangs on it: views then only mark it. */
+  /** @param {Set<string> | null} keys */
   function selectionOnly(keys) {
-    return Boolean(keys) && !state.filter.only && [...keys].every((key) => key === "heads" || key === "head");
+    return keys !== null && !state.filter.only && [...keys].every((key) => key === "heads" || key === "head");
   }
 
   /* Whether a change concerns at most these keys, and no filter hangs on it. */
-  const only = (keys, ...names) =>
-    Boolean(keys) && !filtering() && [...keys].every((key) => names.includes(key));
+  /** @type {(keys: Set<string> | null, ...wanted: string[]) => boolean} */
+  const only = (keys, ...wanted) =>
+    keys !== null && !filtering() && [...keys].every((key) => wanted.includes(key));
 
-  qk.only = only;
-  qk.selectionOnly = selectionOnly;
-  qk.state = state;
-  qk.set = set;
-  qk.select = select;
-  qk.shown = shown;
-  qk.filtering = filtering;
-  qk.currentHead = currentHead;
-  qk.isAdding = () => adding;
-  qk.setAdding = (value) => {
-    adding = value;
-  };
-  qk.clearFilter = () => set({ filter: start().filter });
-  qk.onChange = (listener) => listeners.push(listener);
-  qk.startFromHash = () => {
-    Object.assign(state, parse(location.hash.slice(1)));
-    window.addEventListener("hashchange", restore);
+  return {
+    choices: CHOICES,
+    state,
+    set,
+    select,
+    shown,
+    filtering,
+    only,
+    selectionOnly,
+    currentHead,
+    isAdding: () => adding,
+    /** @param {boolean} value */
+    setAdding(value) {
+      adding = value;
+    },
+    clearFilter: () => set({ filter: start().filter }),
+    /** @param {(keys: Set<string>) => void} listener */
+    onChange: (listener) => listeners.push(listener),
+    startFromHash() {
+      Object.assign(state, parse(location.hash.slice(1)));
+      window.addEventListener("hashchange", restore);
+    },
   };
 })();

@@ -1,63 +1,80 @@
+// @ts-check
 /* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, fifty to a page. */
 "use strict";
 
-(() => {
-  const { data, state, h } = qk;
-  const drawing = document.getElementById("table-drawing");
-  const note = document.getElementById("table-note");
+const headTable = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const drawing = dom.find("table-drawing");
+  const note = dom.find("table-note");
   const PAGE = 50;
   let page = 0;
 
   const table = () => data.table(state.window);
-  const stopOf = (head) => (data.training ? state.stop : head.owner);
-  const at = (name, head) => data.value(table(), name, stopOf(head), head.index);
-  const named = (kind, head) => {
-    const code = data.code(table(), kind, stopOf(head), head.index);
-    return { code, name: (kind === "class" ? data.classes : data.polarities)[code] || "" };
-  };
+  /** @type {(name: string, head: Head) => number} */
+  const at = (name, head) => data.value(table(), name, data.stopOf(head, state.stop), head.index);
+  /** @type {(kind: Kind, head: Head) => number} */
+  const codeOf = (kind, head) => data.code(table(), kind, data.stopOf(head, state.stop), head.index);
+  /** @param {Head} head */
+  const sinceOf = (head) => table().since?.[head.index] ?? null;
 
+  /** @param {Head} head */
   const ropeName = (head) => (head.rope === null ? "" : head.rope === 1 ? "RoPE" : "NoPE");
 
+  /** @param {Head} head */
   function aboveNull(head) {
     const said = ["r_q", "r_k"].filter((name) => Math.abs(at(name, head)) > at(`${name}_null`, head));
     return said.map((name) => name.slice(-1).toUpperCase()).join(" ") || "–";
   }
 
+  /** @type {(name: string) => (head: Head) => Child[]} */
   function measureCell(name) {
     return (head) => {
       const se = at(`${name}_se`, head);
       return [
-        qk.number(at(name, head)),
-        Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${qk.error(se)}`),
+        text.number(at(name, head)),
+        Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${text.error(se)}`),
       ];
     };
   }
 
+  /** @type {(kind: Kind) => (head: Head) => Child[]} */
   function kindCell(kind) {
     return (head) => {
-      const { code, name } = named(kind, head);
-      const block = h("i", {
-        class: name === "unmeasured" ? "block hatched" : "block",
-        style: `background-color:${qk.colour(kind, code)}`,
-      });
-      return [block, name];
+      const code = codeOf(kind, head);
+      return [paint.block(kind, code), data.kinds(kind)[code] || ""];
     };
   }
 
-  /* Columns: key, heading, what to sort by, what to show, whether it is a number. */
+  /* Since when a head is of the class that it ends with; where that is yet to come, which class it is. */
+  /** @param {Head} head */
+  function sinceCell(head) {
+    const since = sinceOf(head);
+    if (since === null) return "–";
+    const { label } = data.stops[since];
+    if (since <= state.stop) return label;
+    const last = data.code(table(), "class", data.stops.length - 1, head.index);
+    return [label, ": ", paint.block("class", last), data.classes[last]];
+  }
+
+  /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
+  /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
+   *   cell: (head: Head) => string | Child[], num?: boolean, opens?: boolean, means?: string }} Column */
+  /** @returns {Column[]} */
   function columnsOf() {
+    /** @type {Column[]} */
     const found = [];
     if (!data.training)
       found.push({
         key: "model",
         name: "model",
         by: (d) => d.owner,
-        cell: (d) => qk.shorten(data.stops[d.owner].label, 24),
+        cell: (d) => text.shorten(data.stops[d.owner ?? 0].label, 24),
       });
     found.push({
       key: "layer",
       name: "layer",
-      by: (d) => d.layer * 10000 + d.head,
+      by: (d) => d.index,
       cell: (d) => String(d.layer),
       num: true,
     });
@@ -69,21 +86,22 @@
       num: true,
       opens: true,
     });
-    found.push({ key: "class", name: "class", by: (d) => named("class", d).code, cell: kindCell("class") });
-    found.push({ key: "r_q", name: "r_q", by: (d) => at("r_q", d), cell: measureCell("r_q"), num: true });
-    found.push({ key: "r_k", name: "r_k", by: (d) => at("r_k", d), cell: measureCell("r_k"), num: true });
-    if (data.own.explained_variance)
+    found.push({ key: "class", name: "class", by: (d) => codeOf("class", d), cell: kindCell("class") });
+    if (data.training && data.stops.length > 1)
       found.push({
-        key: "explained_variance",
-        name: "expl. variance",
-        by: (d) => at("explained_variance", d),
-        cell: (d) => qk.number(at("explained_variance", d)),
-        num: true,
+        key: "since",
+        name: "since",
+        by: sinceOf,
+        cell: sinceCell,
+        means: "The checkpoint from which the head keeps the class that it ends with",
       });
+    for (const { name, label } of data.measures)
+      if (!["abs_r_k", "depth"].includes(name))
+        found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });
     found.push({
       key: "polarity",
       name: "polarity",
-      by: (d) => named("polarity", d).code,
+      by: (d) => codeOf("polarity", d),
       cell: kindCell("polarity"),
     });
     if (data.hasKv)
@@ -95,21 +113,22 @@
         num: true,
       });
     if (data.hasRope) found.push({ key: "rope", name: "RoPE", by: (d) => d.rope, cell: ropeName });
-    if (data.own.r_q_null) found.push({ key: "null", name: "above null", by: aboveNull, cell: aboveNull });
+    if (data.has("r_q_null")) found.push({ key: "null", name: "above null", by: aboveNull, cell: aboveNull });
     return found;
   }
   const columns = columnsOf();
 
   function rows() {
-    const shown = qk.shown();
-    const list = data.heads.filter((d) => (!shown || shown.has(d.index)) && named("class", d).code >= 0);
-    const column =
-      columns.find(({ key }) => key === state.sort) || columns.find(({ key }) => key === "layer");
+    const shown = store.shown();
+    const list = data.heads.filter((d) => (!shown || shown.has(d.index)) && codeOf("class", d) >= 0);
+    const sorted = columns.find(({ key }) => key === state.sort) || columns[data.training ? 0 : 1];
     const sign = state.down ? -1 : 1;
+    /** @param {number | string | null} v */
     const missing = (v) => v === null || Number.isNaN(v);
-    const keyed = list.map((d) => [column.by(d), d]);
+    /** @type {[any, Head][]} */
+    const keyed = list.map((d) => [sorted.by(d), d]);
     keyed.sort(([a, x], [b, y]) => {
-      if (missing(a) || missing(b)) return missing(a) - missing(b);
+      if (missing(a) || missing(b)) return Number(missing(a)) - Number(missing(b));
       return a < b ? -sign : a > b ? sign : x.index - y.index;
     });
     return keyed.map(([, d]) => d);
@@ -118,18 +137,18 @@
   /* ---- the table ---- */
 
   function header() {
-    const cells = columns.map(({ key, name, num }) => {
+    const cells = columns.map(({ key, name, num, means }) => {
       const sorted = state.sort === key ? (state.down ? "descending" : "ascending") : null;
       const arrow = sorted ? (state.down ? " ↓" : " ↑") : "";
       const button = h(
         "button",
-        { type: "button", id: `sort-${key}`, class: "sort" },
+        { type: "button", id: `sort-${key}`, class: "sort", title: means },
         name,
         h("span", { "aria-hidden": "true" }, arrow),
       );
       button.addEventListener("click", () => {
         page = 0;
-        qk.set({ sort: key, down: state.sort === key ? !state.down : false });
+        store.set({ sort: key, down: state.sort === key ? !state.down : false });
       });
       return h("th", { scope: "col", class: num ? "num" : null, "aria-sort": sorted }, button);
     });
@@ -141,6 +160,7 @@
     );
   }
 
+  /** @param {Head} head */
   function row(head) {
     const picked = state.heads.has(head.index);
     const name = data.headName(head.index);
@@ -150,7 +170,7 @@
       const next = new Set(state.heads);
       if (box.checked) next.add(head.index);
       else next.delete(head.index);
-      qk.set({ heads: next, head: box.checked ? head.index : state.head });
+      store.set({ heads: next, head: box.checked ? head.index : state.head });
     });
     const cells = columns.map((column) => {
       const content = column.cell(head);
@@ -177,17 +197,21 @@
     );
   }
 
+  /** @param {Head} head */
   function open(head) {
-    qk.set({ head: head.index });
-    qk.go("head");
+    store.set({ head: head.index });
+    go("head");
   }
 
+  /** @param {number} total */
   function pager(total) {
     const pages = Math.max(1, Math.ceil(total / PAGE));
     page = Math.min(page, pages - 1);
+    const last = Math.min(total, (page + 1) * PAGE);
+    /** @param {number} step */
     const turn = (step) => () => {
       page += step;
-      draw();
+      draw(null);
     };
     return h(
       "div",
@@ -201,7 +225,7 @@
         "span",
         {},
         total
-          ? `${qk.count(page * PAGE + 1)}–${qk.count(Math.min(total, (page + 1) * PAGE))} of ${qk.headCount(total)}`
+          ? `${text.count(page * PAGE + 1)}–${text.count(last)} of ${text.headCount(total)}`
           : "No head passes the filter",
       ),
       h(
@@ -214,15 +238,17 @@
 
   function markSelected() {
     for (const line of drawing.querySelectorAll("tbody tr")) {
-      const picked = state.heads.has(Number(line.dataset.head));
+      const picked = state.heads.has(Number(line.getAttribute("data-head")));
       line.classList.toggle("selected", picked);
-      line.querySelector("input").checked = picked;
+      const box = line.querySelector("input");
+      if (box) box.checked = picked;
     }
   }
 
+  /** @param {Set<string> | null} keys */
   function draw(keys) {
-    qk.filters.draw();
-    if (qk.selectionOnly(keys)) {
+    filters.draw();
+    if (store.selectionOnly(keys)) {
       markSelected();
       return;
     }
@@ -231,9 +257,9 @@
     const turns = pager(list.length);
     const body = list.slice(page * PAGE, (page + 1) * PAGE).map(row);
     const place = data.training ? data.stops[state.stop].label : "All models";
-    const caption = h("caption", {}, `${place}, ${state.window} window`);
+    const caption = h("caption", {}, data.matched ? `${place}, ${state.window} window` : place);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
-    qk.mount(
+    marks.mount(
       drawing,
       h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table of heads" }, grid),
       turns,
@@ -244,8 +270,9 @@
     note.textContent = said.join(" ");
   }
 
-  qk.table = {
-    setUp: () => qk.filters.setUp(rows),
+  /** @type {View} */
+  return {
+    setUp: () => filters.setUp(rows),
     draw,
     needs: ["stop", "heads", "filter", "window", "sort", "down"],
   };

@@ -1,26 +1,40 @@
+// @ts-check
 /* Taxonomy: heads of each kind as stacked bars, joined by flows of the heads that stay or change kind. */
 "use strict";
 
-(() => {
-  const { data, state, h, s } = qk;
-  const drawing = document.getElementById("taxonomy-drawing");
-  const note = document.getElementById("taxonomy-note");
-  let controls = null;
-  let drawn = null; // what stands: bars, flows and where they are
+const taxonomy = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const drawing = dom.find("taxonomy-drawing");
+  const note = dom.find("taxonomy-note");
 
-  const kinds = () => (state.kind === "class" ? data.classes : data.polarities);
+  /** @typedef {{ i: number, code: number, heads: number[], y0: number, y1: number, element?: Element }} Segment */
+  /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
+   *   element?: Element }} Flow */
+  /** @typedef {(at: number) => number} Place */
+  /** @typedef {{ svg: SVGSVGElement, stops: number[], bars: Segment[][], list: Flow[], x: Place, y: Place,
+   *   wide: number }} Picture */
+  /** @type {HTMLElement | null} */
+  let controls = null;
+  /** @type {Picture | null} what stands */
+  let drawn = null;
+
+  const kinds = () => data.kinds(state.kind);
 
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
+  /** @param {number} width */
   function drawnStops(width) {
-    const found = new Set(qk.spread(width, 44));
+    const found = new Set(axes.spread(width, 44));
     if (!found.has(state.stop)) found.add(state.stop);
     return [...found].sort((a, b) => a - b);
   }
 
   /* members[i][code]: heads of each kind at the i-th drawn checkpoint. */
+  /** @type {(stops: number[], heads: number[]) => number[][][]} */
   function membersAt(stops, heads) {
     const table = data.table(state.window);
     return stops.map((stop) => {
+      /** @type {number[][]} */
       const groups = kinds().map(() => []);
       for (const head of heads) {
         const code = data.code(table, state.kind, stop, head);
@@ -31,6 +45,7 @@
   }
 
   /* Segments of the bars: {i, code, heads, y0, y1} in heads from the bottom. */
+  /** @type {(members: number[][][]) => Segment[][]} */
   function stack(members) {
     return members.map((groups, i) => {
       let at = 0;
@@ -43,12 +58,15 @@
   }
 
   /* Ribbons between neighbouring bars: heads by (from kind, to kind), placed along both segments in order. */
+  /** @type {(stops: number[], bars: Segment[][]) => Flow[]} */
   function flows(stops, bars) {
     const table = data.table(state.window);
+    /** @type {Flow[]} */
     const found = [];
     for (let i = 0; i + 1 < stops.length; i += 1) {
       const used = kinds().map(() => 0);
       for (const from of bars[i]) {
+        /** @type {number[][]} */
         const byTarget = kinds().map(() => []);
         for (const head of from.heads) {
           const code = data.code(table, state.kind, stops[i + 1], head);
@@ -68,40 +86,49 @@
     return found;
   }
 
+  /** @type {(x0: number, x1: number, y: Place, flow: Flow, n: number) => string} */
   function ribbon(x0, x1, y, flow, n) {
     const mid = (x0 + x1) / 2;
     const [a0, a1, b0, b1] = [y(flow.a0), y(flow.a0 + n), y(flow.b0), y(flow.b0 + n)];
     return `M${x0},${a0}C${mid},${a0} ${mid},${b0} ${x1},${b0}L${x1},${b1}C${mid},${b1} ${mid},${a1} ${x0},${a1}Z`;
   }
 
+  /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
+  /** @param {number} stop */
   const labelAt = (stop) => data.stops[stop].label;
 
+  /** @type {(stop: number, segment: Segment, total: number) => (string | null)[]} */
   function segmentLines(stop, segment, total) {
     const name = kinds()[segment.code];
     const { se, borderline } = data.aggregate(state.window)[state.kind];
-    const error = !qk.shown() && se[name] ? se[name][stop] : null;
-    const measured = kinds()[segment.code] !== "unmeasured";
-    const share = measured ? `, ${qk.percent(segment.heads.length, total)} of those measured` : "";
+    const error = !store.shown() && se[name] ? se[name][stop] : null;
+    const measured = name !== data.unmeasured;
+    const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
     const points = error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
-    const near = !qk.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
+    const near = !store.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
     return [
       `${labelAt(stop)} · ${name}`,
-      `${qk.headCount(segment.heads.length)}${share}${points}`,
+      `${text.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another kind`,
     ];
   }
 
+  /** @type {(stops: number[], flow: Flow) => string[]} */
   function flowLines(stops, flow) {
     const [from, to] = [kinds()[flow.from], kinds()[flow.to]];
     const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
-    return [`${labelAt(stops[flow.i])} to ${labelAt(stops[flow.i + 1])}`, `${qk.headCount(flow.n)} ${what}`];
+    return [
+      `${labelAt(stops[flow.i])} to ${labelAt(stops[flow.i + 1])}`,
+      `${text.headCount(flow.n)} ${what}`,
+    ];
   }
 
+  /** @type {(layer: SVGGElement, stops: number[], list: Flow[], x: Place, y: Place, wide: number) => void} */
   function drawFlows(layer, stops, list, x, y, wide) {
     for (const flow of list) {
       const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
-      const colour = qk.colour(state.kind, flow.from);
+      const colour = paint.colour(state.kind, flow.from);
       const path = s("path", {
         d: ribbon(x0, x1, y, flow, flow.n),
         class: flow.from === flow.to ? "flow stay" : "flow",
@@ -110,40 +137,39 @@
       const lines = flowLines(stops, flow);
       flow.element = path;
       layer.append(
-        qk.mark(path, {
+        marks.mark(path, {
           key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
           label: `${lines.join(": ")}. Select them.`,
           lines,
-          act: (event) => qk.select(flow.heads, event),
+          act: (event) => store.select(flow.heads, event),
         }),
       );
     }
   }
 
+  /** @type {(layer: SVGGElement, stop: number, segment: Segment, x: Place, y: Place, wide: number,
+   *   total: number) => void} */
   function drawSegment(layer, stop, segment, x, y, wide, total) {
     const height = y(segment.y0) - y(segment.y1);
     const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
-    const hatched = kinds()[segment.code] === "unmeasured";
+    const hatched = kinds()[segment.code] === data.unmeasured;
     const rect = s("rect", {
       ...box,
       class: "segment",
-      fill: hatched ? "url(#hatch)" : qk.colour(state.kind, segment.code),
+      fill: hatched ? "url(#hatch)" : paint.colour(state.kind, segment.code),
     });
     const lines = segmentLines(stop, segment, total);
     segment.element = rect;
     layer.append(
-      qk.mark(rect, {
+      marks.mark(rect, {
         key: `segment:${stop}:${segment.code}`,
         label: `${lines.filter(Boolean).join(", ")}. Select them.`,
         lines,
-        act: (event) => qk.select(segment.heads, event),
+        act: (event) => store.select(segment.heads, event),
       }),
     );
     if (height > 15 && wide > 21) {
-      const ink = hatched
-        ? "var(--ink)"
-        : `var(--on-${["pd", "qp", "kp", "cf", "mx"][segment.code] || "un"})`;
-      const fill = state.kind === "class" ? ink : "var(--on-polarity)";
+      const fill = paint.inkOn(state.kind, segment.code);
       layer.append(
         s(
           "text",
@@ -162,29 +188,32 @@
 
   /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
   function drawPicked() {
+    if (!drawn) return;
     const { svg, stops, bars, list, x, y, wide } = drawn;
     const ticks = [...svg.querySelectorAll(".tick")];
     ticks.forEach((tick, i) => tick.classList.toggle("chosen", stops[i] === state.stop));
     const [ribbons, strips] = [s("g", { class: "picks" }), s("g", { class: "picks" })];
     for (const flow of list) {
       const picked = selectedOf(flow.heads);
-      flow.element.setAttribute("aria-pressed", String(picked === flow.n));
+      flow.element?.setAttribute("aria-pressed", String(picked === flow.n));
       const d = ribbon(x(flow.i) + wide, x(flow.i + 1), y, flow, picked);
       if (picked)
-        ribbons.append(s("path", { d, class: "flow picked", fill: qk.colour(state.kind, flow.from) }));
+        ribbons.append(s("path", { d, class: "flow picked", fill: paint.colour(state.kind, flow.from) }));
     }
-    for (const segment of bars.flat().filter(({ element }) => element)) {
+    for (const segment of bars.flat()) {
       const picked = selectedOf(segment.heads);
-      segment.element.setAttribute("aria-pressed", String(picked === segment.heads.length));
+      segment.element?.setAttribute("aria-pressed", String(picked === segment.heads.length));
       const tall = y(0) - y(picked);
       const box = { x: x(segment.i) - 5, y: y(segment.y0) - tall, width: 3.5, height: tall };
       if (picked) strips.append(s("rect", { ...box, class: "picked-strip" }));
     }
     svg.querySelectorAll(".picks").forEach((old) => old.remove());
-    svg.querySelector(".flows").after(ribbons);
+    svg.querySelector(".flows")?.after(ribbons);
     svg.append(strips);
   }
 
+  /** @type {(stops: number[], x: Place, wide: number, bottom: number,
+   *   look: { slant: boolean, names: string[] }) => SVGElement} */
   function axis(stops, x, wide, bottom, { slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
     stops.forEach((_, i) => {
@@ -210,14 +239,16 @@
     );
   }
 
+  /** @type {(stops: number[], bars: Segment[][], list: Flow[]) => Picture} */
   function picture(stops, bars, list) {
-    const width = qk.widthOf(drawing);
-    const height = Math.round(Math.min(520, Math.max(320, width * 0.74)));
+    const width = axes.widthOf(drawing);
+    const height = Math.round(Math.min(620, Math.max(340, width * 0.98)));
     const step = (width - 12) / stops.length;
-    const labels = qk.labelling(stops, step);
+    const labels = axes.labelling(stops, step);
     const [top, bottom] = [8, height - labels.room - 8];
     const flowing = list.length > 0;
     const wide = Math.min(flowing ? 40 : 72, step * (flowing ? 0.46 : 0.68));
+    /** @type {Place} */
     const x = (i) => 6 + step * i + (step - wide) / 2;
     const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
     const y = d3.scaleLinear([0, most], [bottom, top]);
@@ -237,7 +268,7 @@
     const barLayer = s("g", {});
     drawFlows(flowLayer, stops, list, x, y, wide);
     bars.forEach((groups, i) => {
-      const total = d3.sum(groups, (g) => (kinds()[g.code] === "unmeasured" ? 0 : g.heads.length));
+      const total = d3.sum(groups, (g) => (kinds()[g.code] === data.unmeasured ? 0 : g.heads.length));
       for (const segment of groups)
         if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
     });
@@ -245,64 +276,54 @@
     return { svg, stops, bars, list, x, y, wide };
   }
 
+  /** @param {Segment[][]} bars */
   function legend(bars) {
-    const used = kinds().map((_, code) => bars.some((groups) => groups[code].heads.length));
-    return h(
-      "p",
-      { class: "legend" },
-      kinds()
-        .map(
-          (name, code) =>
-            used[code] &&
-            h(
-              "span",
-              { class: "key" },
-              h("i", {
-                class: name === "unmeasured" ? "block hatched" : "block",
-                style: `background-color:${qk.colour(state.kind, code)}`,
-              }),
-              name,
-            ),
-        )
-        .filter(Boolean),
+    const keys = kinds().map((name, code) =>
+      bars.some((groups) => groups[code].heads.length)
+        ? h("span", { class: "key" }, paint.block(state.kind, code), name)
+        : null,
     );
+    return h("p", { class: "legend" }, keys);
   }
 
+  /** @type {(stops: number[], shown: Set<number> | null) => void} */
   function explain(stops, shown) {
     const said = [];
     if (!data.training) said.push("No flows: these are different models, whose heads are not each other’s.");
     else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
     if (stops.length < data.stops.length)
       said.push(
-        `${stops.length} of ${data.stops.length} ${qk.stopWord}s are drawn; flows join the ones drawn.`,
+        `${stops.length} of ${data.stops.length} ${axes.stopWord}s are drawn; flows join the ones drawn.`,
       );
     if (shown)
-      said.push(`The filter holds: ${qk.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
+      said.push(`The filter holds: ${text.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
     note.textContent = said.join(" ");
   }
 
+  /** @param {Set<string> | null} keys */
   function draw(keys) {
     if (
       drawn &&
-      (qk.selectionOnly(keys) || (drawn.stops.includes(state.stop) && qk.only(keys, "stop", "heads", "head")))
+      (store.selectionOnly(keys) ||
+        (drawn.stops.includes(state.stop) && store.only(keys, "stop", "heads", "head")))
     ) {
       drawPicked();
       return;
     }
-    qk.choose(controls, state.kind);
-    const shown = qk.shown();
+    dom.choose(controls, state.kind);
+    const shown = store.shown();
     const heads = shown ? [...shown] : data.heads.map(({ index }) => index);
-    const stops = drawnStops(qk.widthOf(drawing));
+    const stops = drawnStops(axes.widthOf(drawing));
     const bars = stack(membersAt(stops, heads));
     const list = data.training ? flows(stops, bars) : [];
     drawn = picture(stops, bars, list);
     drawPicked();
-    qk.mount(drawing, legend(bars), drawn.svg);
+    marks.mount(drawing, legend(bars), drawn.svg);
     explain(stops, shown);
   }
 
   function setUp() {
-    controls = qk.options(
+    controls = dom.options(
       "kind",
       "Kind",
       [
@@ -310,10 +331,11 @@
         ["polarity", "polarity"],
       ],
       state.kind,
-      (value) => qk.set({ kind: value }),
+      (value) => store.set({ kind: value }),
     );
-    document.getElementById("taxonomy-controls").replaceChildren(controls);
+    dom.find("taxonomy-controls").replaceChildren(controls);
   }
 
-  qk.taxonomy = { setUp, draw, needs: ["kind", "window", "filter", "heads", "stop"] };
+  /** @type {View} */
+  return { setUp, draw, needs: ["kind", "window", "filter", "heads", "stop"] };
 })();

@@ -1,0 +1,124 @@
+// @ts-check
+/* Causes: each change between neighbouring checkpoints, split into what training, rotation settings and window did.
+ * Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum. */
+"use strict";
+
+const causes = (() => {
+  const { state } = store;
+  const { h } = dom;
+  /** @type {HTMLElement | null} */
+  let controls = null;
+
+  const numbers = [...new Set((data.causes || []).map((cause) => cause.number))];
+  const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
+
+  /** @typedef {{ row: string, name: string, low: number, high: number, cause: Cause }} Part */
+
+  /** @type {(list: Cause[]) => Part[]} */
+  const parts = (list) =>
+    list.flatMap((cause) => {
+      let [left, right] = [0, 0];
+      return cause.parts.map(({ name, value }) => {
+        const low = value < 0 ? left + value : right;
+        const high = value < 0 ? left : right + value;
+        [left, right] = value < 0 ? [low, right] : [left, high];
+        return { row: rowName(cause), name, low, high, cause };
+      });
+    });
+
+  /** @param {Cause} cause */
+  const rowName = ({ from, to }) => `${data.stops[from].label} → ${data.stops[to].label}`;
+
+  /** @param {Cause} cause */
+  function lines(cause) {
+    const said = cause.parts.map(({ name, value, se }) => `${name} ${text.withError(value, se)}`);
+    const total = `change of ${cause.number} ${text.withError(cause.total, cause.total_se)}`;
+    return [rowName(cause), total, ...said];
+  }
+
+  /** @type {(list: Cause[], width: number) => any} */
+  function plotOptions(list, width) {
+    const rows = list.map(rowName);
+    const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
+    return {
+      width,
+      height: 46 + 30 * rows.length,
+      marginLeft,
+      marginRight: 14,
+      marginTop: 8,
+      marginBottom: 34,
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: { label: `change of ${shownNumber()}`, tickSize: 0, nice: true, ticks: Math.max(3, width / 110) },
+      y: { type: "band", domain: rows, label: null, tickSize: 0, padding: 0.28 },
+      marks: [
+        Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1 }),
+        Plot.rect(parts(list), {
+          x1: "low",
+          x2: "high",
+          y: "row",
+          fill: (/** @type {Part} */ d) => `var(--${d.name})`,
+        }),
+        Plot.ruleX([0], { stroke: "var(--muted)" }),
+        Plot.ruleY(
+          list.filter(({ total_se: se }) => se !== null),
+          {
+            y: rowName,
+            x1: (/** @type {Cause} */ d) => d.total - (d.total_se || 0),
+            x2: (/** @type {Cause} */ d) => d.total + (d.total_se || 0),
+            stroke: "var(--ink)",
+            strokeWidth: 1.6,
+          },
+        ),
+        Plot.dot(list, { x: "total", y: rowName, r: 4.5, fill: "var(--ink)", stroke: "var(--paper)" }),
+      ],
+    };
+  }
+
+  /** @param {Cause[]} list */
+  function legend(list) {
+    const keys = list[0].parts.map(({ name }) =>
+      h(
+        "span",
+        { class: "key" },
+        h("i", { class: "block", style: `background-color:var(--${name})` }),
+        name === "weights" ? "training (weights)" : name,
+      ),
+    );
+    return h("p", { class: "legend" }, keys, h("span", { class: "key" }, "● the whole change"));
+  }
+
+  function draw() {
+    if (!data.causes || !data.causes.length) return;
+    dom.choose(controls, shownNumber());
+    const drawing = dom.find("causes-drawing");
+    const list = data.causes.filter((cause) => cause.number === shownNumber());
+    const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
+    svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
+      if (!(dot instanceof SVGElement)) return;
+      marks.mark(dot, {
+        key: `cause:${i}`,
+        label: `${lines(list[i]).join(", ")}. Choose ${data.stops[list[i].to].label}.`,
+        lines: lines(list[i]),
+        act: () => store.set({ stop: list[i].to }),
+      });
+    });
+    axes.dress(svg, `Causes of each change of ${shownNumber()}`);
+    marks.mount(drawing, legend(list), svg);
+  }
+
+  function setUp() {
+    if (numbers.length < 2) return;
+    controls = dom.options(
+      "number",
+      "Change of",
+      numbers.map((name) => [name, name]),
+      shownNumber(),
+      (value) => store.set({ number: value }),
+    );
+    dom.find("causes-controls").replaceChildren(controls);
+  }
+
+  /** @type {View} */
+  return { setUp, draw, needs: ["number"] };
+})();

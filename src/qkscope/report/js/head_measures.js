@@ -1,0 +1,124 @@
+// @ts-check
+/* More of one head, where the results hold it: what its scores are made of, and its curves (by distance, by
+ * frequency), over training. */
+"use strict";
+
+const headMeasures = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const index = () => store.currentHead();
+  const stops = () => data.stopsOf(index());
+
+  /** @type {(name: string, stop: number) => number} */
+  const at = (name, stop) => data.value(data.table(state.window), name, stop, index());
+
+  /* ---- shares: parts of a whole at every checkpoint ---- */
+
+  /** @param {number} part */
+  const partColour = (part) => `var(--part-${part})`;
+
+  /** @param {number} width */
+  function sharesChart(width) {
+    const list = stops().flatMap(({ index: stop }) => {
+      let from = 0;
+      return data.shares.flatMap((name, part) => {
+        const share = at(name, stop);
+        if (Number.isNaN(share)) return [];
+        from += share;
+        return [{ stop, part, low: from - share, high: from }];
+      });
+    });
+    const axis = axes.stopAxis(width, 290, "share of the score’s variance over keys");
+    const half = data.stops.length > 40 ? 0.5 : 0.38;
+    const svg = axes.plot({
+      ...axis,
+      y: {
+        domain: [0, 1],
+        ticks: 5,
+        tickSize: 0,
+        label: null,
+        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
+      },
+      marks: [
+        ...axis.marks,
+        Plot.rect(list, {
+          x1: (d) => d.stop - half,
+          x2: (d) => d.stop + half,
+          y1: "low",
+          y2: "high",
+          fill: (d) => partColour(d.part),
+          stroke: "var(--paper)",
+          strokeWidth: 0.6,
+        }),
+      ],
+    });
+    /** @type {(stop: number) => string[]} */
+    const lines = (stop) => [
+      data.stops[stop].label,
+      ...data.shares.map((name) => `${data.measureLabel(name)} ${text.percent(at(name, stop), 1)}`),
+    ];
+    axes.stopColumns(svg, {
+      prefix: "shares",
+      lines,
+      label: (stop) => `${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
+    });
+    axes.dress(svg, `What the scores of this head are made of at each ${axes.stopWord}`);
+    const keys = data.shares.map((name, part) =>
+      h(
+        "span",
+        { class: "key" },
+        h("i", { class: "block", style: `background-color:${partColour(part)}` }),
+        data.measureLabel(name),
+      ),
+    );
+    return h("div", {}, h("p", { class: "legend" }, keys), svg);
+  }
+
+  /* ---- curves: the chosen checkpoint in ink, the others behind it, pale to deep as training goes on ---- */
+
+  /** @type {(curve: PackedCurve, width: number) => HTMLElement} */
+  function curveChart(curve, width) {
+    const stop = data.stopOf(data.heads[index()], state.stop);
+    const last = Math.max(1, data.stops.length - 1);
+    const colour = paint.ramp([-0.35 * last, last]);
+    /** @param {number} one */
+    const points = (one) =>
+      [...data.curve(curve, one, index())].flatMap((value, i) =>
+        Number.isNaN(value) ? [] : [{ at: curve.at[i], value }],
+      );
+    /** @type {(one: number, look: any) => any} */
+    const line = (one, look) => Plot.line(points(one), { x: "at", y: "value", ...look });
+    const svg = axes.plot({
+      width,
+      height: 250,
+      marginLeft: 46,
+      marginBottom: 36,
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: { type: curve.log ? "log" : "linear", label: curve.axis, tickSize: 0 },
+      y: { label: null, tickSize: 0, ticks: 5 },
+      marks: [
+        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
+        Plot.ruleY([0], { stroke: "var(--faint)" }),
+        ...stops()
+          .filter((one) => one.index !== stop)
+          .map((one) => line(one.index, { stroke: colour(one.index), strokeWidth: 1.2 })),
+        line(stop, { stroke: "var(--ink)", strokeWidth: 2.2 }),
+      ],
+    });
+    axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
+    return h("div", {}, h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label} in ink`), svg);
+  }
+
+  /* Nothing where the results hold none of it. */
+  /** @type {(width: number) => HTMLElement[]} */
+  function charts(width) {
+    const found = [];
+    if (data.shares.length) found.push(sharesChart(width));
+    found.push(...data.curves.map((curve) => curveChart(curve, width)));
+    if (!found.length) return [];
+    return [h("h3", {}, "What decides where it looks"), h("div", { class: "pair" }, found)];
+  }
+
+  return { charts };
+})();

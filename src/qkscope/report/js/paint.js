@@ -1,0 +1,56 @@
+// @ts-check
+/* Colours: of kinds of heads, as Python chose them, and of numbers on a ramp. */
+"use strict";
+
+const paint = (() => {
+  /** @type {(kind: Kind, code: number) => string} */
+  const colour = (kind, code) => `var(--${kind}-${code < 0 ? data.kinds(kind).length - 1 : code})`;
+
+  /** @type {(kind: Kind, code: number) => string} */
+  const inkOn = (kind, code) => `var(--on-${kind}-${code})`;
+
+  /* A block of a kind's colour, for legends and tables; what is not measured is hatched. */
+  /** @type {(kind: Kind, code: number) => HTMLElement} */
+  const block = (kind, code) =>
+    dom.h("i", {
+      class: data.kinds(kind)[code] === data.unmeasured ? "block hatched" : "block",
+      style: `background-color:${colour(kind, code)}`,
+    });
+
+  const sequential = d3.piecewise(d3.interpolateLab, data.ramps.sequential);
+  const diverging = d3.piecewise(d3.interpolateLab, data.ramps.diverging);
+
+  /** @param {number} v */
+  const clamp = (v) => Math.max(0, Math.min(1, v));
+
+  /* Number -> colour over a range: with a middle where the range has both signs, from light to deep otherwise. */
+  /** @type {(range: [number, number]) => (value: number) => string} */
+  function ramp([low, high]) {
+    if (low < 0) {
+      const reach = Math.max(-low, high);
+      return (value) => diverging(clamp((value / reach + 1) / 2));
+    }
+    return (value) => sequential(clamp((value - low) / (high - low || 1)));
+  }
+
+  /* A legend of a ramp. */
+  /** @type {(name: string, range: [number, number], digits?: number) => HTMLElement[]} */
+  function rampKeys(name, [low, high], digits = 2) {
+    const reach = Math.max(-low, high);
+    /** @type {[number, number]} */
+    const ends = low < 0 ? [-reach, reach] : [low, high];
+    const colours = d3.range(9).map((i) => ramp(ends)(ends[0] + ((ends[1] - ends[0]) * i) / 8));
+    const strip = dom.h("i", {
+      class: "ramp",
+      style: `background:linear-gradient(to right,${colours.join(",")})`,
+      "data-colours": colours.join(";"),
+    });
+    const end = ends.map((v) => text.number(v, Number.isInteger(v) ? 0 : digits));
+    return [
+      dom.h("span", { class: "key" }, name),
+      dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1]),
+    ];
+  }
+
+  return { colour, inkOn, block, ramp, rampKeys };
+})();

@@ -1,0 +1,49 @@
+// @ts-check
+/* Numbers as the page shows them. */
+"use strict";
+
+const text = (() => {
+  /* Three decimals with a true minus sign; a missing number is a dash. */
+  /** @type {(value: number | null | undefined, digits?: number) => string} */
+  function number(value, digits = 3) {
+    if (value === null || value === undefined || Number.isNaN(value)) return "–";
+    const shown = Math.abs(value).toFixed(digits);
+    return value < 0 && Number(shown) !== 0 ? `−${shown}` : shown;
+  }
+
+  /* A standard error: one that three decimals would call zero is said to be small. */
+  /** @param {number} se */
+  const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
+
+  /** @type {(value: number | null, se: number | null | undefined) => string} */
+  const withError = (value, se) =>
+    se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
+
+  /** @param {number} n */
+  const count = (n) => n.toLocaleString("en-US");
+
+  /** @param {number} n */
+  const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
+
+  /** @type {(part: number, whole: number) => string} */
+  const percent = (part, whole) =>
+    whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
+
+  /** @type {(said: string, length?: number) => string} */
+  const shorten = (said, length = 14) => (said.length > length ? `${said.slice(0, length - 1)}…` : said);
+
+  /** @param {Iterable<number>} values */
+  function mean(values) {
+    let sum = 0;
+    let n = 0;
+    for (const value of values) {
+      if (!Number.isNaN(value)) {
+        sum += value;
+        n += 1;
+      }
+    }
+    return n ? sum / n : NaN;
+  }
+
+  return { number, error, withError, count, headCount, percent, shorten, mean };
+})();

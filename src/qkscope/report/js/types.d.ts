@@ -1,0 +1,178 @@
+/* What the scripts share by name and shape: the libraries, the page's data as Python writes it, a view. */
+
+declare const d3: typeof import("d3");
+declare const Plot: typeof import("@observablehq/plot");
+
+type WindowName = "own" | "matched";
+type Kind = "class" | "polarity";
+type Maybe = number | null;
+type Drawn = SVGSVGElement & import("@observablehq/plot").Plot;
+type ScaleName = import("@observablehq/plot").ScaleName;
+type LinearScale = import("d3").ScaleLinear<number, number>;
+type PathOf = import("d3").Line<[number, number]>;
+type Child = Node | string | null | undefined;
+type Handler = (event: any) => void;
+
+/* A column of 16-bit integers: value = integer / scale. */
+interface Packed {
+  values: string;
+  scale: number;
+}
+
+interface PackedTable {
+  columns: Record<string, Packed>;
+  class: string;
+  polarity: string;
+  since: Maybe[] | null;
+}
+
+interface Series {
+  mean: Maybe[];
+  sd: Maybe[];
+  se: Maybe[];
+}
+
+interface Shares {
+  se: Record<string, Maybe[]>;
+  borderline: Record<string, Maybe[]>;
+}
+
+interface Cells {
+  places: number[];
+  [value: string]: any;
+}
+
+interface Aggregates {
+  heads: Maybe[];
+  signal: Record<string, Maybe[]>;
+  variance: Series;
+  above: Record<string, Maybe[]>;
+  class: Shares;
+  polarity: Shares;
+  bins: Cells;
+  layers: Cells;
+}
+
+/* Numbers of every head along an axis of their own: rows x places, packed. */
+interface PackedCurve {
+  name: string;
+  title: string;
+  axis: string;
+  log: boolean;
+  at: number[];
+  column: Packed;
+}
+
+interface Cause {
+  from: number;
+  to: number;
+  number: string;
+  total: number;
+  total_se: Maybe;
+  parts: { name: string; value: number; se: Maybe }[];
+}
+
+interface Payload {
+  name: string;
+  title: string;
+  kind: "training" | "models";
+  thresholds: { high: number; low: number };
+  classes: string[];
+  polarities: string[];
+  unmeasured: string;
+  regions: { name: string; r_q: number; r_k: number }[];
+  ramps: { sequential: string[]; diverging: string[] };
+  encoding: { scale: number; missing: number; byteScale: number; noCode: number };
+  bins: number;
+  measures: { name: string; label: string }[];
+  matchedWindow: Maybe;
+  stops: {
+    model: string[];
+    label: string[];
+    phase: (string | null)[];
+    window: Maybe[];
+    step: Maybe[];
+  };
+  phases: [string, number, number][];
+  windowChanges: number[];
+  heads: {
+    layer: number[];
+    head: number[];
+    owner: number[] | null;
+    kv: Maybe[] | null;
+    rope: Maybe[] | null;
+    bin: Maybe[];
+  };
+  own: PackedTable;
+  matched: PackedTable | null;
+  more: { count: number; thousandths: string[]; [column: string]: any } | null;
+  omitted: string | null;
+  aggregates: { own: Aggregates; matched: Aggregates | null };
+  causes: Cause[] | null;
+  shares: string[];
+  curves: PackedCurve[];
+}
+
+interface Table {
+  columns: Record<string, Float64Array>;
+  class: Uint8Array;
+  polarity: Uint8Array;
+  since: Maybe[] | null;
+}
+
+interface Stop {
+  index: number;
+  model: string;
+  label: string;
+  phase: string | null;
+  window: Maybe;
+  step: Maybe;
+}
+
+interface Head {
+  index: number;
+  layer: number;
+  head: number;
+  owner: Maybe;
+  kv: Maybe;
+  rope: Maybe;
+  bin: Maybe;
+}
+
+interface Filter {
+  classes: string[];
+  polarity: string;
+  rope: string;
+  layers: [number, number] | null;
+  search: string;
+  only: boolean;
+}
+
+interface State {
+  view: string | null;
+  stop: number;
+  heads: Set<number>;
+  head: Maybe;
+  pc: number;
+  sort: string;
+  down: boolean;
+  filter: Filter;
+  window: WindowName;
+  measure: string;
+  kind: Kind;
+  rows: "bins" | "layers";
+  cell: string;
+  bars: string;
+  number: string;
+  across: string;
+  up: string;
+  tint: string;
+  [choice: string]: any;
+}
+
+/* A part of the page: made once, drawn again when one of its `needs` has changed (null the first time). */
+interface View {
+  setUp: () => void;
+  draw: (keys: Set<string> | null) => void;
+  needs: string[];
+}

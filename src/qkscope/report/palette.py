@@ -1,0 +1,72 @@
+"""The page's colours: the figures' own on light paper, the same hues lighter on dark, as custom properties of CSS.
+
+Nothing in js/ or style.css names a colour of a class, a polarity or a series: they read `--class-0`, `--on-class-0`,
+`--polarity-0`, `--r_q` and so on, numbered in the order of the page's lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from qkscope.figures import style
+
+DARK_PAPER = "#191b1f"
+_LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks and the words beside them
+
+# Ramps of a heat map: light to deep for what grows from zero, orange to blue for what has a sign.
+RAMPS = {
+    "sequential": ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"],
+    "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
+}
+CAUSES = {"weights": "#009e73", "rotation": "#cc79a7", "window": "#b8860b"}
+
+
+def properties() -> str:
+    """`:root { --class-0: light-dark(#1f77b4, #…); … }`, for the head of the page."""
+    lines = [f"  --{name}: light-dark({light}, {dark});" for name, light, dark in _colours()]
+    return "\n".join([":root {", *lines, "}"])
+
+
+def _colours() -> Iterator[tuple[str, str, str]]:
+    """(property, on light paper, on dark paper) of every colour that stands for something."""
+    yield "paper", style.PAPER, DARK_PAPER
+    for name, colour in (("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)):
+        yield name, colour, on_dark(colour)
+    for name, colour in (CAUSES | style.ROPE_COLOURS).items():
+        yield name, colour, on_dark(colour)
+    for part, colour in enumerate(style.FAMILY_COLOURS[:4]):
+        yield f"part-{part}", colour, on_dark(colour)
+    for kind, colours in (("class", style.CLASS_COLOURS), ("polarity", style.POLARITY_COLOURS)):
+        for code, colour in enumerate(colours.values()):
+            # What is not measured is hatched paper, in the light and in the dark.
+            dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
+            yield f"{kind}-{code}", colour, dark
+            yield f"on-{kind}-{code}", style.ink_on(colour), style.ink_on(dark)
+
+
+def on_dark(colour: str) -> str:
+    """The colour mixed with as little white as makes it stand out on dark paper."""
+    for part in range(0, 100, 2):
+        mixed = _mix(colour, part / 100)
+        if contrast(mixed, DARK_PAPER) >= _LEAST_CONTRAST:
+            return mixed
+    return style.PAPER
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio of two colours, 1 to 21."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _rgb(colour: str) -> tuple[float, ...]:
+    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+
+
+def _luminance(colour: str) -> float:
+    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in _rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _mix(colour: str, white: float) -> str:
+    return "#" + "".join(f"{round(255 * (c + (1 - c) * white)):02x}" for c in _rgb(colour))
