@@ -12,7 +12,7 @@ attention sinks stand, have moments of their own that can be taken away again. K
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from typing import Any
 
@@ -268,6 +268,7 @@ class Unit:
                           vectors as they are, after rotation: read it with `Rotation.none`
     scales                by layer: the factor that makes a score of q.k
     lengths               tokens that were read of each document, falling
+    unknown_rotations     by layer: why its rotation is not known
     """
 
     heads: HeadIndex
@@ -281,6 +282,7 @@ class Unit:
     rotations: Mapping[int, Rotation | None]
     scales: Mapping[int, float]
     lengths: tuple[int, ...]
+    unknown_rotations: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
@@ -318,6 +320,7 @@ class Unit:
                 tensors[f"{kind}.path.total"] = path.total.astype(np.float32)
         meta = {"windows": self.windows, "lengths": self.lengths, "heads": self.heads.to_meta()}
         meta["scales"] = sorted(self.scales.items())
+        meta["unknown_rotations"] = sorted(self.unknown_rotations.items())
         arrays, meta["rotations"] = pack_rotations(self.rotations)
         return tensors | arrays, meta
 
@@ -337,6 +340,7 @@ class Unit:
             rotations=unpack_rotations(tensors, meta["rotations"]),
             scales={int(layer): float(scale) for layer, scale in meta["scales"]},
             lengths=tuple(meta["lengths"]),
+            unknown_rotations={int(layer): why for layer, why in meta["unknown_rotations"]},
         )
 
 
@@ -355,12 +359,12 @@ def window(unit: Unit, width: int, skip_sink: bool = False) -> tuple[Moments, Mo
 
 def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:
     rows, columns = np.triu_indices(moments.M.shape[1])
-    arrays = {f"{name}.{field.name}": getattr(moments, field.name) for field in fields(moments)}
+    arrays = {f"{name}.{f.name}": getattr(moments, f.name) for f in fields(moments)}
     return arrays | {f"{name}.M": moments.M[:, rows, columns]}
 
 
 def _unpack(tensors: Mapping[str, NDArray[Any]], name: str) -> Moments:
-    values = {field.name: tensors[f"{name}.{field.name}"] for field in fields(Moments)}
+    values = {f.name: tensors[f"{name}.{f.name}"] for f in fields(Moments)}
     return Moments(**values | {"M": _square(values["M"], values["mean_x"].shape[1])})
 
 

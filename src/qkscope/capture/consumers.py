@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
+from qkscope.capture.rotation import Rotations, Source
 from qkscope.heads import HeadIndex
 from qkscope.moments import Accumulator, Moments, Unit, rings
 from qkscope.path import SINK, Bins, Path, bin_edges
@@ -69,7 +70,10 @@ def batches(documents: Sequence[Document], longest: int, batch_tokens: int) -> l
 class MomentSums:
     """Adds each pass's queries and keys to the sums of each (kind, layer): rings, sink and path."""
 
-    def __init__(self, heads: HeadIndex, windows: tuple[int, ...], architecture: Architecture) -> None:
+    def __init__(
+        self, heads: HeadIndex, windows: tuple[int, ...], architecture: Architecture, rotations: Rotations
+    ) -> None:
+        self._rotations = rotations
         self._windows, self._edges = windows, bin_edges(windows)
         self._dim = architecture.head_dim
         self._rows = {"q": _rows_by_layer(heads.layer), "k": _rows_by_layer(heads.keys[:, 0])}
@@ -98,17 +102,34 @@ class MomentSums:
         t = np.arange(max(batch.lengths))
         self._bins = Bins(self._edges, np.where(t < np.array(batch.lengths)[:, None], t, -1))
         self._n += self._bins.n
+        self._rotations.calls.take()
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
-        for kind, x in (("q", q), ("k", k)):
-            if layer not in self._rows[kind]:
-                continue
+        if layer not in self._rows["q"]:
+            self._rotations.calls.take()
+            return
+        sources = self._rotations.before(layer, q, k)
+        for kind, x, source in (("q", q, sources[0]), ("k", k, sources[1])):
             chosen = self._chosen[kind, layer]
             x = x if chosen is None else x[:, chosen]
             for part in self._parts:
                 sums = self._sums.setdefault((kind, layer, part.name), Accumulator())
                 sums.update(_tokens(x, part.spans), part.positions)
-            self._paths[kind, layer] = self._paths.get((kind, layer), 0.0) + self._bins.sums(x)
+            total = self._path_sums(x, source, chosen)
+            self._paths[kind, layer] = self._paths.get((kind, layer), 0.0) + total
+
+    def _path_sums(self, x: Any, source: Source | None, chosen: list[int] | None) -> NDArray[np.float64]:
+        """Bin sums of the vectors before rotation, or as they are where there is none. (heads, bins, dim)"""
+        if source is None:
+            return self._bins.sums(x)
+        u = source.vectors if chosen is None or source.vectors.shape[1] == 1 else source.vectors[:, chosen]
+        before = self._bins.sums(u)
+        if np.array_equal(source.dims, np.arange(self._dim)):
+            return before
+        # Some dimensions are not rotated, or come out in another order.
+        total = self._bins.sums(x)
+        total[..., source.dims] = before
+        return total
 
     def moments(self, kind: str) -> tuple[Moments, ...]:
         """Per ring, the moments of all heads in the rows' order."""
@@ -231,4 +252,16 @@ def non_finite_warning(units: Sequence[Unit]) -> str | None:
     return (
         f"{int(broken.sum())} of {len(heads)} heads met NaN or infinity ({int(bad_q.sum()):,} query and "
         f"{int(bad_k.sum()):,} key vectors) and are unmeasured; layers {', '.join(map(str, layers))}"
+    )
+
+
+def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
+    """What to tell a person about layers whose rotation is not known, and what that costs."""
+    reasons = {layer: why for unit in units for layer, why in unit.unknown_rotations.items()}
+    if not reasons:
+        return None
+    return (
+        f"the rotation of layers {', '.join(map(str, sorted(reasons)))} is not known "
+        f"({'; '.join(sorted(set(reasons.values())))}): what their mean vector does with position is taken from bins "
+        "of the vectors as attention sees them, which misses turns faster than a bin"
     )

@@ -11,6 +11,7 @@ import numpy as np
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
+from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.seam import capture, find_backbone
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex
@@ -41,10 +42,12 @@ def measure(
     backbone = find_backbone(model)
     architecture = read_architecture(backbone.config)
     passes = batches(documents, edges[-1], batch_tokens)
+    check_windows(backbone.config, edges)
     _check_request(architecture, heads, include_sliding)
     _check_tokens(backbone, passes)
     _check_room(backbone, architecture, heads, edges, passes)
-    sums = MomentSums(heads, edges, architecture)
+    rotations = Rotations(architecture)
+    sums = MomentSums(heads, edges, architecture, rotations)
     consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
 
     def consume(layer: int, q: Any, k: Any) -> None:
@@ -52,7 +55,8 @@ def measure(
             consumer(layer, q, k)
 
     scales: dict[int, float] = {}
-    with capture(model, consume, scales), _evaluating(model), torch.no_grad():
+    watching = rotations.calls.watching(backbone)
+    with watching, capture(model, consume, scales), _evaluating(model), torch.no_grad():
         for batch in passes:
             for consumer in consumers:
                 consumer.begin(batch)
@@ -68,9 +72,10 @@ def measure(
         sink_k=sums.sink("k"),
         path_q=sums.path("q"),
         path_k=sums.path("k"),
-        rotations=dict.fromkeys(np.unique(heads.layer).tolist()),
+        rotations={layer: rotations.found.get(layer) for layer in np.unique(heads.layer).tolist()},
         scales={layer: scales[layer] for layer in np.unique(heads.layer).tolist()} if passes else {},
         lengths=tuple(n for batch in passes for n in batch.lengths),
+        unknown_rotations=rotations.reasons,
     )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import VectorSample, non_finite_warning
+from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
@@ -137,6 +137,7 @@ def scan(
         },
     )
     _warn(warnings, non_finite_warning(units))
+    _warn(warnings, unknown_rotation_warning(units))
     result = replace(_result(subject, chosen, units, max_length, components, warnings), available=available)
     if out is not None:
         result.save(out)
