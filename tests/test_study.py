@@ -293,7 +293,7 @@ def test_names_as_folders():
 
 def test_yaml_that_contains_itself_ends(write):
     found = mistakes(write("name: x\nwindows: [8]\nmodel: a/b\ncheckpoints: [c]\nx: &a [*a]\n"))
-    assert found[0].startswith("5: x: unknown key")
+    assert "an alias that contains itself" in found[0]
 
 
 def test_dump_is_plain_yaml(write):

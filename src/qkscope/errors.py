@@ -16,8 +16,16 @@ traceback and exits with status 1.
 """
 
 
+def printable(text: str) -> str:
+    """Text that is safe to print: control, direction and half characters as escapes, lines and tabs as they are."""
+    return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 class QkscopeError(Exception):
-    """Base of all errors raised on purpose by qkscope."""
+    """Base of all errors raised on purpose by qkscope. What it quotes of a file cannot take over a terminal."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class StudyError(QkscopeError):

@@ -8,7 +8,7 @@ reader checks. A folder without one (another program's table) is read as it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
@@ -53,7 +53,7 @@ def read_manifest(folder: Path) -> Manifest | None:
             _sizes(value["drawn"]),
             value["finished"] is True,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: damaged ({store.in_short(error)}); {_AGAIN}") from error
 
 
@@ -77,11 +77,19 @@ def problems(folder: Path, files: Sizes) -> Iterator[str]:
             yield f"{path}: not the file that was written (edited, damaged, or of another run)"
 
 
-def read_set(folder: Path, load: Callable[[], Loaded]) -> Loaded:
-    """What `load` makes of the tables of a folder, all of one set, or a StoreError that names the first that is not."""
+def read_set(
+    folder: Path,
+    load: Callable[[], Loaded],
+    names: Collection[str] | None = None,
+    made_from: str | None = None,
+) -> Loaded:
+    """What `load` makes of the tables of a folder, or of those called `names`: all of one set, and unharmed.
+
+    With `made_from`, of that set. Otherwise a StoreError names the first that is not.
+    """
     for left in reversed(range(TRIES)):
         before = read_manifest(folder)
-        wrong = next(problems(folder, before.tables), None) if before else None
+        wrong = _first_problem(folder, before, names, made_from)
         if wrong is None:
             loaded = load()
             after = read_manifest(folder)
@@ -92,6 +100,17 @@ def read_set(folder: Path, load: Callable[[], Loaded]) -> Loaded:
     raise StoreError(
         f"{wrong or folder / NAME}; {_AGAIN}, or delete {folder / NAME} to read the tables unchecked, as they are"
     )
+
+
+def _first_problem(
+    folder: Path, manifest: Manifest | None, names: Collection[str] | None, made_from: str | None
+) -> str | None:
+    if manifest is None:
+        return None
+    if made_from is not None and manifest.made_from != made_from:
+        return f"{folder}: was rewritten by another run while it was read"
+    wanted = {name: entry for name, entry in manifest.tables.items() if names is None or name in names}
+    return next(problems(folder, wanted), None)
 
 
 @contextmanager

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
-from qkscope.errors import StoreError, TableError
-from qkscope.manifest import read_set
-from qkscope.table import LOO_COLUMNS, heads_table, read_qk
+from qkscope.errors import StoreError, StudyError, TableError
+from qkscope.manifest import read_manifest, read_set
+from qkscope.store import in_short
+from qkscope.table import LOO_COLUMNS, MAX_COUNT, heads_table, read_qk
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Timeline, timeline_from_names, timeline_of
 
@@ -22,6 +23,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.axes_file import CheckpointAxes
+
+# Rows that a parquet file may have for each row of qk.csv, far more than any study: bounds what is read.
+ROW_LIMIT = 1000
+_TEXTS = ("model", "kind")
+_WHOLE = ("layer", "head", "group", "window", "pair", "distance")
 
 
 @dataclass(frozen=True)
@@ -50,26 +56,28 @@ class Results:
     thresholds: Thresholds = field(default_factory=Thresholds)
     study: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    made_from: str | None = None
+    """Which set the tables belong to, where a manifest says so: what is read later must be of the same."""
 
     @cached_property
     def spectrum(self) -> pd.DataFrame | None:
         """A row per head, kind and rotary pair, over own windows."""
-        return _read_parquet(self.folder / "spectrum.parquet", SPECTRUM_COLUMNS)
+        return self._later("spectrum.parquet", SPECTRUM_COLUMNS)
 
     @cached_property
     def spectrum_matched(self) -> pd.DataFrame | None:
         """The same over the matched window."""
-        return _read_parquet(self.folder / "spectrum_matched.parquet", SPECTRUM_COLUMNS)
+        return self._later("spectrum_matched.parquet", SPECTRUM_COLUMNS)
 
     @cached_property
     def distance(self) -> pd.DataFrame | None:
         """Mean scores by head and distance, over own windows."""
-        return _read_parquet(self.folder / "distance.parquet", DISTANCE_COLUMNS)
+        return self._later("distance.parquet", DISTANCE_COLUMNS)
 
     @cached_property
     def distance_matched(self) -> pd.DataFrame | None:
         """The same over the matched window."""
-        return _read_parquet(self.folder / "distance_matched.parquet", DISTANCE_COLUMNS)
+        return self._later("distance_matched.parquet", DISTANCE_COLUMNS)
 
     @cached_property
     def axes(self) -> Mapping[str, CheckpointAxes] | None:
@@ -77,7 +85,15 @@ class Results:
         from qkscope.axes_file import read_axes
 
         path = self.folder / "axes.safetensors"
-        return read_axes(path) if path.is_file() else None
+        return read_set(
+            self.folder, lambda: read_axes(path) if path.is_file() else None, [path.name], self.made_from
+        )
+
+    def _later(self, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
+        def load() -> pd.DataFrame | None:
+            return _read_parquet(self.folder / name, columns, len(self.qk))
+
+        return read_set(self.folder, load, [name], self.made_from)
 
     @property
     def components(self) -> int:
@@ -107,7 +123,13 @@ class Results:
 def load_results(place: Path | str) -> Results:
     """Everything in a results folder, or what a single qk.csv tells."""
     place = Path(place)
-    return read_set(place if place.is_dir() else place.parent, lambda: _load(place))
+    folder = place if place.is_dir() else place.parent
+
+    def load() -> Results:
+        manifest = read_manifest(folder)
+        return replace(_load(place), made_from=manifest and manifest.made_from)
+
+    return read_set(folder, load, None if place.is_dir() else [place.name])
 
 
 def _load(place: Path) -> Results:
@@ -127,7 +149,7 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
     study = load_study(folder / "study.yaml")
     provenance = study.provenance
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
-    layers = {name: facts["num_layers"] for name, facts in (provenance.get("checkpoints") or {}).items()}
+    layers = _layers(provenance, folder / "study.yaml")
     matched = read_qk(folder / "qk_matched.csv") if (folder / "qk_matched.csv").is_file() else None
     anatomy, anatomy_matched = (
         read_anatomy(folder / name) for name in ("anatomy.csv", "anatomy_matched.csv")
@@ -141,16 +163,35 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         matched=None
         if matched is None
         else with_same_axis(heads_table(matched, layers, limits), anatomy_matched),
-        loo=_read_parquet(folder / "loo.parquet", LOO_COLUMNS),
-        loo_matched=_read_parquet(folder / "loo_matched.parquet", LOO_COLUMNS),
+        loo=_read_parquet(folder / "loo.parquet", LOO_COLUMNS, len(qk)),
+        loo_matched=_read_parquet(folder / "loo_matched.parquet", LOO_COLUMNS, len(qk)),
         anatomy=anatomy,
         anatomy_matched=anatomy_matched,
-        loo_anatomy=_read_parquet(folder / "loo_anatomy.parquet", LOO_ANATOMY_COLUMNS),
-        loo_anatomy_matched=_read_parquet(folder / "loo_anatomy_matched.parquet", LOO_ANATOMY_COLUMNS),
+        loo_anatomy=_read_parquet(folder / "loo_anatomy.parquet", LOO_ANATOMY_COLUMNS, len(qk)),
+        loo_anatomy_matched=_read_parquet(
+            folder / "loo_anatomy_matched.parquet", LOO_ANATOMY_COLUMNS, len(qk)
+        ),
         thresholds=limits,
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,
     )
+
+
+def _layers(provenance: Mapping[str, Any], path: Path) -> dict[str, int]:
+    """How deep each checkpoint is, as the study's own record says."""
+    try:
+        found = {name: facts["num_layers"] for name, facts in (provenance.get("checkpoints") or {}).items()}
+        missing = provenance.get("missing") or {}
+        if not all(type(count) is int and 0 < count <= MAX_COUNT for count in found.values()):
+            raise ValueError("num_layers is not a number of layers")
+        if not all(isinstance(why, str) for why in missing.values()):
+            raise ValueError("missing does not say why")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = in_short(error)
+        raise StudyError(
+            f"{path}: provenance: damaged ({what}); run the study again, or remove it"
+        ) from error
+    return found
 
 
 def _with_gaps(timeline: Timeline, qk: pd.DataFrame, folder: Path) -> Timeline:
@@ -180,14 +221,22 @@ def with_same_axis(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.Data
     return heads.merge(anatomy[[*key, "same_axis"]], on=key, how="left", validate="one_to_one")
 
 
-def _read_parquet(path: Path, columns: Sequence[str]) -> pd.DataFrame | None:
-    """A table, if it was written. A damaged file is an error, never 'not known'."""
+def _read_parquet(path: Path, columns: Sequence[str], rows: int) -> pd.DataFrame | None:
+    """A table, if it was written. A damaged file is an error, never 'not known'. `rows` are those of qk.csv."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     if not path.is_file():
         return None
     try:
-        return pq.read_table(path, columns=list(columns)).to_pandas()
-    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
-        raise StoreError(f"{path}: damaged ({error}); run the study again to have it rewritten") from error
+        with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows > ROW_LIMIT * rows:
+                raise ValueError(f"{file.metadata.num_rows:,} rows beside {rows:,} of qk.csv")
+            frame = file.read(columns=list(columns)).to_pandas()[list(columns)]
+        kinds = {
+            name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in columns
+        }
+        return frame.astype(kinds)
+    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
+        what = in_short(error)
+        raise StoreError(f"{path}: damaged ({what}); run the study again to have it rewritten") from error

@@ -97,7 +97,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
         header = _header(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = load(data)
         intact = _digest(arrays, header.text) == header.digest
-    except (SafetensorError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, in_short(error)) from error
     if not intact:
         raise damaged(path, "its bytes are not those that were written")
@@ -181,7 +181,7 @@ def _read_header(path: Path) -> _Header:
         whole = os.fstat(file.fileno()).st_size
     try:
         header = _header(data)
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, f"no readable header: {in_short(error)}") from error
     if whole != 8 + size + header.data_bytes:
         raise damaged(path, f"{whole} bytes instead of {8 + size + header.data_bytes}")

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.errors import TableError
+from qkscope.errors import TableError, printable
 from qkscope.heads import HeadIndex, depth, depth_bin
 from qkscope.measures.pca import Axes
+from qkscope.store import in_short
 from qkscope.taxonomy import Thresholds, classify, polarity
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ QK_COLUMNS = (
 HEADS_COLUMNS = (*QK_COLUMNS, "depth", "depth_bin", "class", "polarity")
 LOO_COLUMNS = ("model", "layer", "head", "group", "r_q", "r_k", "explained_variance")
 _COUNTS = ("layer", "head", "pc")
+MAX_COUNT = 1_000_000
+_NOTHING = ("", "nan", "na", "none", "null")
 _NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
 
 
@@ -101,8 +104,8 @@ def read_qk(path: Path) -> pd.DataFrame:
         raw = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", skip_blank_lines=False)
     except FileNotFoundError as error:
         raise TableError(f"{path}: no such file; a results folder or a qk.csv was expected") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({str(error).strip()})") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in REQUIRED if name not in raw.columns]
     if missing:
         raise TableError(
@@ -120,23 +123,23 @@ def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
     """One column as numbers; empty, `nan` and `NA` are NaN, words are an error with their line."""
     import pandas as pd
 
-    text = raw[name].str.strip()
-    text = text.mask(text.str.lower().isin(["", "nan", "na", "none", "null"]))
-    if name == "rope":
-        text = text.replace({"True": "1", "False": "0", "true": "1", "false": "0"})
-    values = pd.to_numeric(text, errors="coerce")
-    _refuse(path, raw[name], values.isna() & text.notna(), name, "a number")
+    values = pd.to_numeric(raw[name], errors="coerce").astype(np.float64)
+    if values.isna().any():
+        text = raw[name].where(values.isna(), "").str.strip().str.lower()
+        if name == "rope":
+            values = values.mask(text == "true", 1.0).mask(text == "false", 0.0)
+        _refuse(path, raw[name], values.isna() & ~text.isin(_NOTHING), name, "a number")
     if name in _COUNTS:
-        _refuse(
-            path, raw[name], values.isna() | (values < 0) | (values % 1 != 0), name, "a whole number from 0"
-        )
+        wrong = values.isna() | (values < 0) | (values % 1 != 0) | (values > MAX_COUNT)
+        _refuse(path, raw[name], wrong, name, f"a whole number from 0 to {MAX_COUNT:,}")
         return values.astype(np.int64)
-    return values.astype(np.float64)
+    return values
 
 
 def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     """The same table if it makes sense: models named, correlations within [-1, 1], each row once."""
-    _refuse(path, frame["model"], frame["model"].str.strip() == "", "model", "a checkpoint's name")
+    unnamed = frame["model"].map({name: not is_name(name) for name in frame["model"].unique()})
+    _refuse(path, frame["model"], unnamed, "model", "a checkpoint's name, in printable characters")
     for name in ("r_q", "r_k"):
         wrong = frame[name].abs() > 1 + 1e-6
         _refuse(path, frame[name], wrong | np.isinf(frame[name]), name, "a correlation from -1 to 1")
@@ -152,6 +155,11 @@ def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if not (frame["pc"] == 0).any():
         raise TableError(f"{path}: no row with pc 0; the first principal component is the one that is drawn")
     return frame
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a checkpoint in tables, terminals and pages: printable, and no spreadsheet's formula."""
+    return bool(text.strip()) and text == printable(text) and not text.startswith(("=", "+", "-", "@"))
 
 
 def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) -> None:

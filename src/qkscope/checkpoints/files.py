@@ -250,7 +250,7 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
         return []
     try:
         shards = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
     if missing := sorted(set(shards) - set(names)):
         raise CheckpointError(
@@ -268,4 +268,4 @@ def has_tokenizer(folder: Path) -> bool:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Sorts `run2` before `run10`."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in re.split(r"(\d{1,18})", name)]

@@ -25,13 +25,15 @@ import yaml
 PLAIN, STAGE, LONG_CONTEXT = range(3)  # the kinds of phase, in the order they are trained
 
 _PHASE = r"""
-    (?: stage[-_]?(?P<stage>\d+) (?: [-_]ingredient[-_]?(?P<ingredient>\d+) )? [-_]
-      | lc [-_] (?P<from>\d+k?) [-_]to[-_] (?P<to>\d+k?) [-_]
+    (?: stage[-_]?(?P<stage>\d{1,6}) (?: [-_]ingredient[-_]?(?P<ingredient>\d{1,6}) )? [-_]
+      | lc [-_] (?P<from>\d{1,9}k?) [-_]to[-_] (?P<to>\d{1,9}k?) [-_]
     )?
 """
-_STEP = r"(?: (?:global[-_]?)?step | checkpoint | ckpt | iter ) [-_]? (?P<step>\d+)"
-_TOKENS = r"(?: [-_] (?: tokens (?P<tokens>\d+(?:\.\d+)?[kmbt]) | (?P<bt>\d+(?:\.\d+)?[kmb])t ) )?"
-_NAME = re.compile(rf"{_PHASE} {_STEP} {_TOKENS} (?: [-_](?:unsharded|hf) )?", re.VERBOSE | re.IGNORECASE)
+_STEP = r"(?: (?:global[-_]?)?step | checkpoint | ckpt | iter ) [-_]? (?P<step>\d{1,15})"
+_TOKENS = r"(?: [-_] (?: tokens (?P<tokens>\d{1,15}(?:\.\d{1,15})?[kmbt]) | (?P<bt>\d{1,15}(?:\.\d{1,15})?[kmb])t ) )?"
+_NAME = re.compile(
+    rf"{_PHASE} {_STEP} {_TOKENS} (?: [-_](?:unsharded|hf) )?", re.VERBOSE | re.IGNORECASE | re.ASCII
+)
 _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 

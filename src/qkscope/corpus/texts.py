@@ -9,18 +9,21 @@ import difflib
 import gzip
 import hashlib
 import json
+import os
 import platform
 import re
 import sys
 import sysconfig
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Protocol
 
+from qkscope import store
 from qkscope.checkpoints import hub
-from qkscope.errors import CorpusError, HubError
+from qkscope.errors import CorpusError, HubError, printable
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 PARQUET = (".parquet",)
@@ -36,6 +39,8 @@ NOT_EVERYWHERE = {
     "ensurepip",
     "venv",
 }
+# More than any book; a model reads its first tokens.
+TEXT_BYTES = 256_000_000
 CONVERTED = "refs/convert/parquet"  # the branch where the hub keeps its own parquet copy of a dataset
 
 
@@ -95,8 +100,8 @@ def _path(path: Path, spec: Spec, notes: Notes) -> Generator[Text]:
 
 def _folder(folder: Path, spec: Spec, notes: Notes) -> Generator[Text]:
     """Every file below the folder that is text, by path; hidden ones apart. Files of records give their records."""
-    paths = {p.relative_to(folder).as_posix(): p for p in folder.rglob("*") if p.is_file()}
-    names = sorted(name for name in paths if not any(part.startswith(".") for part in name.split("/")))
+    names = sorted(_files_below(folder))
+    paths = {name: folder / name for name in names}
     binary: list[str] = []
     empty: list[str] = []
     try:
@@ -115,6 +120,20 @@ def _folder(folder: Path, spec: Spec, notes: Notes) -> Generator[Text]:
                 notes.warnings.append(
                     f"{folder}: left out {len(left)} files that are {why} ({hub.some(left)})"
                 )
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    """Files by their path, hidden ones apart. A folder that cannot be listed is an error, not fewer texts."""
+
+    def refuse(error: OSError) -> None:
+        raise CorpusError(f"{error.filename}: cannot be read ({error.strerror}); its texts would be left out")
+
+    for root, folders, files in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in files:
+            path = Path(root, name)
+            if not name.startswith(".") and path.is_file():
+                yield path.relative_to(folder).as_posix()
 
 
 def _file(path: Path, name: str, spec: Spec, notes: Notes) -> Generator[Text]:
@@ -148,19 +167,22 @@ def _jsonl(path: Path, name: str, spec: Spec) -> Generator[Text]:
     try:
         with opened(path, "rb") as file:
             yield from _json_lines(file, path, name, spec)
-    except (OSError, EOFError) as error:
-        raise CorpusError(f"{path}: cannot be read ({error})") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise CorpusError(f"{path}: cannot be read ({store.in_short(error)})") from error
 
 
 def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator[Text]:
-    for number, line in enumerate(file, start=1):
+    lines = iter(lambda: file.readline(TEXT_BYTES + 1), b"")
+    for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
         if not line.strip():
             continue
+        _check_length(len(line), where)
         try:
             record = json.loads(_decode(line, where))
-        except ValueError as error:
-            raise CorpusError(f"{where}: not JSON ({error}); expected one object a line") from error
+        except (ValueError, RecursionError) as error:
+            what = store.in_short(error)
+            raise CorpusError(f"{where}: not JSON ({what}); expected one object a line") from error
         if not isinstance(record, dict):
             raise CorpusError(
                 f"{where}: a {type(record).__name__}; expected an object with {spec.text_column!r}"
@@ -169,7 +191,7 @@ def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator
         if not isinstance(text, str | None):
             raise CorpusError(f"{where}: {spec.text_column!r} is a {type(text).__name__}; expected text")
         label = record[_column(spec.id_column, list(record), where)] if spec.id_column else f"{name}:{number}"
-        yield Text(str(label), text or "")
+        yield Text(printable(str(label)), _whole(text or "", where))
 
 
 def _parquet(path: Path, name: str, spec: Spec) -> Generator[Text]:
@@ -186,14 +208,35 @@ def _parquet(path: Path, name: str, spec: Spec) -> Generator[Text]:
             if "string" not in kind:
                 raise CorpusError(f"{path}: column {spec.text_column!r} holds {kind}; expected strings")
             number = 0
-            for batch in file.iter_batches(batch_size=16, columns=columns):
-                texts = batch.column(spec.text_column).to_pylist()
-                labels = batch.column(spec.id_column).to_pylist() if spec.id_column else [None] * len(texts)
-                for text, label in zip(texts, labels, strict=True):
-                    yield Text(f"{name}:{number}" if label is None else str(label), text or "")
+            for batch in file.iter_batches(batch_size=16, columns=columns, use_threads=False):
+                _check_length(batch.nbytes, f"{path}: rows {number} to {number + batch.num_rows - 1}")
+                texts = batch.column(spec.text_column)
+                labels = batch.column(spec.id_column) if spec.id_column else None
+                for i in range(batch.num_rows):
+                    label = None if labels is None else labels[i].as_py()
+                    where = f"{name}:{number}"
+                    yield Text(where if label is None else printable(str(label)), texts[i].as_py() or "")
                     number += 1
-    except (pa.ArrowException, OSError) as error:
-        raise CorpusError(f"{path}: not a readable parquet file ({hub.line(error)})") from error
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        what = store.in_short(error)
+        raise CorpusError(f"{path}: not a readable parquet file ({what}); expected UTF-8 texts") from error
+
+
+def _check_length(size: int, where: str) -> None:
+    """A few bytes of a compressed file can stand for gigabytes of text."""
+    if size > TEXT_BYTES:
+        raise CorpusError(
+            f"{where}: more than {TEXT_BYTES:,} bytes of text at once; cut it into shorter texts"
+        )
+
+
+def _whole(text: str, where: str) -> str:
+    """JSON can spell half of a character, which is no text."""
+    if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+        raise CorpusError(
+            f"{where}: half of a surrogate pair, which is no character; write the text anew as UTF-8"
+        )
+    return text
 
 
 def _hub_dataset(name: str, spec: Spec, notes: Notes) -> Generator[Text]:
@@ -271,7 +314,10 @@ def _text_or_none(path: Path) -> str | None:
     try:
         with path.open("rb") as file:
             start = file.read(8192)
-            return None if b"\0" in start else (start + file.read()).decode("utf-8-sig")
+            if b"\0" in start:
+                return None
+            _check_length(os.fstat(file.fileno()).st_size, str(path))
+            return (start + file.read(TEXT_BYTES)).decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
     except OSError as error:
@@ -280,6 +326,7 @@ def _text_or_none(path: Path) -> str | None:
 
 def _read(path: Path) -> bytes:
     try:
+        _check_length(path.stat().st_size, str(path))
         return path.read_bytes()
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error

@@ -126,7 +126,7 @@ def read_unit(path: Path, key: Mapping[str, Any]) -> Unit:
     try:
         stale = why_stale(meta["key"], key)
         unit = Unit.from_tensors(tensors, meta)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise store.damaged(path, f"not a unit: {store.in_short(error)}") from error
     if stale is not None:
         raise StoreError(f"{path}: is not of this study ({stale}); another run wrote it: run again")

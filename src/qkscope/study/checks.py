@@ -103,11 +103,11 @@ def missing_files(path: Path, study: Study) -> list[str]:
     mistakes = [
         Mistake(("corpus", "source"), f"no file or folder at {source}")
         for source in study.corpus.source
-        if Path(source).is_absolute() and not Path(source).exists()
+        if Path(source).is_absolute() and not _exists(source)
     ]
     for checkpoint in sources(study):
         place = checkpoint.source.model
-        if Path(place).is_absolute() and not Path(place).exists():
+        if Path(place).is_absolute() and not _exists(place):
             mistakes.append(Mistake(checkpoint.loc, f"no folder at {place}"))
     return _rendered(path, marked, mistakes)
 
@@ -141,11 +141,13 @@ def _discovered(folder: str, base: Path) -> tuple[list[dict[str, str]], list[Mis
     """The checkpoint folders below `folder`, in training order."""
     from qkscope.checkpoints import discover
 
-    place = (base / Path(folder).expanduser()).resolve()
+    place = absolute(folder, base)
     try:
-        return [{"folder": str(found)} for found in discover(place)], []
+        return [{"folder": str(found)} for found in discover(Path(place))], []
     except QkscopeError as error:
-        return [{"folder": str(place)}], [Mistake(("checkpoints",), str(error))]
+        return [{"folder": place}], [Mistake(("checkpoints",), str(error))]
+    except OSError as error:
+        return [{"folder": place}], [Mistake(("checkpoints",), f"{place}: cannot be read ({error.strerror})")]
 
 
 def _entry_lists(data: dict[Any, Any]) -> Iterator[list[Any]]:
@@ -171,7 +173,7 @@ def _entry(item: object, base: Path, has_model: bool) -> object:
     if isinstance(item, dict):
         item = dict(item)
         if isinstance(item.get("folder"), str):
-            item["folder"] = str((base / Path(item["folder"]).expanduser()).resolve())
+            item["folder"] = absolute(item["folder"], base)
         for key in ("model", "tokenizer"):
             if isinstance(item.get(key), str):
                 item[key] = _place(item[key], base)
@@ -180,15 +182,29 @@ def _entry(item: object, base: Path, has_model: bool) -> object:
 
 def _place(text: str, base: Path) -> str:
     """A model as a path if it is one (it exists, or it is written like one), otherwise as a hub's name."""
-    path = base / Path(text).expanduser()
-    local = text.startswith((".", "/", "~")) or path.exists()
-    return str(path.resolve()) if local and text else text
+    local = text.startswith((".", "/", "~")) or _exists(base / text)
+    return absolute(text, base) if local and text else text
 
 
 def _text_place(source: object, base: Path) -> object:
     if not isinstance(source, str) or source == "stdlib" or source.startswith("hub:"):
         return source
-    return str((base / Path(source).expanduser()).resolve())
+    return absolute(source, base)
+
+
+def absolute(text: str, base: Path) -> str:
+    """A path of the study as an absolute one; an impossible one stays as it is and is not found later."""
+    try:
+        return str((base / Path(text).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, no such user, a name too long
+        return str(base / text)
+
+
+def _exists(path: Path | str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:

@@ -11,7 +11,13 @@ from typing import Any
 
 import yaml
 
+from qkscope.errors import printable
+
 Loc = tuple[str | int, ...]
+
+# A study of a thousand checkpoints has some 50,000 nodes; aliases can make billions out of a few lines.
+TEXT_LIMIT, NODE_LIMIT, DEPTH_LIMIT = 8_000_000, 500_000, 40
+_DEEP = f"nested more than {DEPTH_LIMIT} deep, or an alias that contains itself"
 
 
 @dataclass(frozen=True)
@@ -30,17 +36,28 @@ class Marked:
         self.data: Any = None
         self.mistakes: list[Mistake] = []
         self._root: yaml.Node | None = None
-        loader = yaml.SafeLoader(text)
         try:
+            if len(text) > TEXT_LIMIT:
+                raise ValueError(f"{len(text):,} characters; at most {TEXT_LIMIT:,} are read")
+            loader = _Loader(text)
             self._root = loader.get_single_node()
             if self._root is not None:
+                _check_size(self._root)
                 self.mistakes.extend(_duplicate_keys(self._root))
                 self.data = loader.construct_document(self._root)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+                self.mistakes.extend(_unprintable(self.data, ()))
+        # An odd scalar (an impossible date, a base-60 number) fails inside PyYAML with whatever it meets there.
+        except (
+            yaml.YAMLError,
+            ArithmeticError,
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             self.data = None
             self.mistakes.append(_syntax_mistake(error))
-        finally:
-            loader.dispose()
 
     def line(self, loc: Loc) -> int:
         """1-based line of the deepest part of `loc` that the file holds."""
@@ -53,12 +70,53 @@ class Marked:
         return line
 
 
+class _Loader(yaml.SafeLoader):
+    """Gives up on deep nesting while it reads: PyYAML takes time by the square of the depth."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > DEPTH_LIMIT:
+            raise ValueError(_DEEP)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+def _check_size(root: yaml.Node) -> None:
+    """Refuse what would grow when aliases are written out."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node, depth: int) -> int:
+        if depth > DEPTH_LIMIT:
+            raise ValueError(_DEEP)
+        if id(node) not in sizes:
+            pairs = node.value if isinstance(node, yaml.CollectionNode) else []
+            children = [child for pair in pairs for child in (pair if isinstance(pair, tuple) else (pair,))]
+            sizes[id(node)] = 1 + sum(size(child, depth + 1) for child in children)
+        return sizes[id(node)]
+
+    if size(root, 0) > NODE_LIMIT:
+        raise ValueError(f"more than {NODE_LIMIT:,} values once its aliases are written out")
+
+
+def _unprintable(data: Any, loc: Loc) -> Iterator[Mistake]:
+    """Texts with characters that have no place in a name or path: control characters, half a pair of them."""
+    if isinstance(data, str) and printable(data) != data:
+        yield Mistake(loc, f"holds a character that cannot be printed: {data[:60]!a}")
+    children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in children:
+        yield from _unprintable(key, loc) if isinstance(key, str) else ()
+        yield from _unprintable(value, (*loc, key if isinstance(key, int) else str(key)))
+
+
 def _syntax_mistake(error: Exception) -> Mistake:
     mark = getattr(error, "problem_mark", None)
     problem = getattr(error, "problem", None) or str(error)
     context = getattr(error, "context", None)
     what = f"not valid YAML: {problem}" + (f" {context}" if context else "")
-    return Mistake((), what.replace("\n", " "), mark.line + 1 if mark is not None else 1)
+    return Mistake((), printable(" ".join(what.split()))[:300], mark.line + 1 if mark is not None else 1)
 
 
 def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:

@@ -20,12 +20,14 @@ from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
 from qkscope.moments import Accumulator, Moments
-from qkscope.store import replacing
+from qkscope.store import in_short, replacing
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _BATCH_ROWS = 8_192
+# Compression hides how many rows a file has: more than this is no head's sample, and would fill the memory.
+MAX_ROWS = 20_000_000
 # Positions per bucket of the vectors we write ourselves.
 BUCKET = 1024
 
@@ -103,10 +105,9 @@ def _parquet(path: Path) -> Iterator[Any]:
             yield file
     except FileNotFoundError as error:
         raise VectorsError(f"{path}: no such file; each head's folder needs a data.parquet") from error
-    except (pa.ArrowException, OSError) as error:
-        what = str(error).splitlines()[0] if str(error) else type(error).__name__
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
         raise VectorsError(
-            f"{path}: truncated or not a parquet file ({what}); write or download it again"
+            f"{path}: truncated or not a parquet file ({in_short(error)}); write or download it again"
         ) from error
 
 
@@ -114,8 +115,11 @@ def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(example_id, position) of every row, after checking the file's columns."""
     with _parquet(path) as file:
         _check_schema(path, file.schema_arrow)
-        if file.metadata.num_rows == 0:
-            raise VectorsError(f"{path}: no rows; at least two are needed")
+        rows = file.metadata.num_rows
+        if not 0 < rows <= MAX_ROWS:
+            raise VectorsError(
+                f"{path}: {f'{rows:,}' if rows else 'no'} rows; expected 2 to {MAX_ROWS:,} a head"
+            )
         table = file.read(columns=["example_id", "position"])
         for name in table.column_names:
             if table[name].null_count:
@@ -129,6 +133,9 @@ def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def _check_schema(path: Path, schema: pa.Schema) -> None:
     import pyarrow as pa
 
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise VectorsError(f"{path}: two columns are called {', '.join(sorted(twice))}; expected one of each")
     missing = [name for name in ("example_id", "position", "vector") if name not in schema.names]
     if missing:
         raise VectorsError(

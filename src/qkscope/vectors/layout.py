@@ -14,8 +14,8 @@ from pathlib import Path
 
 from qkscope.errors import VectorsError
 
-# Numbers of any length: l100h128q is head 128 of layer 100.
-_FOLDER = re.compile(r"^l(\d+)h(\d+)([qk])$")
+# l100h128q is head 128 of layer 100. More digits would be no head of any model, but hours of looking for ratios.
+_FOLDER = re.compile(r"l([0-9]{1,5})h([0-9]{1,5})([qk])")
 Head = tuple[int, int]
 
 
@@ -34,8 +34,8 @@ class ModelFolder:
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
         files: dict[str, dict[Head, Path]] = {"q": {}, "k": {}}
-        for folder in sorted(path.iterdir()):
-            match = _FOLDER.match(folder.name)
+        for folder in _listed(path):
+            match = _FOLDER.fullmatch(folder.name)
             if match and folder.is_dir():
                 head = (int(match[1]), int(match[2]))
                 if head in files[match[3]]:
@@ -50,7 +50,7 @@ def find_models(root: Path) -> list[ModelFolder]:
     """The models under `root`: its folders that hold heads, or `root` itself."""
     if not root.is_dir():
         raise VectorsError(f"{root}: no such folder; expected {root}/<model>/l00h00q/data.parquet and so on")
-    folders = [ModelFolder.read(path) for path in [root, *sorted(root.iterdir())] if path.is_dir()]
+    folders = [ModelFolder.read(path) for path in [root, *_listed(root)] if path.is_dir()]
     found = [folder for folder in folders if folder.queries or folder.keys]
     if not found:
         raise VectorsError(
@@ -62,6 +62,13 @@ def find_models(root: Path) -> list[ModelFolder]:
                 f"{folder.path}: has key heads but no query heads (l<LL>h<HH>q); both are needed"
             )
     return found[:1] if found[0].path == root else found
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError as error:
+        raise VectorsError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
 def infer_ratio(model: ModelFolder) -> int:

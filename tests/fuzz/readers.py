@@ -1,0 +1,352 @@
+"""Every function that turns a stranger's bytes into an object, with well-formed seeds to start from."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """`read` gets the path of a file called `file` that holds fuzzed bytes."""
+
+    name: str
+    file: str
+    seeds: Callable[[], list[bytes]]
+    read: Callable[[Path], object]
+
+
+def as_json(*values: object) -> Callable[[], list[bytes]]:
+    return lambda: [json.dumps(value).encode() for value in values]
+
+
+# Units, and what stands beside them
+
+
+@cache
+def units() -> list[bytes]:
+    from qkscope import store
+    from qkscope.heads import HeadIndex
+    from qkscope.moments import Accumulator, Unit
+
+    rng = np.random.default_rng(0)
+    heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})
+    sums = Accumulator()
+    sums.update(rng.normal(size=(2, 9, 2)), np.arange(9.0))
+    rings = (sums.moments(),)
+    tensors, meta = Unit(heads, (16,), 0, rings, rings, documents=1, tokens=9, filled=(0,)).to_tensors()
+    return [store.dump_tensors(tensors, {**meta, "key": {"seed": 0, "windows": [16]}, "group": 0})]
+
+
+def read_unit(path: Path) -> object:
+    from qkscope.run.units import key_of
+    from qkscope.run.units import read_unit as read
+
+    return read(path, key_of(path))
+
+
+def descriptions() -> list[bytes]:
+    header = units()[0]
+    size = int.from_bytes(header[:8], "little")
+    return [json.loads(header[8 : 8 + size])["__metadata__"]["meta"].encode()]
+
+
+def read_signed(path: Path) -> object:
+    """A unit whose description is damaged or hostile, but carries a digest that is right."""
+    from safetensors.numpy import load
+
+    from qkscope import store
+    from qkscope.errors import StoreError
+
+    try:
+        data = store.dump_tensors(load(units()[0]), json.loads(path.read_bytes()))
+    except (ValueError, RecursionError) as error:
+        raise StoreError("not the case looked for") from error
+    unit = path.with_suffix(".safetensors")
+    unit.write_bytes(data)
+    return read_unit(unit)
+
+
+def read_status(path: Path) -> object:
+    from qkscope.run.status import status
+
+    return status(path.parent.parent)
+
+
+PLAN = {
+    "study": "small",
+    "missing": {"c": "gone"},
+    "units": [{"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}}],
+}
+
+
+def read_mark(path: Path) -> object:
+    plan = path.parent.parent / "plan.json"
+    if not plan.exists():
+        plan.write_text(json.dumps(PLAN))
+    return read_status(plan)
+
+
+def read_stamp(path: Path) -> object:
+    from qkscope.run.engines import Shard, Stamps
+    from qkscope.study.schema import Study
+
+    stamps = Stamps(path.parent.parent, Study(name="small"), [])
+    stamps._study = "ab" * 20
+    stamps.begin(Shard(2, 2))
+    return stamps.unfinished()
+
+
+def read_manifest(path: Path) -> object:
+    from qkscope import manifest
+
+    found = manifest.read_manifest(path.parent)
+    return list(manifest.problems(path.parent, found.tables)) if found else None
+
+
+# Tables
+
+
+@cache
+def tables() -> list[bytes]:
+    from qkscope.table import QK_COLUMNS
+
+    full = ",".join(QK_COLUMNS) + "\n"
+    row = "step-{},{},{},0,{},0.25,-0.5,0.75,64,64,0.01,,0.1,nan,1.0\n".format
+    rows = "".join(row(s, layer, h, pc) for s in (1, 2) for layer in (0, 1) for h in (0, 1) for pc in (0, 1))
+    return [
+        (full + rows).encode(),
+        b"model,layer,head,pc,r_q,r_k\na,0,0,0,0.5,0.5\na,0,1,0,-0.5,nan\n",
+        b"model,layer,head,pc,r_q,r_k\r\na,0,0,0,0.5,0.5\r\n",
+        b'model,layer,head,pc,r_q,r_k\n"a,b",0,0,0,0.5,0.5\n',
+    ]
+
+
+def read_table(path: Path) -> object:
+    from qkscope.table import read_qk
+
+    return read_qk(path)
+
+
+@cache
+def loos() -> list[bytes]:
+    import pandas as pd
+
+    from qkscope.table import LOO_COLUMNS
+
+    frame = pd.DataFrame({name: [0.5, 0.25] for name in LOO_COLUMNS})
+    frame = frame.assign(model="a", layer=[0, 1], head=0, group=0)
+    found = []
+    for compression in ("zstd", None):
+        buffer = io.BytesIO()
+        frame.to_parquet(buffer, index=False, compression=compression)
+        found.append(buffer.getvalue())
+    return found
+
+
+def read_loo(path: Path) -> object:
+    from qkscope.results import _read_loo
+
+    return _read_loo(path, 10)
+
+
+# Studies
+
+
+def studies() -> list[bytes]:
+    made = b"""name: small
+windows: [16, 48]
+corpus: {source: texts, documents: 4}
+groups: 4
+heads: {sample: 3, seed: 0}
+thresholds: {high: 0.7, low: 0.3}
+phases:
+  - {label: Start, window: 16, checkpoints: [{folder: a}, {folder: b, name: "b", step: 5}]}
+  - {label: Long, window: 48, checkpoints: [{model: owner/name, revision: step-3}]}
+provenance: {checkpoints: {a: {num_layers: 2, commit: x}}, missing: {b: gone}, corpus: {documents: 3}}
+"""
+    return [made, b"name: a\nmodel: o/n\ncheckpoints: [step1, step2]\nwindows: [8]\n"]
+
+
+def read_study(path: Path) -> object:
+    from qkscope.results import load_results
+    from qkscope.study import validate
+
+    mistakes = validate(path)
+    for line in mistakes:
+        line.encode()
+    if mistakes and not all("no folder at" in line or "no file" in line for line in mistakes):
+        return mistakes
+    (path.parent / "qk.csv").write_text("model,layer,head,pc,r_q,r_k\na,0,0,0,0.5,0.5\n")
+    return load_results(path.parent)
+
+
+# Texts
+
+
+class Spec:
+    split, text_column, revision = "train", "text", None
+
+    def __init__(self, source: Path, id_column: str | None = None) -> None:
+        self.source, self.id_column = str(source), id_column
+
+
+def read_texts(path: Path) -> object:
+    from qkscope.corpus.texts import Notes, read_texts
+
+    texts = list(read_texts(Spec(path, None if path.stat().st_size % 2 else "id"), Notes()))
+    for text in texts:
+        text.text.encode()
+        text.name.encode()
+    return texts
+
+
+LINES = (
+    b'{"text": "the cat sat", "id": 1}\n\n{"text": "\\u00e9 \\ud83d\\ude00", "id": "b"}\n'
+    b'{"text": null, "id": null}\n'
+)
+
+
+@cache
+def text_parquets() -> list[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = []
+    for compression in ("zstd", "none"):
+        buffer = io.BytesIO()
+        table = pa.table({"text": ["the cat", "sat", None, "é"], "id": [1, 2, 3, 4]})
+        pq.write_table(table, buffer, compression=compression)
+        found.append(buffer.getvalue())
+    return found
+
+
+# Vectors
+
+
+@cache
+def vectors() -> list[bytes]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    found = []
+    rng = np.random.default_rng(0)
+    for kind in (pa.list_(pa.float32()), pa.list_(pa.float32(), 4)):
+        table = pa.table(
+            {
+                "example_id": pa.array([0, 0, 1, 1], pa.int32()),
+                "position": pa.array([0, 1, 0, 1], pa.int32()),
+                "vector": pa.array(rng.normal(size=(4, 4)).tolist(), kind),
+            }
+        )
+        for compression in ("zstd", "none"):
+            buffer = io.BytesIO()
+            pq.write_table(table, buffer, compression=compression)
+            found.append(buffer.getvalue())
+    return found
+
+
+def read_vectors(path: Path) -> object:
+    from qkscope.vectors.files import read_moments
+
+    return read_moments(path, groups=2, shifts=3, seed=0)
+
+
+# Tokens kept from an earlier run
+
+
+@cache
+def token_caches() -> list[bytes]:
+    from qkscope import store
+
+    arrays = {
+        "keys": np.zeros((2, 16), np.uint8),
+        "lengths": np.array([3, 2]),
+        "sizes": np.array([3, 2]),
+        "tokens": np.arange(5, dtype=np.int32),
+    }
+    return [store.dump_tensors(arrays, {"max_tokens": 16})]
+
+
+def read_tokens(path: Path) -> object:
+    from qkscope.corpus.documents import _Memory
+
+    memory = _Memory(None, Spec(path), None, 16)
+    memory._path = path
+    return memory._load()
+
+
+# Names
+
+
+def read_names(path: Path) -> object:
+    """Names come from hubs, folders and tables: ordering them and making folders of them never fails."""
+    from qkscope.checkpoints.revisions import split_revisions
+    from qkscope.study.schema import folder_name
+    from qkscope.timeline import timeline_from_names
+
+    names = path.read_bytes().decode("utf-8", "replace").split("\n")
+    split_revisions(names)
+    timeline_from_names(names)
+    return [folder_name(name) for name in names]
+
+
+NAMES = (
+    b"step0\nstep143000\nstage1-step-40000\nlc-4k-to-32k-step-4000\nstep1000-tokens4B\nckpt_000\n"
+    b"checkpoint-5\nmain\nstep-001000-2BT"
+)
+
+
+def read_shard(path: Path) -> object:
+    from qkscope.run.engines import parse_shard
+
+    return parse_shard(path.read_bytes().decode("utf-8", "replace"))
+
+
+READERS = [
+    Reader("unit", "0.safetensors", units, read_unit),
+    Reader("unit, signed", "0.json", descriptions, read_signed),
+    Reader("plan", "moments/plan.json", as_json(PLAN), read_status),
+    Reader("running mark", "moments/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
+    Reader("failed mark", "moments/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
+    Reader(
+        "shard stamp",
+        "shards/1-of-2.json",
+        as_json({"study": "ab" * 20, "name": "small", "finished": True, "number": 1, "count": 2}),
+        read_stamp,
+    ),
+    Reader(
+        "manifest",
+        "manifest.json",
+        as_json(
+            {
+                "format": 1,
+                "made_from": "x",
+                "finished": True,
+                "tables": {"qk.csv": [3, "ab" * 20]},
+                "drawn": {},
+            }
+        ),
+        read_manifest,
+    ),
+    Reader("qk.csv", "qk.csv", tables, read_table),
+    Reader("loo.parquet", "loo.parquet", loos, read_loo),
+    Reader("study", "study.yaml", studies, read_study),
+    Reader("text", "a.txt", lambda: [b"the cat sat\n", "é \u202e".encode()], read_texts),
+    Reader("jsonl", "a.jsonl", lambda: [LINES], read_texts),
+    Reader("jsonl.gz", "a.jsonl.gz", lambda: [gzip.compress(LINES, mtime=0)], read_texts),
+    Reader("text parquet", "a.parquet", text_parquets, read_texts),
+    Reader("vectors", "data.parquet", vectors, read_vectors),
+    Reader("tokens", "tokens.safetensors", token_caches, read_tokens),
+    Reader("names", "names", lambda: [NAMES], read_names),
+    Reader("shard", "shard", lambda: [b"1/8", b" 3 / 4 "], read_shard),
+]
