@@ -37,13 +37,16 @@ def units() -> list[bytes]:
     from qkscope import store
     from qkscope.heads import HeadIndex
     from qkscope.moments import Accumulator, Unit
+    from qkscope.rotation import Rotation
 
     rng = np.random.default_rng(0)
     heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})
     sums = Accumulator()
     sums.update(rng.normal(size=(2, 9, 2)), np.arange(9.0))
-    rings = (sums.moments(),)
-    tensors, meta = Unit(heads, (16,), 0, rings, rings, documents=1, tokens=9, filled=(0,)).to_tensors()
+    one = sums.moments()
+    rotations = {0: Rotation.none(2), 1: None}
+    unit = Unit(heads, (16,), (one,), (one,), one, one, None, None, rotations, 1, 9, (0,))
+    tensors, meta = unit.to_tensors()
     return [store.dump_tensors(tensors, {**meta, "key": {"seed": 0, "windows": [16]}, "group": 0})]
 
 
@@ -258,7 +261,7 @@ def vectors() -> list[bytes]:
 def read_vectors(path: Path) -> object:
     from qkscope.vectors.files import read_moments
 
-    return read_moments(path, groups=2, shifts=3, seed=0)
+    return read_moments(path, groups=2)
 
 
 # Tokens kept from an earlier run
