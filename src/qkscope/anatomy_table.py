@@ -15,6 +15,7 @@ from qkscope.measures.beyond import Beyond, Spectrum
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.layer import LATE, MEASURES
 from qkscope.measures.pca import Axes
+from qkscope.store import in_short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,15 +106,21 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
 
     if not path.is_file():
         return None
+    numbers = {
+        name: "float64" for name in ANATOMY_COLUMNS if name not in ("model", "layer", "head", "kv_head")
+    }
+    kinds = {"model": str, "layer": "int64", "head": "int64", "kv_head": "int64", **numbers}
     try:
-        frame = pd.read_csv(path, dtype={"model": str}, keep_default_na=False, na_values=[""])
-    except (ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({str(error).strip()})") from error
+        frame = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
+    except (ValueError, OSError, OverflowError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in ANATOMY_COLUMNS if name not in frame.columns]
     if missing:
         raise TableError(
             f"{path}: no column {', '.join(missing[:5])}; run the study again to have it rewritten"
         )
+    if frame.duplicated(["model", "layer", "head"]).any():
+        raise TableError(f"{path}: a head stands in it twice; run the study again to have it rewritten")
     return frame
 
 

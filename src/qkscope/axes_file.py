@@ -78,6 +78,13 @@ def dump_axes(checkpoints: Mapping[str, CheckpointAxes]) -> tuple[dict[str, NDAr
 def read_axes(path: FilePath) -> dict[str, CheckpointAxes]:
     """What `dump_axes` took apart, by checkpoint, in the study's order."""
     tensors, meta = store.read_tensors(path)
+    try:
+        return _unpacked(tensors, meta)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise store.damaged(path, f"not a study's axes: {store.in_short(error)}") from error
+
+
+def _unpacked(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> dict[str, CheckpointAxes]:
     found = {}
     for number, (name, entry) in enumerate(meta["checkpoints"]):
         own = {

@@ -127,7 +127,7 @@ def load_results(place: Path | str) -> Results:
 
     def load() -> Results:
         manifest = read_manifest(folder)
-        return replace(_load(place), made_from=manifest and manifest.made_from)
+        return replace(_load(place), made_from=manifest.made_from if manifest else None)
 
     return read_set(folder, load, None if place.is_dir() else [place.name])
 

@@ -45,7 +45,7 @@ def units() -> list[bytes]:
     sums.update(rng.normal(size=(2, 9, 2)), np.arange(9.0))
     one = sums.moments()
     rotations = {0: Rotation.none(2), 1: None}
-    unit = Unit(heads, (16,), (one,), (one,), one, one, None, None, rotations, 1, 9, (0,))
+    unit = Unit(heads, (16,), (one,), (one,), one, one, None, None, rotations, {0: 1.0}, (9,))
     tensors, meta = unit.to_tensors()
     return [store.dump_tensors(tensors, {**meta, "key": {"seed": 0, "windows": [16]}, "group": 0})]
 
@@ -157,9 +157,10 @@ def loos() -> list[bytes]:
 
 
 def read_loo(path: Path) -> object:
-    from qkscope.results import _read_loo
+    from qkscope.results import _read_parquet
+    from qkscope.table import LOO_COLUMNS
 
-    return _read_loo(path, 10)
+    return _read_parquet(path, LOO_COLUMNS, 10)
 
 
 # Studies
