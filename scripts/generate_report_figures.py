@@ -22,14 +22,10 @@ if TYPE_CHECKING:
 QK_CSV = Path("results/smollm3_training_progress/qk.csv")
 
 
-def _draw(module: str, path: Path | str) -> Figure:
-    from importlib import import_module
+def _draw(name: str, path: Path | str) -> Figure:
+    from qkscope.figures import draw
 
-    from qkscope.figures.view import Drawing
-    from qkscope.results import load_results
-
-    drawing: Drawing = import_module(f"qkscope.figures.{module}").draw(load_results(path))
-    return drawing.figure
+    return draw(name, path).figure
 
 
 def smollm_fig01_position_signal_over_training(path: Path | str = QK_CSV) -> Figure:

@@ -9,7 +9,6 @@ import sys
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
@@ -23,24 +22,19 @@ from published import PUBLISHED, published_qk, published_results
 from simulated import results as simulated_results
 
 from qkscope.errors import QkscopeError, TableError
-from qkscope.figures import CATALOGUE, draw_all
-from qkscope.figures.phase_portraits import representatives
-from qkscope.figures.save import png, svg
-from qkscope.figures.style import CLASS_COLOURS, plain, shorten
+from qkscope.figures import CATALOGUE, draw, draw_all
+from qkscope.figures.save import pdf, png, svg
+from qkscope.figures.tools.representatives import representatives
+from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
 from qkscope.table import heads_table
 from qkscope.taxonomy import CLASSES
 from qkscope.timeline import timeline_from_names
 from studies import models, training, with_components
 
-ENTRIES = {entry.name: entry for entry in CATALOGUE}
 LABELS = PUBLISHED["short_labels"]
 SEPARATORS = [3.5, 4.5, 5.5, 7.5]
 NASTY = ["$x^2$_a", "<b>&amp;", "a|b`c`", "\\frac{1}{2}", "# *bold* _it_"]
-
-
-def draw(name, study):
-    return ENTRIES[name].draw(study)
 
 
 def line(axes, label):
@@ -97,7 +91,7 @@ def test_values_stand_in_the_table_below(published):
     drawing = draw("01_position_signal", training(4, widen=2))
     matched = drawing.data[drawing.data["window"] == "matched"]
     last = texts(drawing.figure.axes[1])[-3:]
-    assert last == ["mean r_k, first 4K tokens", *(f"{value:.2f}" for value in matched["mean_r_k"])]
+    assert last == ["mean r_k, first 4,096 tokens", *(f"{value:.2f}" for value in matched["mean_r_k"])]
 
 
 def test_position_signal_shades_one_standard_deviation(published):
@@ -254,13 +248,15 @@ def test_rope_and_nope_layers_have_their_own_lines():
 
 def test_components_are_drawn_for_every_model_in_its_familys_colour():
     study = models(["Llama", "Llama", "Qwen"])
-    q, k, variance = draw("10_by_component", study).figure.axes
-    assert [len(axes.lines) for axes in (q, k, variance)] == [3, 3, 3]
-    colours = [to_hex(each.get_color()) for each in q.lines]
+    panels = draw("10_by_component", study).figure.axes
+    named = [[each for each in axes.lines if each.get_label() in study.timeline.models] for axes in panels]
+    assert [len(each) for each in named] == [3, 3, 3]
+    lines = named[0]
+    colours = [to_hex(each.get_color()) for each in lines]
     assert colours[0] == colours[1] != colours[2]
     first = study.qk[study.qk["model"] == "org/model-0"].groupby("pc")["r_q"].mean()
-    assert q.lines[0].get_ydata() == pytest.approx(first.to_numpy())
-    assert q.lines[0].get_marker() != q.lines[1].get_marker()
+    assert lines[0].get_ydata() == pytest.approx(first.to_numpy())
+    assert lines[0].get_marker() != lines[1].get_marker()
 
 
 def test_portraits_of_models_are_coloured_by_family():
@@ -280,8 +276,7 @@ def test_a_study_of_models_leaves_training_out_with_its_reason(tmp_path):
     assert [each.name[:2] for each in made.drawn] == ["03", "05", "06", "07", "10"]
     assert all("models" in each.reason for each in made.left_out)
     for readme in tmp_path.glob("*/README.md"):
-        own_words = readme.read_text().partition("Questions asked")[0]
-        assert "training" not in own_words
+        assert "training" not in readme.read_text()
 
 
 def test_one_model_alone_is_drawn_as_one_checkpoint_is(tmp_path):
@@ -291,9 +286,8 @@ def test_one_model_alone_is_drawn_as_one_checkpoint_is(tmp_path):
     assert left == {"08_transitions": "it needs two checkpoints, and there is one"}
     for entry in CATALOGUE:
         if entry.name not in left:
-            drawing = entry.draw(study)
-            said = entry.describe(view, drawing.data)
-            assert "training" not in " ".join((said.shows, *said.says, said.takeaway, entry.title(view)))
+            said = entry.caption(view, entry.draw(view).data)
+            assert "training" not in " ".join((said.shows, said.made, entry.title(view)))
 
 
 # --- windows, gaps, uncertainty --------------------------------------------------------------------------------
@@ -303,7 +297,7 @@ def test_matched_window_is_dotted_beside_the_own_one():
     study = training(4, widen=2)
     drawing = draw("01_position_signal", study)
     axes, *_table = drawing.figure.axes
-    hollow = line(axes, "mean r_k (keys), first 4K tokens")
+    hollow = line(axes, "mean r_k (keys), first 4,096 tokens")
     expected = [study.matched[study.matched["model"] == m]["r_k"].mean() for m in study.timeline.models[2:]]
     assert list(hollow.get_xdata()) == [2, 3]
     assert hollow.get_ydata() == pytest.approx(expected)
@@ -325,7 +319,7 @@ def test_matched_window_is_a_thin_bar_and_a_second_block():
     bars = draw("03_taxonomy_evolution", study).figure.axes[0]
     own, thin = (
         next(c for c in bars.containers if c.get_label() == label)
-        for label in ("mixed", "mixed, first 4K tokens")
+        for label in ("mixed", "mixed, first 4,096 tokens")
     )
     shares = study.matched.groupby("model")["class"].apply(lambda c: (c == "mixed").mean())
     assert [bar.get_height() for bar in thin][2:] == pytest.approx(
@@ -386,6 +380,63 @@ def test_negative_means_do_not_look_like_zero_and_empty_bins_are_empty():
     assert {printed[place] for place in empty} == {"–"}
 
 
+@pytest.mark.parametrize("layers", [1, 2, 7, 10])
+def test_a_shallow_model_shows_its_layers(layers):
+    study = training(2)
+    qk = study.qk[study.qk["layer"] < layers]
+    heads = heads_table(qk, dict.fromkeys(study.timeline.models, layers))
+    drawing = draw("05_layer_heatmap_rq", replace(study, qk=qk, heads=heads))
+    axes = drawing.figure.axes[0]
+    (mesh,) = [each for each in axes.collections if isinstance(each, QuadMesh)]
+    means = heads.groupby(["model", "layer"])["r_q"].mean().unstack().loc[study.timeline.models]
+    assert np.asarray(mesh.get_array()).reshape(2, layers) == pytest.approx(means.to_numpy())
+    assert [text.split("\n")[0] for text in tick_texts(axes)] == [str(layer) for layer in range(layers)]
+    assert "–" not in texts(axes)
+    assert drawing.data["heads"].gt(0).all()
+
+
+def test_portraits_show_the_same_heads_over_the_matched_window():
+    study = training(4, widen=2)
+    drawing = draw("07_phase_portraits", study)
+    figure, matched = drawing.figure, drawing.data[drawing.data["window"] == "matched"]
+    assert [panel.get_title(loc="left") for panel in figure.axes] == [
+        "100",
+        "200",
+        "300",
+        "400",
+        "300",
+        "400",
+    ]
+    assert "the same over the first 4,096 tokens" in [text.get_text() for text in figure.texts]
+    clouds = [each for each in figure.axes[-1].collections if isinstance(each, PathCollection)]
+    drawn = np.sort(np.concatenate([np.asarray(each.get_offsets())[:, 1] for each in clouds]))
+    expected = np.sort(study.matched.loc[study.matched["model"] == "step-400", "r_k"])
+    assert drawn == pytest.approx(expected)
+    assert set(matched["tokens"]) == {4096}
+
+
+def test_components_have_errors_and_the_matched_window():
+    study = with_components(training(4, widen=2), 3)
+    matched = study.qk_matched
+    more = [matched.assign(pc=pc, r_k=matched["r_k"] / 2**pc) for pc in range(3)]
+    study = replace(study, qk_matched=pd.concat(more, ignore_index=True))
+    drawing = draw("10_by_component", study)
+    _q, k, _variance = drawing.figure.axes
+    for model, style in (("step-400", "-"), ("step-400, matched", ":")):
+        table = study.qk if style == "-" else study.qk_matched
+        rows = table[table["model"] == "step-400"]
+        drawn = line(k, model)
+        assert drawn.get_linestyle() == style
+        assert drawn.get_ydata() == pytest.approx(rows["r_k"].abs().groupby(rows["pc"]).mean().to_numpy())
+    own = drawing.data[drawing.data["window"] == "own"]
+    errors = study.qk.groupby(["model", "pc"], sort=False)["r_k_se"].mean()
+    assert own.set_index(["model", "pc"])["most_se_abs_r_k"].sort_index().to_numpy() == pytest.approx(
+        errors.sort_index().to_numpy()
+    )
+    bars = [c for c in k.containers if c.__class__.__name__ == "ErrorbarContainer"]
+    assert len(bars) == 6
+
+
 def test_unmeasured_heads_are_counted_and_not_drawn():
     study = training(2)
     qk = study.qk.copy()
@@ -414,40 +465,91 @@ PHASES = {
 
 
 def boxes(figure):
-    """Every text drawn, with its box in pixels."""
+    """Every text drawn, with its box in pixels. Marks are hidden: only letters are looked at."""
     from matplotlib.text import Text
 
-    figure.set_dpi(60)
+    figure.set_dpi(200)
+    for axes in figure.axes:
+        for mark in (*axes.patches, *axes.lines, *axes.collections):
+            mark.set_visible(False)
     figure.draw_without_rendering()
     renderer = figure.canvas.get_renderer()
     shown = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip()]
-    return [(t, t.get_window_extent(renderer)) for t in shown]
+    # A text in a tick that is not drawn has no place.
+    return [(t, Text.get_window_extent(t, renderer)) for t in shown if t.figure is not None]
 
 
 def overlap(a, b):
-    return min(a.x1, b.x1) - max(a.x0, b.x0) > 1.0 and min(a.y1, b.y1) - max(a.y0, b.y0) > 1.0
+    return min(a.x1, b.x1) - max(a.x0, b.x0) > 2 and min(a.y1, b.y1) - max(a.y0, b.y0) > 4
 
 
-@pytest.mark.parametrize(("count", "long"), [(1, True), (3, True), (10, False), (10, True), (40, True)])
-def test_nothing_is_clipped_or_overlaps(count, long):
-    labels = LONG[:count] if long else None
-    widen = count - 1 if count > 1 else None
-    study = with_components(training(count, labels=labels, phases=PHASES[count], widen=widen), 2)
+def check_layout(study, width):
+    """All texts of all pictures lie on their sheet, none on another, none smaller than 7 points."""
     view = look(study)
-    for entry in CATALOGUE:
-        if entry.why_not(view):
+    for picture in CATALOGUE:
+        if picture.why_not(view):
             continue
-        figure = entry.draw(study).figure
+        figure = picture.draw(view, width).figure
         found = boxes(figure)
-        width, height = figure.bbox.size
+        wide, high = figure.bbox.size
+        assert width is None or wide == pytest.approx(200 * width)
         for text, box in found:
-            inside = box.x0 > -1 and box.y0 > -1 and box.x1 < width + 1 and box.y1 < height + 1
-            assert inside, f"{entry.name}: {text.get_text()!r} leaves the sheet"
-        pictures = [axes for axes in figure.axes if axes.axison]
-        data = {id(t) for axes in pictures for t in axes.texts if t.get_fontweight() != "bold"}
-        outer = [(t, b) for t, b in found if id(t) not in data]
-        for (a, box_a), (b, box_b) in combinations(outer, 2):
-            assert not overlap(box_a, box_b), f"{entry.name}: {a.get_text()!r} overlaps {b.get_text()!r}"
+            inside = box.x0 > -1 and box.y0 > -1 and box.x1 < wide + 1 and box.y1 < high + 1
+            assert inside, f"{picture.name}: {text.get_text()!r} leaves the sheet"
+            assert text.get_fontsize() >= 7, f"{picture.name}: {text.get_text()!r} is too small"
+        found.sort(key=lambda pair: pair[1].x0)
+        for i, (a, box_a) in enumerate(found):
+            for b, box_b in found[i + 1 :]:
+                if box_b.x0 >= box_a.x1:
+                    break
+                assert not overlap(box_a, box_b), f"{picture.name}: {a.get_text()!r} is on {b.get_text()!r}"
+
+
+def pythia():
+    """154 checkpoints, one of them alone in its phase, the last over a longer window."""
+    phases = ["Stage 1"] * 100 + ["Stage 2"] * 30 + ["Stage 3"]
+    phases += ["Long context 4K to 32K"] * 13 + ["Long context 32K to 64K"] * 10
+    return with_components(training(154, phases=phases, widen=131), 2)
+
+
+def smollm3():
+    """The published ten, with components, errors and a matched window."""
+    labels, ends = PUBLISHED["short_labels"], ["Stage 1"] * 4 + ["Stage 2"] + ["Stage 3"]
+    phases = [*ends, *["LC 4K→32K"] * 2, *["LC 32K→64K"] * 2]
+    return with_components(training(10, labels=labels, phases=phases, widen=6), 10)
+
+
+@pytest.mark.parametrize("width", [3.3, 6.9, None])
+@pytest.mark.parametrize("study", [smollm3, pythia, lambda: training(11, missing=[3], widen=7)])
+def test_every_picture_fits_a_papers_column(study, width):
+    check_layout(study(), width)
+
+
+@pytest.mark.parametrize(("count", "width"), [(1, 3.3), (1, 6.9), (3, 6.9), (3, None), (10, 3.3), (40, 6.9)])
+def test_long_names_are_neither_clipped_nor_overlap(count, width):
+    study = training(count, labels=LONG[:count], phases=PHASES[count], widen=count - 1 if count > 1 else None)
+    check_layout(with_components(study, 2), width)
+
+
+def test_a_paper_has_its_own_caption_and_a_picture_its_own_width():
+    study = training(3)
+    figure = draw("position_signal", study, width=3.3).figure
+    assert figure.get_size_inches()[0] == pytest.approx(3.3)
+    assert figure.texts == []
+    assert draw("01_position_signal", study).figure.texts[0].get_text().startswith("Position correlation")
+    with pytest.raises(TableError, match="too narrow"):
+        draw("position_signal", study, width=1.0)
+    with pytest.raises(TableError, match="no picture 'nothing'; there are 01_position_signal"):
+        draw("nothing", study)
+    with pytest.raises(TableError, match="10_by_component cannot be drawn: the table has PC0 only"):
+        draw("by_component", study)
+
+
+def test_labels_move_apart_and_stay_inside():
+    assert spread([1.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [1.0, 5.0, 9.0]
+    found = spread([5.0, 5.1, 5.2, 9.9], 1.0, 0.5, 9.5)
+    assert np.diff(found).min() >= 1.0 - 1e-12
+    assert found[-1] <= 9.5
 
 
 def test_long_names_keep_both_ends():
@@ -457,7 +559,7 @@ def test_long_names_keep_both_ends():
 
 
 def test_letters_the_font_lacks_become_boxes_and_control_characters_go():
-    assert plain("α∑ 模型\x07\n") == "α∑ □□"
+    assert drawable("α∑ 模型\x07\n") == "α∑ □□"
 
 
 # --- files ------------------------------------------------------------------------------------------------------
@@ -482,6 +584,7 @@ def test_all_figures_come_with_picture_data_and_readme(drawn):
         assert sorted(p.name for p in each.folder.iterdir()) == [
             "README.md",
             "data.csv",
+            "figure.pdf",
             "figure.png",
             "figure.svg",
         ]
@@ -493,7 +596,7 @@ def test_data_csv_is_what_is_drawn(drawn):
     study, made, _folder = drawn
     for each in made.drawn:
         stored = pd.read_csv(each.folder / "data.csv")
-        frame = ENTRIES[each.name].draw(study).data
+        frame = draw(each.name, study).data
         assert list(stored.columns) == list(frame.columns)
         numbers = frame.select_dtypes("number").columns
         for column in numbers:
@@ -532,13 +635,14 @@ def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(d
 
     def files(name):
         figure = draw(name, study).figure
-        return png(figure), svg(figure)
+        return png(figure), svg(figure), pdf(figure)
 
     with mpl.rc_context(style), ThreadPoolExecutor(4) as pool:
         again = dict(zip(names, pool.map(files, names), strict=True))
-    for name, (picture, vector) in again.items():
+    for name, (picture, vector, page) in again.items():
         assert picture == (folder / "first" / name / "figure.png").read_bytes()
         assert vector == (folder / "first" / name / "figure.svg").read_bytes()
+        assert page == (folder / "first" / name / "figure.pdf").read_bytes()
     assert made.drawn
     shown = draw("01_position_signal", study)._repr_png_()
     assert shown == again["01_position_signal"][0], "notebooks show the same picture"
@@ -551,8 +655,8 @@ def test_drawing_needs_no_pyplot_and_changes_no_setting(tmp_path):
         "before = settings()\n"
         "sys.path.insert(0, 'tests')\n"
         "from studies import training\n"
-        "from qkscope.figures import position_signal\n"
-        "position_signal.draw(training(2))\n"
+        "from qkscope.figures import draw\n"
+        "draw('position_signal', training(2))\n"
         "assert 'matplotlib.pyplot' not in sys.modules\n"
         "assert 'torch' not in sys.modules\n"
         "assert settings() == before\n"
@@ -682,10 +786,7 @@ def test_one_head_draws():
     view = look(lone)
     for entry in CATALOGUE:
         if entry.why_not(view) is None:
-            drawing = entry.draw(lone)
-            drawing.figure.draw_without_rendering()
-            words = entry.describe(view, drawing.data)
-            assert "No uncertainty" in words.certainty or entry.name == "08_transitions"
+            entry.draw(view).figure.draw_without_rendering()
     axes, _table = draw("01_position_signal", lone).figure.axes
     assert line(axes, "mean r_q (queries)").get_ydata() == pytest.approx(some["r_q"].to_numpy())
 
@@ -698,9 +799,9 @@ def test_a_checkpoint_with_no_measured_head_draws():
     view = look(study)
     for entry in CATALOGUE:
         if entry.why_not(view) is None:
-            drawing = entry.draw(study)
+            drawing = entry.draw(view)
             drawing.figure.draw_without_rendering()
-            assert entry.describe(view, drawing.data).shows
+            assert entry.caption(view, drawing.data).shows
     panels = draw("07_phase_portraits", study).figure.axes
     assert "no measured head" in texts(panels[1])
 

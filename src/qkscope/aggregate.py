@@ -310,17 +310,24 @@ def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
 def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """Means over the measured heads for every principal component, ordered by checkpoint and component.
 
-    Columns: model, pc, heads, mean_r_q, mean_abs_r_k, mean_explained_variance and sd_ of the same.
+    Columns: model, pc, heads, mean_r_q, mean_abs_r_k, mean_explained_variance, sd_ of the same, most_se_r_q,
+    most_se_abs_r_k: the mean of the heads' errors, which the error of their mean cannot exceed, because a jackknife
+    error is the length of a vector and the length of a mean of vectors is at most the mean of their lengths.
     """
     table = pd.DataFrame({"model": qk["model"].to_numpy(), "pc": qk["pc"].to_numpy()})
     table["r_q"], table["abs_r_k"] = column(qk, "r_q"), np.abs(column(qk, "r_k"))
     table["explained_variance"] = column(qk, "explained_variance")
+    errors = {"r_q_se": "most_se_r_q", "r_k_se": "most_se_abs_r_k"}
+    for name, bound in errors.items():
+        table[bound] = column(qk, name)
     table = table[table["model"].isin(order) & table["r_q"].notna() & table["abs_r_k"].notna()]
     grouped = table.groupby(["model", "pc"], sort=True, observed=True)
     names = ["r_q", "abs_r_k", "explained_variance"]
     means = grouped[names].mean().add_prefix("mean_")
     spread = grouped[names].std(ddof=0).add_prefix("sd_")
-    found = pd.concat([grouped.size().rename("heads"), means, spread], axis=1).reset_index()
+    known = grouped[list(errors.values())].count().eq(grouped.size(), axis=0)
+    bounds = grouped[list(errors.values())].mean().where(known)
+    found = pd.concat([grouped.size().rename("heads"), means, spread, bounds], axis=1).reset_index()
     place = found["model"].map({model: index for index, model in enumerate(order)}).to_numpy()
     return found.iloc[np.lexsort([found["pc"].to_numpy(), place])].reset_index(drop=True)
 

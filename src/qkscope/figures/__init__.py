@@ -1,6 +1,6 @@
-"""The figures of a study, each with its data and a README that says in measured numbers what it shows."""
+"""The figures of a study, each with its data and a README that quotes what the study found."""
 
-from qkscope.figures.catalogue import CATALOGUE, Drawn, Entry, LeftOut, Made, draw_all
-from qkscope.figures.view import Drawing
+from qkscope.figures.catalogue import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
+from qkscope.figures.picture import Caption, Drawing, Picture
 
-__all__ = ["CATALOGUE", "Drawing", "Drawn", "Entry", "LeftOut", "Made", "draw_all"]
+__all__ = ["CATALOGUE", "Caption", "Drawing", "Drawn", "LeftOut", "Made", "Picture", "draw", "draw_all"]

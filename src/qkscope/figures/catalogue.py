@@ -1,98 +1,46 @@
-"""The figures of a study, each with its data and a README that says in measured numbers what it shows.
+"""All pictures there are, drawing one or all of them, and what was drawn.
 
-    results -> view (checks, axis, windows) -> one module a figure -> figure.png, figure.svg, data.csv, README.md
+    results -> view (checks, axis, windows) -> picture -> figure.png, figure.svg, figure.pdf, data.csv, README.md
 
-A figure is a pure function from results to a `Drawing`: the matplotlib figure and exactly the numbers in it. Nothing
-here uses pyplot or changes a setting of matplotlib, so figures can be drawn in threads and in notebooks.
+A picture is a pure function from a study to a `Drawing`. Nothing here uses pyplot or leaves a setting of matplotlib
+changed, so pictures can be drawn in threads and in notebooks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from types import ModuleType
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
 from qkscope import store
-from qkscope.figures import (
-    by_component,
-    explained_variance,
-    layer_heatmap_rk,
-    layer_heatmap_rq,
-    phase_portraits,
-    polarity,
-    position_signal,
-    rope_vs_nope,
-    taxonomy_evolution,
-    transitions,
-)
-from qkscope.figures.prose import Words
+from qkscope.errors import TableError
+from qkscope.figures import pictures
+from qkscope.figures.picture import Drawing, Picture
 from qkscope.figures.readme import readme
-from qkscope.figures.save import png, svg
-from qkscope.figures.view import Drawing, View, look
+from qkscope.figures.save import pdf, png, svg
+from qkscope.figures.view import View, look
+from qkscope.findings import Claim, claims
 from qkscope.results import Results, load_results
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from qkscope.findings import Claim
+FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
 
 
-FILES = ("figure.png", "figure.svg", "data.csv", "README.md")
+def _find() -> tuple[Picture, ...]:
+    modules = (
+        import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
+    )
+    found: list[Picture] = [module.PICTURE for module in modules]
+    return tuple(sorted(found, key=lambda picture: picture.name))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A figure of the catalogue, and which of the study's findings its README quotes."""
-
-    name: str
-    draw: Callable[[Results], Drawing]
-    title: Callable[[View], str]
-    describe: Callable[[View, pd.DataFrame], Words]
-    why_not: Callable[[View], str | None]
-    findings: tuple[str, ...]
-    function: str
-
-
-def _entry(module: ModuleType, *findings: str, why_not: Callable[[View], str | None] | None = None) -> Entry:
-    check: Callable[[View], str | None] = why_not or getattr(module, "why_not", None) or _always
-    function = f"{module.__name__}.draw"
-    return Entry(module.NAME, module.draw, module.title, module.describe, check, findings, function)
-
-
-def _always(view: View) -> str | None:
-    return None
-
-
-def _no_course(view: View) -> str | None:
-    return view.why_no_course
-
-
-CATALOGUE: tuple[Entry, ...] = (
-    _entry(
-        position_signal,
-        "signal",
-        "window",
-        "r_q",
-        "long_context",
-        "jumps",
-        "plateaus",
-        why_not=_no_course,
-    ),
-    _entry(polarity, "long_context", "sign_changes", why_not=_no_course),
-    _entry(taxonomy_evolution, "content_vanishes", "feeds"),
-    _entry(explained_variance, "jumps", "plateaus"),
-    _entry(layer_heatmap_rq, "early_layers"),
-    _entry(layer_heatmap_rk, "early_layers"),
-    _entry(phase_portraits, "signal", "sign_changes", "models"),
-    _entry(transitions, "feeds", "sign_changes"),
-    _entry(rope_vs_nope, "rope"),
-    _entry(by_component, "models"),
-)
-"""All figures, in the order of their numbers."""
+CATALOGUE = _find()
+"""The pictures of `pictures/`, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -130,24 +78,43 @@ class Made:
         return Text(str(self), no_wrap=True, overflow="ignore")
 
 
-def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
-    """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
-    from qkscope.findings import claims
+def draw(name: str, results: Results | Path | str, width: float | None = None) -> Drawing:
+    """One picture by name, with its number or without; `width` in inches fits it to a paper (3.3 or 6.9)."""
+    named = {key: picture for picture in CATALOGUE for key in (picture.name, picture.name.partition("_")[2])}
+    if name not in named:
+        raise TableError(f"there is no picture {name!r}; there are {', '.join(p.name for p in CATALOGUE)}")
+    picture, view = named[name], look(_loaded(results))
+    reason = picture.why_not(view)
+    if reason:
+        raise TableError(f"{picture.name} cannot be drawn: {reason}")
+    return picture.draw(view, width)
 
-    loaded = results if isinstance(results, Results) else load_results(results)
+
+def draw_all(
+    results: Results | Path | str, out: Path | None = None, found: Sequence[Claim] | None = None
+) -> Made:
+    """Draw all figures the data allow into `out`, by default the results' own folder `figures`.
+
+    `found` are the study's claims where they are known already.
+    """
+    loaded = _loaded(results)
     view = look(loaded)
-    found = claims(loaded)
+    said = claims(loaded) if found is None else found
     folder = Path(out) if out is not None else loaded.folder / "figures"
     drawn, left_out = [], []
-    for entry in CATALOGUE:
-        reason = entry.why_not(view)
+    for picture in CATALOGUE:
+        reason = picture.why_not(view)
         if reason is None:
-            _write(entry, view, found, folder / entry.name)
-            drawn.append(Drawn(entry.name, folder / entry.name))
+            _write(picture, view, said, folder / picture.name)
+            drawn.append(Drawn(picture.name, folder / picture.name))
         else:
-            _clear(folder / entry.name)
-            left_out.append(LeftOut(entry.name, reason))
+            _clear(folder / picture.name)
+            left_out.append(LeftOut(picture.name, reason))
     return Made(tuple(drawn), tuple(left_out))
+
+
+def _loaded(results: Results | Path | str) -> Results:
+    return results if isinstance(results, Results) else load_results(results)
 
 
 def _clear(folder: Path) -> None:
@@ -158,13 +125,12 @@ def _clear(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write(entry: Entry, view: View, found: tuple[Claim, ...], folder: Path) -> None:
-    """One figure's four files."""
-    drawing = entry.draw(view.results)
-    quoted = [each for each in found if each.id in entry.findings]
-    words = entry.describe(view, drawing.data)
-    text = readme(view, entry.title(view), words, entry.function, quoted)
+def _write(picture: Picture, view: View, said: Sequence[Claim], folder: Path) -> None:
+    """One figure's files."""
+    drawing = picture.draw(view)
+    text = readme(picture, view, drawing.data, said)
     store.write_bytes(folder / "figure.png", png(drawing.figure))
     store.write_bytes(folder / "figure.svg", svg(drawing.figure))
+    store.write_bytes(folder / "figure.pdf", pdf(drawing.figure))
     store.write_csv(folder / "data.csv", drawing.data)
     store.write_text(folder / "README.md", text)

@@ -1,61 +1,120 @@
-"""README.md of a figure: what it shows, how it was produced, the key takeaway."""
+"""README.md of a figure: a caption, what the study's claims say of it, how it was produced, the key takeaway.
+
+Nothing is judged or worded here: a claim is quoted as it is. Markdown is escaped here and nowhere else.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from qkscope.figures.prose import Words, code, listing, md
-from qkscope.figures.style import tokens
+import pandas as pd
+
+from qkscope.figures.picture import Caption, Picture
+from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
-from qkscope.findings import Claim
+from qkscope.findings import Claim, Row
+from qkscope.words import listing, number, tokens
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
 
-def readme(view: View, title: str, words: Words, function: str, findings: Sequence[Claim]) -> str:
+def md(name: object) -> str:
+    """A name as Markdown shows it, letter by letter."""
+    return _SPECIAL.sub(r"\\\1", drawable(name).replace("&", "&amp;"))
+
+
+def code(text: object) -> str:
+    """A path or name in a code span, with enough backticks around it."""
+    clean = drawable(text)
+    longest = max((len(run) for run in re.findall("`+", clean)), default=0)
+    fence = "`" * (longest + 1)
+    pad = " " if longest else ""
+    return f"{fence}{pad}{clean}{pad}{fence}"
+
+
+def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Claim]) -> str:
     """The whole file, in Markdown."""
-    says = "\n".join(f"- {sentence}" for sentence in words.says if sentence)
+    title, caption = md(picture.title(view)), picture.caption(view, data)
+    by_id = {claim.id: claim for claim in said}
+    quoted = [by_id[each] for each in picture.claims if each in by_id]
+    files = "Also: [figure.svg](figure.svg), [figure.pdf](figure.pdf), and the numbers drawn in [data.csv](data.csv)."
     blocks = [
-        f"# {md(title)}",
+        f"# {title}",
         md(view.results.timeline.title),
-        f"![{md(title)}](figure.png)",
-        "Also: [figure.svg](figure.svg), and the numbers drawn in [data.csv](data.csv).",
+        f"![{title}](figure.png)",
+        files,
         "## What this figure shows",
-        words.shows,
-        says,
-        _questions(findings),
+        caption.shows,
+        *(_quote(view, claim) for claim in quoted),
+        "\n\n".join(md(rule) for rule in dict.fromkeys(claim.rule for claim in quoted)),
         "## How it was produced",
-        _steps(view, words, function),
+        _steps(view, caption, picture),
         "## Key takeaway",
-        f"{words.takeaway or words.shows}\n\n{words.certainty}",
+        _takeaway(quoted) or caption.shows,
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _questions(findings: Sequence[Claim]) -> str:
-    """What the study's findings say on the matter, with their verdicts."""
-    if not findings:
+def _quote(view: View, claim: Claim) -> str:
+    """A claim as it is: question, verdict, headline, detail, doubt, numbers."""
+    said = " ".join(md(part) for part in (claim.detail, claim.doubt) if part)
+    lead = f"**{md(claim.headline)}** *{md(claim.question)}* {md(claim.verdict)}."
+    return "\n\n".join(part for part in (lead, said, _table(view, claim.rows)) if part)
+
+
+def _table(view: View, rows: Sequence[Row]) -> str:
+    """The numbers a claim rests on."""
+    if not rows:
         return ""
-    lines = [f"- *{md(each.question)}* **{each.verdict}.** {md(each.answer)}" for each in findings]
-    return "Questions asked of the whole study:\n\n" + "\n".join(lines)
+
+    def cells(row: Row) -> list[str]:
+        start = md(view.labels.get(row.from_model, row.from_model)) if row.from_model else ""
+        window = "own" if row.window == "own" else view.matched_text
+        value = number(row.value, row.se, signed=row.from_model is not None)
+        return [
+            md(row.what),
+            start,
+            md(view.labels.get(row.to_model, row.to_model)),
+            value,
+            window,
+            row.verdict,
+        ]
+
+    lines = [["what", "from", "at", "value", "window", "verdict"], ["---"] * 6, *(cells(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _steps(view: View, words: Words, function: str) -> str:
+def _takeaway(quoted: Sequence[Claim]) -> str:
+    """The most telling claim that says something, and what casts doubt on it."""
+    told = [claim for claim in quoted if claim.verdict not in ("cannot tell", "no change")] or list(quoted)
+    return " ".join(md(part) for part in (told[0].headline, told[0].doubt) if part) if told else ""
+
+
+def _steps(view: View, caption: Caption, picture: Picture) -> str:
+    short = picture.name.partition("_")[2]
+    command = f"{code(f'qkscope figures {view.results.folder}')}, or in Python {code(_call(view, short))}."
     steps = [
-        ("Data", _data(view, words)),
+        ("Data", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
         ("Text", _text(view)),
-        ("Aggregation", words.made),
-        ("Command", f"{code(f'qkscope figures {view.results.folder}')}, function {code(function)}."),
+        ("Aggregation", caption.made),
+        ("Command", command),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
 
 
-def _data(view: View, words: Words) -> str:
+def _call(view: View, name: str) -> str:
+    return f"qkscope.figures.draw({name!r}, {str(view.results.folder)!r}, width=3.3)"
+
+
+def _data(view: View, caption: Caption) -> str:
     results = view.results
-    text = f"{code(results.folder / 'qk.csv')}, {words.components}"
+    text = f"{code(results.folder / 'qk.csv')}, {caption.components}"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
@@ -97,9 +156,7 @@ def _checkpoints(view: View) -> str:
         names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
         if not names:
             continue
-        notes = [
-            f"window {text} tokens" for text in _each(tokens(stop.window) for stop in here if stop.window)
-        ]
+        notes = [f"window {text}" for text in _each(tokens(stop.window) for stop in here if stop.window)]
         notes += [f"rope theta {text}" for text in _each(_theta(facts.get(stop.model)) for stop in here)]
         lines.append(f"   - {md(phase)}: {names}" + (f"; {', '.join(notes)}" if notes else ""))
     gone = [f"{md(stop.label)} ({md(stop.missing)})" for stop in view.stops if stop.missing]
@@ -124,6 +181,6 @@ def _text(view: View) -> str:
     if not corpus.get("documents"):
         return ""
     filled = ", ".join(f"{n} fill {tokens(int(w))}" for w, n in (corpus.get("filled") or {}).items())
-    text = f"{corpus['documents']} documents" + (f" ({filled} tokens)" if filled else "")
+    text = f"{corpus['documents']} documents" + (f" ({filled})" if filled else "")
     groups = view.results.study.get("groups")
     return text + (f", dealt into {groups} groups for the standard errors." if groups else ".")

@@ -12,31 +12,17 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from qkscope.aggregate import Sample, samples
 from qkscope.errors import TableError
-from qkscope.figures.save import png
-from qkscope.figures.style import plain, tokens
+from qkscope.figures.tools.style import drawable
 from qkscope.results import Results
 from qkscope.timeline import Stop
+from qkscope.words import listing, tokens
 
 NEEDED = ("model", "layer", "head", "r_q", "r_k", "class", "polarity", "depth_bin")
 OWN, MATCHED = "own", "matched"
 
 Aggregate = Callable[[pd.DataFrame, pd.DataFrame | None, Sequence[str]], pd.DataFrame]
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure and exactly the numbers it draws."""
-
-    figure: Figure
-    data: pd.DataFrame
-
-    def _repr_png_(self) -> bytes:
-        """Notebooks show the picture."""
-        return png(self.figure)
 
 
 @dataclass(frozen=True)
@@ -54,6 +40,25 @@ class View:
     @property
     def of_models(self) -> bool:
         return self.results.timeline.kind == "models"
+
+    @property
+    def over_training(self) -> str:
+        """What a title says of the axis."""
+        return " over training" if self.training else ""
+
+    @property
+    def matched_heading(self) -> str:
+        """Over panels of the matched window."""
+        return f"the same over the {self.matched_text}"
+
+    @property
+    def matched_sentence(self) -> str:
+        """How a line over the matched window is drawn, where there is one."""
+        return (
+            f" Dotted lines with hollow marks are the same over the {self.matched_text}."
+            if self.rematched
+            else ""
+        )
 
     @property
     def why_no_course(self) -> str | None:
@@ -78,10 +83,10 @@ class View:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Short names for axes; the full name where two short ones are the same."""
-        shown = [plain(stop.label) or plain(stop.model) for stop in self.stops]
+        shown = [drawable(stop.label) or drawable(stop.model) for stop in self.stops]
         count = Counter(shown)
         pairs = zip(self.stops, shown, strict=True)
-        return {stop.model: label if count[label] == 1 else plain(stop.model) for stop, label in pairs}
+        return {stop.model: label if count[label] == 1 else drawable(stop.model) for stop, label in pairs}
 
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
@@ -109,32 +114,19 @@ class View:
     def matched_text(self) -> str:
         """The matched window in words."""
         window = self.results.timeline.matched_window
-        return "matched window" if window is None else f"first {tokens(window)} tokens"
-
-    @cached_property
-    def own_samples(self) -> list[Sample]:
-        """The checkpoints' heads over own windows, with their leave-one-out values."""
-        return samples(self.results.heads, self.results.loo, self.order)
-
-    @cached_property
-    def matched_samples(self) -> list[Sample]:
-        """The same over the matched window; empty where no window differs from it."""
-        if not self.rematched or self.results.matched is None:
-            return []
-        return samples(self.results.matched, self.results.loo_matched, self.order)
+        return "matched window" if window is None else f"first {tokens(window)}"
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
-        results = self.results
-        frames = [self._named(aggregate(results.heads, results.loo, self.order), OWN)]
+        results, matched = self.results, None
         if self.rematched and results.matched is not None:
-            found = aggregate(results.matched, results.loo_matched, self.rematched)
-            frames.append(self._named(found, MATCHED))
-        return pd.concat(frames, ignore_index=True)
+            matched = aggregate(results.matched, results.loo_matched, self.rematched)
+        return self.windows(aggregate(results.heads, results.loo, self.order), matched)
 
-    def own(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Any table with a `model` column, as the numbers over own windows."""
-        return self._named(table, OWN)
+    def windows(self, own: pd.DataFrame, matched: pd.DataFrame | None) -> pd.DataFrame:
+        """Two tables with a `model` column as one that says in `window` over which its numbers are."""
+        frames = [self._named(own, OWN)] + ([] if matched is None else [self._named(matched, MATCHED)])
+        return pd.concat(frames, ignore_index=True)
 
     def _named(self, table: pd.DataFrame, window: str) -> pd.DataFrame:
         sizes = {stop.model: stop.window for stop in self.stops}
@@ -157,10 +149,10 @@ class View:
     def subtitle(self) -> str:
         """The line under every title: which study, how many heads, on what windows."""
         windows = list(dict.fromkeys(stop.window for stop in self.stops if stop.window and not stop.missing))
-        noun = "model" if self.of_models else "checkpoint"
-        parts = [self.results.timeline.title, f"{self.heads_text} per {noun}"]
+        parts = [self.results.timeline.title, f"{self.heads_text} per {self.noun}"]
         if windows:
-            parts.append(f"window {', '.join(tokens(w) for w in windows)} tokens")
+            *shorter, longest = windows
+            parts.append(f"window {listing([*(f'{w:,}' for w in shorter), tokens(longest)])}")
         return "  ·  ".join(part for part in parts if part)
 
 

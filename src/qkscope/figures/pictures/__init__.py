@@ -1,0 +1,1 @@
+"""One module a picture. Each has a `PICTURE`; the catalogue finds it by itself."""

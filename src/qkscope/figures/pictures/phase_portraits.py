@@ -1,0 +1,277 @@
+"""r_q against r_k on PC0, a point per head, at representative checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools.representatives import family_colours, representatives
+from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
+from qkscope.figures.tools.style import (
+    CLASS_COLOURS,
+    DASHES,
+    INK,
+    MUTED,
+    PAPER,
+    drawable,
+    extent,
+    halo,
+    lettering,
+    shorten_to,
+    write,
+)
+from qkscope.figures.view import MATCHED, OWN, View
+from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds
+from qkscope.words import MINUS, percent, tokens
+
+X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
+
+
+class PhasePortraits(Picture):
+    """Coloured by class, or by family in a study of models; RoPE heads filled circles, NoPE heads open diamonds."""
+
+    name = "07_phase_portraits"
+    claims = ("spread", "sign_changes", "models", "signal")
+
+    def title(self, view: View) -> str:
+        where = "by model" if view.of_models else "over training" if view.training else "head by head"
+        return f"Phase portraits: r_q against r_k on PC0, {where}"
+
+    def draw(self, view: View, width: float | None = None) -> Drawing:
+        models = representatives(view)
+        again = [model for model in models if model in view.rematched]
+        data = _points(view, models, again)
+        colours = family_colours(view) if view.of_models else {name: CLASS_COLOURS[name] for name in CLASSES}
+        grid = _Grid.of(Paper(width), len(models), len(again))
+        page = sheet(grid.paper, self.title(view), view.subtitle, grid.width, grid.body, _keys(data, colours))
+        if again:
+            page.write_heading(view.matched_heading, grid.paper.left, grid.heading)
+        for window, group in ((OWN, models), (MATCHED, again)):
+            for i, model in enumerate(group):
+                axes = page.axes(*grid.place(i, window), grid.wide, grid.high)
+                points = data[(data["model"] == model) & (data["window"] == window)]
+                _portrait(axes, points, colours, view.results.thresholds, grid.paper)
+                _write_title(axes, view, model, window, grid)
+                bottom, first = i + grid.columns >= len(group), i % grid.columns == 0
+                axes.tick_params(labelleft=first, labelbottom=bottom)
+                name_axis(axes, grid.paper, x="r_q" if bottom else None, y="r_k" if first else None)
+        return Drawing(page.figure, data)
+
+    def caption(self, view: View, data: pd.DataFrame) -> Caption:
+        count = data["model"].nunique()
+        rope = data.get("rope", pd.Series(dtype=float)).notna().any()
+        return Caption(
+            shows=f"One point a head: r_q across, r_k up, on PC0, at {count} {view.noun}{'s' if count > 1 else ''}. "
+            "Dashed lines are the thresholds of the taxonomy; percentages are the share of heads in each region, "
+            f"split by the sign of r_k. Colour is the {'family' if view.of_models else 'class'}."
+            + (" Filled circles: heads of RoPE layers; open diamonds: NoPE." if rope else "")
+            + (
+                f" The last row of panels is over the {view.matched_text}."
+                if (data["window"] == MATCHED).any()
+                else ""
+            ),
+            made="No aggregation: every measured head of the table is one point, over its own window where the panel "
+            f"does not say otherwise. The {view.noun}s are "
+            + (
+                "those the study names."
+                if view.results.timeline.portraits
+                else "the first, the last and ends of phases."
+            ),
+        )
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where panels stand, in inches: those over own windows, then from a new row those over the matched one."""
+
+    paper: Paper
+    columns: int
+    own_rows: int
+    rows: int
+    wide: float
+    high: float
+
+    @classmethod
+    def of(cls, paper: Paper, count: int, again: int) -> _Grid:
+        columns = min(count, 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3)
+        wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
+        if paper.width is not None:
+            room = paper.width - paper.left - paper.right - (columns - 1) * 0.22 * paper.factor
+            wide = min(room / columns, 3.3)
+        high = wide * (0.85 if count == 1 else 1.0 if count == 2 else 1.13)
+        own = -(-count // columns)
+        return cls(paper, columns, own, own + -(-again // columns), wide, high)
+
+    @property
+    def width(self) -> float:
+        return self.paper.left + self.columns * (self.wide + self.gap) - self.gap + self.paper.right
+
+    @property
+    def gap(self) -> float:
+        return 0.22 * self.paper.factor
+
+    @property
+    def head(self) -> float:
+        """Over each row of panels, for their names."""
+        return 0.36 * self.paper.factor
+
+    @property
+    def foot(self) -> float:
+        """Under each block of panels, for the name of their axis."""
+        return 0.52 * self.paper.factor
+
+    @property
+    def between(self) -> float:
+        """From the last row over own windows to the first over the matched one."""
+        return self.foot + 0.26 * self.paper.factor
+
+    @property
+    def body(self) -> float:
+        again = self.between if self.rows > self.own_rows else 0.0
+        return self.rows * (self.high + self.head) + again + self.foot
+
+    def place(self, i: int, window: str) -> tuple[float, float]:
+        row, column = divmod(i, self.columns)
+        row += self.own_rows if window == MATCHED else 0
+        top = row * (self.high + self.head) + self.head + (self.between if window == MATCHED else 0.0)
+        return self.paper.left + column * (self.wide + self.gap), top
+
+    @property
+    def heading(self) -> float:
+        """The foot of the heading over the panels of the matched window."""
+        return self.own_rows * (self.high + self.head) + self.between
+
+
+def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
+    """A row per head of the checkpoints shown, over own windows, then over the matched one."""
+    results = view.results
+    points = view.windows(_some(results.heads, models), _some(results.matched, again))
+    if view.of_models:
+        points["family"] = points["model"].map({stop.model: stop.phase for stop in view.stops})
+    return points
+
+
+def _some(heads: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | None:
+    if heads is None or not models:
+        return None
+    heads = heads[heads["model"].isin(models)]
+    place = {model: i for i, model in enumerate(models)}
+    heads = heads.iloc[np.argsort(heads["model"].map(place).to_numpy(), kind="stable")]
+    return heads[["model", "layer", "head", "r_q", "r_k", "class", *(["rope"] if "rope" in heads else [])]]
+
+
+def _portrait(
+    axes: Axes, points: pd.DataFrame, colours: dict[str, str], limits: Thresholds, paper: Paper
+) -> None:
+    """One portrait: thresholds, points, the share of heads in each region."""
+    axes.set_xlim(*X_LIMITS)
+    axes.set_ylim(*Y_LIMITS)
+    line: dict[str, Any] = {
+        "color": "#9a9a9a",
+        "linestyle": DASHES,
+        "linewidth": 0.9 * paper.factor,
+        "zorder": 1,
+    }
+    for limit in (limits.low, limits.high):
+        axes.axvline(limit, **line)
+        for sign in (1, -1):
+            axes.axhline(sign * limit, **line)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color("#b5b5b5")
+    column = "family" if "family" in points else "class"
+    rope = points["rope"] if "rope" in points else pd.Series(np.nan, points.index)
+    size = float(np.clip(9000 / max(len(points), 1), 13, 28)) * paper.factor**4
+    for name, colour in colours.items():
+        for nope in (False, True):
+            some = points[(points[column] == name) & ((rope == 0) == nope) & (points["class"] != UNMEASURED)]
+            if len(some):
+                _scatter(axes, some, colour, nope, size)
+    ticks = (0.0, limits.low, limits.high, 1.0)
+    both = (*(-tick for tick in reversed(ticks[1:])), *ticks)
+    scale(axes, "x", ticks, [f"{tick:g}" for tick in ticks], paper)
+    scale(axes, "y", both, [f"{tick:g}".replace("-", MINUS) for tick in both], paper)
+    _write_regions(axes, points, limits, paper)
+
+
+def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: float) -> None:
+    mark: dict[str, Any] = {
+        "facecolors": colour,
+        "edgecolors": PAPER,
+        "marker": "o",
+        "s": size * 1.1,
+        "linewidths": 0.25,
+    }
+    if nope:
+        mark = {"facecolors": "none", "edgecolors": colour, "marker": "D", "s": size, "linewidths": 0.9}
+    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, clip_on=False, **mark)
+
+
+def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds, paper: Paper) -> None:
+    """The share of measured heads in each region, at the region's outer edge; classes split by the sign of r_k."""
+    measured = points[points["class"] != UNMEASURED]
+    size = paper.points(9.5)
+    if measured.empty:
+        place = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        write(axes, 0.5, 0.5, "no measured head", size, MUTED, **place)
+        return
+    sign = measured["r_k"] >= 0
+    middle = (limits.low + limits.high) / 2
+    regions = [
+        ("position-dominated", sign, 1.03, 1.02, "right", "top"),
+        ("position-dominated", ~sign, 1.03, -1.02, "right", "bottom"),
+        ("Q-positional", None, 1.03, 0.02 - limits.low, "right", "bottom"),
+        ("K-positional", sign, -0.03, 1.02, "left", "top"),
+        ("K-positional", ~sign, -0.03, -1.02, "left", "bottom"),
+        ("content-focused", None, -0.03, 0.02 - limits.low, "left", "bottom"),
+        ("mixed", None, middle, -1.02, "center", "bottom"),
+    ]
+    for name, side, x, y, ha, va in regions:
+        inside = (measured["class"] == name) & (True if side is None else side)
+        text = _share(float(inside.mean())) + (" mixed" if name == "mixed" else "")
+        colour = CLASS_COLOURS[name] if inside.any() else "#ababab"
+        colour = "#5f5f5f" if name == "mixed" else colour
+        write(axes, x, y, text, size, colour, weight="bold", ha=ha, va=va, zorder=6, path_effects=halo(3))
+
+
+def _share(share: float) -> str:
+    """Whole percents; a few heads are never 0%."""
+    return "<1%" if 0 < share < 0.005 else percent(share)
+
+
+def _write_title(axes: Axes, view: View, model: str, window: str, grid: _Grid) -> None:
+    """The checkpoint's name left; right, as far as there is room, its phase and window."""
+    stop, paper = view.stops[view.place[model]], grid.paper
+    size, small = paper.points(11), paper.points(8.5)
+    count = stop.window if window == OWN else view.results.timeline.matched_window
+    over = tokens(count) if count else ""
+    name = shorten_to(view.labels[model], grid.wide, size, "bold")
+    axes.set_title(name, loc="left", pad=4, **lettering(size, INK, "bold"))
+    room = grid.wide - extent(name, size, "bold")[0] - 0.12
+    both = " · ".join(filter(None, (drawable(stop.phase), over)))
+    rest = next((text for text in (both, over) if extent(text, small)[0] <= room), "")
+    axes.set_title(rest, loc="right", pad=4, **lettering(small, MUTED))
+
+
+def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
+    def dot(colour: str, marker: str = "o", face: str | None = None) -> Line2D:
+        mark = Line2D([], [], linestyle="none", marker=marker, markersize=6, color=colour)
+        mark.set_markerfacecolor(face or colour)
+        return mark
+
+    keys = [Key(dot(colour), name) for name, colour in colours.items()]
+    if "rope" in data and data["rope"].notna().any():
+        keys.append(Key(dot(MUTED), "head of a RoPE layer"))
+        if (data["rope"] == 0).any():
+            keys.append(Key(dot(MUTED, "D", PAPER), "head of a NoPE layer"))
+    return keys
+
+
+PICTURE = PhasePortraits()

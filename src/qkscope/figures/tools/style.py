@@ -1,0 +1,144 @@
+"""Colours, and text that fits: what pictures have in common before anything is laid out.
+
+Everything is said explicitly on each artist. No global setting of matplotlib is read where it matters and none is
+changed, so pictures come out the same in a script, a thread and a notebook with a style of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.font_manager import FontProperties, findfont, get_font
+from matplotlib.patheffects import withStroke
+from matplotlib.text import Text
+from matplotlib.textpath import TextToPath
+
+from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
+
+R_Q, R_K = "#1f77b4", "#d62728"
+VARIANCE = "#6a51a3"
+CLASS_COLOURS = dict(
+    zip(
+        (*CLASSES, UNMEASURED),
+        ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff"),
+        strict=True,
+    )
+)
+POLARITY_COLOURS = dict(
+    zip((*POLARITIES, UNMEASURED), ("#0072b2", "#999999", "#d55e00", "#ffffff"), strict=True)
+)
+ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
+FAMILY_COLOURS = (
+    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
+)  # fmt: skip
+INK, MUTED, FAINT, PAPER = "#222222", "#666666", "#dddddd", "#ffffff"
+SEPARATOR = "#8f8f8f"
+DASHES = (0, (4, 3))
+
+FONT = "DejaVu Sans"  # comes with matplotlib: the same letters everywhere
+LINE = 1.2  # height of a line of text, in font sizes
+_UNPRINTABLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+"
+)
+
+
+def drawable(text: object) -> str:
+    """Text as it can be drawn and stored: no control characters, and a box for letters the font does not have."""
+    clean = _UNPRINTABLE.sub(" ", str(text)).strip()
+    if clean.isascii():
+        return clean
+    known = get_font(findfont(FontProperties(family=FONT))).get_charmap()
+    return "".join(letter if ord(letter) in known else "\u25a1" for letter in clean)
+
+
+def shorten(text: str, letters: int) -> str:
+    """At most `letters` letters, the middle left out: the ends of checkpoint names tell them apart."""
+    if len(text) <= letters:
+        return text
+    tail = (letters - 1) // 2
+    return text[: letters - 1 - tail] + "…" + text[len(text) - tail :]
+
+
+def shorten_to(text: str, width: float, size: float, weight: str = "normal") -> str:
+    """As many letters as fit `width` inches; at least three."""
+    fitting = (n for n in range(len(text), 3, -1) if extent(shorten(text, n), size, weight)[0] <= width)
+    return shorten(text, next(fitting, 3))
+
+
+@lru_cache(maxsize=8192)
+def extent(text: str, size: float, weight: str = "normal") -> tuple[float, float]:
+    """Width and height of one line of text, in inches."""
+    font = FontProperties(family=FONT, size=size, weight=weight)
+    width, height, _ = TextToPath().get_text_width_height_descent(text or " ", font, False)
+    return float(width) / 72, max(float(height), size) / 72
+
+
+def wrap(text: str, width: float, size: float, weight: str = "normal") -> list[str]:
+    """Break at spaces and after separators so that lines fit `width` inches; a longer word stays whole."""
+    lines: list[str] = []
+    line = ""
+    for piece in re.findall(r"[^\s\-_/.:]*[\-_/.:]+|[^\s\-_/.:]+\s*|\s+", text):
+        if line and extent((line + piece).rstrip(), size, weight)[0] > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += piece if line else piece.lstrip()
+    return [*lines, line.rstrip()] if line.strip() or not lines else lines
+
+
+def fits(lines: Sequence[str], width: float, size: float, weight: str = "normal") -> bool:
+    """Whether every line is at most `width` inches wide."""
+    return all(extent(line, size, weight)[0] <= width for line in lines)
+
+
+def lettering(size: float, colour: str = INK, weight: str = "normal") -> dict[str, Any]:
+    """Properties of a text. Names may hold `$` and `_`: nothing is read as mathematics or TeX."""
+    return {
+        "fontfamily": FONT,
+        "fontsize": size,
+        "fontweight": weight,
+        "fontstyle": "normal",
+        "color": colour,
+        "parse_math": False,
+        "usetex": False,
+    }
+
+
+def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = INK, **more: Any) -> Text:
+    """A text in an axes, in data coordinates unless `transform` says otherwise."""
+    weight = more.pop("weight", "normal")
+    return axes.text(x, y, text, **lettering(size, colour, weight), **more)
+
+
+def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places as near as can be to those wanted, in the same order, `gap` apart and within `low` and `high`."""
+    places: list[float] = []
+    for i, place in enumerate(wanted):
+        places.append(max(place, places[-1] + gap if i else low))
+    for i in reversed(range(len(places))):
+        places[i] = min(places[i], places[i + 1] - gap if i + 1 < len(places) else high)
+    return places
+
+
+def pale(colour: str, share: float = 0.45) -> str:
+    """A colour mixed with white: the matched window's."""
+    mixed = [round(255 * (part + (1 - part) * share)) for part in to_rgb(colour)]
+    return "#{:02x}{:02x}{:02x}".format(*mixed)
+
+
+def halo(width: float = 2.4) -> list[Any]:
+    """A white rim around letters that stand on lines, points or bands."""
+    return [withStroke(linewidth=width, foreground=PAPER)]
+
+
+def ink_on(colour: str) -> str:
+    """Black or white, whichever stands out more on `colour` (contrast ratio of relative luminances)."""
+    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    # INK has a luminance of 0.016: the two ratios are equal where (l + 0.05)^2 = 1.05 * 0.066.
+    return INK if (luminance + 0.05) ** 2 > 1.05 * 0.066 else PAPER
