@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qkscope.figures import style
+from qkscope.figures.tools import style
 
 DARK_PAPER = "#191b1f"
 _LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks and the words beside them
