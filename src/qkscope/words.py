@@ -95,7 +95,8 @@ def capital(text: str) -> str:
 
 def lower_first(text: str) -> str:
     """To follow a colon or a comma. Symbols such as `RoPE` keep their capitals."""
-    return text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    rest = text.partition(" ")[0][1:]
+    return text[:1].lower() + text[1:] if not rest or (rest[0].islower() and rest.islower()) else text
 
 
 def sentence(text: str) -> str:

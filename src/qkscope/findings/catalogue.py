@@ -152,7 +152,7 @@ def _claim(asking: Question, answer: Answer, asked: Asked) -> Claim:
     doubts = [answer.doubt]
     verdict, headline = answer.verdict, answer.headline
     if asking.of == "training" and not asked.comparable:
-        verdict, headline = CANNOT_TELL, f"Over windows that differ, {lower_first(headline)}"
+        verdict, headline = CANNOT_TELL, f"Over differing windows, {lower_first(headline)}"
         doubts.append(UNMATCHED)
     if asking.tested:
         doubts.append(

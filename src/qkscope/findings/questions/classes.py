@@ -174,7 +174,9 @@ def transitions(s: Asked) -> Answer:
     noise = f"{s.over}noise alone would move {about(most.expected)} there"
     if not clear:
         doubt = any(m.verdict == CANNOT_TELL for m in found)
-        headline = f"At most {headline}, no more than noise explains"
+        headline = (
+            f"At most {headline}, no more than noise explains" if most.heads else "No head changes class"
+        )
         return Answer(CANNOT_TELL if doubt else "no", headline, sentence(noise), rows)
     many = f"; at {clear} of {count(len(found), 'step')} more heads move than noise explains"
     return Answer("yes", headline, joined(sentence(noise + many), _largest(e)), rows)

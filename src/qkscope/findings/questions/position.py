@@ -40,7 +40,7 @@ def r_k(s: Asked) -> Answer:
     """Signed: heads whose keys run against the queries count against the others."""
     says = {
         "rises": "Keys come to follow position more with the queries",
-        "falls": "Keys come to follow position less with the queries, or against them",
+        "falls": "Keys come to follow position less with the queries",
         "rises and falls": "Keys follow position with the queries, more at times and less at others",
         "no change": "Keys follow position with the queries as much at the end as at the start",
         CANNOT_TELL: "Whether keys come to follow position more with the queries cannot be told",
@@ -57,10 +57,10 @@ def variance(s: Asked) -> Answer | None:
     if MEAN_EV not in s.best.series:
         return None
     says = {
-        "rises": "The first axis comes to hold more of a head's variance",
-        "falls": "The first axis comes to hold less of a head's variance",
-        "rises and falls": "The first axis holds more of a head's variance at times and less at others",
-        "no change": "The first axis holds as much of a head's variance as at the start",
+        "rises": "The first axis comes to hold more of the variance",
+        "falls": "The first axis comes to hold less of the variance",
+        "rises and falls": "The first axis holds more variance at times and less at others",
+        "no change": "The first axis holds as much variance as at the start",
         CANNOT_TELL: "Whether the first axis comes to hold more variance cannot be told",
     }
     return course(s, MEAN_EV, says, short="mean")

@@ -41,9 +41,10 @@ def sign_changes(s: Asked) -> Answer:
         return Answer(CANNOT_TELL, f"At most {size}, perhaps by noise", sentence(noise), rows)
     # Where noise turns many heads, some that really turn could hide among them.
     hidden = max(m.expected for m in found) > HIDING * e.heads
-    return Answer(
-        CANNOT_TELL if hidden else "no", f"At most {size}, no more than noise explains", noise, rows
-    )
+    verdict = CANNOT_TELL if hidden else "no"
+    if not most.heads:
+        return Answer(verdict, "No head changes the sign of r_k", "", rows)
+    return Answer(verdict, f"At most {size}, no more than noise explains", sentence(noise), rows)
 
 
 def _what_falls(e: Evidence, m: Moved) -> str:

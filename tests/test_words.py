@@ -1,0 +1,85 @@
+"""Numbers, lists and sentences as they are printed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qkscope.words import (
+    about,
+    arrow,
+    bare,
+    capital,
+    count,
+    joined,
+    listing,
+    lower_first,
+    number,
+    percent,
+    points,
+    sentence,
+    tokens,
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "se", "text"),
+    [
+        (0.6734, 0.012, "0.67 ± 0.01"),
+        (-0.4342, 0.0031, "−0.434 ± 0.003"),
+        (-0.3142, 0.0096, "−0.31 ± 0.01"),
+        (0.4142, 0.096, "0.4 ± 0.1"),
+        (0.5, math.nan, "0.50"),
+        (0.5, 0.0, "0.50"),
+        (0.28221, 0.00068, "0.2822 ± 0.0007"),
+        (0.28221, 0.0000001, "0.2822 ± 0.0001"),
+        (12.34, 2.0, "12 ± 2"),
+        (-0.0001, 0.001, "0 ± 0.001"),
+        (math.nan, math.nan, "unknown"),
+    ],
+)
+def test_an_error_has_one_digit_and_its_value_as_many_decimals(value, se, text):
+    assert number(value, se) == text
+
+
+def test_differences_have_a_sign_and_nothing_has_none():
+    assert number(0.1263, 0.0051, signed=True) == "+0.126 ± 0.005"
+    assert number(-0.055, 0.003, signed=True) == "−0.055 ± 0.003"
+    assert bare(-0.0004, signed=True) == "0"
+    assert points(-0.2291, 0.021) == "−23 ± 2 points"
+    assert points(0.002, 0.0) == "0 points"
+
+
+def test_shares_and_arrows():
+    assert percent(0.344, 0.021) == "34 ± 2%"
+    assert percent(0.344, 0.0001) == "34 ± 1%"
+    assert percent(0.344) == "34%"
+    assert percent(math.nan) == "unknown"
+    assert arrow(0.09, 0.451) == "0.09 → 0.45"
+    assert arrow(0.4511, 0.4533) == "0.451 → 0.453"
+    assert arrow(0.83, 0.38, share=True) == "83% → 38%"
+
+
+def test_counts_lists_windows_and_sentences():
+    assert [count(n, "head") for n in (0, 1, 2, 12, 1200)] == [
+        "no head",
+        "one head",
+        "two heads",
+        "12 heads",
+        "1,200 heads",
+    ]
+    assert [about(x) for x in (0.0, 0.41, 12.4, math.nan)] == ["none", "0.4", "12", "unknown"]
+    assert listing(["a", "b", "c"]) == "a, b and c"
+    assert listing(["a"]) == "a"
+    assert tokens(1024) == "1,024 tokens"
+    assert sentence("mean r_q rises") == "Mean r_q rises."
+    assert sentence("r_q rises.") == "r_q rises."
+    assert sentence("") == ""
+    assert capital("r_q") == "r_q"
+    assert [lower_first(t) for t in ("Mean r_q", "RoPE layers", "A head")] == [
+        "mean r_q",
+        "RoPE layers",
+        "a head",
+    ]
+    assert joined("A.", "", "B.") == "A. B."
