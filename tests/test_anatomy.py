@@ -6,7 +6,7 @@ from reference import anatomy_reference, distance_reference, score_variance_refe
 from synthetic import rope, summed
 
 from qkscope.measures.anatomy import Layout, anatomy
-from qkscope.measures.distance import distance_curve, distances
+from qkscope.measures.distance import distance_curve, distances, pairs_by_bin
 from qkscope.rotation import Rotation
 
 LENGTH, DIM, SCALE = 48, 8, 0.35
@@ -93,7 +93,9 @@ def test_the_distance_curve_is_the_mean_over_pairs(rng, rotation):
     q, k = (np.repeat(documents(rng, rotation, 1), 3, axis=0) for _ in "qk")
     path_q, path_k = (summed(x[None], rotation, EVERY)[2] for x in (q, k))
     lags = distances(LENGTH)
-    found = distance_curve(path_q, path_k, rotation, np.full(LENGTH, 3.0), SCALE, lags)[0]
+    found = distance_curve(
+        path_q, path_k, rotation, SCALE, lags, pairs_by_bin(EVERY, np.full(LENGTH, 3.0), lags)
+    )[0]
     expected = [distance_reference(q, k, SCALE, lag) for lag in lags]
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -107,7 +109,8 @@ def test_documents_of_unequal_length_count_where_they_are(rng):
     path_q, path_k = (summed(x[None], rotation, EVERY)[2] for x in cut)
     counts = np.where(np.arange(LENGTH) < 30, 3.0, 1.0)
     lag = 9
-    found = distance_curve(path_q, path_k, rotation, counts, SCALE, np.array([lag]))[0, 0]
+    pairs = pairs_by_bin(EVERY, counts, np.array([lag]))
+    found = distance_curve(path_q, path_k, rotation, SCALE, np.array([lag]), pairs)[0, 0]
     scores = [q[d, j + lag] @ k[d, j] for d, n in enumerate((48, 30, 30)) for j in range(4, n - lag)]
     assert found == pytest.approx(SCALE * np.mean(scores), rel=1e-9)
 

@@ -7,7 +7,14 @@ from sklearn.linear_model import LinearRegression
 from synthetic import rope, summed
 
 from qkscope.measures.grid import grid
-from qkscope.measures.position import constant_part, correlation, eta_squared, linear_reading
+from qkscope.measures.position import (
+    about_mean,
+    constant_part,
+    correlation,
+    eta_squared,
+    linear_reading,
+    phases,
+)
 from qkscope.moments import merge_all
 from qkscope.rotation import Rotation
 
@@ -39,9 +46,9 @@ def test_the_constant_part_is_what_rotating_the_mean_does(rng, rotation):
     sums, _, path = summed(x[None], rotation, [0, 1, 4, 12, 40])
     t = np.tile(np.arange(LENGTH), 6)
     r, r_const = constant_part_reference(x.reshape(-1, DIM), t.astype(float), rotation, v)
-    counts = np.full(LENGTH, 6.0)
+    phase = phases(rotation, about_mean(np.full(LENGTH, 6.0)))
     assert correlation(sums, v[None])[0] == pytest.approx(r, abs=1e-12)
-    assert constant_part(path, rotation, counts, sums, v[None])[0] == pytest.approx(r_const, abs=1e-12)
+    assert constant_part(path, rotation, phase, sums, v[None])[0] == pytest.approx(r_const, abs=1e-12)
     if not len(rotation.pairs):
         assert r_const == pytest.approx(0, abs=1e-12)
 
@@ -50,7 +57,7 @@ def test_a_rotated_constant_is_all_constant_part(rng):
     rotation = rope(DIM)
     sums, _, path = summed(noisy_path(rng, rotation, 4, noise=1e-9)[None], rotation, [0, 1, 4, 40])
     v = unit_axis(rng)[None]
-    found = constant_part(path, rotation, np.full(LENGTH, 4.0), sums, v)
+    found = constant_part(path, rotation, phases(rotation, about_mean(np.full(LENGTH, 4.0))), sums, v)
     np.testing.assert_allclose(found, correlation(sums, v), atol=1e-7)
 
 

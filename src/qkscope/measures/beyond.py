@@ -15,13 +15,22 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.measures import spectrum
-from qkscope.measures.anatomy import FIRST_QUERY, Layout
-from qkscope.measures.distance import distances
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.layer import ALONG_AXIS, LATE, MEASURES, Kind, LayerSums, head_numbers, mean_scores
+from qkscope.measures.layer import (
+    ALONG_AXIS,
+    LATE,
+    MEASURES,
+    Kind,
+    LayerSums,
+    Positions,
+    head_numbers,
+    mean_scores,
+)
 from qkscope.measures.pca import Axes, cores, one_thread_each, whole_and_without
+from qkscope.measures.position import about_mean, phases
 from qkscope.moments import Moments, Unit, window
 from qkscope.path import SINK, Path
+from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
 
@@ -73,9 +82,10 @@ class Beyond:
 def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
     """All heads over the first `width` tokens of the documents of all units, along the first axis of `axes`."""
     units = [unit for unit in units if unit.tokens]
-    heads, lags = units[0].heads, distances(width)
+    heads = units[0].heads
     source = _Source.of(units, width, axes)
     values = np.full((len(source.samples), len(EVERY), len(heads)), np.nan)
+    lags = source.samples[0][1].lags
     curve = np.full((len(source.samples), len(heads), len(lags)), np.nan)
 
     def one(layer: int) -> Spectrum | None:
@@ -84,7 +94,7 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
         for s, sums in enumerate(sampled):
             found = head_numbers(sums)
             values[s][:, rows] = [found[name] for name in EVERY]
-            curve[s, rows] = mean_scores(sums, lags)
+            curve[s, rows] = mean_scores(sums)
         return _spectrum(rows, sampled)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
@@ -97,28 +107,28 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
 
 @dataclass(frozen=True)
 class _Source:
-    """Units cut to a window, and the samples of their groups: (groups taken, tokens at each position, layout)."""
+    """Units cut to a window, and the samples of their groups: (groups taken, where their tokens stand)."""
 
     units: Sequence[Unit]
     width: int
     axes: Axes
     every: list[tuple[Moments, Moments]]
     late: list[tuple[Moments, Moments]]
-    samples: list[tuple[list[int], Array, Layout | None]]
+    samples: list[tuple[list[int], Positions]]
 
     @classmethod
     def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> _Source:
         groups = list(range(len(units)))
         taken = [groups] + ([[h for h in groups if h != g] for g in groups] if len(units) > 1 else [])
         counts = np.stack([unit.counts(width) for unit in units])
-        samples = [(some, counts[some].sum(axis=0)) for some in taken]
+        edges = _path(units[0], 0).window(width).edges
         return cls(
             units,
             width,
             axes,
             [window(unit, width) for unit in units],
             [window(unit, width, skip_sink=width > SINK) for unit in units],
-            [(some, n, Layout.of(n) if n[FIRST_QUERY:].sum() else None) for some, n in samples],
+            [(some, Positions.of(counts[some].sum(axis=0), edges)) for some in taken],
         )
 
     def layer(self, layer: int, rows: NDArray[np.int64]) -> list[LayerSums]:
@@ -126,9 +136,12 @@ class _Source:
         first = self.units[0]
         kinds = self._kind(0, rows), self._kind(1, first.heads.kv_row[rows])
         axes = np.concatenate([self.axes.v[rows][None, :, :, 0], self.axes.loo_v[:, rows]])
+        rotation, places = first.rotations[layer], [at for _, at in self.samples]
+        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in places])
+        turns = phases(rotation or Rotation.none(axes.shape[2]), weights)  # (1 + G, 2, P)
         return [
-            LayerSums(q, k, v, counts, layout, first.rotations[layer], first.scales[layer])
-            for q, k, v, (_, counts, layout) in zip(*kinds, axes, self.samples, strict=True)
+            LayerSums(q, k, v, at, rotation, phase, first.scales[layer])
+            for q, k, v, at, phase in zip(*kinds, axes, places, turns, strict=True)
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
@@ -137,7 +150,7 @@ class _Source:
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.units]
         return [
             Kind(a, b, tuple(paths[g] for g in some))
-            for a, b, (some, _, _) in zip(every, late, self.samples, strict=True)
+            for a, b, (some, _) in zip(every, late, self.samples, strict=True)
         ]
 
 

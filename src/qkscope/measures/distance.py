@@ -47,10 +47,15 @@ def pairs_by_bin(edges: NDArray[np.int64], counts: Array, lags: NDArray[np.int64
 
 
 def distance_curve(
-    q: Path, k: Path, rotation: Rotation, counts: Array, scale: float, lags: NDArray[np.int64]
+    q: Path, k: Path, rotation: Rotation, scale: float, lags: NDArray[np.int64], pairs: Array
 ) -> Array:
-    """b(D) of each head at `lags`. (H, D); NaN at a distance without a pair."""
-    pairs = pairs_by_bin(q.edges, counts, lags)
-    scores = np.einsum("hdbc,dbc->hd", lagged_scores(q, k, rotation, lags), pairs)
+    """b(D) of each head at `lags`, whose `pairs_by_bin` are (D, B, B). (H, D); NaN at a distance without a pair."""
+    scores = np.stack(
+        [
+            np.einsum("hbc,bc->h", lagged_scores(q, k, rotation, lags[i : i + 1])[:, 0], pairs[i])
+            for i in range(len(lags))
+        ],
+        axis=1,
+    )
     total = pairs.sum(axis=(1, 2))
     return np.asarray(scale * scores / np.where(total > 0, total, np.nan))

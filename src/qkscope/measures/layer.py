@@ -7,15 +7,15 @@ slow changes with position only, and what needs the rotation itself is NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.anatomy import Layout, anatomy
-from qkscope.measures.distance import distance_curve
+from qkscope.measures.anatomy import FIRST_QUERY, Layout, anatomy
+from qkscope.measures.distance import distance_curve, distances, pairs_by_bin
 from qkscope.measures.grid import grid
-from qkscope.measures.position import constant_part, correlation, eta_squared, linear_reading
+from qkscope.measures.position import Phase, constant_part, correlation, eta_squared, linear_reading
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
@@ -40,25 +40,50 @@ class Kind:
     late: Moments
     paths: tuple[Path, ...]
 
-    @property
+    @cached_property
     def path(self) -> Path:
         """The path over all groups."""
         return reduce(Path.merge, self.paths)
 
 
 @dataclass(frozen=True)
-class LayerSums:
-    """H heads of one layer: v (H, d) their first axes, counts (T,) tokens at each position, scale of the scores.
+class Positions:
+    """Where the tokens of some documents stand; the same for every head.
 
-    `rotation` is None and `scale` NaN where they are not known; `layout` is None in a window too short for scores.
+    counts (T,) tokens at each position · layout None in a window too short for scores · lags (D,) distances, with
+    pairs (D, B, B) by bins of their query and key
+    """
+
+    counts: Array
+    layout: Layout | None
+    lags: NDArray[np.int64]
+    pairs: Array
+
+    @classmethod
+    def of(cls, counts: Array, edges: NDArray[np.int64]) -> Positions:
+        layout = Layout.of(counts) if counts[FIRST_QUERY:].sum() else None
+        lags = distances(len(counts))
+        return cls(counts, layout, lags, pairs_by_bin(edges, counts, lags))
+
+    def since(self, start: int) -> Array:
+        """The counts with those before `start` left out. (T,)"""
+        return np.where(np.arange(len(self.counts)) < start, 0.0, self.counts)
+
+
+@dataclass(frozen=True)
+class LayerSums:
+    """H heads of one layer: v (H, d) their first axes, scale of the scores, where their tokens stand.
+
+    `phase` (2, P) are the `phases` of positions about their mean: of all tokens, and of those from position 4 on.
+    `rotation` is None where it is not known.
     """
 
     q: Kind
     k: Kind
     v: Array
-    counts: Array
-    layout: Layout | None
+    at: Positions
     rotation: Rotation | None
+    phase: Phase
     scale: float
 
     @property
@@ -68,43 +93,40 @@ class LayerSums:
 
 
 def head_numbers(layer: LayerSums) -> dict[str, Array]:
-    """MEASURES and LATE by name, (H,) each."""
+    """MEASURES, LATE and r along v by name, (H,) each."""
     found = _anatomy(layer)
     for name, kind in (("q", layer.q), ("k", layer.k)):
-        found |= _along(layer, kind.every, kind, name, 0, "")
-        found |= _along(layer, kind.late, kind, name, SINK, "_from4")
+        found |= _along(layer, kind, name, late=False) | _along(layer, kind, name, late=True)
     return found
 
 
-def mean_scores(layer: LayerSums, lags: NDArray[np.int64]) -> Array:
-    """The distance curve at `lags`, in logits. (H, D); NaN where the rotation is not known"""
+def mean_scores(layer: LayerSums) -> Array:
+    """The distance curve, in logits. (H, D); NaN where the rotation is not known"""
     if layer.rotation is None:
-        return np.full((len(layer.v), len(lags)), np.nan)
-    return distance_curve(layer.q.path, layer.k.path, layer.rotation, layer.counts, layer.scale, lags)
+        return np.full((len(layer.v), len(layer.at.lags)), np.nan)
+    q, k, at = layer.q.path, layer.k.path, layer.at
+    return distance_curve(q, k, layer.rotation, layer.scale, at.lags, at.pairs)
 
 
-def _along(
-    layer: LayerSums, sums: Moments, kind: Kind, name: str, start: int, suffix: str
-) -> dict[str, Array]:
-    """r, eta, the constant part and the best linear reading of one kind, over tokens from `start` on."""
-    missing = np.full(len(layer.v), np.nan)
-    counts = np.where(np.arange(len(layer.counts)) < start, 0.0, layer.counts)
+def _along(layer: LayerSums, kind: Kind, name: str, late: bool) -> dict[str, Array]:
+    """r, eta, the constant part and the best linear reading of one kind, of all tokens or from position 4 on."""
+    start, sums = (SINK, kind.late) if late else (0, kind.every)
+    counts, missing = layer.at.since(start), np.full(len(layer.v), np.nan)
     found = {f"r_{name}": correlation(sums, layer.v), f"R_{name}": linear_reading(sums)}
-    some = bool(counts.sum())
-    places = grid(counts, start, PLACES) if some else None
-    eta = missing if places is None else eta_squared(kind.paths, layer.turning, places, sums, layer.v)
-    found[f"eta_{name}"] = np.sqrt(eta)
-    constant = missing
-    if layer.rotation is not None and some:
-        constant = constant_part(kind.path.window(len(counts), start), layer.rotation, counts, sums, layer.v)
-    found[f"r_{name}_const"] = constant
-    return {key + suffix: value for key, value in found.items() if key + suffix in (*MEASURES, *LATE)}
+    found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
+    if counts.any():
+        places = grid(counts, start, PLACES)
+        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, layer.turning, places, sums, layer.v))
+        if layer.rotation is not None:
+            path = kind.path.window(len(counts), start)
+            found[f"r_{name}_const"] = constant_part(path, layer.rotation, layer.phase[late], sums, layer.v)
+    return {f"{key}_from4": value for key, value in found.items()} if late else found
 
 
 def _anatomy(layer: LayerSums) -> dict[str, Array]:
-    if layer.layout is None:
+    if layer.at.layout is None:
         return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(layer.v), np.nan))
     q, k = layer.q, layer.k
-    parts = anatomy(q.path, k.path, q.late, k.late, layer.turning, layer.layout)
+    parts = anatomy(q.path, k.path, q.late, k.late, layer.turning, layer.at.layout)
     found = {f"share_{name}": share for name, share in parts.shares.items()}
     return found | {"score_sd": layer.scale * parts.score_sd, "sink": layer.scale * parts.sink}

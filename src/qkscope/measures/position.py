@@ -22,6 +22,10 @@ from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
 
+Phase = NDArray[np.complex128]
+
+# Positions whose angles are in memory at a time.
+CHUNK = 4096
 # Directions with less than this share of the mean variance are rounding, and are not read.
 RIDGE = 1e-9
 
@@ -31,26 +35,34 @@ def correlation(sums: Moments, v: Array) -> Array:
     return _over_spread(np.einsum("hd,hd->h", v, sums.C), sums, v)
 
 
-def constant_part(path: Path, rotation: Rotation, counts: Array, sums: Moments, v: Array) -> Array:
+def constant_part(path: Path, rotation: Rotation, phase: Phase, sums: Moments, v: Array) -> Array:
     """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, makes by itself.
 
-    counts (T,) are the tokens at each position; v (H, d).
+    `phase` is `phases` of n_t (t - mean t); v (H, d).
     """
     with np.errstate(invalid="ignore"):
         mu = path.total.sum(axis=1) / path.n.sum()
-    t = np.arange(len(counts), dtype=np.float64)
-    centred = counts * (t - counts @ t / counts.sum())
-    return _over_spread(np.einsum("hd,hd->h", v, turned_sum(rotation, mu, centred)), sums, v)
+    covariance = np.zeros_like(mu)  # what does not rotate is constant, and does not follow position
+    (first, second), turn = rotation.pairs.T, rotation.scale * phase
+    covariance[:, first] = mu[:, first] * turn.real - mu[:, second] * turn.imag
+    covariance[:, second] = mu[:, first] * turn.imag + mu[:, second] * turn.real
+    return _over_spread(np.einsum("hd,hd->h", v, covariance), sums, v)
 
 
-def turned_sum(rotation: Rotation, u: Array, weight: Array) -> Array:
-    """sum_t weight_t R_t u over t = 0, 1, ...: u (H, d), weight (T,) -> (H, d)."""
-    angle = np.arange(len(weight), dtype=np.float64)[:, None] * rotation.frequency
-    cos, sin = rotation.scale * (weight @ np.cos(angle)), rotation.scale * (weight @ np.sin(angle))
-    first, second = rotation.pairs[:, 0], rotation.pairs[:, 1]
-    total = np.array(weight.sum() * u)
-    total[:, first] = u[:, first] * cos - u[:, second] * sin
-    total[:, second] = u[:, first] * sin + u[:, second] * cos
+def about_mean(counts: Array) -> Array:
+    """n_t (t - mean t) of counts (..., T): the weights of a covariance with position; 0 where there are no tokens."""
+    t = np.arange(counts.shape[-1], dtype=np.float64)
+    mean = counts @ t / np.maximum(counts.sum(axis=-1), 1.0)
+    return np.asarray(counts * (t - mean[..., None]))
+
+
+def phases(rotation: Rotation, weight: Array) -> Phase:
+    """sum_t weight_t exp(i t frequency) over t = 0, 1, ...: weight (..., T) -> (..., P)."""
+    total = np.zeros((*weight.shape[:-1], len(rotation.frequency)), dtype=np.complex128)
+    for start in range(0, weight.shape[-1], CHUNK):
+        part = weight[..., start : start + CHUNK]
+        angle = np.arange(start, start + part.shape[-1], dtype=np.float64)[:, None] * rotation.frequency
+        total += part @ np.cos(angle) + 1j * (part @ np.sin(angle))
     return total
 
 
