@@ -6,7 +6,8 @@ from reference import constant_part_reference, eta_squared_reference
 from sklearn.linear_model import LinearRegression
 from synthetic import rope, summed
 
-from qkscope.measures.grid import grid
+from qkscope.measures.grid import grid, whole_grid
+from qkscope.measures.layer import PLACES
 from qkscope.measures.position import (
     about_mean,
     constant_part,
@@ -14,6 +15,7 @@ from qkscope.measures.position import (
     eta_squared,
     linear_reading,
     phases,
+    turned_axes,
 )
 from qkscope.moments import merge_all
 from qkscope.rotation import Rotation
@@ -69,7 +71,9 @@ def test_eta_is_the_products_over_different_groups(rng, skip):
     made = [summed(x[None], rotation, EVERY) for x in groups]
     sums = merge_all([m[1 if skip else 0] for m in made])
     places = grid(np.full(LENGTH, 12.0), skip, LENGTH)
-    found = eta_squared([m[2] for m in made], rotation, places, sums, v[None])[0]
+    found = eta_squared(
+        [m[2] for m in made], places, turned_axes(rotation, v[None], places.t), sums, v[None]
+    )[0]
     assert found == pytest.approx(eta_squared_reference([x[:, skip:] for x in groups], v), rel=1e-9)
 
 
@@ -83,7 +87,9 @@ def test_wide_bins_of_the_derotated_path_see_every_frequency(rng):
     for edges in (EVERY, np.array([0, 1, 4, 16, 28, 40])):
         made = [summed(x[None], rotation, edges) for x in groups]
         sums = merge_all([m[0] for m in made])
-        found.append(eta_squared([m[2] for m in made], rotation, places, sums, v)[0])
+        found.append(
+            eta_squared([m[2] for m in made], places, turned_axes(rotation, v, places.t), sums, v)[0]
+        )
     assert found[0] > 0.3
     assert found[1] == pytest.approx(found[0], abs=0.02)
 
@@ -95,7 +101,10 @@ def test_eta_of_noise_is_not_above_zero_on_average(rng):
         made = [summed(rng.standard_normal((1, 1, LENGTH, DIM)), rotation, EVERY) for _ in range(4)]
         sums = merge_all([m[0] for m in made])
         places = grid(np.full(LENGTH, 4.0), 0, LENGTH)
-        found.append(eta_squared([m[2] for m in made], rotation, places, sums, unit_axis(rng)[None])[0])
+        v = unit_axis(rng)[None]
+        found.append(
+            eta_squared([m[2] for m in made], places, turned_axes(rotation, v, places.t), sums, v)[0]
+        )
     assert np.mean(found) < 0.06  # clipped at 0; the plain square's mean is 0.24
 
 
@@ -111,7 +120,7 @@ def test_a_periodic_head_has_no_r_and_all_eta(rng):
     sums = merge_all([m[0] for m in made])
     assert abs(correlation(sums, v)[0]) < 0.05
     places = grid(np.full(LENGTH, 8.0), 0, LENGTH)
-    assert eta_squared([m[2] for m in made], rotation, places, sums, v)[0] > 0.98
+    assert eta_squared([m[2] for m in made], places, turned_axes(rotation, v, places.t), sums, v)[0] > 0.98
 
 
 def test_unequal_documents_and_groups(rng):
@@ -124,10 +133,26 @@ def test_unequal_documents_and_groups(rng):
     made = [summed(x[None], rotation, [0, 1, 4, 20, 40]) for x in groups]
     sums = merge_all([m[0] for m in made])
     counts = np.where(np.arange(LENGTH) < 20, 5.0, 1.0)
-    found = eta_squared([m[2] for m in made], rotation, grid(counts, 0, 64), sums, unit_axis(rng)[None])
-    assert 0 <= found[0] < 0.2
-    alone = eta_squared([made[0][2]], rotation, grid(counts, 0, 64), sums, unit_axis(rng)[None])
-    assert np.isnan(alone[0])
+    places, v = grid(counts, 0, 64), unit_axis(rng)[None]
+    turned = turned_axes(rotation, v, places.t)
+    assert 0 <= eta_squared([m[2] for m in made], places, turned, sums, v)[0] < 0.2
+    assert np.isnan(eta_squared([made[0][2]], places, turned, sums, v)[0])
+
+
+def test_a_sample_of_positions_is_enough_for_eta(rng):
+    rotation, length = rope(DIM, theta=10_000.0), 4096
+    edges = np.r_[0, 1, np.linspace(4, length, 17).astype(int)]
+    made = [summed(noisy_path(rng, rotation, 1, length=length)[None], rotation, edges) for _ in range(3)]
+    sums = merge_all([m[0] for m in made])
+    for _ in range(5):
+        v = unit_axis(rng)[None]
+        found = []
+        for most in (PLACES, length):
+            places = whole_grid(np.full(length, 3.0), most)
+            turned = turned_axes(rotation, v, places.t)
+            found.append(eta_squared([m[2] for m in made], places, turned, sums, v)[0])
+        assert found[1] > 0.02
+        assert found[0] == pytest.approx(found[1], abs=0.005)
 
 
 def test_the_best_linear_reading_is_the_regressions(rng):
@@ -157,6 +182,11 @@ def test_a_flat_direction_is_not_read(rng):
 
 
 def test_a_grid_covers_its_window():
+    whole = whole_grid(np.arange(40.0), 9)
+    assert whole.t[:4].tolist() == [0, 1, 2, 3]
+    assert whole.tokens.sum() == np.arange(40).sum()
+    assert len(whole.since(4).t) == 9
+    assert len(whole_grid(np.ones(3), 9).since(4).t) == 0
     counts = np.random.default_rng(0).integers(1, 9, 5000).astype(float)
     for most in (7, 512, 6000):
         places = grid(counts, 4, most)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.path import SINK
+
 Array = NDArray[np.float64]
 
 # A sample steps through its strata by the golden ratio: even, and in tune with no rotary wavelength.
@@ -33,6 +35,21 @@ class Grid:
     def exact(self) -> bool:
         """Every position stands for itself alone."""
         return bool((self.width == 1).all())
+
+    def since(self, start: int) -> Grid:
+        """Only the strata from position `start` on, which must be an edge or past the end."""
+        first = int(np.searchsorted(self.edges[:-1], start))
+        return Grid(self.t[first:], self.edges[first:], self.tokens[first:])
+
+
+def whole_grid(counts: Array, most: int) -> Grid:
+    """The first four positions, each for itself, and at most `most` of the others."""
+    early = np.arange(min(SINK, len(counts)))
+    if len(counts) <= SINK:
+        return Grid(early, np.arange(len(counts) + 1), counts)
+    late = grid(counts, SINK, most)
+    tokens = np.concatenate([counts[early], late.tokens])
+    return Grid(np.concatenate([early, late.t]), np.concatenate([early, late.edges]), tokens)
 
 
 def grid(counts: Array, start: int, most: int) -> Grid:

@@ -14,8 +14,15 @@ from numpy.typing import NDArray
 
 from qkscope.measures.anatomy import FIRST_QUERY, Layout, anatomy
 from qkscope.measures.distance import distance_curve, distances, pairs_by_bin
-from qkscope.measures.grid import grid
-from qkscope.measures.position import Phase, constant_part, correlation, eta_squared, linear_reading
+from qkscope.measures.grid import Grid, whole_grid
+from qkscope.measures.position import (
+    Phase,
+    constant_part,
+    correlation,
+    eta_squared,
+    linear_reading,
+    turned_axes,
+)
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
@@ -28,7 +35,7 @@ SHARES = ("share_position", "share_key", "share_match", "share_query_position")
 MEASURES = (*ALONG_AXIS, "R_q", "R_k", *SHARES, "score_sd", "sink")
 # The same without the first four tokens of each document, and Pearson's r itself.
 LATE = tuple(f"{name}_from4" for name in ("r_q", "r_k", *ALONG_AXIS, "R_q", "R_k"))
-# Positions evaluated for eta: every one in windows up to this.
+# Positions evaluated for eta, beside the first four: every one in windows up to this.
 PLACES = 1024
 
 
@@ -50,11 +57,12 @@ class Kind:
 class Positions:
     """Where the tokens of some documents stand; the same for every head.
 
-    counts (T,) tokens at each position · layout None in a window too short for scores · lags (D,) distances, with
-    pairs (D, B, B) by bins of their query and key
+    counts (T,) tokens at each position · places that stand for all · layout None in a window too short for scores
+    lags (D,) distances, with pairs (D, B, B) by bins of their query and key
     """
 
     counts: Array
+    places: Grid
     layout: Layout | None
     lags: NDArray[np.int64]
     pairs: Array
@@ -63,7 +71,7 @@ class Positions:
     def of(cls, counts: Array, edges: NDArray[np.int64]) -> Positions:
         layout = Layout.of(counts) if counts[FIRST_QUERY:].sum() else None
         lags = distances(len(counts))
-        return cls(counts, layout, lags, pairs_by_bin(edges, counts, lags))
+        return cls(counts, whole_grid(counts, PLACES), layout, lags, pairs_by_bin(edges, counts, lags))
 
     def since(self, start: int) -> Array:
         """The counts with those before `start` left out. (T,)"""
@@ -91,6 +99,11 @@ class LayerSums:
         """The rotation that the paths are to be read with."""
         return self.rotation or Rotation.none(self.v.shape[1])
 
+    @cached_property
+    def turned(self) -> Array:
+        """The axes turned back at every place. (H, S, d)"""
+        return turned_axes(self.turning, self.v, self.at.places.t)
+
 
 def head_numbers(layer: LayerSums) -> dict[str, Array]:
     """MEASURES, LATE and r along v by name, (H,) each."""
@@ -111,15 +124,17 @@ def mean_scores(layer: LayerSums) -> Array:
 def _along(layer: LayerSums, kind: Kind, name: str, late: bool) -> dict[str, Array]:
     """r, eta, the constant part and the best linear reading of one kind, of all tokens or from position 4 on."""
     start, sums = (SINK, kind.late) if late else (0, kind.every)
-    counts, missing = layer.at.since(start), np.full(len(layer.v), np.nan)
+    places, missing = layer.at.places.since(start), np.full(len(layer.v), np.nan)
     found = {f"r_{name}": correlation(sums, layer.v), f"R_{name}": linear_reading(sums)}
     found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
-    if counts.any():
-        places = grid(counts, start, PLACES)
-        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, layer.turning, places, sums, layer.v))
+    if places.tokens.any():
+        turned = layer.turned[:, -len(places.t) :]
+        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, places, turned, sums, layer.v))
         if layer.rotation is not None:
-            path = kind.path.window(len(counts), start)
-            found[f"r_{name}_const"] = constant_part(path, layer.rotation, layer.phase[late], sums, layer.v)
+            path = kind.path.window(len(layer.at.counts), start)
+            found[f"r_{name}_const"] = constant_part(
+                path, layer.rotation, layer.phase[int(late)], sums, layer.v
+            )
     return {f"{key}_from4": value for key, value in found.items()} if late else found
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,9 +67,16 @@ def phases(rotation: Rotation, weight: Array) -> Phase:
     return total
 
 
-def eta_squared(groups: Sequence[Path], rotation: Rotation, places: Grid, sums: Moments, v: Array) -> Array:
+def turned_axes(rotation: Rotation, v: Array, t: NDArray[np.int64]) -> Array:
+    """R_t^T v, so that v.m(t) = R_t^T v . mu: v (H, d), t (S,) -> (H, S, d)."""
+    back = replace(rotation, frequency=-rotation.frequency)
+    return back.rotate(v[:, None, :], t.astype(np.float64))
+
+
+def eta_squared(groups: Sequence[Path], places: Grid, turned: Array, sums: Moments, v: Array) -> Array:
     """The share of the projection's variance that is a function of position, at least 0. (H,)
 
+    `turned` are the axes v (H, d) as `turned_axes` gives them at `places`.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
     than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
     """
@@ -78,7 +86,7 @@ def eta_squared(groups: Sequence[Path], rotation: Rotation, places: Grid, sums: 
     tokens = np.where(pairs > 0, places.tokens, 0.0)
     if not tokens.any():
         return np.full(len(v), np.nan)
-    a = _projected_paths(groups, rotation, places.t, bins, v) * n[:, None]  # (G, H, S)
+    a = _projected_paths(groups, bins, turned) * n[:, None]  # (G, H, S)
     squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / np.where(pairs > 0, pairs, 1.0)) @ tokens
     starts = np.flatnonzero(np.diff(bins, prepend=-1))
     square_of_mean = _other_groups(np.add.reduceat(a * tokens, starts, axis=2), n[:, starts]) / tokens.sum()
@@ -113,15 +121,9 @@ def _over_spread(covariance: Array, sums: Moments, v: Array) -> Array:
         return np.asarray(covariance / np.sqrt(np.where(spread > 0, spread, np.nan)))
 
 
-def _projected_paths(
-    groups: Sequence[Path], rotation: Rotation, t: NDArray[np.int64], bins: NDArray[np.int64], v: Array
-) -> Array:
-    """v.m_g(t) of each group: v (H, d) -> (G, H, S); 0 where a group has no tokens."""
-    back = replace(rotation, frequency=-rotation.frequency)  # the transpose of R_t
-    axis = back.rotate(v[:, None, :], t.astype(np.float64))  # (H, S, d)
-    mean = np.nan_to_num(np.stack([group.mean for group in groups]))  # (G, H, B, d)
-    result = np.empty((len(groups), len(v), len(t)))
-    for b in np.unique(bins):
-        here = bins == b
-        result[:, :, here] = np.moveaxis(axis[:, here] @ np.moveaxis(mean[:, :, b], 0, 2), 2, 0)
-    return result
+def _projected_paths(groups: Sequence[Path], bins: NDArray[np.int64], turned: Array) -> Array:
+    """v.m_g(t) of each group at positions in `bins`: turned (H, S, d) -> (G, H, S); 0 where a group has no tokens."""
+    mean = np.nan_to_num(np.stack([group.mean for group in groups], axis=-1))  # (H, B, d, G)
+    starts = np.append(np.flatnonzero(np.diff(bins, prepend=-1)), len(bins))
+    parts = [turned[:, i:j] @ mean[:, bins[i]] for i, j in pairwise(starts)]
+    return np.moveaxis(np.concatenate(parts, axis=1), 2, 0)

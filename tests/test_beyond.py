@@ -1,0 +1,180 @@
+"""All that r alone does not tell, from units: the same numbers as from the vectors, with the jackknife's errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference import anatomy_reference, constant_part_reference, distance_reference, jackknife_reference
+from simulated import unit_of
+from synthetic import rope
+from test_anatomy import documents
+
+from qkscope.anatomy_table import (
+    ANATOMY_COLUMNS,
+    DISTANCE_COLUMNS,
+    LOO_ANATOMY_COLUMNS,
+    SPECTRUM_COLUMNS,
+    anatomy_table,
+    distance_table,
+    loo_anatomy_table,
+    spectrum_table,
+)
+from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
+from qkscope.heads import HeadIndex
+from qkscope.measures.beyond import measure_beyond
+from qkscope.measures.pca import measure
+from qkscope.rotation import Rotation
+from qkscope.store import write_tensors
+
+DIM, WINDOW, SCALE = 8, 20, 0.4
+TURN = rope(DIM)
+HEADS = HeadIndex.of([(0, 0), (0, 1), (1, 0)], 2, {0: True, 1: False})
+ROTATIONS = {0: TURN, 1: Rotation.none(DIM)}
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    """(groups, documents, heads, tokens, dim) of three query heads and of the two key heads they read."""
+    rng = np.random.default_rng(3)
+    turns = [TURN, TURN, ROTATIONS[1]], [TURN, ROTATIONS[1]]
+    made = [[documents(rng, turn, 12, length=WINDOW) for turn in kind] for kind in turns]
+    return [np.stack(kind, axis=1).reshape(4, 3, len(kind), WINDOW, DIM) for kind in made]
+
+
+@pytest.fixture(scope="module")
+def units(vectors):
+    q, k = vectors
+    return [unit_of(HEADS, [WINDOW], list(zip(q[g], k[g], strict=True)), ROTATIONS, SCALE) for g in range(4)]
+
+
+@pytest.fixture(scope="module")
+def measured(units):
+    axes = measure(units, WINDOW, 4)
+    return axes, measure_beyond(units, WINDOW, axes)
+
+
+def test_numbers_are_those_of_the_vectors(vectors, measured):
+    """One position a bin in so short a window: every number is the reference's."""
+    axes, found = measured
+    q, k = (x.reshape(12, -1, WINDOW, DIM) for x in vectors)
+    t = np.tile(np.arange(WINDOW), 12).astype(float)
+    for h, key in enumerate(HEADS.kv_row):
+        x, y = q[:, h], k[:, key]
+        turn, v = ROTATIONS[int(HEADS.layer[h])], axes.v[h, :, 0]
+        for name, z, r in (("q", x, axes.r_q), ("k", y, axes.r_k)):
+            expected, constant = constant_part_reference(z.reshape(-1, DIM), t, turn, v)
+            assert r[h, 0] == pytest.approx(expected, abs=1e-9)
+            assert found.value(f"r_{name}_const")[h] == pytest.approx(constant, abs=1e-6)
+            late = z[:, 4:].reshape(-1, DIM)
+            expected = np.corrcoef(late @ v, np.tile(np.arange(4, WINDOW), 12))[0, 1]
+            assert found.value(f"r_{name}_from4")[h] == pytest.approx(expected, abs=1e-6)
+        parts, sink = anatomy_reference(x, y)
+        names = ("share_position", "share_key", "share_match", "share_query_position")
+        np.testing.assert_allclose([found.value(n)[h] for n in names], parts / parts.sum(), atol=1e-6)
+        assert found.value("score_sd")[h] == pytest.approx(SCALE * np.sqrt(parts.sum()), rel=1e-6)
+        assert found.value("sink")[h] == pytest.approx(SCALE * sink, abs=1e-5)
+
+
+def test_the_curve_is_the_measured_mean_score(vectors, measured):
+    """Residuals of queries and keys are independent here, so that the means of many documents are all there is."""
+    _, found = measured
+    q, k = (x.reshape(12, -1, WINDOW, DIM) for x in vectors)
+    for h, key in enumerate(HEADS.kv_row):
+        expected = [distance_reference(q[:, h], k[:, key], SCALE, lag) for lag in found.distance]
+        assert np.corrcoef(found.curve[0, h], expected)[0, 1] > 0.9
+
+
+def test_errors_are_the_jackknifes(units, measured):
+    axes, found = measured
+    left = []
+    for g in range(4):
+        rest = [unit for i, unit in enumerate(units) if i != g]
+        left.append(measure_beyond(rest, WINDOW, measure(rest, WINDOW, 4)))
+    for name in ("eta_q", "R_k", "share_key", "score_sd", "sink", "eta_k_from4"):
+        expected = [jackknife_reference([each.value(name)[h] for each in left]) for h in range(3)]
+        keep = axes.lost == 0 if name.startswith("eta") else np.full(3, True)
+        assert keep.any()
+        np.testing.assert_allclose(found.error(name)[keep], np.array(expected)[keep], rtol=1e-6, atol=1e-12)
+
+
+def test_an_axis_that_a_sample_lost_has_no_error(rng):
+    """Two axes of nearly the same variance: which comes first depends on the documents."""
+    heads = HeadIndex.of([(0, 0)], 1)
+    spreads = [np.array([1.3, 0.8, 0.2, 0.2])] + [np.array([0.9, 1.0, 0.2, 0.2])] * 3
+    made = [
+        unit_of(heads, [WINDOW], [(rng.standard_normal((1, WINDOW, 4)) * spread,) * 2 for _ in range(9)])
+        for spread in spreads
+    ]
+    axes = measure(made, WINDOW, 4)
+    found = measure_beyond(made, WINDOW, axes)
+    assert axes.lost[0] > 0
+    assert np.isnan(axes.r_q_se[0, 0])
+    assert np.isnan(found.error("eta_q")[0])
+    assert np.isfinite(found.error("share_match")[0])
+    assert np.isfinite(axes.loo_r_q).all()
+
+
+def test_tables_have_their_columns(measured):
+    axes, found = measured
+    table = anatomy_table("m", HEADS, axes, found, None)
+    assert ",".join(table.columns).startswith(
+        "model,layer,head,kv_head,rope,eta_q,eta_k,r_q_const,r_k_const,R_q,R_k,share_position,share_key,share_match,"
+        "share_query_position,score_sd,sink,overlap,overlap_pc,gap,eta_q_se,eta_k_se,"
+    )
+    assert list(table.columns) == list(ANATOMY_COLUMNS)
+    assert table["overlap"].isna().all()
+    again = anatomy_table("m", HEADS, axes, found, axes)
+    np.testing.assert_allclose(again["overlap"], 1)
+    assert again["overlap_pc"].tolist() == [0, 0, 0]
+    assert again["same_axis"].tolist() == [1, 1, 1]
+    loo = loo_anatomy_table("m", HEADS, axes, found)
+    assert list(loo.columns) == list(LOO_ANATOMY_COLUMNS)
+    assert len(loo) == 4 * 3
+    spectrum = spectrum_table("m", WINDOW, HEADS, found)
+    assert list(spectrum.columns) == list(SPECTRUM_COLUMNS)
+    sums = spectrum.groupby(["layer", "head", "kind"])[["energy", "signal", "share"]].sum()
+    np.testing.assert_allclose(sums["energy"], 1)
+    np.testing.assert_allclose(sums["share"], 1)
+    assert sums.loc[(0, 1, "k"), "signal"] == pytest.approx(axes.r_k[1, 0], abs=1e-9)
+    assert (spectrum[spectrum["layer"] == 1]["pair"] == -1).all()
+    assert len(spectrum[spectrum["layer"] == 0]) == 2 * 2 * DIM // 2
+    curve = distance_table("m", WINDOW, HEADS, found)
+    assert list(curve.columns) == list(DISTANCE_COLUMNS)
+    assert curve["distance"].max() == WINDOW - 5
+
+
+def test_an_unknown_rotation_leaves_what_needs_none(vectors):
+    q, k = vectors
+    unknown = dict.fromkeys(ROTATIONS)
+    made = [unit_of(HEADS, [WINDOW], list(zip(q[g], k[g], strict=True)), unknown, SCALE) for g in range(4)]
+    found = measure_beyond(made, WINDOW, measure(made, WINDOW, 4))
+    for name in ("r_q_const", "r_k_const_from4"):
+        assert np.isnan(found.value(name)).all()
+    for name in ("R_q", "eta_q", "share_key", "score_sd"):
+        assert np.isfinite(found.value(name)).all()
+    assert np.isnan(found.curve).all()
+    assert found.spectra == ()
+
+
+def test_a_window_too_short_for_scores(rng):
+    heads = HeadIndex.of([(0, 0)], 1)
+    made = [unit_of(heads, [6], [(rng.standard_normal((1, 6, 2)),) * 2 for _ in range(3)]) for _ in range(3)]
+    found = measure_beyond(made, 6, measure(made, 6, 2))
+    assert np.isnan(found.value("share_key")[0])
+    assert np.isfinite(found.value("eta_q")[0])
+
+
+def test_axes_and_paths_read_back(units, measured, tmp_path):
+    axes, _ = measured
+    written = CheckpointAxes.of(units, WINDOW, axes)
+    write_tensors(tmp_path / "axes.safetensors", *dump_axes({"b/1": written, "a": written}))
+    found = read_axes(tmp_path / "axes.safetensors")
+    assert list(found) == ["b/1", "a"]
+    again = found["a"]
+    assert again.row(1, 0) == 2
+    assert again.scales == {0: SCALE, 1: SCALE}
+    np.testing.assert_allclose(again.v, axes.v, atol=1e-6)
+    t = np.arange(WINDOW)
+    np.testing.assert_allclose(again.path_q.at(TURN, t), written.path_q.at(TURN, t), atol=1e-5)
+    assert again.rotations[1].pairs.shape == (0, 2)
+    np.testing.assert_allclose(again.rotations[0].frequency, TURN.frequency)
