@@ -7,6 +7,7 @@ seed gives the same folder.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
+from qkscope.anatomy_table import ANATOMY_COLUMNS, DISTANCE_COLUMNS
 from qkscope.results import Results
 from qkscope.table import QK_COLUMNS, heads_table
 from qkscope.timeline import Stop, Timeline
@@ -148,6 +150,49 @@ def study_dict(phases: tuple[Any, ...], shape: Shape, *, families: bool, title: 
 def hash_of(name: str) -> int:
     """A number that depends on the name alone, in every process."""
     return int.from_bytes(name.encode()[-16:].ljust(16, b"x"), "big")
+
+
+def anatomy_frame(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """anatomy.csv's rows for the heads of a table: every measure a number between 0 and 1, shares that add up to 1."""
+    rows = qk[qk["pc"] == 0]
+    noise = np.random.default_rng(seed)
+    frame = rows[["model", "layer", "head", "kv_head", "rope"]].reset_index(drop=True)
+    frame = frame.reindex(columns=list(ANATOMY_COLUMNS))
+    measured = [name for name in ANATOMY_COLUMNS if name not in rows.columns]
+    frame[measured] = noise.uniform(0, 1, (len(frame), len(measured)))
+    shares = [name for name in measured if name.startswith("share_") and not name.endswith("_se")]
+    frame[shares] = noise.dirichlet(np.ones(len(shares)), len(frame))
+    return frame.assign(same_axis=1.0, overlap_pc=0.0, sink=20 * frame["sink"] - 4)
+
+
+def distance_frame(qk: pd.DataFrame) -> pd.DataFrame:
+    """distance.parquet's rows: scores that fall with the distance, the faster the larger r_q."""
+    rows = qk[qk["pc"] == 0]
+    distance = np.array([1, 2, 4, 8, 16, 32, 64, 128])
+    frame = (
+        rows[["model", "layer", "head", "r_q"]]
+        .fillna(0)
+        .merge(pd.DataFrame({"distance": distance}), how="cross")
+    )
+    score = 2 - frame["r_q"] * np.log2(frame["distance"])
+    return frame.assign(window=256, score=score, score_se=0.01)[list(DISTANCE_COLUMNS)]
+
+
+def causes_frame(names: list[str]) -> pd.DataFrame:
+    """causes.csv's rows: each step's change of two numbers with its three parts."""
+    found = []
+    for i, (before, after) in enumerate(pairwise(names)):
+        for number in ("mean r_q", "mean r_k"):
+            parts = {"weights": 0.08, "rotation": -0.05 * i, "window": 0.01 * i}
+            row = {
+                "from_model": before,
+                "to_model": after,
+                "number": number,
+                "total": sum(parts.values()),
+                **parts,
+            }
+            found.append(row | {f"{name}_se": 0.004 for name in ("total", *parts)})
+    return pd.DataFrame(found)
 
 
 def write_results(

@@ -14,12 +14,22 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_data import Shape, make_results, write_foreign, write_results
+from report_data import (
+    Shape,
+    anatomy_frame,
+    causes_frame,
+    distance_frame,
+    make_results,
+    write_foreign,
+    write_results,
+)
 
 from qkscope.errors import TableError
 from qkscope.findings import CANNOT_TELL, VERDICTS, Claim, Row, claims
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
-from qkscope.report.data import NAMED_CLASSES, Grid, components, measures, payload, regions, since
+from qkscope.report.causes import causes
+from qkscope.report.columns import NAMED_CLASSES, components, measures, regions, since
+from qkscope.report.data import payload
 from qkscope.report.encode import (
     MISSING,
     NO_CODE,
@@ -31,6 +41,7 @@ from qkscope.report.encode import (
     pack_thousandths,
     quantise,
 )
+from qkscope.report.grid import Grid
 from qkscope.report.methods import methods, plain
 from qkscope.report.page import labels, value
 from qkscope.report.story import arrange, tone
@@ -383,7 +394,7 @@ def test_any_number_of_a_head_is_a_measure(tmp_path):
     }
     heads = results.heads.assign(**extra, sink_se=0.5)
     found = type(results)(**{**vars(results), "heads": heads})
-    assert measures(found) == [
+    assert measures(heads) == [
         "r_q",
         "r_k",
         "explained_variance",
@@ -403,6 +414,42 @@ def test_large_numbers_get_a_scale_of_their_own():
     assert unpack(packed["values"], packed["scale"])[0] == pytest.approx(1e6, rel=1e-4)
     assert pack_column([0.5, np.nan])["scale"] == SCALE
     assert pack_column([np.nan]) is None
+
+
+def test_curves_are_those_of_the_tables(tmp_path):
+    folder = write_results(tmp_path / "r", SMALL, (("A", 256, ("step1", "step2")),), matched=False, loo=False)
+    results = load_results(folder)
+    table = distance_frame(results.qk)
+    table.to_parquet(folder / "distance.parquet", index=False)
+    anatomy_frame(results.qk, seed=5).to_csv(folder / "anatomy.csv", index=False)
+    data = payload(load_results(folder))
+    (curve,) = data["curves"]
+    assert curve["at"] == [1, 2, 4, 8, 16, 32, 64, 128]
+    values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(2, 4, 4, 8)
+    want = table[(table["model"] == "step2") & (table["layer"] == 1) & (table["head"] == 3)]["score"]
+    np.testing.assert_allclose(values[1, 1, 3], want, atol=0.51e-3)
+    shown = [one["name"] for one in data["measures"]]
+    assert {"eta_q", "r_k_const", "R_q", "score_sd", "sink", "overlap", "gap"} <= set(shown)
+    assert not [
+        name for name in shown if name.endswith(("_se", "_from4")) or name in ("same_axis", "overlap_pc")
+    ]
+    assert len(data["shares"]) == 4
+
+
+def test_causes_are_rows_with_known_parts():
+    names = ["a", "b", "c"]
+    table = causes_frame(names)
+    table.loc[1, ["rotation", "rotation_se"]] = np.nan
+    found = causes(table, names)
+    assert [(one["from"], one["to"], one["number"]) for one in found[:2]] == [
+        (0, 1, "mean r_q"),
+        (0, 1, "mean r_k"),
+    ]
+    assert [part["name"] for part in found[0]["parts"]] == ["weights", "rotation", "window"]
+    assert [part["name"] for part in found[1]["parts"]] == ["weights", "window"]
+    assert sum(part["value"] for part in found[2]["parts"]) == pytest.approx(found[2]["total"])
+    assert causes(None, names) is None
+    assert len(causes(table, names[:2])) == 2
 
 
 # ---- colours ----

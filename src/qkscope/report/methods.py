@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.measures.null import LEVEL as NULL_LEVEL
-from qkscope.report.data import numbers
+from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
     from qkscope.results import Results

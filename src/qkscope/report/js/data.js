@@ -77,7 +77,7 @@ const data = (() => {
 
   /* What heads can be placed by; |r_k| is of the page's own making. */
   const measures = raw.measures.flatMap((one) =>
-    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|" }] : [one],
+    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false }] : [one],
   );
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */

@@ -95,8 +95,8 @@ const headTable = (() => {
         cell: sinceCell,
         means: "The checkpoint from which the head keeps the class that it ends with",
       });
-    for (const { name, label } of data.measures)
-      if (!["abs_r_k", "depth"].includes(name))
+    for (const { name, label, inTable } of data.measures)
+      if (inTable)
         found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });
     found.push({
       key: "polarity",

@@ -84,7 +84,7 @@ interface Payload {
   ramps: { sequential: string[]; diverging: string[] };
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
   bins: number;
-  measures: { name: string; label: string }[];
+  measures: { name: string; label: string; inTable: boolean }[];
   matchedWindow: Maybe;
   stops: {
     model: string[];
