@@ -67,7 +67,7 @@ def course(s: Asked, name: str, says: dict[str, str], short: str = "") -> Answer
     verdict, overall = e.direction(name), e.overall(name).verdict
     words = says[verdict]
     if verdict == "rises and falls" and overall in ("rises", "falls"):
-        words = f"{says[overall]}, but not throughout"
+        words = f"{says[overall]}, not throughout"
     where = _turns(e, name) if verdict == "rises and falls" else _largest(e, name)
     subject = name if name.startswith("mean") else f"the {name}"
     detail = joined(sentence(f"{s.over}{subject} goes {ends(e, name)}{where}"), beside(s, name))

@@ -78,8 +78,8 @@ def rope_lead(s: Asked) -> Answer | None:
     if LEAD_R_Q not in e.series:
         return None
     says = {
-        "rises": "Layers with RoPE draw ahead of those without",
-        "falls": "Layers with RoPE lose their lead over those without",
+        "rises": "Layers with RoPE draw ahead",
+        "falls": "Layers with RoPE lose their lead",
         "rises and falls": "The lead of layers with RoPE grows at times and shrinks at others",
         "no change": "The lead of layers with RoPE stays as it is",
         CANNOT_TELL: "Whether layers with RoPE draw ahead cannot be told",
