@@ -24,6 +24,11 @@ def amount(e: Evidence, c: Change) -> str:
     return points(c.delta, c.se) if e.series[c.series].heads else number(c.delta, c.se, signed=True)
 
 
+def the(name: str) -> str:
+    """A series as the subject of a sentence."""
+    return name if name.startswith("mean") else f"the {name}"
+
+
 def ends(e: Evidence, name: str) -> str:
     """`from 0.67 ± 0.01 (S1-40K) to 0.87 ± 0.01 (LC2-20K)`."""
     last = len(e.stops) - 1
@@ -69,8 +74,7 @@ def course(s: Asked, name: str, says: dict[str, str], short: str = "") -> Answer
     if verdict == "rises and falls" and overall in ("rises", "falls"):
         words = f"{says[overall]}, not throughout"
     where = _turns(e, name) if verdict == "rises and falls" else _largest(e, name)
-    subject = name if name.startswith("mean") else f"the {name}"
-    detail = joined(sentence(f"{s.over}{subject} goes {ends(e, name)}{where}"), beside(s, name))
+    detail = joined(sentence(f"{s.over}{the(name)} goes {ends(e, name)}{where}"), beside(s, name))
     return Answer(verdict, f"{words}: {short or name} {span(e, name)}", detail, rows_of(s, name))
 
 

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.inference.levels import CONFIDENCE, CONTRAST_LEVEL, FEWEST_GROUPS, SMALLEST
+from qkscope.inference.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST
 from qkscope.inference.significance import t_quantile, two_sided_p
 from qkscope.measures.jackknife import jackknife
+from qkscope.measures.null import FEWEST_GROUPS
 
 Array = NDArray[np.float64]
 

@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from qkscope.aggregate import Sample, column, complete, samples
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
 from qkscope.inference.course import direction
-from qkscope.inference.levels import FEWEST_GROUPS, FEWEST_HEADS, HEAD_GROUPS
+from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, ONE_HEAD
 from qkscope.inference.series import Change, Series, judged, whole
 from qkscope.inference.transitions import Pair, class_probabilities, pair, polarity_probabilities
+from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
 from qkscope.timeline import Stop, Timeline
@@ -26,8 +27,6 @@ MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
 MEAN_EV = "mean explained variance"
 SPREAD_R_Q, SPREAD_R_K = "spread of r_q across heads", "spread of r_k across heads"
 LEAD_R_Q, LEAD_ABS_R_K = "lead of RoPE layers in mean r_q", "lead of RoPE layers in mean |r_k|"
-# Half the variance of one head's move: the difference of two shares is never surer than one head.
-ONE_HEAD = 0.5
 
 Array = NDArray[np.float64]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from qkscope.measures.null import LEVEL
+from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.words import bare, count, percent
 
 # The chance of one false alarm among all series, steps and swings of a study; and of one comparison of heads
@@ -12,8 +13,8 @@ STUDY_LEVEL, CONTRAST_LEVEL = 0.02, 0.01
 CONFIDENCE = 0.95
 # Smaller changes of a mean are not worth a word, however certain. A share must change by as much and by so many heads.
 SMALLEST, SMALLEST_HEADS = 0.02, 2
-# Two groups of documents leave one degree of freedom: no change of a plausible size passes a test held over a study.
-FEWEST_GROUPS = 3
+# Half the variance of one head's move: the difference of two shares is never surer than one head.
+ONE_HEAD = 0.5
 # Tables without document groups are judged by leaving out groups of heads, if there are enough heads.
 HEAD_GROUPS, FEWEST_HEADS = 10, 20
 # With so many steps, their errors are steadied by the average over the steps.
@@ -27,6 +28,9 @@ PLATEAU = 3
 # A count of heads is beyond noise if it exceeds half more than expected by four deviations; perhaps, if what is
 # expected by three. Heads share documents, so expectations are rough.
 ROUGHLY, DEVIATIONS, PERHAPS = 0.5, 4.0, 3.0
+# The value that fits both checkpoints lies within so many errors of the first one's: a head that really moved far
+# says nothing about the noise half-way.
+REACH = 1.5
 # Where noise alone moves more than this share of the heads, real moves could hide among them.
 HIDING = 0.1
 # Heads share documents and so exceed their nulls together: three times the chance and three deviations are asked.
@@ -113,8 +117,8 @@ def rule_of_noise() -> str:
 def rule_of_signal() -> str:
     """When heads follow position more than by chance."""
     return (
-        f"By chance alone {percent(LEVEL)} of the heads exceed their null, a t-test over groups of documents. A signal "
-        f"is called so if {ABOVE_CHANCE:g} times as many do, and {ABOVE_CHANCE:g} standard deviations more."
+        f"By chance alone {percent(NULL_LEVEL)} of the heads exceed their null, a t-test over groups of documents. A "
+        f"signal is called so if {ABOVE_CHANCE:g} times as many do, and {ABOVE_CHANCE:g} standard deviations more."
     )
 
 

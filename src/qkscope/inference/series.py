@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.inference import levels
-from qkscope.inference.levels import CONFIDENCE, FEWEST_GROUPS, SMALLEST, STEPS_TO_POOL, STUDY_LEVEL
+from qkscope.inference.levels import CONFIDENCE, SMALLEST, STEPS_TO_POOL, STUDY_LEVEL
 from qkscope.inference.significance import holm, t_quantile, two_sided_p
 from qkscope.measures.jackknife import jackknife
+from qkscope.measures.null import FEWEST_GROUPS
 
 Array = NDArray[np.float64]
 Kind = Literal["step", "overall", "swing"]

@@ -18,16 +18,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, samples
-from qkscope.inference.levels import DEVIATIONS, PERHAPS, ROUGHLY, smallest_heads
+from qkscope.inference.levels import DEVIATIONS, PERHAPS, REACH, ROUGHLY, smallest_heads
 from qkscope.inference.significance import normal_cdf
 from qkscope.measures.pca import FAINT
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 
 Array = NDArray[np.float64]
 
-# The value that fits both checkpoints lies this near the first one's: a head that really moved far says nothing
-# about the noise half-way.
-REACH = 1.5
 NOISE_COLUMNS = (
     "from_model",
     "to_model",

@@ -42,7 +42,7 @@ def majority(s: Asked) -> Answer:
     headline = f"{word} {top}: {members} of {heads} at {e.label(last)}"
     present = [f"{level(e, share_of(kind), last)} {kind}" for kind in CLASSES if kinds[kind].at(last) > 0]
     near = borderline(e.samples[last], e.thresholds)
-    edge = f"{int(near.sum())} of {heads} heads are within one error of another class." if near.any() else ""
+    edge = f"Within one error of another class: {int(near.sum())} of {heads} heads." if near.any() else ""
     rows = tuple(
         Row(share_of(kind), stop.model, kinds[kind].at(i), se=kinds[kind].se(i), window=e.name)
         for i, stop in enumerate(e.stops)

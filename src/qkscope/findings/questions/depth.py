@@ -138,25 +138,25 @@ def depths(s: Asked) -> Answer | None:
 
 
 def _strongest(s: Asked, tops: list[int], found: list[Contrast]) -> tuple[str, str, str]:
-    sure = [c.sure for c in found]
-    verdict = "yes" if all(x == "more" for x in sure) else "no" if set(sure) == {"same"} else CANNOT_TELL
-    top = max(tops, key=tops.count)
-    last = found[-1]
-    apart = f"{number(last.difference, last.se)} above the weakest depth"
-    where = _depth(top)
+    sure = {c.sure for c in found}
+    verdict = "yes" if sure == {"more"} else "no" if sure == {"same"} else CANNOT_TELL
+    top, last = max(tops, key=tops.count), found[-1]
+    words = {
+        "yes": f"r_q is strongest at depth {_depth(top)}",
+        "no": "r_q is the same at all depths",
+        CANNOT_TELL: "Which depth is strongest in r_q cannot be told",
+    }
     if len(tops) > 1:
         return (
             verdict,
-            f"r_q is strongest at depth {where} in {tops.count(top)} of {count(len(tops), 'model')}",
+            f"r_q is strongest at depth {_depth(top)} in {tops.count(top)} of {len(tops)} models",
             "",
         )
-    detail = (
-        f"{s.over}among layers with RoPE it is {apart}"
-        if _mixed(s.best.samples[-1])
-        else f"{s.over}it is {apart}"
+    only = "among layers with RoPE, " if _mixed(s.best.samples[-1]) else ""
+    apart = (
+        f"depth {_depth(top)} is {number(last.difference, last.se)} above the weakest at {s.best.label(-1)}"
     )
-    words = "r_q is the same at all depths" if verdict == "no" else f"r_q is strongest at depth {where}"
-    return verdict, words, sentence(f"{detail} at {s.best.label(-1)}")
+    return verdict, words[verdict], sentence(f"{s.over}{only}{apart}")
 
 
 def _rotating(sample: Sample) -> NDArray[Any]:

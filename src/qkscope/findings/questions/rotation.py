@@ -6,13 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from qkscope.aggregate import Sample
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.findings.phrases import course, rows_of
-from qkscope.inference.contrast import contrast
+from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.evidence import LEAD_ABS_R_K, LEAD_R_Q, Evidence, average, rope_of, spoken
 from qkscope.inference.levels import rule_of_change, rule_of_contrast
-from qkscope.words import bare, listing, number, sentence
+from qkscope.words import bare, capital, listing, number, sentence
+
+NAMES = {"r_q": "mean r_q", "abs_r_k": "mean |r_k|"}
 
 
 @question(
@@ -34,35 +37,31 @@ def rope(s: Asked) -> Answer | None:
         known = any(np.isfinite(rope_of(x)).any() for x in chosen)
         why = "All measured layers are of one kind" if known else "The table does not say which layers rotate"
         return Answer(CANNOT_TELL, f"{why}, so layers with and without RoPE cannot be compared")
-    rows, sure = [], []
-    for sample in both:
-        masks = rope_of(sample) == 1, rope_of(sample) == 0
-        for value, name in (("r_q", "mean r_q"), ("abs_r_k", "mean |r_k|")):
-            with_it, without = (average(sample.value(value)[:, mask]) for mask in masks)
-            c = contrast(with_it, without, looks=2)
-            sure.append(c.sure)
-            what = f"{name}, layers with RoPE minus layers without"
-            rows.append(Row(what, sample.model, c.difference, se=c.se, window=e.name, verdict=c.verdict))
-            if value == "r_q":
-                first = c
-    if all(x in ("more", "less") for x in sure):
-        verdict = "yes"
-    else:
-        verdict = (
-            "no" if set(sure) == {"same"} else "in part" if {"more", "less"} & set(sure) else CANNOT_TELL
-        )
-    headline = (
-        f"Mean r_q is {bare(first.first)} in layers with RoPE and {bare(first.second)} in layers without"
+    found = {(x.model, value): _split(x, value) for x in both for value in NAMES}
+    what = "{}, layers with RoPE minus layers without".format
+    rows = tuple(
+        Row(what(NAMES[value]), model, c.difference, se=c.se, window=e.name, verdict=c.verdict)
+        for (model, value), c in found.items()
     )
-    if len(both) > 1:
-        headline = f"{headline} of {spoken(e.timeline.stop(both[-1].model))}"
-    detail = [
-        f"{number(row.value, row.se, signed=True)} in {row.what.partition(',')[0]}" for row in rows[-2:]
-    ]
-    where = spoken(e.timeline.stop(both[-1].model))
-    return Answer(
-        verdict, headline, sentence(f"{s.over}the difference at {where} is {listing(detail)}"), tuple(rows)
-    )
+    last = {value: found[both[-1].model, value] for value in NAMES}
+    q, where = last["r_q"], spoken(e.timeline.stop(both[-1].model))
+    headline = f"mean r_q is {bare(q.first)} in layers with RoPE and {bare(q.second)} in layers without"
+    parts = [f"{number(c.difference, c.se, signed=True)} in {NAMES[value]}" for value, c in last.items()]
+    detail = f"{s.over}the difference at {where} is {listing(parts)}"
+    lead = f"In {where}, {headline}" if len(both) > 1 else capital(headline)
+    return Answer(_verdict({c.sure for c in found.values()}), lead, sentence(detail), rows)
+
+
+def _split(sample: Sample, value: str) -> Contrast:
+    """Layers that rotate against layers that do not."""
+    values, rotates = sample.value(value), rope_of(sample)
+    return contrast(average(values[:, rotates == 1]), average(values[:, rotates == 0]), looks=len(NAMES))
+
+
+def _verdict(sure: set[str]) -> str:
+    if sure <= {"more", "less"}:
+        return "yes"
+    return "no" if sure == {"same"} else "in part" if sure & {"more", "less"} else CANNOT_TELL
 
 
 @question(

@@ -6,7 +6,7 @@ import numpy as np
 
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import amount, between, row
+from qkscope.findings.phrases import amount, between, row, the
 from qkscope.inference.course import Jump, intervals, jumps, plateaus
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q, Evidence, share_of
 from qkscope.inference.levels import PLATEAU, SMALLEST, rule_of_change, rule_of_jump, rule_of_plateau
@@ -60,9 +60,9 @@ def _places(e: Evidence, found: list[Jump]) -> str:
     largest: dict[str, Change] = {}
     for jump in sorted(found, key=lambda j: -abs(j.change.delta)):
         largest.setdefault(jump.change.series, jump.change)
-    others = [f"{c.series} at {e.label(c.stop)}" for name, c in largest.items() if name != first.series]
+    others = [f"{the(c.series)} at {e.label(c.stop)}" for name, c in largest.items() if name != first.series]
     more = f"; so {'does' if len(others) == 1 else 'do'} {listing(others)}" if others else ""
-    return f"{first.series} jumps by {amount(e, first)}{more}"
+    return f"{the(first.series)} jumps by {amount(e, first)}{more}"
 
 
 def _vague(e: Evidence, found: list[Jump]) -> str:
@@ -71,7 +71,7 @@ def _vague(e: Evidence, found: list[Jump]) -> str:
     top = max(found, key=lambda j: abs(j.change.delta)).change
     steps = intervals(e.stops)[top.start] or 0
     return (
-        f"The largest change of {top.series}, {amount(e, top)}, lies somewhere within {steps:,} training steps "
+        f"The largest change of {the(top.series)}, {amount(e, top)}, lies somewhere within {steps:,} training steps "
         f"{between(e, top)} and cannot be placed."
     )
 

@@ -96,8 +96,6 @@ def queries_or_keys(s: Asked) -> Answer:
 def _counted(e: Evidence, sure: list[str]) -> str:
     if len(sure) < 2:
         return ""
-    noun = "model" if e.timeline.kind == "models" else "checkpoint"
-    ahead = [
-        f"{who} at {sure.count(word) or 'none'}" for who, word in (("queries", "more"), ("keys", "less"))
-    ]
-    return f"Of {count(len(sure), noun)}, {' and '.join(ahead)} are clearly ahead."
+    noun = "models" if e.timeline.kind == "models" else "checkpoints"
+    queries, keys = (sure.count(word) or "none" for word in ("more", "less"))
+    return f"Queries are clearly ahead in {queries} of {len(sure)} {noun}, keys in {keys}."
