@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.measures.null import LEVEL as NULL_LEVEL
+from qkscope.measures.pca import FAINT
 from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ def methods(results: Results) -> dict[str, Any]:
         "has_matched": results.matched is not None,
         "has_errors": bool(np.isfinite(numbers(results.heads, "r_q_se")).any()),
         "has_null": bool(np.isfinite(numbers(results.heads, "r_q_null")).any()),
-        "has_loo": results.loo is not None,
+        "has_anatomy": results.anatomy is not None,
+        "faint": FAINT,
         "level": level(results.study or {}),
     }
 

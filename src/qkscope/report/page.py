@@ -57,13 +57,15 @@ def render(results: Results, found: Sequence[Claim] | None = None) -> str:
     """The whole page as text; `found` are its claims where they are known already."""
     scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
     data = payload(results)
+    found = claims(results) if found is None else found
     return (
         _environment(results.timeline)
         .get_template("template.html")
         .render(
             data=data,
             json=json_for_html(data),
-            story=arrange(claims(results) if found is None else found),
+            story=arrange(found),
+            rules=list(dict.fromkeys(claim.rule for claim in found if claim.rule)),
             labels=labels(results.timeline),
             two_windows=results.matched is not None,
             methods=methods(results),

@@ -14,9 +14,12 @@ import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_browser import PHASES, SMALL, Open
-from report_data import Shape, write_foreign, write_results
+from report_data import Shape, anatomy_frame, causes_frame, distance_frame, write_foreign, write_results
 
 from qkscope.report import write_report
+from qkscope.report.causes import causes
+from qkscope.report.data import payload
+from qkscope.results import load_results
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +75,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def report(folder: Path) -> Path:
     return write_report(folder)
+
+
+@pytest.fixture(scope="module")
+def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of results that hold everything: anatomy, distance curves, causes."""
+    folder = write_results(tmp_path_factory.mktemp("full") / "full", SMALL, PHASES, title="Everything")
+    qk = load_results(folder).qk
+    anatomy_frame(qk, seed=5).to_csv(folder / "anatomy.csv", index=False)
+    distance_frame(qk).to_parquet(folder / "distance.parquet", index=False)
+    results = load_results(folder)
+    data = payload(results)
+    data["causes"] = causes(causes_frame(results.timeline.models), results.timeline.models)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkscope.report.page.payload", lambda _: data)
+        return write_report(results)
 
 
 @pytest.fixture(scope="module")

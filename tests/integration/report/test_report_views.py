@@ -323,6 +323,37 @@ def test_few_layers_are_shown_as_layers_many_as_bins(open_page: Open, report: Pa
     expect(page.locator("#depth .mark")).to_have_count(2 * 12)
 
 
+def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Path, report: Path) -> None:
+    page = open_page(full_report)
+    expect(page.locator("#causes svg .mark")).to_have_count(3)
+    mark = page.locator("#causes svg .mark").last
+    said = mark.get_attribute("aria-label").translate(MINUS)
+    assert (
+        "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, weights 0.080 ± 0.004, rotation -0.100" in said
+    )
+    page.locator("label[for='number-mean r_k']").click()
+    assert "number=mean" in page.url
+    page.locator("#causes svg .mark").first.dispatch_event("click")
+    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    assert violations(page) == []
+    expect(open_page(report).locator("#causes svg")).to_have_count(0)
+
+
+def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, tmp_path: Path) -> None:
+    page = open_page(full_report, "#head=2.1&up=eta_q&tint=sink")
+    expect(page.locator("#head")).to_contain_text("What decides where it looks")
+    expect(page.locator("#head")).to_contain_text("Mean score by distance")
+    share = page.locator('#head .mark[data-key^="shares:"]').first.get_attribute("aria-label")
+    parts = [float(number) for number in re.findall(r"([\d.]+)%", share)]
+    assert len(parts) == 4
+    assert sum(parts) == pytest.approx(100, abs=0.21)
+    expect(page.locator("#portrait .ramp-key")).to_be_visible()
+    with page.expect_download() as found:
+        page.locator("#save-head-svg").click()
+    found.value.save_as(tmp_path / "head.svg")
+    assert "Mean score by distance" in (tmp_path / "head.svg").read_text()
+
+
 # ---- size ----
 
 

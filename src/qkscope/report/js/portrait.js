@@ -153,6 +153,7 @@ const portrait = (() => {
 
   function markSelected() {
     frame?.layers.points.classList.toggle("some", state.heads.size > 0);
+    frame?.layers.points.classList.toggle("ramped", store.choices.across.includes(state.tint));
     for (const point of frame?.layers.points.children || []) {
       const picked = state.heads.has(headOf(point));
       if (point.classList.contains("selected") !== picked) point.classList.toggle("selected", picked);

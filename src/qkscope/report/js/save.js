@@ -7,6 +7,7 @@ const save = (() => {
   const { h, s } = dom;
   const MARGIN = 16;
   const HEADING = 34;
+  const ONE_STOP = ["portrait", "head"]; // views of a single checkpoint, whose pictures name it
   const SHARPNESS = 2; // pixels of a PNG for each of the page's
 
   /* What a mark's look hangs on in the page's style. */
@@ -125,7 +126,7 @@ const save = (() => {
           "font-size": 16,
           "font-weight": 650,
         },
-        `${title} · ${data.stops[store.state.stop].label}`,
+        ONE_STOP.includes(view) ? `${title} · ${data.stops[store.state.stop].label}` : title,
       ),
     );
     for (const element of drawing.querySelectorAll(".legend, .small"))
