@@ -545,6 +545,52 @@ def test_a_paper_has_its_own_caption_and_a_picture_its_own_width():
         draw("by_component", study)
 
 
+NEW_PICTURE = """
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools.lines import Look, correlation_scale, draw_quantity, value_rows
+from qkscope.figures.tools.stack import Panel, draw_stack
+from qkscope.aggregate import position_signal
+
+LOOK = Look("mean r_q", "#1f77b4", "o")
+
+class Mine(Picture):
+    name = "99_mine"
+    claims = ("r_q",)
+
+    def title(self, view):
+        return "Mine"
+
+    def draw(self, view, width=None):
+        data = view.both_windows(position_signal)
+
+        def marks(axes, axis):
+            draw_quantity(axes, axis, data, LOOK, "mean_r_q", "se_r_q")
+            correlation_scale(axes, axis.paper, 0, 1)
+
+        rows = value_rows(view, data, {LOOK: "mean_r_q"})
+        return Drawing(draw_stack(view, "Mine", [Panel("mean r_q", 3, marks)], rows, width=width), data)
+
+    def caption(self, view, data):
+        return Caption("Mean r_q.", "By the mean.")
+
+PICTURE = Mine()
+"""
+
+
+def test_a_new_picture_is_one_module_and_nothing_else(tmp_path, monkeypatch):
+    from qkscope.figures import catalogue, pictures
+
+    (tmp_path / "mine.py").write_text(NEW_PICTURE)
+    monkeypatch.setattr(pictures, "__path__", [*pictures.__path__, str(tmp_path)])
+    found = catalogue.find_pictures()
+    assert [picture.name for picture in found] == [*(picture.name for picture in CATALOGUE), "99_mine"]
+    monkeypatch.setattr(catalogue, "CATALOGUE", found)
+    study = training(3)
+    assert draw("mine", study, width=3.3).figure.axes
+    made = draw_all(study, tmp_path / "figures")
+    assert "Mean r_q." in (made.drawn[-1].folder / "README.md").read_text()
+
+
 def test_labels_move_apart_and_stay_inside():
     assert spread([1.0, 5.0, 9.0], 1.0, 0.0, 10.0) == [1.0, 5.0, 9.0]
     found = spread([5.0, 5.1, 5.2, 9.9], 1.0, 0.5, 9.5)

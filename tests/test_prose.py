@@ -12,6 +12,7 @@ from qkscope.figures import CATALOGUE
 from qkscope.figures.readme import code, md, readme
 from qkscope.figures.view import look
 from qkscope.findings import Claim, Row, claims
+from qkscope.words import sentence
 from studies import models, training, with_components
 
 PICTURES = {picture.name: picture for picture in CATALOGUE}
@@ -46,7 +47,7 @@ def test_every_readme_quotes_the_claims_of_its_picture_and_no_others(study):
             continue
         text = text_of(picture.name, study)
         for name, each in said.items():
-            heading = f"**{md(each.headline)}** *{md(each.question)}*"
+            heading = f"**{md(sentence(each.headline))}** *{md(each.question)}*"
             assert (heading in text) == (name in picture.claims), (picture.name, name)
             if name in picture.claims:
                 assert md(each.detail) in text
@@ -82,6 +83,16 @@ def test_numbers_of_a_claim_stand_in_a_table():
     text = text_of("01_position_signal", training(4, widen=2), [claim(told, rows=rows)])
     assert "| mean r\\_q |  | 100 | 0.43 ± 0.01 | own |  |" in text
     assert "| mean r\\_q | 100 | 300 | −0.200 ± 0.004 | first 4,096 tokens | falls |" in text
+
+
+def test_a_long_table_keeps_what_was_judged_and_says_what_it_leaves_out():
+    told = PICTURES["01_position_signal"].claims[0]
+    rows = [Row("level", "step-100", 0.1 * i) for i in range(8)]
+    rows[7] = replace(rows[7], what="change", verdict="rises")
+    text = text_of("01_position_signal", training(3), [claim(told, rows=tuple(rows))])
+    assert text.count("| level |") == 5
+    assert "| change |" in text
+    assert "The table shows 6 of 8 numbers." in text
 
 
 def test_a_rule_is_said_once():

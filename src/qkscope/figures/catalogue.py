@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
 
 
-def _find() -> tuple[Picture, ...]:
+def find_pictures() -> tuple[Picture, ...]:
+    """The `PICTURE` of every module of `pictures/`."""
     modules = (
         import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
     )
@@ -39,7 +40,7 @@ def _find() -> tuple[Picture, ...]:
     return tuple(sorted(found, key=lambda picture: picture.name))
 
 
-CATALOGUE = _find()
+CATALOGUE = find_pictures()
 """The pictures of `pictures/`, in the order of their numbers."""
 
 
@@ -90,16 +91,10 @@ def draw(name: str, results: Results | Path | str, width: float | None = None) -
     return picture.draw(view, width)
 
 
-def draw_all(
-    results: Results | Path | str, out: Path | None = None, found: Sequence[Claim] | None = None
-) -> Made:
-    """Draw all figures the data allow into `out`, by default the results' own folder `figures`.
-
-    `found` are the study's claims where they are known already.
-    """
+def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
+    """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
     loaded = _loaded(results)
-    view = look(loaded)
-    said = claims(loaded) if found is None else found
+    view, said = look(loaded), claims(loaded)
     folder = Path(out) if out is not None else loaded.folder / "figures"
     drawn, left_out = [], []
     for picture in CATALOGUE:

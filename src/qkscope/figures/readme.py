@@ -16,9 +16,11 @@ from qkscope.figures.picture import Caption, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.findings import Claim, Row
-from qkscope.words import listing, number, tokens
+from qkscope.words import listing, number, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
+
+MOST_ROWS = 6  # of a claim's table
 
 
 def md(name: object) -> str:
@@ -59,14 +61,14 @@ def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Clai
 
 
 def _quote(view: View, claim: Claim) -> str:
-    """A claim as it is: question, verdict, headline, detail, doubt, numbers."""
+    """A claim as it is: headline, question, verdict, detail, doubt, numbers."""
     said = " ".join(md(part) for part in (claim.detail, claim.doubt) if part)
-    lead = f"**{md(claim.headline)}** *{md(claim.question)}* {md(claim.verdict)}."
+    lead = f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}."
     return "\n\n".join(part for part in (lead, said, _table(view, claim.rows)) if part)
 
 
 def _table(view: View, rows: Sequence[Row]) -> str:
-    """The numbers a claim rests on."""
+    """The numbers a claim rests on: those judged before those not, a few of them, in their own order."""
     if not rows:
         return ""
 
@@ -83,14 +85,21 @@ def _table(view: View, rows: Sequence[Row]) -> str:
             row.verdict,
         ]
 
-    lines = [["what", "from", "at", "value", "window", "verdict"], ["---"] * 6, *(cells(row) for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("", "no change", "cannot tell"))
+    shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
+    lines = [
+        ["what", "from", "at", "value", "window", "verdict"],
+        ["---"] * 6,
+        *(cells(row) for row in shown),
+    ]
+    more = f"\n\nThe table shows {len(shown)} of {len(rows)} numbers." if len(rows) > MOST_ROWS else ""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
 
 
 def _takeaway(quoted: Sequence[Claim]) -> str:
     """The most telling claim that says something, and what casts doubt on it."""
     told = [claim for claim in quoted if claim.verdict not in ("cannot tell", "no change")] or list(quoted)
-    return " ".join(md(part) for part in (told[0].headline, told[0].doubt) if part) if told else ""
+    return " ".join(md(sentence(part)) for part in (told[0].headline, told[0].doubt) if part) if told else ""
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:

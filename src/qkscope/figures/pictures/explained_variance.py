@@ -7,21 +7,13 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import explained_variance
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import lines
 from qkscope.figures.tools.axis import CheckpointAxis
-from qkscope.figures.tools.lines import (
-    Look,
-    band_key,
-    draw_quantity,
-    error_key,
-    read_limits,
-    share_scale,
-    value_rows,
-)
 from qkscope.figures.tools.stack import Panel, draw_stack
 from qkscope.figures.tools.style import VARIANCE
 from qkscope.figures.view import View
 
-SHARE = Look("mean explained variance", VARIANCE, "o")
+SHARE = lines.Look("mean explained variance", VARIANCE, "o")
 
 
 class ExplainedVariance(Picture):
@@ -42,12 +34,12 @@ class ExplainedVariance(Picture):
         data = view.both_windows(explained_variance)
 
         def marks(axes: Axes, axis: CheckpointAxis) -> None:
-            draw_quantity(axes, axis, data, SHARE, "mean", "se", "sd")
-            share_scale(axes, axis.paper, read_limits(data, [("mean", "sd")])[1])
+            lines.draw_quantity(axes, axis, data, SHARE, "mean", "se", "sd")
+            lines.share_scale(axes, axis.paper, lines.read_limits(data, [("mean", "sd")])[1])
 
         panel = Panel("explained variance, PC0", 3.8, marks)
-        rows = value_rows(view, data, {SHARE: "mean"}, digits=3)
-        keys = [band_key(VARIANCE), *([error_key()] if data["se"].notna().any() else [])]
+        rows = lines.value_rows(view, data, {SHARE: "mean"}, digits=3)
+        keys = [lines.band_key(VARIANCE), *([lines.error_key()] if data["se"].notna().any() else [])]
         return Drawing(draw_stack(view, self.title(view), [panel], rows, keys, width), data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:

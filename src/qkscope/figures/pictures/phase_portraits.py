@@ -12,21 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import style
 from qkscope.figures.tools.representatives import family_colours, representatives
 from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
-from qkscope.figures.tools.style import (
-    CLASS_COLOURS,
-    DASHES,
-    INK,
-    MUTED,
-    PAPER,
-    drawable,
-    extent,
-    halo,
-    lettering,
-    shorten_to,
-    write,
-)
 from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.words import MINUS, percent, tokens
@@ -48,7 +36,9 @@ class PhasePortraits(Picture):
         models = representatives(view)
         again = [model for model in models if model in view.rematched]
         data = _points(view, models, again)
-        colours = family_colours(view) if view.of_models else {name: CLASS_COLOURS[name] for name in CLASSES}
+        colours = (
+            family_colours(view) if view.of_models else {name: style.CLASS_COLOURS[name] for name in CLASSES}
+        )
         grid = _Grid.of(Paper(width), len(models), len(again))
         page = sheet(grid.paper, self.title(view), view.subtitle, grid.width, grid.body, _keys(data, colours))
         if again:
@@ -175,7 +165,7 @@ def _portrait(
     axes.set_ylim(*Y_LIMITS)
     line: dict[str, Any] = {
         "color": "#9a9a9a",
-        "linestyle": DASHES,
+        "linestyle": style.DASHES,
         "linewidth": 0.9 * paper.factor,
         "zorder": 1,
     }
@@ -204,7 +194,7 @@ def _portrait(
 def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: float) -> None:
     mark: dict[str, Any] = {
         "facecolors": colour,
-        "edgecolors": PAPER,
+        "edgecolors": style.PAPER,
         "marker": "o",
         "s": size * 1.1,
         "linewidths": 0.25,
@@ -220,7 +210,7 @@ def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds, paper: 
     size = paper.points(9.5)
     if measured.empty:
         place = {"ha": "center", "va": "center", "transform": axes.transAxes}
-        write(axes, 0.5, 0.5, "no measured head", size, MUTED, **place)
+        style.write(axes, 0.5, 0.5, "no measured head", size, style.MUTED, **place)
         return
     sign = measured["r_k"] >= 0
     middle = (limits.low + limits.high) / 2
@@ -236,9 +226,11 @@ def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds, paper: 
     for name, side, x, y, ha, va in regions:
         inside = (measured["class"] == name) & (True if side is None else side)
         text = _share(float(inside.mean())) + (" mixed" if name == "mixed" else "")
-        colour = CLASS_COLOURS[name] if inside.any() else "#ababab"
+        colour = style.CLASS_COLOURS[name] if inside.any() else "#ababab"
         colour = "#5f5f5f" if name == "mixed" else colour
-        write(axes, x, y, text, size, colour, weight="bold", ha=ha, va=va, zorder=6, path_effects=halo(3))
+        style.write(
+            axes, x, y, text, size, colour, weight="bold", ha=ha, va=va, zorder=6, path_effects=style.halo(3)
+        )
 
 
 def _share(share: float) -> str:
@@ -252,12 +244,12 @@ def _write_title(axes: Axes, view: View, model: str, window: str, grid: _Grid) -
     size, small = paper.points(11), paper.points(8.5)
     count = stop.window if window == OWN else view.results.timeline.matched_window
     over = tokens(count) if count else ""
-    name = shorten_to(view.labels[model], grid.wide, size, "bold")
-    axes.set_title(name, loc="left", pad=4, **lettering(size, INK, "bold"))
-    room = grid.wide - extent(name, size, "bold")[0] - 0.12
-    both = " · ".join(filter(None, (drawable(stop.phase), over)))
-    rest = next((text for text in (both, over) if extent(text, small)[0] <= room), "")
-    axes.set_title(rest, loc="right", pad=4, **lettering(small, MUTED))
+    name = style.shorten_to(view.labels[model], grid.wide, size, "bold")
+    axes.set_title(name, loc="left", pad=4, **style.lettering(size, style.INK, "bold"))
+    room = grid.wide - style.extent(name, size, "bold")[0] - 0.12
+    both = " · ".join(filter(None, (style.drawable(stop.phase), over)))
+    rest = next((text for text in (both, over) if style.extent(text, small)[0] <= room), "")
+    axes.set_title(rest, loc="right", pad=4, **style.lettering(small, style.MUTED))
 
 
 def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
@@ -268,9 +260,9 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
 
     keys = [Key(dot(colour), name) for name, colour in colours.items()]
     if "rope" in data and data["rope"].notna().any():
-        keys.append(Key(dot(MUTED), "head of a RoPE layer"))
+        keys.append(Key(dot(style.MUTED), "head of a RoPE layer"))
         if (data["rope"] == 0).any():
-            keys.append(Key(dot(MUTED, "D", PAPER), "head of a NoPE layer"))
+            keys.append(Key(dot(style.MUTED, "D", style.PAPER), "head of a NoPE layer"))
     return keys
 
 

@@ -7,23 +7,15 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import position_signal
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import lines
 from qkscope.figures.tools.axis import CheckpointAxis
-from qkscope.figures.tools.lines import (
-    Look,
-    band_key,
-    correlation_scale,
-    draw_quantity,
-    error_key,
-    read_limits,
-    value_rows,
-)
 from qkscope.figures.tools.stack import Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q
 from qkscope.figures.view import View
 
 COLUMNS = ["mean_r_q", "sd_r_q", "se_r_q", "mean_r_k", "sd_r_k", "se_r_k"]
-QUERY = Look("mean r_q (queries)", R_Q, "o")
-KEY = Look("mean r_k (keys)", R_K, "s")
+QUERY = lines.Look("mean r_q (queries)", R_Q, "o")
+KEY = lines.Look("mean r_k (keys)", R_K, "s")
 
 
 class PositionSignal(Picture):
@@ -53,14 +45,14 @@ class PositionSignal(Picture):
         data = view.both_windows(position_signal)[["model", "label", "window", "tokens", "heads", *COLUMNS]]
 
         def marks(axes: Axes, axis: CheckpointAxis) -> None:
-            draw_quantity(axes, axis, data, QUERY, "mean_r_q", "se_r_q", "sd_r_q")
-            draw_quantity(axes, axis, data, KEY, "mean_r_k", "se_r_k", "sd_r_k")
-            limits = read_limits(data, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")])
-            correlation_scale(axes, axis.paper, *limits)
+            lines.draw_quantity(axes, axis, data, QUERY, "mean_r_q", "se_r_q", "sd_r_q")
+            lines.draw_quantity(axes, axis, data, KEY, "mean_r_k", "se_r_k", "sd_r_k")
+            limits = lines.read_limits(data, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")])
+            lines.correlation_scale(axes, axis.paper, *limits)
 
         panel = Panel("correlation with position, PC0", 4.2, marks)
-        rows = value_rows(view, data, {QUERY: "mean_r_q", KEY: "mean_r_k"})
-        keys = [band_key("#555555"), *([error_key()] if _errors(data) else [])]
+        rows = lines.value_rows(view, data, {QUERY: "mean_r_q", KEY: "mean_r_k"})
+        keys = [lines.band_key("#555555"), *([lines.error_key()] if _errors(data) else [])]
         return Drawing(draw_stack(view, self.title(view), [panel], rows, keys, width), data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:

@@ -10,24 +10,17 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import rope_split
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import lines
 from qkscope.figures.tools.axis import CheckpointAxis
 from qkscope.figures.tools.ledger import Row
-from qkscope.figures.tools.lines import (
-    Look,
-    correlation_scale,
-    draw_quantity,
-    error_key,
-    read_limits,
-    value_rows,
-)
 from qkscope.figures.tools.stack import Panel, draw_stack
 from qkscope.figures.tools.style import ROPE_COLOURS
 from qkscope.figures.view import View
 
 QUANTITIES = (("r_q", "mean r_q"), ("abs_r_k", "mean |r_k|"))
 LOOKS = {
-    "RoPE": Look("layers with RoPE", ROPE_COLOURS["RoPE"], "o"),
-    "NoPE": Look("layers without (NoPE)", ROPE_COLOURS["NoPE"], "D", hollow=True),
+    "RoPE": lines.Look("layers with RoPE", ROPE_COLOURS["RoPE"], "o"),
+    "NoPE": lines.Look("layers without (NoPE)", ROPE_COLOURS["NoPE"], "D", hollow=True),
 }
 
 
@@ -54,7 +47,7 @@ class RopeVsNope(Picture):
         columns = ["rope", "heads", "mean_r_q", "se_r_q", "mean_abs_r_k", "se_abs_r_k"]
         data = view.both_windows(rope_split)[["model", "label", "window", "tokens", *columns]]
         panels = [Panel(f"{text}, PC0", 2.5, partial(_marks, data, name)) for name, text in QUANTITIES]
-        keys = [error_key()] if data[["se_r_q", "se_abs_r_k"]].notna().any(axis=None) else []
+        keys = [lines.error_key()] if data[["se_r_q", "se_abs_r_k"]].notna().any(axis=None) else []
         return Drawing(draw_stack(view, self.title(view), panels, _rows(view, data), keys, width), data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
@@ -69,9 +62,9 @@ class RopeVsNope(Picture):
 
 def _marks(data: pd.DataFrame, name: str, axes: Axes, axis: CheckpointAxis) -> None:
     mean, se = f"mean_{name}", f"se_{name}"
-    correlation_scale(axes, axis.paper, *read_limits(data, [(mean, se)]))
+    lines.correlation_scale(axes, axis.paper, *lines.read_limits(data, [(mean, se)]))
     for kind, look in LOOKS.items():
-        draw_quantity(axes, axis, data[data["rope"] == kind], look, mean, se)
+        lines.draw_quantity(axes, axis, data[data["rope"] == kind], look, mean, se)
 
 
 def _rows(view: View, data: pd.DataFrame) -> list[Row]:
@@ -80,7 +73,7 @@ def _rows(view: View, data: pd.DataFrame) -> list[Row]:
     for name, text in QUANTITIES:
         for kind, look in LOOKS.items():
             named = replace(look, name=f"{text}, {kind}")
-            rows = value_rows(view, data[data["rope"] == kind], {named: f"mean_{name}"})
+            rows = lines.value_rows(view, data[data["rope"] == kind], {named: f"mean_{name}"})
             found += [replace(row, legend=row.name.removeprefix(f"{text}, ")) for row in rows]
     return found
 

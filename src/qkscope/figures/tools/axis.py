@@ -10,24 +10,8 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
+from qkscope.figures.tools import style
 from qkscope.figures.tools.sheet import Paper, inches
-from qkscope.figures.tools.style import (
-    DASHES,
-    FAINT,
-    INK,
-    LINE,
-    MUTED,
-    PAPER,
-    SEPARATOR,
-    drawable,
-    extent,
-    fits,
-    lettering,
-    shorten,
-    spread,
-    wrap,
-    write,
-)
 from qkscope.figures.view import View
 
 
@@ -55,7 +39,7 @@ class CheckpointAxis:
         self.width = self.pitch * count
         self._ticks = fit_names([view.labels[stop.model] for stop in view.stops], self.pitch, paper)
         spans = [(last - first + 1) * self.pitch - 0.1 * paper.factor for _, first, last in view.phases]
-        self._phases = fit_phases([drawable(name) for name, _, _ in view.phases], spans, paper)
+        self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], spans, paper)
 
     @property
     def sheet_width(self) -> float:
@@ -81,12 +65,16 @@ class CheckpointAxis:
         self._draw_names(axes, names)
         for _, first, _ in self.view.phases[1:]:
             axes.axvline(
-                first - 0.5, color=SEPARATOR, linestyle=DASHES, linewidth=1.1 * self.paper.factor, zorder=1.2
+                first - 0.5,
+                color=style.SEPARATOR,
+                linestyle=style.DASHES,
+                linewidth=1.1 * self.paper.factor,
+                zorder=1.2,
             )
         for i, stop in enumerate(self.view.stops):
             if stop.missing:
                 gap = axes.axvspan(
-                    i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=FAINT, hatch="///", zorder=0.5
+                    i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///", zorder=0.5
                 )
                 gap.set_linewidth(0)
         if phases and self._named:
@@ -96,11 +84,11 @@ class CheckpointAxis:
         ticks = self._ticks
         every = self._every()
         shown = [t if names and i % every == 0 else "" for i, t in enumerate(ticks.texts)]
-        axes.set_xticks(range(len(shown)), shown, **lettering(ticks.size), linespacing=1.1)
+        axes.set_xticks(range(len(shown)), shown, **style.lettering(ticks.size), linespacing=1.1)
         axes.minorticks_off()
         for i, (tick, stop) in enumerate(zip(axes.xaxis.get_major_ticks(), self.view.stops, strict=True)):
             tick.label1.set_rotation(90 if ticks.upright else 0)
-            tick.label1.set_color(INK if not stop.missing else "#a0a0a0")
+            tick.label1.set_color(style.INK if not stop.missing else "#a0a0a0")
             tick.tick1line.set_visible(i % every == 0)
 
     def _every(self) -> int:
@@ -115,29 +103,29 @@ class CheckpointAxis:
         centres = [(first + last) / 2 for _, first, last in self.view.phases]
         places = centres
         if fitted.upright:
-            line = fitted.size / 72 * LINE / pitch
+            line = fitted.size / 72 * style.LINE / pitch
             ends = -0.5 + line / 2, len(self.view.stops) - 0.5 - line / 2
-            places = spread(centres, line, *ends)
+            places = style.spread(centres, line, *ends)
         for text, centre, place in zip(fitted.texts, centres, places, strict=True):
             aside = (place - centre) * pitch * 72
-            lead = {"arrowstyle": "-", "color": SEPARATOR, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
+            lead = {"arrowstyle": "-", "color": style.SEPARATOR, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
             axes.annotate(
                 text, (centre, 1), (aside, 8), xycoords=("data", "axes fraction"), textcoords="offset points",
                 ha="center", va="bottom" if fitted.upright else "baseline", rotation=90 if fitted.upright else 0,
                 linespacing=1.1, arrowprops=lead if abs(aside) > 2 else None,
-                **lettering(fitted.size, MUTED, "bold"),
+                **style.lettering(fitted.size, style.MUTED, "bold"),
             )  # fmt: skip
 
     def mark_missing(self, axes: Axes) -> None:
         """Write "not measured" into the gaps of a panel that are wide and high enough for it."""
         size = self.paper.points(8)
-        if size / 72 * LINE > self.pitch or extent("not measured", size)[0] > inches(axes)[1]:
+        if size / 72 * style.LINE > self.pitch or style.extent("not measured", size)[0] > inches(axes)[1]:
             return
-        box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.5}
+        box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
         place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
         for i, stop in enumerate(self.view.stops):
             if stop.missing:
-                write(axes, i, 0.5, "not measured", size, MUTED, bbox=box, zorder=0.6, **place)
+                style.write(axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place)
 
 
 def _longest(paper: Paper) -> int:
@@ -150,28 +138,28 @@ def fit_names(names: Sequence[str], pitch: float, paper: Paper) -> Lettered:
     room = pitch - 0.1 * paper.factor
     most = 3 if max(len(name) for name in names) > 10 else 1
     for size in map(paper.points, (10.0, 9.0, 8.5)):
-        lines = [wrap(name, room, size) for name in names]
+        lines = [style.wrap(name, room, size) for name in names]
         deepest = max(len(each) for each in lines)
-        if deepest <= most and all(fits(each, room, size) for each in lines):
+        if deepest <= most and all(style.fits(each, room, size) for each in lines):
             texts = tuple("\n".join(each) for each in lines)
-            return Lettered(texts, size, False, deepest * size * LINE / 72)
+            return Lettered(texts, size, False, deepest * size * style.LINE / 72)
     size = paper.points(9.0 if pitch >= 0.3 else 8.0)
-    short = tuple(shorten(name, _longest(paper)) for name in names)
-    return Lettered(short, size, True, max(extent(name, size)[0] for name in short))
+    short = tuple(style.shorten(name, _longest(paper)) for name in names)
+    return Lettered(short, size, True, max(style.extent(name, size)[0] for name in short))
 
 
 def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Lettered:
-    """Phase names over their spans in up to three lines, smaller if need be, upright if nothing else fits."""
+    """Phase names over their spans in up to three lines, smaller if need be, upright if nothing else style.fits."""
     for size in map(paper.points, (10.0, 9.0, 8.0)):
-        lines = [wrap(name, span, size, "bold") for name, span in zip(names, spans, strict=True)]
+        lines = [style.wrap(name, span, size, "bold") for name, span in zip(names, spans, strict=True)]
         deepest = max(len(each) for each in lines)
-        wide = all(fits(each, span, size, "bold") for each, span in zip(lines, spans, strict=True))
+        wide = all(style.fits(each, span, size, "bold") for each, span in zip(lines, spans, strict=True))
         if deepest <= 3 and wide:
             texts = tuple("\n".join(each) for each in lines)
-            return Lettered(texts, size, False, deepest * size * LINE / 72)
+            return Lettered(texts, size, False, deepest * size * style.LINE / 72)
     size = paper.points(8.0)
     # Upright names stand side by side: what is more than the axis can hold goes unnamed.
-    if len(names) * size * LINE / 72 > sum(spans) + 0.1 * len(spans):
+    if len(names) * size * style.LINE / 72 > sum(spans) + 0.1 * len(spans):
         return Lettered(("",) * len(names), size, True, 0.0)
-    short = tuple(shorten(name, _longest(paper)) for name in names)
-    return Lettered(short, size, True, max(extent(name, size, "bold")[0] for name in short))
+    short = tuple(style.shorten(name, _longest(paper)) for name in names)
+    return Lettered(short, size, True, max(style.extent(name, size, "bold")[0] for name in short))

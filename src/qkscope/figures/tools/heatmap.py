@@ -22,25 +22,8 @@ from matplotlib.patches import Rectangle
 
 from qkscope.aggregate import DEPTH_BINS, depth_cells
 from qkscope.figures.picture import Caption, Drawing
+from qkscope.figures.tools import style
 from qkscope.figures.tools.sheet import SMALLEST, Paper, Sheet, name_axis, scale, sheet
-from qkscope.figures.tools.style import (
-    DASHES,
-    INK,
-    LINE,
-    MUTED,
-    PAPER,
-    SEPARATOR,
-    drawable,
-    extent,
-    fits,
-    ink_on,
-    lettering,
-    shorten,
-    shorten_to,
-    spread,
-    wrap,
-    write,
-)
 from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.heads import depth, depth_bin
 from qkscope.words import MINUS, bare
@@ -118,9 +101,9 @@ class _Frame:
         high = 0.4 if count <= 14 else 0.31 if count <= 30 else 0.25
         most = 12.0 if paper.width is None else 6.0
         self.row = min(high * (1.0 if paper.width is None else 0.6), most / count)
-        names = [shorten(view.labels[stop.model], 16 if paper.narrow else 34) for stop in view.stops]
+        names = [style.shorten(view.labels[stop.model], 16 if paper.narrow else 34) for stop in view.stops]
         self.names = dict(zip((stop.model for stop in view.stops), names, strict=True))
-        self.left = paper.margin + max(extent(name, self.size)[0] for name in names) + 0.12
+        self.left = paper.margin + max(style.extent(name, self.size)[0] for name in names) + 0.12
         self.side_size = paper.points(9)
         self.side = self._side()
         inner = 7.2 if paper.width is None else paper.width - self.left - self.side - paper.margin
@@ -137,15 +120,15 @@ class _Frame:
     def _side(self) -> float:
         """Room for the phase names right of the cells."""
         most = 1.7 if self.paper.width is None else 0.2 * self.paper.width
-        phases = [drawable(name) for name, _, _ in self.view.phases]
-        lines = [line for name in phases for line in wrap(name, most, self.side_size, "bold")]
-        widest = max((extent(line, self.side_size, "bold")[0] for line in lines), default=0.0)
+        phases = [style.drawable(name) for name, _, _ in self.view.phases]
+        lines = [line for name in phases for line in style.wrap(name, most, self.side_size, "bold")]
+        widest = max((style.extent(line, self.side_size, "bold")[0] for line in lines), default=0.0)
         return 0.22 * self.paper.factor + min(widest, most) if widest else 0.1
 
     def _room_for_numbers(self) -> bool:
         known = self.data["mean"].dropna()
-        widest = max((extent(_text(mean), self.size)[0] for mean in known), default=0.0)
-        return widest + 0.05 <= self.cell and self.size / 72 * LINE <= self.row
+        widest = max((style.extent(_text(mean), self.size)[0] for mean in known), default=0.0)
+        return widest + 0.05 <= self.cell and self.size / 72 * style.LINE <= self.row
 
     def block(self, axes: Axes, data: pd.DataFrame, models: Sequence[str]) -> None:
         """One row of cells per model."""
@@ -162,19 +145,21 @@ class _Frame:
         for y, model in enumerate(models):
             for x in range(wide):
                 self._cell(axes, x, y, grid[y, x], "" if model in self.missing else "–")
-            if model in self.missing and self.size / 72 * LINE <= self.row:
+            if model in self.missing and self.size / 72 * style.LINE <= self.row:
                 place = {"ha": "center", "va": "center_baseline"}
-                write(axes, (wide - 1) / 2, y, "not measured", self.paper.points(9), MUTED, **place)
+                style.write(
+                    axes, (wide - 1) / 2, y, "not measured", self.paper.points(9), style.MUTED, **place
+                )
 
     def _name_rows(self, axes: Axes, models: Sequence[str]) -> None:
         for spine in axes.spines.values():
             spine.set_visible(False)
-        every = max(1, int(np.ceil(self.size / 72 * LINE / self.row - 1e-9)))
+        every = max(1, int(np.ceil(self.size / 72 * style.LINE / self.row - 1e-9)))
         shown = range(0, len(models), every)
         scale(axes, "y", shown, [self.names[models[i]] for i in shown], self.paper)
         for label, i in zip(axes.get_yticklabels(), shown, strict=True):
             label.set_fontsize(self.size)
-            label.set_color("#a0a0a0" if models[i] in self.missing else INK)
+            label.set_color("#a0a0a0" if models[i] in self.missing else style.INK)
         axes.tick_params(length=0)
         axes.set_xticks([])
 
@@ -183,15 +168,15 @@ class _Frame:
         colour = "#f4f4f4" if empty else self.heat.colour(mean)
         hatch = "////" if empty else "...." if mean < 0 else None
         if hatch:
-            edge = "#d0d0d0" if empty else PAPER
+            edge = "#d0d0d0" if empty else style.PAPER
             cover = Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=edge, hatch=hatch)
             cover.set_linewidth(0)
             axes.add_artist(cover)
         text = dash if empty else _text(mean)
         if text and self.printed:
-            ink = MUTED if empty else ink_on(colour)
+            ink = style.MUTED if empty else style.ink_on(colour)
             rim = {"bbox": {"facecolor": colour, "edgecolor": "none", "pad": 1.2}} if hatch else {}
-            write(axes, x, y, text, self.size, ink, ha="center", va="center_baseline", zorder=4, **rim)
+            style.write(axes, x, y, text, self.size, ink, ha="center", va="center_baseline", zorder=4, **rim)
 
     def phases(self, axes: Axes) -> None:
         """Names right of their rows, dashed lines between them."""
@@ -200,29 +185,42 @@ class _Frame:
         for _, first, last in runs:
             if first:
                 ends = [-0.5, edge], [first - 0.5] * 2
-                axes.plot(*ends, color=PAPER, linewidth=2.6, solid_capstyle="butt", zorder=5, clip_on=False)
-                axes.plot(*ends, color=SEPARATOR, linewidth=1.2, linestyle=DASHES, zorder=5.1, clip_on=False)
-            axes.plot([x, x], [first - 0.4, last + 0.4], color=MUTED, linewidth=1.2, clip_on=False, zorder=5)
+                axes.plot(
+                    *ends, color=style.PAPER, linewidth=2.6, solid_capstyle="butt", zorder=5, clip_on=False
+                )
+                axes.plot(
+                    *ends,
+                    color=style.SEPARATOR,
+                    linewidth=1.2,
+                    linestyle=style.DASHES,
+                    zorder=5.1,
+                    clip_on=False,
+                )
+            axes.plot(
+                [x, x], [first - 0.4, last + 0.4], color=style.MUTED, linewidth=1.2, clip_on=False, zorder=5
+            )
         self._name_phases(axes, x + 0.08 * self.paper.factor / self.cell)
 
     def _name_phases(self, axes: Axes, x: float) -> None:
         """In as many lines as their rows are high, in one if need be, moved apart where that is not enough."""
         room, size = self.side - 0.2 * self.paper.factor, self.side_size
-        line = size / 72 * LINE / self.row
+        line = size / 72 * style.LINE / self.row
         texts, heights = [], []
         for name, first, last in self.view.phases:
-            lines = wrap(drawable(name), room, size, "bold")
-            if len(lines) * line > last - first + 1 or not fits(lines, room + 0.02, size, "bold"):
-                lines = [shorten_to(drawable(name), room, size, "bold")]
+            lines = style.wrap(style.drawable(name), room, size, "bold")
+            if len(lines) * line > last - first + 1 or not style.fits(lines, room + 0.02, size, "bold"):
+                lines = [style.shorten_to(style.drawable(name), room, size, "bold")]
             texts.append("\n".join(lines))
             heights.append(len(lines))
         centres = [(first + last) / 2 for _, first, last in self.view.phases]
-        places = spread(centres, line, -0.5, len(self.view.stops) - 0.5) if max(heights) == 1 else centres
+        places = (
+            style.spread(centres, line, -0.5, len(self.view.stops) - 0.5) if max(heights) == 1 else centres
+        )
         if places and places[0] < -0.5 - line:
             return
         place = {"ha": "left", "va": "center", "linespacing": 1.1}
         for text, y in zip(texts, places, strict=True):
-            write(axes, x, y, text, size, MUTED, weight="bold", **place)
+            style.write(axes, x, y, text, size, style.MUTED, weight="bold", **place)
 
     def name_columns(self, axes: Axes) -> None:
         """Columns below the last block, with how many heads stand in each where there is room."""
@@ -232,12 +230,12 @@ class _Frame:
         texts = [f"{name}\nn = {n}" for name, n in zip(self.columns.names, heads, strict=True)]
         title = f"{self.columns.title} (n: heads)"
         places: list[float] = list(range(len(texts)))
-        if not fits([line for text in texts for line in text.split("\n")], self.cell - 0.04, size):
+        if not style.fits([line for text in texts for line in text.split("\n")], self.cell - 0.04, size):
             texts, title = list(self.columns.names), self.columns.title
-            if not fits(texts, self.cell - 0.04, size):
+            if not style.fits(texts, self.cell - 0.04, size):
                 # The edges of bins take less room than their ranges.
                 places, texts = [-0.5, 4.5, 9.5], ["0", "0.5", "1"]
-        axes.set_xticks(places, texts, **lettering(size), linespacing=1.25)
+        axes.set_xticks(places, texts, **style.lettering(size), linespacing=1.25)
         name_axis(axes, self.paper, x=title)
 
     def bar(self, page: Sheet) -> None:

@@ -16,19 +16,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from qkscope.errors import TableError
-from qkscope.figures.tools.style import (
-    FAINT,
-    FONT,
-    INK,
-    LINE,
-    MUTED,
-    PAPER,
-    drawable,
-    extent,
-    fits,
-    lettering,
-    wrap,
-)
+from qkscope.figures.tools import style
 
 SMALLEST = 7.0  # points
 NARROWEST = 3.0  # inches
@@ -107,9 +95,9 @@ class Sheet:
     def write_heading(self, text: str, left: float, bottom: float) -> None:
         """Over a panel that begins at `left`, `bottom` inches below the head of the sheet; never past its edge."""
         size = self.paper.points(10)
-        left = min(left, self.width - self.paper.margin - extent(text, size, "bold")[0] - 0.02)
+        left = min(left, self.width - self.paper.margin - style.extent(text, size, "bold")[0] - 0.02)
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
-        self.figure.text(x, y, text, ha="left", va="bottom", **lettering(size, MUTED, "bold"))
+        self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
 
 def sheet(
@@ -118,19 +106,21 @@ def sheet(
     """An empty sheet with its head and legend; `width` and `body` (height) are those of the panels, in inches."""
     width = paper.width or width
     margin, inner = paper.margin, width - 2 * paper.margin
-    heading = wrap(drawable(title), inner, 14, "bold") if paper.width is None else []
-    below = wrap(drawable(subtitle), inner, 9.5) if paper.width is None else []
+    heading = style.wrap(style.drawable(title), inner, 14, "bold") if paper.width is None else []
+    below = style.wrap(style.drawable(subtitle), inner, 9.5) if paper.width is None else []
     top = margin + (0.25 * len(heading) + 0.19 * len(below) + 0.12 if heading else 0.0)
     legend = _Legend(paper, keys, inner)
     height = top + body + legend.height + margin
-    figure = Figure(figsize=(width, height), dpi=200, facecolor=PAPER, edgecolor=PAPER)
+    figure = Figure(figsize=(width, height), dpi=200, facecolor=style.PAPER, edgecolor=style.PAPER)
     figure.set_layout_engine("none")
     FigureCanvasAgg(figure)
     if heading:
         place: dict[str, Any] = {"ha": "left", "va": "top", "linespacing": 1.15}
         x, y = margin / width, 1 - (margin + 0.25 * len(heading) + 0.03) / height
-        figure.text(x, 1 - margin / height, "\n".join(heading), **lettering(14, INK, "bold"), **place)
-        figure.text(x, y, "\n".join(below), **lettering(9.5, MUTED), **place)
+        figure.text(
+            x, 1 - margin / height, "\n".join(heading), **style.lettering(14, style.INK, "bold"), **place
+        )
+        figure.text(x, y, "\n".join(below), **style.lettering(9.5, style.MUTED), **place)
     legend.draw(figure, margin, margin)
     return Sheet(figure, paper, width, height, top)
 
@@ -141,16 +131,18 @@ class _Legend:
     def __init__(self, paper: Paper, keys: Sequence[Key], width: float) -> None:
         self.size = paper.points(9.5)
         handle = _HANDLE * self.size / 72
-        entries = [(key.mark, wrap(drawable(key.text), width - handle, self.size)) for key in keys]
-        widths = [max(extent(line, self.size)[0] for line in lines) + handle for _, lines in entries]
+        entries = [
+            (key.mark, style.wrap(style.drawable(key.text), width - handle, self.size)) for key in keys
+        ]
+        widths = [max(style.extent(line, self.size)[0] for line in lines) + handle for _, lines in entries]
         short = [w <= width / 2 for w in widths] if sum(widths) > width else [True] * len(keys)
         self.columns = [entry for entry, few in zip(entries, short, strict=True) if few]
         self.rows = [entry for entry, few in zip(entries, short, strict=True) if not few]
         narrow = [w for w, few in zip(widths, short, strict=True) if few]
         self.count = next((n for n in range(len(narrow), 1, -1) if _legend_width(narrow, n) <= width), 1)
-        self.below = sum(LINE * len(lines) + 0.36 for _, lines in self.rows) * self.size / 72
+        self.below = sum(style.LINE * len(lines) + 0.36 for _, lines in self.rows) * self.size / 72
         lines = -(-len(self.columns) // self.count)
-        self.height = self.below + lines * (LINE + 0.36) * self.size / 72 + 0.1 if keys else 0.0
+        self.height = self.below + lines * (style.LINE + 0.36) * self.size / 72 + 0.1 if keys else 0.0
 
     def draw(self, figure: Figure, left: float, bottom: float) -> None:
         """At `left` and `bottom` inches."""
@@ -172,7 +164,7 @@ class _Legend:
             [mark for mark, _ in entries], ["\n".join(lines) for _, lines in entries], loc="lower left",
             bbox_to_anchor=(left / width, bottom / height), ncols=columns, frameon=False, borderaxespad=0, borderpad=0,
             handlelength=2.6, handletextpad=0.5, columnspacing=1.6, labelspacing=0.55,
-            prop={"family": FONT, "size": self.size}, labelcolor=INK,
+            prop={"family": style.FONT, "size": self.size}, labelcolor=style.INK,
         )  # fmt: skip
         for text in legend.get_texts():
             text.set_parse_math(False)
@@ -192,17 +184,17 @@ def _legend_width(widths: Sequence[float], columns: int) -> float:
 
 def _dress(axes: Axes, paper: Paper) -> None:
     """A panel without ornament: left and bottom lines, quiet ticks, no grid."""
-    axes.set_facecolor(PAPER)
+    axes.set_facecolor(style.PAPER)
     axes.grid(False)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(MUTED)
+        spine.set_color(style.MUTED)
         spine.set_linewidth(0.9 * paper.factor)
     axes.tick_params(
-        which="both", direction="out", length=3.5 * paper.factor, width=0.9 * paper.factor, color=MUTED,
-        labelcolor=INK, labelsize=paper.points(9.5), labelfontfamily=FONT, pad=3.5 * paper.factor, top=False,
-        right=False, left=True, bottom=True,
+        which="both", direction="out", length=3.5 * paper.factor, width=0.9 * paper.factor, color=style.MUTED,
+        labelcolor=style.INK, labelsize=paper.points(9.5), labelfontfamily=style.FONT, pad=3.5 * paper.factor,
+        top=False, right=False, left=True, bottom=True,
     )  # fmt: skip
 
 
@@ -222,18 +214,18 @@ def scale(
 ) -> None:
     """Ticks at `values` with `texts`, written as they are."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
-    setter(values, [drawable(text) for text in texts], **lettering(paper.points(9.5)))
+    setter(values, [style.drawable(text) for text in texts], **style.lettering(paper.points(9.5)))
     axes.minorticks_off()
     if grid:
-        axes.grid(True, axis=axis, color=FAINT, linewidth=0.7, linestyle="-")
+        axes.grid(True, axis=axis, color=style.FAINT, linewidth=0.7, linestyle="-")
 
 
 def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = None) -> None:
     """Names of the axes, the vertical one no longer than its panel."""
     size = paper.points(10.5)
     if x is not None:
-        axes.set_xlabel(x, **lettering(size), labelpad=4 * paper.factor)
+        axes.set_xlabel(x, **style.lettering(size), labelpad=4 * paper.factor)
     if y is not None:
         high = inches(axes)[1]
-        points = next((p for p in (size, 9.0, 8.0) if p <= size and fits([y], high, p)), SMALLEST)
-        axes.set_ylabel(y, **lettering(points), labelpad=5 * paper.factor)
+        points = next((p for p in (size, 9.0, 8.0) if p <= size and style.fits([y], high, p)), SMALLEST)
+        axes.set_ylabel(y, **style.lettering(points), labelpad=5 * paper.factor)
