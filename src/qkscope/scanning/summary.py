@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qkscope.taxonomy import CLASSES, UNMEASURED
-from qkscope.words import bare, percent
+from qkscope.words import bare, percent, tokens
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,7 +94,7 @@ class ScanTables:
         return (
             f"{self.model} ({a.family}): {len(self.heads):,} of {a.num_layers * a.n_q_heads:,} heads, "
             f"{self.documents} documents, {self.tokens:,}{of_all} tokens; {self.filled} documents fill the window of "
-            f"{self.window:,}"
+            f"{tokens(self.window)}"
         )
 
     def summary_table(self) -> Any:
