@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from qkscope.capture import measure
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.rotary import RotaryCalls
-from qkscope.errors import CaptureError
+from qkscope.errors import CaptureError, VectorsError
 from qkscope.path import Bins
 from qkscope.rotation import Rotation
+from qkscope.scanning.model import scan
+from qkscope.scanning.vectors import analyze
 
 SCALED = {
     "llama3": {
@@ -249,3 +252,33 @@ def test_too_short_to_see_a_rotation() -> None:
     unit = measure(build("llama"), [document(0, 2)], every_head(build("llama")), (2,))
     assert unit.rotations[0] is None
     assert "too short" in unit.unknown_rotations[0]
+
+
+@pytest.mark.parametrize(("family", "interleaved"), [("llama", False), ("cohere", True)])
+def test_vectors_on_disk_have_the_same_anatomy_where_their_rotation_is_said(
+    tmp_path: Path, family: str, interleaved: bool
+) -> None:
+    model = build(family)
+    texts = [document(i, 40 - i % 3).tokens for i in range(8)]
+    scanned = scan(model, texts=texts, max_length=40, groups=4, save_vectors=1.0, out=tmp_path / "scan")
+    theta = read_architecture(model.config).rope_theta
+    assert theta is not None
+    rotation = Rotation.plain(16, theta, interleaved=interleaved)
+    found = analyze(tmp_path / "scan" / "vectors", tmp_path / "out", groups=4, rotation=rotation)
+    assert found.anatomy is not None
+    assert scanned.anatomy is not None
+    assert (tmp_path / "out" / "anatomy.csv").is_file()
+    for name in ("eta_q", "eta_k", "r_q_const", "R_k", "share_key", "share_match", "eta_q_se"):
+        a, b = (
+            table.sort_values(["layer", "head"])[name].to_numpy()
+            for table in (found.anatomy, scanned.anatomy)
+        )
+        np.testing.assert_allclose(a, b, atol=2e-3, err_msg=name)
+    assert analyze(tmp_path / "scan" / "vectors").anatomy is None
+
+
+def test_a_sample_of_vectors_has_no_path(tmp_path: Path) -> None:
+    texts = [document(i, 40).tokens for i in range(4)]
+    scan(build("llama"), texts=texts, max_length=40, save_vectors=0.5, out=tmp_path)
+    with pytest.raises(VectorsError, match="every position from 0 on"):
+        analyze(tmp_path / "vectors", rotation=lambda dim: Rotation.plain(dim, 10000.0))

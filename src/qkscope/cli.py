@@ -178,12 +178,35 @@ def scan(model: str, heads: str, **options: Any) -> None:
     "--groups", type=click.IntRange(min=1), default=8, show_default=True, help="Groups of the jackknife."
 )
 @click.option("--components", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option(
+    "--rope-theta",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The vectors were rotated with this base: anatomy.csv is made too.",
+)
+@click.option(
+    "--rotary-dim", type=click.IntRange(min=2), help="Only so many leading dimensions were rotated."
+)
+@click.option("--interleaved", is_flag=True, help="Neighbouring dimensions were rotated, not halves apart.")
 @clear_errors
-def analyze(vectors: Path, out: Path, **options: Any) -> None:
+def analyze(
+    vectors: Path,
+    out: Path,
+    rope_theta: float | None,
+    rotary_dim: int | None,
+    interleaved: bool,
+    **options: Any,
+) -> None:
     """From query and key vectors on disk (the public parquet layout) to qk.csv."""
+    from qkscope.rotation import Rotation
     from qkscope.scanning.vectors import analyze as analyze_vectors
 
-    result = analyze_vectors(vectors, out=out, **options)
+    if rope_theta is None and (rotary_dim is not None or interleaved):
+        raise QkscopeError("--rotary-dim and --interleaved say more of a rotation: give its --rope-theta too")
+
+    def rotation(dim: int) -> Rotation:
+        return Rotation.plain(dim, float(rope_theta or 0), rotary_dim, interleaved)
+
+    result = analyze_vectors(vectors, out=out, rotation=rotation if rope_theta else None, **options)
     _print(result.summary())
     _print(f"written: {out / 'qk.csv'}, heads.csv, transitions.csv")
     if result.problems:

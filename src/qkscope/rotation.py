@@ -34,6 +34,22 @@ class Rotation:
         """The identity: a layer without rotary embedding."""
         return cls(dim, np.empty((0, 2), dtype=np.int64), np.empty(0))
 
+    @classmethod
+    def plain(
+        cls, dim: int, theta: float, rotary_dim: int | None = None, interleaved: bool = False
+    ) -> Rotation:
+        """Unscaled rotary embedding: the first `rotary_dim` dimensions (all by default) in P pairs, theta^(-p/P).
+
+        Pairs are halves apart, or neighbours where `interleaved`.
+        """
+        turned = dim if rotary_dim is None else rotary_dim
+        count = turned // 2
+        first = np.arange(count)
+        pairs = (
+            np.stack([2 * first, 2 * first + 1], 1) if interleaved else np.stack([first, first + count], 1)
+        )
+        return cls(dim, pairs, theta ** -(first / max(count, 1)))
+
     @property
     def wavelength(self) -> Array:
         """Tokens per full turn of each pair. (P,)"""

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.anatomy_table import anatomy_table
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
+from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.pca import Axes, cores, join_axes, measure_batch, one_thread_each
+from qkscope.moments import Moments, Unit
 from qkscope.progress import progress
+from qkscope.rotation import Rotation
 from qkscope.store import write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
-from qkscope.vectors.files import read_moments
+from qkscope.vectors.files import document_lengths, read_moments, read_turned
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# A rotation, or a function from the dimension of the vectors to one.
+Turn = Rotation | Callable[[int], Rotation]
 
 
 @dataclass(frozen=True)
@@ -32,6 +40,8 @@ class Analysis:
     heads: pd.DataFrame
     transitions: pd.DataFrame
     problems: list[str] = field(default_factory=list)
+    anatomy: pd.DataFrame | None = None
+    """A row a head: what decides its scores. None where it was not said how the vectors were rotated."""
 
     def summary(self) -> str:
         """A line a model: heads, mean r_q and r_k, and the share of each class."""
@@ -52,27 +62,34 @@ def analyze(
     groups: int = 8,
     components: int = 10,
     thresholds: Thresholds | None = None,
+    rotation: Turn | Mapping[int, Turn] | None = None,
 ) -> Analysis:
-    """Measure every model under `root`; write qk.csv, heads.csv and transitions.csv to `out` if given."""
+    """Measure every model under `root`; write qk.csv, heads.csv and transitions.csv to `out` if given.
+
+    rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
+                all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
+    """
     import pandas as pd
 
     models = find_models(Path(root))
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
-    settings = _Settings(groups, components)
-    tables, problems = [], []
+    settings = _Settings(groups, components, rotation)
+    tables, problems, anatomies = [], [], []
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
             heads = HeadIndex.of(model.queries, ratio)
-            axes = _measure_model(model, heads, settings, bar.advance)
+            axes, beyond = _measure_model(model, heads, settings, bar.advance)
+            anatomies += [anatomy_table(model.name, *each, None) for each in beyond]
             tables.append(qk_table(model.name, heads, axes))
             problems += _unmeasured(model, heads, axes)
             bar.done(f"{model.name}: {len(heads)} heads")
     qk = pd.concat(tables, ignore_index=True)
     order = timeline_from_names([model.name for model in models]).models
     by_head = heads_table(qk, thresholds=thresholds)
-    result = Analysis(qk, by_head, transitions(by_head, order), problems)
+    anatomy = pd.concat(anatomies, ignore_index=True) if anatomies else None
+    result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy)
     if out is not None:
         save_tables(result, Path(out))
     return result
@@ -82,22 +99,33 @@ def save_tables(result: Analysis, out: Path) -> None:
     write_csv(out / "qk.csv", result.qk)
     write_csv(out / "heads.csv", result.heads)
     write_csv(out / "transitions.csv", result.transitions)
+    if result.anatomy is not None:
+        write_csv(out / "anatomy.csv", result.anatomy)
 
 
 @dataclass(frozen=True)
 class _Settings:
     groups: int
     components: int
+    rotation: Turn | Mapping[int, Turn] | None
+
+    def turn(self, layer: int, dim: int) -> Rotation | None:
+        """The rotation of a layer's vectors, if it was said."""
+        of = self.rotation
+        found = of.get(layer) if isinstance(of, Mapping) else of
+        return found if isinstance(found, Rotation) or found is None else found(dim)
 
 
-def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any) -> Axes:
+def _measure_model(
+    model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any
+) -> tuple[Axes, list[tuple[HeadIndex, Axes, Beyond]]]:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
 
-    def one(key: int) -> list[tuple[int, Axes]]:
+    def one(key: int) -> tuple[list[tuple[int, Axes]], tuple[HeadIndex, Axes, Beyond] | None]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file = model.keys[layer, kv_head]
         k = read_moments(key_file, settings.groups)
-        measured = []
+        measured, queries = [], []
         for row in np.flatnonzero(heads.kv_row == key):
             query_file = model.queries[layer, int(heads.head[row])]
             q = read_moments(query_file, settings.groups)
@@ -108,12 +136,61 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
                 )
             pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
             measured.append((int(row), measure_batch(pairs, settings.components)))
+            queries.append((query_file, q))
             advance(1)
-        return measured
+        rotation = settings.turn(layer, k[0].M.shape[1])
+        if rotation is None:
+            return measured, None
+        rows = [row for row, _ in measured]
+        meta = {"layer": heads.layer[rows], "head": heads.head[rows], "kv_head": heads.kv_head[rows]}
+        some = HeadIndex.from_meta(meta | {"rope": np.full(len(rows), int(len(rotation.pairs) > 0))})
+        units = _turned_units(some, queries, (key_file, k), rotation)
+        axes = join_axes([each for _, each in measured])
+        return measured, (some, axes, measure_beyond(units, units[0].windows[0], axes))
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        measured = dict(pair for pairs in pool.map(one, range(len(heads.keys))) for pair in pairs)
-    return join_axes([measured[row] for row in range(len(heads))])
+        parts = list(pool.map(one, range(len(heads.keys))))
+    measured = dict(pair for pairs, _ in parts for pair in pairs)
+    joined = join_axes([measured[row] for row in range(len(heads))])
+    return joined, [beyond for _, beyond in parts if beyond is not None]
+
+
+def _turned_units(
+    heads: HeadIndex,
+    queries: list[tuple[Path, list[Moments]]],
+    key: tuple[Path, list[Moments]],
+    rotation: Rotation,
+) -> list[Unit]:
+    """One unit a group of documents, of one key head and its query heads."""
+    files = [path for path, _ in queries] + [key[0]]
+    lengths = [document_lengths(path) for path in files]
+    if any(each != lengths[-1] for each in lengths):
+        raise VectorsError(
+            f"{key[0]}: holds other documents than the files of its query heads; expected the same"
+        )
+    width, groups = max(lengths[-1].values()), len(key[1])
+    turned = [read_turned(path, groups, width, rotation) for path in files]
+    layer = int(heads.layer[0])
+    units = []
+    for g in range(groups):
+        paths = [each.paths[g] for each in turned]
+        path_q = replace(paths[0], total=np.concatenate([each.total for each in paths[:-1]]))
+        units.append(
+            Unit(
+                heads=heads,
+                windows=(width,),
+                q=(Moments.concat([moments[g] for _, moments in queries]),),
+                k=(key[1][g],),
+                sink_q=Moments.concat([each.sinks[g] for each in turned[:-1]]),
+                sink_k=turned[-1].sinks[g],
+                path_q=path_q,
+                path_k=paths[-1],
+                rotations={layer: rotation},
+                scales={layer: rotation.dim**-0.5},
+                lengths=turned[-1].lengths[g],
+            )
+        )
+    return units
 
 
 def _unmeasured(model: ModelFolder, heads: HeadIndex, axes: Axes) -> list[str]:

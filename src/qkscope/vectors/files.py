@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
 from qkscope.moments import Accumulator, Moments
+from qkscope.path import SINK, Bins, bin_edges
+from qkscope.path import Path as BinSums
+from qkscope.rotation import Rotation
 from qkscope.store import in_short, replacing
 
 if TYPE_CHECKING:
@@ -37,6 +41,74 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
     examples, positions = _labels(path)
     group = examples % groups
     sums = [Accumulator() for _ in range(groups)]
+    dim = 0
+    for rows, batch in _checked_batches(path):
+        dim = batch.shape[1]
+        for g in np.unique(group[rows]):
+            member = np.flatnonzero(group[rows] == g)
+            sums[g].update(batch[member][None], positions[rows][member])
+    counts = np.bincount(group, minlength=groups)
+    return [
+        total.moments() if count else Moments.empty(1, dim) for total, count in zip(sums, counts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What a rotation adds to one head's moments, by document group: the sink, the path, the documents' lengths."""
+
+    sinks: list[Moments]
+    paths: list[BinSums]
+    lengths: list[tuple[int, ...]]
+
+
+def document_lengths(path: Path) -> dict[int, int]:
+    """Tokens of each example; every position from 0 on must be there once, or nothing can be said of a document."""
+    examples, positions = _labels(path)
+    order = np.lexsort([positions, examples])
+    ids, starts, counts = np.unique(examples[order], return_index=True, return_counts=True)
+    expected = np.arange(len(order)) - np.repeat(starts, counts)
+    if not np.array_equal(positions[order], expected):
+        raise VectorsError(
+            f"{path}: some positions of a document are missing or come twice; with a rotation each example needs "
+            "every position from 0 on, once (a sample of the vectors can be analysed without one)"
+        )
+    return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
+
+
+def read_turned(path: Path, groups: int, width: int, rotation: Rotation) -> Turned:
+    """Bin sums of one head's vectors before `rotation`, and the moments of the first four tokens."""
+    examples, positions = _labels(path)
+    group = examples % groups
+    edges = bin_edges((width,))
+    sinks = [Accumulator() for _ in range(groups)]
+    n, total = (
+        np.zeros((groups, len(edges) - 1), np.int64),
+        np.zeros((groups, 1, len(edges) - 1, rotation.dim)),
+    )
+    for rows, batch in _checked_batches(path):
+        t = positions[rows]
+        u = rotation.derotate(batch.astype(np.float64), t.astype(np.float64))
+        for g in np.unique(group[rows]):
+            here = group[rows] == g
+            bins = Bins(edges, t[here])
+            n[g] += bins.n
+            total[g] += bins.sums(u[None, here])
+            first = here & (t < SINK)
+            sinks[g].update(batch[first][None], t[first])
+    lengths = document_lengths(path)
+    return Turned(
+        sinks=[s.moments() if n[g].any() else Moments.empty(1, rotation.dim) for g, s in enumerate(sinks)],
+        paths=[BinSums(edges, n[g], total[g]) for g in range(groups)],
+        lengths=[
+            tuple(sorted((c for i, c in lengths.items() if i % groups == g), reverse=True))
+            for g in range(groups)
+        ],
+    )
+
+
+def _checked_batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """(rows, vectors) a batch at a time, all of one length."""
     seen, dim = 0, None
     for batch in _vector_batches(path):
         dim = dim or batch.shape[1]
@@ -44,16 +116,8 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
             raise VectorsError(
                 f"{path}: vectors of {dim} and of {batch.shape[1]} numbers; expected one length"
             )
-        rows = slice(seen, seen + len(batch))
-        for g in np.unique(group[rows]):
-            member = np.flatnonzero(group[rows] == g)
-            sums[g].update(batch[member][None], positions[rows][member])
+        yield slice(seen, seen + len(batch)), batch
         seen += len(batch)
-    counts = np.bincount(group, minlength=groups)
-    return [
-        total.moments() if count else Moments.empty(1, dim or 0)
-        for total, count in zip(sums, counts, strict=True)
-    ]
 
 
 def write_vectors(
