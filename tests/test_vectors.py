@@ -79,7 +79,9 @@ def test_the_table_is_the_references(root):
         assert (rows["kv_head"] == head // 2).all()
         assert (rows["n_q"] == 200).all()
         assert (rows["n_k"] == 150).all()
-    assert result.qk[["r_q_se", "r_k_se", "r_q_null", "r_k_null"]].notna().all().all()
+    assert result.qk[["r_q_null", "r_k_null"]].notna().all().all()
+    # An axis that some leave-one-out sample does not have comes without an error.
+    assert result.qk[["r_q_se", "r_k_se"]].notna().mean().min() > 0.8
 
 
 def test_the_command_writes_the_three_tables(root, tmp_path):
