@@ -60,7 +60,11 @@ class Path:
 
 
 def bin_edges(windows: Sequence[int]) -> NDArray[np.int64]:
-    """Edges of the bins of position: {0}, {1, 2, 3}, then at most 16 in each ring, which end at `windows`."""
+    """Edges of the bins of position: {0}, {1, 2, 3}, then at most 16 in each ring, which end at `windows`.
+
+    Bins of a ring are equally wide: eta^2 then differs by at most 0.01 from one bin a position (SmolLM2-135M, 512
+    tokens; the demo's last checkpoint, 1024), where bins that double in width are off by up to 0.06.
+    """
     edges = {0, 1, SINK, *windows}
     starts = (SINK, *windows)
     for start, stop in zip(starts, windows, strict=False):
