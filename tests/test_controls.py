@@ -231,3 +231,70 @@ def test_of_a_hub_only_what_is_written_is_known():
     said = cost(load_study(Path(__file__).parent.parent / "studies" / "smollm3.yaml"))
     assert said.splitlines()[0] == "10 checkpoints: 80 units, up to 110,592,000 tokens"
     assert "wherever rotation settings change, 2 counterfactual checkpoints more" in said
+
+
+def test_causes_are_those_of_swapping_the_base_in_config_json_by_hand(study, tmp_path):
+    out = run(study, tmp_path / "out")
+    assert out.causes is not None
+    assert out.causes_matched is not None
+    for table in (out.causes, out.causes_matched):
+        gap = table["total"] - table["weights"] - table["rotation"] - table["window"]
+        assert gap.abs().max() < 1e-9
+        # One row for every step and number, with errors; beyond r: eta, R, and shares of the score.
+        assert set(zip(table["from_model"], table["to_model"], strict=True)) == {
+            ("checkpoint-1", "checkpoint-2"),
+            ("checkpoint-2", "checkpoint-3"),
+        }
+        assert {"mean r_q", "mean |r_k|", "mean eta_k", "mean R_q", "mean share_match"} <= set(
+            table["number"]
+        )
+        assert np.isfinite(table["total_se"]).all()
+    assert (out.causes_matched["window"] == 0).all()
+    folder = study.parent
+    for number, settings in ((2, NEW), (3, OLD)):
+        shutil.copytree(folder / f"checkpoint-{number}", folder / f"swapped-{number}")
+        edit_config(folder / f"swapped-{number}", **settings)
+    # Weights of 2 and 3, each with both bases, each over both windows: the eight cells by hand.
+    names = {"checkpoint-2": (0, 0), "swapped-2": (0, 1), "swapped-3": (1, 0), "checkpoint-3": (1, 1)}
+    entries = [{"folder": name, "name": name} for name in names]
+    change(study, name="by-hand", phases=None, checkpoints=entries, controls={"rotation": False})
+    by_hand = run(study, tmp_path / "by-hand")
+    cells = {}
+    for name, (weights, rotation) in names.items():
+        for window, table in enumerate((by_hand.matched, by_hand.heads)):
+            cells[weights, rotation, window] = table.loc[table["model"] == name, "r_q"].mean()
+
+    def added(factor: int, windows: tuple[int, ...]) -> float:
+        """By hand: 1/3 of what a factor adds first and last, 1/6 of what it adds to each other alone."""
+        total = 0.0
+        for rest in np.ndindex(2, 2):
+            cell = [*rest[:factor], 0, *rest[factor:]]
+            other = [c for i, c in enumerate(cell) if i != factor]
+            if windows == (0,):
+                if cell[2]:
+                    continue
+                share = 1 / 2
+            else:
+                share = 1 / 6 if sum(other) == 1 else 1 / 3
+            after = [*cell]
+            after[factor] = 1
+            total += share * (cells[tuple(after)] - cells[tuple(cell)])
+        return total
+
+    for table, windows in ((out.causes, (0, 1)), (out.causes_matched, (0,))):
+        row = table[(table["to_model"] == "checkpoint-3") & (table["number"] == "mean r_q")].iloc[0]
+        assert row["weights"] == pytest.approx(added(0, windows), abs=1e-6)
+        assert row["rotation"] == pytest.approx(added(1, windows), abs=1e-6)
+        if len(windows) == 2:
+            assert row["window"] == pytest.approx(added(2, windows), abs=1e-6)
+
+
+def test_without_them_the_table_says_what_cannot_be_told(study, tmp_path):
+    change(study, controls={"rotation": False})
+    table = run(study, tmp_path / "out").causes
+    assert table is not None
+    step = table[table["to_model"] == "checkpoint-3"]
+    assert step["weights"].isna().all()
+    assert step["rotation"].isna().all()
+    assert np.isfinite(step["window"]).all()
+    assert np.isfinite(table.loc[table["to_model"] == "checkpoint-2", "weights"]).all()

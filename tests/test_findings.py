@@ -30,7 +30,7 @@ from qkscope.inference.transitions import (
 from qkscope.taxonomy import CLASSES, classify
 from qkscope.timeline import Stop
 
-VIEWS = {"signal", "taxonomy", "portrait", "depth", "head", "table", "methods"}
+VIEWS = {"causes", "signal", "taxonomy", "portrait", "depth", "head", "table", "methods"}
 STEPS = [f"step{1000 * i}" for i in range(8)]
 
 

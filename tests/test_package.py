@@ -158,7 +158,7 @@ ORDER = [
     ["capture"],
     ["measures"],
     ["taxonomy"],
-    ["table", "anatomy_table", "axes_file"],
+    ["table", "anatomy_table", "causes_table", "axes_file"],
     ["timeline"],
     ["results"],
     ["aggregate"],

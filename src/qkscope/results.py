@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
+from qkscope.causes_table import read_causes
 from qkscope.errors import StoreError, StudyError, TableError
 from qkscope.manifest import read_manifest, read_set
 from qkscope.store import in_short
@@ -38,7 +39,8 @@ class Results:
     the study (None if not measured). `loo`, `loo_matched` hold PC0 without each group of documents in turn.
     `anatomy`, `anatomy_matched` are what r alone does not tell, a row a head, with `loo_anatomy` and its matched twin
     behind their errors; None in results of earlier versions and of other programs, as are the properties
-    `spectrum`, `distance` and `axes`, which are read when first asked for.
+    `spectrum`, `distance` and `axes`, which are read when first asked for. `causes` takes every change between
+    neighbours apart, own windows included; `causes_matched` does over the same tokens.
     """
 
     folder: Path
@@ -53,6 +55,8 @@ class Results:
     anatomy_matched: pd.DataFrame | None = None
     loo_anatomy: pd.DataFrame | None = None
     loo_anatomy_matched: pd.DataFrame | None = None
+    causes: pd.DataFrame | None = None
+    causes_matched: pd.DataFrame | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     study: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -171,6 +175,8 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         loo_anatomy_matched=_read_parquet(
             folder / "loo_anatomy_matched.parquet", LOO_ANATOMY_COLUMNS, len(qk)
         ),
+        causes=read_causes(folder / "causes.csv"),
+        causes_matched=read_causes(folder / "causes_matched.csv"),
         thresholds=limits,
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,

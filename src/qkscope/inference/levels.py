@@ -141,3 +141,13 @@ def rule_of_vanishing() -> str:
         f"Vanished is below {percent(VANISHED)} for good, one standard error included; early is within the first "
         "third of the checkpoints."
     )
+
+
+def rule_of_causes() -> str:
+    """How a change is taken apart, and when a part counts."""
+    return (
+        "Each part is what exchanging weights, rotation settings or window adds, averaged over all orders of exchange "
+        "for which it was measured (Shapley's values); parts sum to the change. A part counts if it is at least "
+        f"{bare(SMALLEST)} and passes a t-test held at {percent(STUDY_LEVEL)} over all steps and parts together. "
+        "Training's part is called another first axis where heads that kept theirs do not share in it."
+    )

@@ -10,6 +10,7 @@ import pandas as pd
 from qkscope import aggregate
 from qkscope.report import palette
 from qkscope.report.averages import aggregates
+from qkscope.report.causes import causes
 from qkscope.report.columns import (
     NAMED_CLASSES,
     NAMED_POLARITIES,
@@ -67,7 +68,10 @@ def payload(results: Results) -> dict[str, Any]:
             if results.matched is None
             else aggregates(results.matched, results.loo_matched, results),
         },
-        "causes": None,
+        "causes": causes(
+            results.causes if results.causes_matched is None else results.causes_matched,
+            results.timeline.models,
+        ),
         "shares": [name for name in names if name.startswith(SHARE)],
         "curves": curves(results, grid),
     }

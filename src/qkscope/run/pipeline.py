@@ -15,6 +15,7 @@ from qkscope import manifest, store
 from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress
 from qkscope.run.assemble import made_from, tables, write_tables
+from qkscope.run.causes import causes
 from qkscope.run.controls import controls
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
@@ -145,6 +146,8 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
             plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
+            for name, frame in causes(plan.study, measured, results).items():
+                store.write_csv(folder / f"{name}.csv", frame)
             store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
         _say_and_draw(results)
         drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]

@@ -34,6 +34,8 @@ class Planned:
     heads: HeadIndex
     corpus: Corpus
     jobs: tuple[Job, ...]
+    rotation: str
+    """Its rotation settings, or those it was given instead of its own."""
 
 
 @dataclass
@@ -129,13 +131,14 @@ class _Texts:
 
 
 def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Planned:
-    from qkscope.checkpoints import load_config, resolve
+    from qkscope.checkpoints import load_config, resolve, rotation_settings
 
     resolved = resolve(checkpoint.source)
     if resolved.path is None:
         # A branch may move while the study runs: everything is read at the commit that is recorded.
         checkpoint = replace(checkpoint, source=replace(checkpoint.source, revision=resolved.commit))
-    architecture = read_architecture(load_config(checkpoint.source))
+    config = load_config(checkpoint.source)
+    architecture = read_architecture(config)
     layers = architecture.measured_layers()
     pairs = sample_heads(layers, architecture.n_q_heads, study.heads.sample, study.heads.seed)
     heads = HeadIndex.of(pairs, architecture.gqa_ratio, architecture.rope_by_layer())
@@ -145,7 +148,9 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         for group in range(study.groups)
         if (documents := group_documents(corpus, group, study.groups))
     ]
-    return Planned(checkpoint, resolved.commit, architecture, heads, corpus, tuple(jobs))
+    return Planned(
+        checkpoint, resolved.commit, architecture, heads, corpus, tuple(jobs), rotation_settings(config)
+    )
 
 
 def _job(
@@ -219,6 +224,6 @@ def _collect_warnings(plan: Plan, texts: _Texts) -> None:
                 found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
     for planned in plan.planned:
         warning = planned.architecture.window_warning(planned.checkpoint.window)
-        if warning:
+        if warning and not planned.checkpoint.counterfactual:  # there it is the purpose
             found.append(f"{planned.checkpoint.name}: {warning}")
     plan.warnings.extend(dict.fromkeys(found))
