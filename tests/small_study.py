@@ -68,21 +68,3 @@ def run_quietly(study: Path, out: Path) -> None:
     one_thread()
     without_drawing()
     run(study, out)
-
-
-def run_until_write(study: Path, out: Path, count: int) -> None:
-    """A run whose process is killed half-way through its `count`-th file."""
-    import os
-    import signal
-
-    write, left = Path.write_bytes, [count]
-
-    def deadly(self: Path, data: bytes) -> int:
-        left[0] -= 1
-        if left[0] == 0:
-            write(self, data[: len(data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
-        return write(self, data)
-
-    Path.write_bytes = deadly
-    run_quietly(study, out)

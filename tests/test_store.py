@@ -27,6 +27,18 @@ def test_tensors_come_back_as_they_went(tmp_path):
     assert [p.name for p in path.parent.iterdir()] == ["unit.safetensors"]
 
 
+def test_equal_tensors_are_equal_bytes_in_every_process():
+    code = (
+        "import sys, numpy as np; from qkscope import store\n"
+        "arrays = {'a': np.arange(6.0).reshape(2, 3), 'b': np.array([1, 2])}\n"
+        "sys.stdout.buffer.write(store.dump_tensors(arrays, {'name': 'x'}))"
+    )
+    made = {
+        subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout for _ in range(6)
+    }
+    assert len(made) == 1
+
+
 def same(arrays):
     return all(np.array_equal(arrays[n], a) and arrays[n].dtype == a.dtype for n, a in TENSORS.items())
 

@@ -83,7 +83,11 @@ def dump_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str,
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     text = json.dumps(meta, sort_keys=True, ensure_ascii=False)
     data: bytes = save(arrays, metadata={"meta": text, "digest": _digest(arrays, text)})
-    return data
+    # The library writes its metadata in an order that differs from process to process.
+    size = int.from_bytes(data[:8], "little")
+    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + data[8 + size :]
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:

@@ -31,6 +31,19 @@ class Tried:
     slowest: float = 0.0
     foreign: dict[str, bytes] = field(default_factory=dict)
 
+    def add(self, other: Tried) -> None:
+        self.executions += other.executions
+        self.read += other.read
+        self.refused += other.refused
+        self.slowest = max(self.slowest, other.slowest)
+        self.foreign |= other.foreign
+
+    def __str__(self) -> str:
+        return (
+            f"{self.executions:>9,} tried, {self.read:>9,} read, {self.refused:>9,} refused, "
+            f"{len(self.foreign)} foreign, slowest {self.slowest:.2f} s"
+        )
+
 
 class HangError(Exception):
     """An input that took longer than HANG_SECONDS."""

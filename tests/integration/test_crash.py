@@ -1,8 +1,9 @@
-"""A run killed at any moment, run again: the tables are, byte for byte, those of a run that was left alone."""
+"""A run killed or failing at any file operation, run again: the tables are, byte for byte, those of one left alone."""
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import random
 import signal
 import subprocess
@@ -11,140 +12,120 @@ import time
 from pathlib import Path
 
 import pytest
-from small_study import make_study, run_quietly, run_until_write
+from faults import ERRORS, KILL, count_operations, run_with_fault
+from small_study import make_study, run_quietly
 
 from qkscope.run import status
 
-TABLES = ("qk.csv", "qk_matched.csv", "qk_48.csv", "heads.csv", "transitions.csv", "loo.parquet")
+# `make soak` asks for every operation; by default some are drawn.
+KILLS = int(os.environ.get("QKSCOPE_KILLS", "12"))
+FAILURES = int(os.environ.get("QKSCOPE_FAILURES", "1"))
 
 
 @pytest.fixture(scope="module")
 def processes():
     """Processes that start in milliseconds: a server has imported everything once and forks."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        [
-            *("small_study", "qkscope.run", "qkscope.capture", "qkscope.findings", "qkscope.results"),
-            *(
-                "qkscope.figures",
-                "qkscope.report",
-                "transformers.models.llama.modeling_llama",
-                "pyarrow.parquet",
-            ),
-        ]
-    )
+    own = ["faults", "small_study", "qkscope.run", "qkscope.capture", "qkscope.findings", "qkscope.results"]
+    drawn = [
+        "qkscope.figures",
+        "qkscope.report",
+        "transformers.models.llama.modeling_llama",
+        "pyarrow.parquet",
+    ]
+    context.set_forkserver_preload(own + drawn)
     return context
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    return make_study(tmp_path_factory.mktemp("study"), groups=8, count=24)
+    return make_study(tmp_path_factory.mktemp("study"), groups=2, count=4)
 
 
 @pytest.fixture(scope="module")
 def left_alone(processes, study, tmp_path_factory):
     """The tables of an uninterrupted run."""
     out = tmp_path_factory.mktemp("whole") / "results"
-    finish(processes, study, out)
+    assert in_process(processes, run_quietly, study, out) == 0
     return tables(out)
 
 
-def finish(processes, study: Path, out: Path) -> None:
-    process = processes.Process(target=run_quietly, args=(study, out))
+@pytest.fixture(scope="module")
+def operations(processes, study, tmp_path_factory):
+    """How many file operations a run has."""
+    folder = tmp_path_factory.mktemp("counted")
+    assert in_process(processes, count_operations, study, folder / "results", folder / "count") == 0
+    return int((folder / "count").read_text())
+
+
+def in_process(processes, target, *args) -> int:
+    process = processes.Process(target=target, args=args)
     process.start()
     process.join()
-    assert process.exitcode == 0
+    return process.exitcode
 
 
 def tables(out: Path) -> dict[str, bytes]:
-    return {name: (out / name).read_bytes() for name in TABLES}
+    names = [*out.glob("*.csv"), *out.glob("*.parquet"), *out.glob("*.safetensors"), out / "study.yaml"]
+    return {path.name: path.read_bytes() for path in names}
 
 
-def done(out: Path) -> int:
-    return len(list(out.glob("moments/*/*.safetensors")))
-
-
-def test_killed_at_random_moments(processes, study, left_alone, tmp_path):
-    """A few units in and some milliseconds later, again and again, and also while the tables are made."""
-    draw = random.Random(0)
-    out = tmp_path / "results"
-    killed, seen = 0, []
-    for _ in range(14):
-        units = done(out) + draw.randint(0, 3)
-        process = processes.Process(target=run_quietly, args=(study, out))
-        process.start()
-        while done(out) < min(units, 24) and process.is_alive():
-            time.sleep(0.002)
-        process.join(draw.uniform(0, 0.05 if units < 24 else 0.6))
-        process.kill()
-        process.join()
-        killed += process.exitcode == -signal.SIGKILL
-        seen.append(done(out))
-    assert killed >= 6, seen
-    assert len(set(seen)) >= 4, seen
-    finish(processes, study, out)
+def check_finished(processes, study, out, left_alone) -> None:
+    assert in_process(processes, run_quietly, study, out) == 0
     assert tables(out) == left_alone
-    assert list(out.rglob("*.tmp")) == []
-    assert list(out.rglob("*.running")) == []
+    found = status(out, verify=True)
+    assert found.count("done") == len(found.units) == 6
+    assert found.damage == ()
+    for litter in ("*.tmp", "*.running", "*.failed", "*.lock", "*.who"):
+        assert list(out.rglob(litter)) == []
 
 
-def test_killed_in_the_middle_of_writing_a_file(processes, study, left_alone, tmp_path):
-    """Each run gets a little further before it dies with half a file written: every kind of file is met."""
+def test_killed_at_any_file_operation(processes, study, left_alone, operations, tmp_path):
+    """Each in a folder of its own; afterwards one run ends in the same bytes."""
+    every = range(1, operations + 1)
+    assert operations > 150
+    for at in every if operations <= KILLS else sorted(random.Random(0).sample(every, KILLS)):
+        out = tmp_path / str(at)
+        assert in_process(processes, run_with_fault, study, out, at, KILL) == -signal.SIGKILL, at
+        check_finished(processes, study, out, left_alone)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_failing_file_operation_is_an_error_of_ours_and_loses_nothing(
+    processes, study, left_alone, operations, tmp_path, kind
+):
+    every = range(1, operations + 1)
+    for at in every if operations <= FAILURES else random.Random(kind).sample(every, FAILURES):
+        out = tmp_path / str(at)
+        assert in_process(processes, run_with_fault, study, out, at, kind) in (0, 1), (at, kind)
+        check_finished(processes, study, out, left_alone)
+
+
+def test_killed_again_and_again(processes, study, left_alone, operations, tmp_path):
+    """In one folder, each time a little later."""
     out = tmp_path / "results"
-    codes = []
-    for count in (2, 5, 9, 14, 16, 18, 3, 4, 5, 6, 7, 8, 9, 10):
-        process = processes.Process(target=run_until_write, args=(study, out, count))
-        process.start()
-        process.join()
-        codes.append(process.exitcode)
-        if process.exitcode == 0:
-            break
-        for path in out.glob("moments/*/*.safetensors"):
-            assert path.stat().st_size > 1000
-    assert set(codes[:-1]) == {-signal.SIGKILL}
-    finish(processes, study, out)
-    assert tables(out) == left_alone
-    assert list(out.rglob("*.tmp")) == []
-
-
-@pytest.mark.parametrize("damage", ["truncated", "flipped"])
-def test_a_damaged_unit_after_a_kill(processes, study, left_alone, tmp_path, damage):
-    out = tmp_path / "results"
-    process = processes.Process(target=run_until_write, args=(study, out, 25))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    path = next(iter(sorted(out.glob("moments/*/*.safetensors"))))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data[: len(data) // 3] if damage == "truncated" else data)
-    finish(processes, study, out)
-    assert tables(out) == left_alone
+    for at in range(operations // 5, operations, operations // 5):
+        in_process(processes, run_with_fault, study, out, at, KILL)
+    check_finished(processes, study, out, left_alone)
 
 
 def test_ctrl_c_ends_with_130_and_says_how_to_go_on(processes, study, left_alone, tmp_path):
     out = tmp_path / "results"
     command = [
-        sys.executable,
-        "-c",
-        "from qkscope.cli import main; main()",
-        "run",
-        str(study),
-        "--out",
-        str(out),
+        *(sys.executable, "-c", "from qkscope.cli import main; main()"),
+        *("run", str(study), "--out", str(out)),
     ]
     # A parent in the background may have told its children to ignore interrupts.
     listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **listen) as process:
         deadline = time.monotonic() + 120
-        while done(out) < 1 and process.poll() is None and time.monotonic() < deadline:
+        while not list(out.glob("moments/*/*.safetensors")) and process.poll() is None:
+            assert time.monotonic() < deadline
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=120)
     assert process.returncode == 130, said
     assert f"To go on: qkscope run {study} --out {out}" in said
     assert "Traceback" not in said
-    assert list(out.rglob("*.running")) == []
-    assert 1 <= status(out).count("done") <= 24
-    finish(processes, study, out)
-    assert tables(out)["qk.csv"] == left_alone["qk.csv"]
+    assert 1 <= status(out).count("done") <= 6
+    check_finished(processes, study, out, left_alone)
