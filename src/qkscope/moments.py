@@ -28,6 +28,8 @@ Array = NDArray[np.float64]
 
 # Tokens per matrix product. Bounds the float32 rounding of a sum and the size of temporaries.
 CHUNK = 4096
+# Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
+LARGEST = {"float64": 1e150, "float32": 1e17}
 
 
 @dataclass(frozen=True)
@@ -190,16 +192,17 @@ class _NumpySums(_Sums):
         s = self.host(t) - self.origin
         y = x.astype(np.float64)
         y -= self.shift[:, None, :]
-        total = y.sum(axis=1)
-        if not np.isfinite(total).all():
-            finite = np.asarray(np.isfinite(y).all(axis=2))
-            self.bad += (~finite).sum(axis=1)
-            y = np.where(finite[:, :, None], y, 0.0)
-            total = y.sum(axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = y.transpose(0, 2, 1) @ y
+        if not np.isfinite(products).all():
+            usable = np.asarray((np.abs(y) < LARGEST["float64"]).all(axis=2))
+            self.bad += (~usable).sum(axis=1)
+            y = np.where(usable[:, :, None], y, 0.0)
+            products = y.transpose(0, 2, 1) @ y
         transposed = y.transpose(0, 2, 1)
         self.n += len(s)
-        self.y += total
-        self.yy += transposed @ y
+        self.y += y.sum(axis=1)
+        self.yy += products
         self.ys += transposed @ s
         self.s += float(s.sum())
         self.ss += float((s**2).sum())
@@ -232,16 +235,17 @@ class _TorchSums(_Sums):
 
         s = self.host(t) - self.origin
         y = x.to(self.work) - self.shift[:, None, :]
-        total = y.sum(dim=1)
-        if not bool(torch.isfinite(total).all()):
-            finite = torch.isfinite(y).all(dim=2)
-            self.bad += (~finite).sum(dim=1).to(self.device)
-            y = torch.where(finite[:, :, None], y, torch.zeros_like(y))
-            total = y.sum(dim=1)
+        products = torch.bmm(y.transpose(1, 2), y)
+        if not bool(torch.isfinite(products).all()):
+            largest = LARGEST["float64" if self.work == torch.float64 else "float32"]
+            usable = (y.abs() < largest).all(dim=2)
+            self.bad += (~usable).sum(dim=1).to(self.device)
+            y = torch.where(usable[:, :, None], y, torch.zeros_like(y))
+            products = torch.bmm(y.transpose(1, 2), y)
         transposed = y.transpose(1, 2)
         self.n += len(s)
-        self.y += total.to(self.device)
-        self.yy += torch.bmm(transposed, y).to(self.device)
+        self.y += y.sum(dim=1).to(self.device)
+        self.yy += products.to(self.device)
         self.ys += torch.matmul(transposed, torch.as_tensor(s, dtype=self.work, device=y.device)).to(
             self.device
         )

@@ -67,8 +67,16 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> None:
-    """Floats in their shortest form that reads back the same; NaN as an empty field."""
-    write_text(path, frame.to_csv(index=False, lineterminator="\n"))
+    """Floats in their shortest form that reads back the same; NaN as an empty field.
+
+    A text that a spreadsheet would run as a formula gets an apostrophe, as spreadsheets write it themselves.
+    """
+    texts = {name: frame[name].map(_no_formula) for name in frame.columns if frame[name].dtype.kind in "OU"}
+    write_text(path, frame.assign(**texts).to_csv(index=False, lineterminator="\n"))
+
+
+def _no_formula(cell: object) -> object:
+    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.errors import TableError, printable
+from qkscope.errors import TableError
 from qkscope.heads import HeadIndex, depth, depth_bin
 from qkscope.measures.pca import Axes
 from qkscope.store import in_short
@@ -159,7 +159,7 @@ def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
 
 def is_name(text: str) -> bool:
     """Whether a text can name a checkpoint in tables, terminals and pages: printable, and no spreadsheet's formula."""
-    return bool(text.strip()) and text == printable(text) and not text.startswith(("=", "+", "-", "@"))
+    return bool(text.strip()) and text.isprintable() and not text.startswith(("=", "+", "-", "@"))
 
 
 def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
+from qkscope.capture.precision import full_precision
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.seam import capture, find_backbone
 from qkscope.errors import CaptureError
@@ -51,8 +52,9 @@ def measure(
     consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
 
     def consume(layer: int, q: Any, k: Any) -> None:
-        for consumer in consumers:
-            consumer(layer, q, k)
+        with full_precision(q.device.type):
+            for consumer in consumers:
+                consumer(layer, q, k)
 
     scales: dict[int, float] = {}
     watching = rotations.calls.watching(backbone)

@@ -215,6 +215,12 @@ def _check_selection(
         raise CorpusError(
             f"{where}: none of its {read} texts has {limit}; lower min_tokens or give longer texts"
         )
+    repeats = len(documents) - len({document.tokens.tobytes() for document in documents})
+    if repeats:
+        notes.warnings.append(
+            f"{repeats} of {len(documents)} documents repeat another token for token: standard errors take all for "
+            "independent and are too small"
+        )
     if short:
         notes.warnings.append(f"{short} of {read} texts read were left out: they do not have {limit}")
     if spec.documents and len(documents) < spec.documents:

@@ -31,6 +31,8 @@ Array = NDArray[np.float64]
 FAINT = 0.05
 # A leave-one-out axis that overlaps the full one by less is another axis: the spread between them is no error.
 SAME = 0.7
+# Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
+NO_SPREAD, TIE = 1e-12, 1e-10
 # Heads per batch: keeps the matrices of a batch, and of its leave-one-out copies, in tens of megabytes.
 BATCH = 32
 
@@ -174,12 +176,24 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
         "loo_gap": np.stack([gap(each) for each in left.explained]) if len(left.r_q) else left.r_q[:, :, 0],
         "loo_v": left.v,
     }
+    for name in ("r_q_se", "r_k_se"):
+        # Groups of the same documents agree in every digit: that is no certainty.
+        result[name][result[name] < NO_SPREAD] = np.nan
+    for name in ("r_q", "r_k", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
+        result[name][_tied(explained)] = np.nan
     for array in result.values():
         array[unmeasured] = np.nan
     for array in loo.values():
         array[:, unmeasured] = np.nan
     lost = (~left.same[:, :, 0]).sum(axis=0)
     return Axes(**result, n_q=q.n, n_k=k.n, bad_q=q.bad, bad_k=k.bad, **loo, lost=lost)
+
+
+def _tied(explained: Array) -> NDArray[np.bool_]:
+    """Axes (H, m) whose eigenvalue is their neighbour's up to rounding: any turn of the two would be as good."""
+    close = np.abs(np.diff(explained, axis=1)) <= TIE * explained[:, :1]
+    none = np.zeros((len(explained), 1), dtype=bool)
+    return np.asarray(np.concatenate([none, close], axis=1) | np.concatenate([close, none], axis=1))
 
 
 @dataclass(frozen=True)

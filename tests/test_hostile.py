@@ -1,0 +1,384 @@
+"""Strangers' files and hostile numbers: refused in words, flagged or harmless; no traceback and no false number."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from fuzz.readers import Spec
+
+from qkscope import store
+from qkscope.cli import main
+from qkscope.corpus.texts import Notes, read_texts
+from qkscope.errors import CorpusError, TableError, VectorsError, printable
+from qkscope.measures.pca import measure_groups
+from qkscope.moments import Accumulator
+from qkscope.study import validate
+from qkscope.table import read_qk
+from qkscope.vectors.files import read_moments
+from qkscope.vectors.layout import find_models
+
+MINIMAL = "name: a\nmodel: o/n\ncheckpoints: [step1]\nwindows: [8]\n"
+
+
+def texts_of(path):
+    return list(read_texts(Spec(path), Notes()))
+
+
+# Study files
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (MINIMAL + "title: \x07\n", "not valid YAML"),
+        (MINIMAL + "title: a\0b\n", "not valid YAML"),
+        (MINIMAL + 'title: "a\\0b"\n', "cannot be printed"),
+        (MINIMAL + 'title: "\\ud800"\n', "cannot be printed"),
+        (MINIMAL + 'title: "\\e[2J"\n', "cannot be printed"),
+        (MINIMAL + 'title: "a\\u202eb"\n', "cannot be printed"),
+        (MINIMAL + "corpus: ~nosuchuser/texts\n", "no file or folder"),
+        (MINIMAL + f"corpus: {'a' * 300}\n", "no file or folder"),
+        (MINIMAL.replace("model: o/n", f"model: ./{'a' * 300}"), "no folder"),
+        (MINIMAL + "x: &a [b, b]\ny: &c [*a, *a]\n? [*c, *c]\n: 1\n", "not valid YAML"),
+        (MINIMAL + "title: !!python/object/apply:os.system [id]\n", "not valid YAML"),
+    ],
+)
+def test_hostile_study_files_are_mistakes_in_words(tmp_path, text, said):
+    (tmp_path / "study.yaml").write_text(text)
+    assert any(said in line for line in validate(tmp_path / "study.yaml"))
+
+
+def test_a_loop_of_links_and_a_closed_folder_are_mistakes_in_words(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    path = tmp_path / "study.yaml"
+    path.write_text(MINIMAL + "corpus: loop/texts\n")
+    assert any("no file or folder" in line for line in validate(path))
+    path.write_text("name: a\nwindows: [8]\ncheckpoints: loop\n")
+    assert any("loop" in line for line in validate(path))
+
+
+@pytest.mark.parametrize("width", [9, 400])
+def test_bombs_of_aliases_and_merges_end_at_once(tmp_path, width):
+    """Nine levels of nine stand for 387 million values; a merge key flattens them."""
+    lists = ["a0: &a0 [x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+    merges = ["b0: &b0 {x: 1}"] + [
+        f"b{i}: &b{i} {{<<: [{', '.join([f'*b{i - 1}'] * 9)}]}}" for i in range(1, 10)
+    ]
+    deep = [f"c: {'[' * width}"]
+    for lines in (lists, merges, deep if width > 40 else lists):
+        (tmp_path / "study.yaml").write_text(MINIMAL + "\n".join(lines) + "\n")
+        started = os.times().user
+        assert validate(tmp_path / "study.yaml")
+        assert os.times().user - started < 5
+
+
+# Texts
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"text": "\\ud800"}', b'{"text": ' + b"[" * 100_000, b'{"text": "a\xff"}', b'{"text": 1}', b"[1]"],
+)
+def test_hostile_lines_are_named(tmp_path, line):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "fine"}\n' + line + b"\n")
+    with pytest.raises(CorpusError, match=r"a\.jsonl:2"):
+        texts_of(path)
+
+
+def test_damaged_compression_is_named(tmp_path):
+    data = bytearray(gzip.compress(b'{"text": "the cat sat on the mat"}\n' * 50))
+    data[len(data) // 2] ^= 0xFF
+    (tmp_path / "a.jsonl.gz").write_bytes(data)
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.gz"):
+        texts_of(tmp_path / "a.jsonl.gz")
+
+
+def test_texts_of_a_parquet_file_that_are_not_utf8_are_named(tmp_path):
+    binary = pa.array([b"fine", b"\xff\xfe"], pa.binary())
+    array = pa.Array.from_buffers(pa.string(), 2, binary.buffers())
+    pq.write_table(pa.table({"text": array}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=r"a\.parquet.*UTF-8"):
+        texts_of(tmp_path / "a.parquet")
+
+
+def test_a_folder_that_cannot_be_listed_is_an_error_and_not_fewer_texts(tmp_path, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "a.txt").write_text("the cat")
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def closed(path):
+        if str(path).endswith("closed"):  # permissions do not hold for root
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(CorpusError, match=r"closed: cannot be read \(Permission denied\)"):
+        texts_of(tmp_path)
+
+
+# Memory
+
+
+BOUNDED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from fuzz.readers import Spec
+from qkscope.corpus.texts import Notes, read_texts
+from qkscope.errors import QkscopeError
+from qkscope.vectors.files import read_moments
+path = Path(sys.argv[2])
+try:
+    if path.name == "data.parquet":
+        read_moments(path, groups=2)
+    for _ in zip(range(64), read_texts(Spec(path), Notes())): pass
+except QkscopeError as error:
+    print("refused:", error)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+def most_memory(path: Path) -> tuple[int, str]:
+    """Megabytes that a process of its own had at most while it read a file, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED, str(Path(__file__).parent), str(path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split()[-1]), done.stdout
+
+
+def test_a_small_file_that_stands_for_gigabytes_of_text_is_read_within_bounds(tmp_path):
+    line = tmp_path / "a.jsonl.gz"
+    with gzip.open(line, "wb", compresslevel=1) as file:
+        file.write(b'{"text": "')
+        for _ in range(400):
+            file.write(b"a" * 1_000_000)
+        file.write(b'"}\n')
+    memory, said = most_memory(line)
+    assert "more than 256,000,000 bytes of text at once" in said
+    assert memory < 1200
+    rows = tmp_path / "a.parquet"
+    repeated = pa.DictionaryArray.from_arrays(np.zeros(2000, "i4"), ["a" * 4_000_000])
+    pq.write_table(pa.table({"text": repeated}), rows, compression="zstd", store_schema=False)
+    assert rows.stat().st_size < 100_000
+    assert most_memory(rows)[0] < 1200
+
+
+def test_a_small_file_of_millions_of_rows_is_refused_before_it_is_read(tmp_path):
+    path = tmp_path / "data.parquet"
+    rows = 21_000_000
+    zeros = pa.array(np.zeros(rows, "i4"))
+    vector = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(rows, "f4")), 1)
+    pq.write_table(
+        pa.table({"example_id": zeros, "position": zeros, "vector": vector}), path, compression="zstd"
+    )
+    memory, said = most_memory(path)
+    assert "21,000,000 rows; expected" in said
+    assert memory < 600
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\x1b[2J", "a\nb", "a\u202eb", "=1+1", "+1", "-1", "@x"])
+def test_names_that_would_act_on_a_terminal_or_spreadsheet_are_refused(tmp_path, name):
+    frame = pd.DataFrame({"model": [name], "layer": 0, "head": 0, "pc": 0, "r_q": 0.5, "r_k": 0.5})
+    frame.to_csv(tmp_path / "qk.csv", index=False)
+    with pytest.raises(TableError, match="a checkpoint's name"):
+        read_qk(tmp_path / "qk.csv")
+
+
+def test_cells_of_our_tables_are_never_formulas(tmp_path):
+    store.write_csv(
+        tmp_path / "a.csv", pd.DataFrame({"label": ["=1+1", "@x", "fine", "-a"], "value": [-1.0, 2, 3, 4]})
+    )
+    assert (tmp_path / "a.csv").read_text() == "label,value\n'=1+1,-1.0\n'@x,2.0\nfine,3.0\n'-a,4.0\n"
+
+
+def test_what_an_error_quotes_cannot_take_over_a_terminal(tmp_path):
+    folder = tmp_path / "a\x1b[2J\u202e"
+    done = CliRunner().invoke(main, ["report", str(folder)])
+    assert done.exit_code == 1
+    assert "\x1b" not in done.output
+    assert "\\x1b[2J\\u202e" in done.output
+    assert printable("a\tb\nc \ud800") == "a\tb\nc \\ud800"
+
+
+HOSTILE = [
+    "$\\frac{1}{0}$",
+    "<script>alert(1)</script>",
+    "[a](javascript:alert(1))",
+    "| a | b |",
+    "`x` **b** _c_",
+    "../../up",
+    "%s %n {0}",
+    "a" * 180,
+]
+
+
+def test_hostile_names_are_only_text_in_figures_pages_and_tables(tmp_path):
+    """Markup, mathtext, Markdown, paths and long names in every output of a table."""
+    from qkscope.figures import draw_all
+    from qkscope.report import write_report
+
+    rows = [(name, layer, head) for name in HOSTILE for layer in range(2) for head in range(2)]
+    frame = pd.DataFrame(rows, columns=["model", "layer", "head"]).assign(pc=0)
+    frame = frame.assign(r_q=np.linspace(0, 0.9, len(frame)), r_k=0.4)
+    frame.to_csv(tmp_path / "qk.csv", index=False)
+    before = sorted(path.name for path in tmp_path.parent.iterdir())
+    draw_all(tmp_path / "qk.csv", out=tmp_path / "figures")
+    page = write_report(tmp_path / "qk.csv", out=tmp_path / "report.html").read_text()
+    assert sorted(path.name for path in tmp_path.parent.iterdir()) == before
+    assert "<script>alert" not in page
+    for path in (tmp_path / "figures").rglob("*.svg"):
+        assert "<script>alert" not in path.read_text()
+    for path in (tmp_path / "figures").rglob("*.md"):
+        without_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", path.read_text())
+        assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(javascript:", without_code)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("scan", ["m", "--heads", "²"]),
+        ("run", ["s.yaml", "--shard", f"1/{'9' * 400}"]),
+        ("run", ["s.yaml", "--shard", "²/2"]),
+    ],
+)
+def test_numbers_that_are_none(command, arguments):
+    done = CliRunner().invoke(main, [command, *arguments])
+    assert done.exit_code in (1, 2)
+    assert isinstance(done.exception, SystemExit)
+
+
+def test_folders_that_only_look_like_heads(tmp_path):
+    for name in ("l²h0q", f"l{'9' * 100}h0q", "l0h0q"):
+        (tmp_path / "m" / name).mkdir(parents=True)
+    assert list(find_models(tmp_path)[0].queries) == [(0, 0)]
+
+
+@pytest.mark.parametrize("what", ["twice", "huge"])
+def test_vectors_that_cannot_be_measured_are_named_or_counted(tmp_path, what):
+    columns = {"example_id": pa.array([0, 0], pa.int32()), "position": pa.array([0, 1], pa.int32())}
+    vector = pa.array([[1e200, 1.0], [-1e200, 2.0]], pa.list_(pa.float64()))
+    table = pa.table([*columns.values(), vector], names=[*columns, "vector"])
+    if what == "twice":
+        table = table.append_column("position", columns["position"])
+    pq.write_table(table, tmp_path / "data.parquet")
+    if what == "twice":
+        with pytest.raises(VectorsError, match="two columns are called position"):
+            read_moments(tmp_path / "data.parquet", groups=1)
+    else:
+        [moments] = read_moments(tmp_path / "data.parquet", groups=1)
+        assert moments.bad[0] == 2
+
+
+# Numbers
+
+
+def moments_of(x, t):
+    sums = Accumulator()
+    sums.update(x[None], t)
+    return sums.moments()
+
+
+def test_equal_eigenvalues_are_flagged_and_not_chosen_by_chance():
+    """Two axes of one variance: any turn of the data would choose another first axis, so there is none."""
+    t = np.arange(64.0)
+    square = np.array([[1.0, 0], [-1, 0], [0, 1], [0, -1]] * 16)
+    for angle in (0.0, 0.3, 1.1):
+        turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+        groups = [(moments_of(square @ turn, t), moments_of(square @ turn, t)) for _ in range(3)]
+        axes = measure_groups(groups, np.array([0]), 2)
+        assert np.isnan(axes.r_q).all()
+        assert np.isnan(axes.r_q_se).all()
+
+
+def test_groups_of_the_same_documents_give_no_certainty(rng):
+    x, t = rng.normal(size=(50, 4)), np.arange(50.0)
+    groups = [(moments_of(x, t), moments_of(x + 1, t)) for _ in range(4)]
+    axes = measure_groups(groups, np.array([0]), 3)
+    assert np.isfinite(axes.r_q).all()
+    assert np.isnan(axes.r_q_se).all()
+    assert np.isnan(axes.r_k_se).all()
+
+
+def test_repeated_documents_are_said(tmp_path):
+    from tiny import tiny_tokenizer
+
+    from qkscope.corpus import load_corpus
+    from qkscope.study import CorpusSpec
+
+    for number in range(16):
+        (tmp_path / f"{number}.txt").write_text("the cat sat on the mat")
+    corpus = load_corpus(CorpusSpec(source=[str(tmp_path)]), tiny_tokenizer(), 16)
+    assert any("15 of 16 documents repeat another" in warning for warning in corpus.warnings)
+
+
+@pytest.mark.parametrize("setting", ["autocast", "medium"])
+def test_settings_of_the_host_process_do_not_change_sums(setting):
+    import torch
+    from tiny import tiny_model
+
+    from qkscope.capture import measure
+    from qkscope.capture.precision import full_precision
+    from qkscope.corpus import documents_from
+    from qkscope.heads import HeadIndex
+
+    model, heads = tiny_model(), HeadIndex.of([(0, 0), (1, 3)], 2)
+    documents = documents_from([list(range(3, 19))] * 2)
+
+    def sums():
+        return measure(model, documents, heads, [16]).q[0].M
+
+    quiet = sums()
+    if setting == "medium":
+        torch.set_float32_matmul_precision("medium")
+        try:
+            with full_precision("cpu"):
+                assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+                assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+            assert torch.get_float32_matmul_precision() == "medium"
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        return
+    x = torch.randn(2, 64, 8, generator=torch.Generator().manual_seed(0))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.bmm(x, x.transpose(1, 2)).dtype == torch.bfloat16
+        with full_precision("cpu"):
+            assert torch.equal(torch.bmm(x, x.transpose(1, 2)), torch.einsum("bij,bkj->bik", x, x))
+    assert np.array_equal(sums(), quiet)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-150, 1e150])
+def test_tiny_and_huge_vectors_give_the_same_correlations(rng, scale):
+    t = np.arange(60.0)
+    x = rng.normal(size=(60, 3)) * [3, 2, 1] + t[:, None] * 0.02
+
+    def r(s):
+        groups = [(moments_of(x[:30] * s, t[:30]), moments_of(x[:30] * s + s, t[:30]))] * 2
+        return measure_groups(groups, np.array([0]), 2).r_q
+
+    plain, scaled = r(1.0), r(scale)
+    assert np.isnan(scaled).all() or np.allclose(scaled, plain, atol=1e-9)
+
+
+def test_positions_of_a_billion_keep_their_digits(rng):
+    x = rng.normal(size=(200, 3))
+    near = moments_of(x, np.arange(200.0))
+    far = moments_of(x, np.arange(200.0) + 1e9)
+    np.testing.assert_allclose(far.C, near.C, rtol=1e-9, atol=1e-9)
