@@ -51,6 +51,7 @@ def texts_of(path):
         (MINIMAL + f"corpus: {'a' * 300}\n", "no file or folder"),
         (MINIMAL.replace("model: o/n", f"model: ./{'a' * 300}"), "no folder"),
         (MINIMAL + "x: &a [b, b]\ny: &c [*a, *a]\n? [*c, *c]\n: 1\n", "not valid YAML"),
+        (MINIMAL + "groups: 1000000000\n", "groups"),
         (MINIMAL + "title: !!python/object/apply:os.system [id]\n", "not valid YAML"),
     ],
 )

@@ -133,7 +133,7 @@ class Study(_Part):
     ] = CorpusSpec()
     heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
     windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
-    groups: Annotated[int, Field(ge=2)] = 8
+    groups: Annotated[int, Field(ge=2, le=10_000)] = 8
     shifts: NotNegative | None = Field(default=None, description="Ignored: of a null that is no more.")
     components: Positive = 10
     seed: NotNegative = 0
