@@ -43,7 +43,7 @@ from qkscope.report.encode import (
 )
 from qkscope.report.grid import Grid
 from qkscope.report.methods import methods, plain
-from qkscope.report.page import labels, value
+from qkscope.report.page import labels
 from qkscope.report.story import arrange, tone
 from qkscope.results import load_results
 from qkscope.taxonomy import CLASSES, POLARITIES, Thresholds, classify
@@ -344,8 +344,25 @@ def test_claims_are_on_the_page_whole_and_in_view_sections(results, page):
 
 
 def test_a_change_has_its_sign_and_a_level_has_none():
-    assert value(Row("mean r_q", "b", 0.0512, "a", 0.004)) == "+0.051 ± 0.004"
-    assert value(Row("mean r_q", "b", 0.0512, se=0.004)) == "0.051 ± 0.004"
+    assert Row("mean r_q", "b", 0.0512, "a", 0.004).text == "+0.051 ± 0.004"
+    assert Row("mean r_q", "b", 0.0512, se=0.004).text == "0.051 ± 0.004"
+
+
+def test_a_number_of_a_claim_stands_on_the_page_in_its_unit(results):
+    rows = (
+        Row("share of mixed heads", "b", 0.383, se=0.03, unit="share"),
+        Row("share of mixed heads", "b", -0.083, "a", 0.03, unit="share"),
+        Row("heads that change class", "b", 3, "a", unit="heads"),
+        Row("score of the mean path", "b", 1.25, "a", 0.2, unit="logits"),
+        Row("level at rest", "b", 0.36, "a", signed=False),
+    )
+    texts = ["38 ± 3%", "−8 ± 3 points", "3 heads", "+1.2 ± 0.2 logits", "0.36"]
+    assert [row.text for row in rows] == texts
+    said = claim("units", rows=rows)
+    assert [row["text"] for row in said.record()["numbers"]] == texts
+    page = render(results, [said])
+    for text in texts:
+        assert f'<td class="num">{text}</td>' in page
 
 
 def test_labels_are_explained_once_a_phase_where_they_are_short():

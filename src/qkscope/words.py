@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 MINUS = "\u2212"
+# What a number is counted in; `r` is a correlation, or another number without a unit.
+Unit = Literal["r", "share", "heads", "logits"]
 # Decimals of a number whose error is not known, and the most any number gets.
 DECIMALS, MOST_DECIMALS = 2, 4
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -55,6 +58,15 @@ def points(difference: float, se: float = math.nan) -> str:
     known = math.isfinite(se) and se > 0.0
     error = f" ± {max(100 * se, 1):.0f}" if known else ""
     return f"{bare(100 * difference, 0, signed=True)}{error} points"
+
+
+def measured(value: float, se: float, unit: Unit, signed: bool) -> str:
+    """A number in its unit: `0.45 ± 0.01`, `38 ± 3%`, `12 heads`, `+1.3 ± 0.2 logits`; a difference is `signed`."""
+    if unit == "share":
+        return points(value, se) if signed else percent(value, se)
+    if unit == "heads":
+        return f"{bare(value, 0, signed)} {'head' if abs(value) == 1 else 'heads'}"
+    return number(value, se, signed) + (f" {unit}" if unit != "r" else "")
 
 
 def arrow(before: float, after: float, share: bool = False) -> str:

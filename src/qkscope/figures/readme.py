@@ -16,7 +16,7 @@ from qkscope.figures.picture import Caption, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.findings import Claim, Row
-from qkscope.words import listing, number, sentence, tokens
+from qkscope.words import listing, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
@@ -73,25 +73,14 @@ def _table(view: View, rows: Sequence[Row]) -> str:
         return ""
 
     def cells(row: Row) -> list[str]:
-        start = md(view.labels.get(row.from_model, row.from_model)) if row.from_model else ""
+        start, end = (md(view.labels.get(model, model)) for model in (row.from_model or "", row.to_model))
         window = "own" if row.window == "own" else view.matched_text
-        value = number(row.value, row.se, signed=row.from_model is not None)
-        return [
-            md(row.what),
-            start,
-            md(view.labels.get(row.to_model, row.to_model)),
-            value,
-            window,
-            row.verdict,
-        ]
+        return [md(row.what), start, end, row.text, window, row.verdict]
 
     telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("", "no change", "cannot tell"))
     shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
-    lines = [
-        ["what", "from", "at", "value", "window", "verdict"],
-        ["---"] * 6,
-        *(cells(row) for row in shown),
-    ]
+    head = ["what", "from", "at", "value", "window", "verdict"]
+    lines = [head, ["---"] * len(head), *(cells(row) for row in shown)]
     more = f"\n\nThe table shows {len(shown)} of {len(rows)} numbers." if len(rows) > MOST_ROWS else ""
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
 

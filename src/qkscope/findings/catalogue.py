@@ -17,19 +17,23 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Literal
 
+from qkscope.aggregate import Sample
 from qkscope.findings import questions
 from qkscope.findings.claim import CANNOT_TELL, Claim, Row, Window
 from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.inference.levels import rule_of_error
 from qkscope.results import Results
-from qkscope.words import capital, count, joined, lower_first
+from qkscope.words import count, joined, lower_first, sentence
 
 Of = Literal["training", "models", "any"]
 
 UNMATCHED = "Windows differ and no common one was measured, so this may be the window's doing."
-BY_HEADS = "Noise is judged by groups of heads, not of documents: other documents may move the numbers more."
-TWO_GROUPS = "Two groups of documents cannot pass the test: measure with more groups."
-NO_ERRORS = "Without errors this cannot be told from noise."
+# What noise was judged by, where that is not groups of documents.
+DOUBTS = {
+    "heads": "Noise is judged by groups of heads, not of documents: other documents may move the numbers more.",
+    "too few groups": "Two groups of documents cannot pass the test: measure with more groups.",
+    "nothing": "Without errors this cannot be told from noise.",
+}
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,13 @@ class Asked:
     @property
     def over(self) -> str:
         """`over the first 256 tokens of every checkpoint, `, or nothing where own windows are the same."""
-        return (
-            ""
-            if self.matched is None
-            else f"over the first {self.matched.window:,} tokens of every checkpoint, "
-        )
+        window = self.matched and self.matched.window
+        return f"over the first {window:,} tokens of every checkpoint, " if window else ""
+
+    @property
+    def final(self) -> tuple[Sample, ...]:
+        """What is compared within itself: every model, or the last checkpoint of training."""
+        return self.best.samples if self.results.timeline.kind == "models" else self.best.samples[-1:]
 
 
 @dataclass(frozen=True)
@@ -149,22 +155,16 @@ def _applies(asking: Question, asked: Asked) -> bool:
 
 def _claim(asking: Question, answer: Answer, asked: Asked) -> Claim:
     e = asked.best
-    doubts = [answer.doubt]
-    verdict, headline = answer.verdict, answer.headline
+    doubts, verdict, headline = [answer.doubt], answer.verdict, answer.headline
     if asking.of == "training" and not asked.comparable:
         verdict, headline = CANNOT_TELL, f"Over differing windows, {lower_first(headline)}"
         doubts.append(UNMATCHED)
     if asking.tested:
-        doubts.append(
-            {"heads": BY_HEADS, "too few groups": TWO_GROUPS, "nothing": NO_ERRORS}.get(e.basis, "")
-        )
-    dropped = (
-        f"{count(e.dropped, 'head')} not measured throughout {'is' if e.dropped == 1 else 'are'} left out."
+        doubts.append(DOUBTS.get(e.basis, ""))
+    error = rule_of_error(e.basis, e.groups) if asking.tested else ""
+    left_out = (
+        f"{count(e.dropped, 'head')} not measured throughout {'is' if e.dropped == 1 else 'are'} left out"
     )
-    rule = joined(
-        rule_of_error(e.basis, e.groups) if asking.tested else "",
-        asking.rule,
-        capital(dropped) if e.dropped else "",
-    )
+    rule = joined(error, asking.rule, sentence(left_out) if e.dropped else "")
     head = (asking.id, asking.text, verdict, headline, answer.detail, answer.rows)
     return Claim(*head, answer.window or e.name, rule, asking.view, joined(*doubts))

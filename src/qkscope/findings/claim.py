@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from qkscope.words import joined, sentence
+from qkscope.words import Unit, joined, measured, sentence
 
 Window = Literal["own", "matched"]
 
@@ -18,14 +18,16 @@ VERDICTS = (
     *("training", "rotation", "window", "text", "another axis", "several causes"),
     CANNOT_TELL,
 )
+# What a number's own verdict may be besides: a difference between sets of heads, a count against its noise, or none.
+ROW_VERDICTS = (*VERDICTS, "higher", "lower", "the same", "beyond noise", "within noise", "")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One number that a claim rests on: a level at `to_model`, or a change from `from_model` to it.
+    """One number that a claim rests on: a level at `to_model`, or one of the way from `from_model` to it.
 
     `verdict` is the judge's word on this number alone ("" for a level that is not judged). `se` is NaN where no
-    error is known.
+    error is known. `signed` says whether it is a difference: a change is, a count of heads is not.
     """
 
     what: str
@@ -35,6 +37,14 @@ class Row:
     se: float = math.nan
     window: Window = "own"
     verdict: str = ""
+    unit: Unit = "r"
+    signed: bool | None = None
+
+    @property
+    def text(self) -> str:
+        """The number as a reader sees it."""
+        change = self.from_model is not None and self.unit != "heads"
+        return measured(self.value, self.se, self.unit, change if self.signed is None else self.signed)
 
 
 @dataclass(frozen=True)
@@ -69,5 +79,5 @@ class Claim:
     def record(self) -> dict[str, Any]:
         """As summary.json has it."""
         found = asdict(self) | {"answer": self.answer, "uncertainty": joined(self.rule, self.doubt)}
-        found["numbers"] = found.pop("rows")
-        return found
+        del found["rows"]
+        return found | {"numbers": [asdict(row) | {"text": row.text} for row in self.rows]}

@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 
 from qkscope.findings.catalogue import Answer, Asked
-from qkscope.findings.claim import Row
+from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.inference.contrast import Contrast
 from qkscope.inference.evidence import Evidence
 from qkscope.inference.series import Change
-from qkscope.words import about, arrow, joined, number, percent, points, sentence, tokens
+from qkscope.inference.transitions import Moved
+from qkscope.words import Unit, about, arrow, joined, measured, sentence, tokens
 
 NO_HEAD_ERRORS = "Without errors of single heads it is not known how many do so by noise."
+# A count of heads against its noise, in the words of a row.
+BY_NOISE = {"yes": "beyond noise", "no": "within noise", CANNOT_TELL: CANNOT_TELL}
 
 
 def level(e: Evidence, name: str, i: int) -> str:
     """`0.67 ± 0.01`, or `34 ± 2%`."""
     series = e.series[name]
-    return percent(series.at(i), series.se(i)) if series.heads else number(series.at(i), series.se(i))
+    return measured(series.at(i), series.se(i), _unit(e, name), signed=False)
 
 
 def amount(e: Evidence, c: Change) -> str:
     """`+0.14 ± 0.01`, or `−23 ± 2 points`."""
-    return points(c.delta, c.se) if e.series[c.series].heads else number(c.delta, c.se, signed=True)
+    return measured(c.delta, c.se, _unit(e, c.series), signed=True)
 
 
 def the(name: str) -> str:
@@ -31,8 +35,12 @@ def the(name: str) -> str:
 
 def ends(e: Evidence, name: str) -> str:
     """`from 0.67 ± 0.01 (S1-40K) to 0.87 ± 0.01 (LC2-20K)`."""
-    last = len(e.stops) - 1
-    return f"from {level(e, name, 0)} ({e.label(0)}) to {level(e, name, last)} ({e.label(last)})"
+    return f"from {level(e, name, 0)} ({e.label(0)}) to {level(e, name, -1)} ({e.label(-1)})"
+
+
+def goes(e: Evidence, name: str) -> str:
+    """`the share of mixed heads goes from ... to ...`."""
+    return f"{the(name)} goes {ends(e, name)}"
 
 
 def span(e: Evidence, name: str, start: int = 0, stop: int = -1) -> str:
@@ -53,7 +61,29 @@ def by_noise(expected: float) -> str:
 def row(e: Evidence, c: Change) -> Row:
     """A judged change as a row of the table."""
     before, after = e.stops[c.start].model, e.stops[c.stop].model
-    return Row(c.series, after, c.delta, before, c.se, e.name, c.verdict)
+    return Row(c.series, after, c.delta, before, c.se, e.name, c.verdict, _unit(e, c.series))
+
+
+def level_row(e: Evidence, name: str, i: int) -> Row:
+    """A series at one checkpoint."""
+    series = e.series[name]
+    return Row(name, e.stops[i].model, series.at(i), se=series.se(i), window=e.name, unit=_unit(e, name))
+
+
+def contrast_row(e: Evidence, what: str, model: str, c: Contrast) -> Row:
+    """A difference between two sets of heads of one checkpoint."""
+    return Row(what, model, c.difference, se=c.se, window=e.name, verdict=c.verdict, signed=True)
+
+
+def moved_row(e: Evidence, what: str, m: Moved) -> Row:
+    """A count of heads at one step, against what noise alone would do."""
+    return Row(
+        what, m.to_model, m.heads, m.from_model, window=e.name, verdict=BY_NOISE[m.verdict], unit="heads"
+    )
+
+
+def _unit(e: Evidence, name: str) -> Unit:
+    return "share" if name in e.series and e.series[name].heads else "r"
 
 
 def rows_of(s: Asked, *names: str) -> tuple[Row, ...]:
@@ -72,9 +102,9 @@ def course(s: Asked, name: str, says: dict[str, str], short: str = "") -> Answer
     verdict, overall = e.direction(name), e.overall(name).verdict
     words = says[verdict]
     if verdict == "rises and falls" and overall in ("rises", "falls"):
-        words = f"{says[overall]}, not throughout"
+        words = f"{says[overall]}, though not steadily"
     where = _turns(e, name) if verdict == "rises and falls" else _largest(e, name)
-    detail = joined(sentence(f"{s.over}{the(name)} goes {ends(e, name)}{where}"), beside(s, name))
+    detail = joined(sentence(f"{s.over}{goes(e, name)}{where}"), beside(s, name))
     return Answer(verdict, f"{words}: {short or name} {span(e, name)}", detail, rows_of(s, name))
 
 
@@ -97,9 +127,11 @@ def _turns(e: Evidence, name: str) -> str:
     return f"; it {' and '.join(parts)}"
 
 
-def beside(s: Asked, name: str, who: str = "it ends") -> str:
+def beside(s: Asked, name: str) -> str:
     """Where own windows end in the same series, worded so that it stands beside the matched window's."""
     if s.matched is None or name not in s.own.series:
         return ""
     windows = [stop.window for stop in s.own.stops if stop.window is not None]
-    return f"Over own windows, {min(windows):,} to {tokens(max(windows))}, {who} at {level(s.own, name, -1)}."
+    return (
+        f"Over own windows, {min(windows):,} to {tokens(max(windows))}, it ends at {level(s.own, name, -1)}."
+    )

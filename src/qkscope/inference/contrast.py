@@ -30,7 +30,7 @@ class Contrast:
     @property
     def verdict(self) -> str:
         """In the words of a claim's row."""
-        return {"more": "yes", "less": "yes", "same": "no", "": "cannot tell"}[self.sure]
+        return {"more": "higher", "less": "lower", "same": "the same", "": "cannot tell"}[self.sure]
 
 
 def contrast(first: Array, second: Array, paired: bool = True, looks: int = 1) -> Contrast:

@@ -18,8 +18,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from qkscope import words
-from qkscope.findings import Claim, Row, claims
+from qkscope.findings import Claim, claims
 from qkscope.report import palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
@@ -90,16 +89,10 @@ def _environment(timeline: Timeline) -> Environment:
     known = {stop.model: stop.label for stop in timeline.stops}
     environment.filters |= {
         "tone": tone,
-        "value": value,
         "label": lambda model: known.get(model, model),
         "number": lambda n: f"{n:,}",
     }
     return environment
-
-
-def value(row: Row) -> str:
-    """The number of a claim's row: a change with its sign, a level without."""
-    return words.number(row.value, row.se, signed=row.from_model is not None)
 
 
 def labels(timeline: Timeline) -> list[Stop]:

@@ -7,14 +7,25 @@ from collections import Counter
 
 from qkscope.aggregate import borderline, positional_below_null
 from qkscope.findings.catalogue import Answer, Asked, question
-from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import NO_HEAD_ERRORS, beside, by_noise, ends, level, rows_of, span
+from qkscope.findings.claim import CANNOT_TELL
+from qkscope.findings.phrases import (
+    NO_HEAD_ERRORS,
+    beside,
+    by_noise,
+    goes,
+    level,
+    level_row,
+    moved_row,
+    rows_of,
+    span,
+)
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.evidence import Evidence, share_of, spoken
 from qkscope.inference.levels import (
     EARLY,
     VANISHED,
     rule_of_change,
+    rule_of_majority,
     rule_of_noise,
     rule_of_vanishing,
 )
@@ -26,7 +37,7 @@ DOMINATED, CONTENT = share_of("position-dominated"), share_of("content-focused")
 
 
 @question(
-    "majority", "Are most heads of one class?", view="taxonomy", place=50, of="any", rule=rule_of_change()
+    "majority", "Are most heads of one class?", view="taxonomy", place=50, of="any", rule=rule_of_majority()
 )
 def majority(s: Asked) -> Answer:
     """The largest class of the last checkpoint: most is more than half."""
@@ -41,21 +52,12 @@ def majority(s: Asked) -> Answer:
     word = "Most heads are" if verdict == "yes" else "The largest class is"
     headline = f"{word} {top}: {members} of {heads} at {e.label(last)}"
     present = [f"{level(e, share_of(kind), last)} {kind}" for kind in CLASSES if kinds[kind].at(last) > 0]
-    near = borderline(e.samples[last], e.thresholds)
-    edge = f"Within one error of another class: {int(near.sum())} of {heads} heads." if near.any() else ""
-    rows = tuple(
-        Row(share_of(kind), stop.model, kinds[kind].at(i), se=kinds[kind].se(i), window=e.name)
-        for i, stop in enumerate(e.stops)
-        if i == last or s.results.timeline.kind == "models"
-        for kind in CLASSES
-    )
-    return Answer(
-        verdict,
-        headline,
-        joined(sentence(f"{s.over}there are {listing(present)}"), edge),
-        rows,
-        _below_null(e),
-    )
+    shares = f"{s.over}heads at {e.label(last)} are {listing(present)}"
+    near = int(borderline(e.samples[last], e.thresholds).sum())
+    edge = f"{near} of {heads} are within one standard error of another class" if near else ""
+    which = range(last + 1) if s.results.timeline.kind == "models" else [last]
+    rows = tuple(level_row(e, share_of(kind), i) for i in which for kind in CLASSES)
+    return Answer(verdict, headline, joined(sentence(shares), sentence(edge)), rows, _below_null(e))
 
 
 def _below_null(e: Evidence) -> str:
@@ -78,9 +80,7 @@ def classes(s: Asked) -> Answer:
     top = max(changing, key=lambda kind: abs(e.overall(share_of(kind)).delta))
     verb = {"rises": "gains heads", "falls": "loses heads", "rises and falls": "gains and loses heads"}
     others = [f"{kind} {verb[verdicts[kind]]}" for kind in changing if kind != top]
-    detail = "; ".join(
-        [f"{s.over}{top} heads go {ends(e, share_of(top))}", *([listing(others)] if others else [])]
-    )
+    detail = f"{s.over}{goes(e, share_of(top))}" + (f"; {listing(others)}" if others else "")
     headline = f"The {top} class {verb[verdicts[top]]}: {span(e, share_of(top))}"
     return Answer("yes", headline, joined(sentence(detail), gains), rows)
 
@@ -95,7 +95,7 @@ def net_gains(e: Evidence) -> str:
     if not best:
         return "Head by head, no class gains from another from first to last."
     parts = [f"{b} gains {n} from {a}" for (a, b), n in best]
-    return f"Head by head, net from first to last: {listing(parts)}."
+    return f"Head by head from first to last, less those that go the other way, {listing(parts)}."
 
 
 @question(
@@ -108,14 +108,11 @@ def content_vanishes(s: Asked) -> Answer:
     error = [series.se(i) if e.sure else math.inf for i in range(last + 1)]
     below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
     gone = next((i for i in range(last + 1) if all(below[i:])), None)
-    detail = joined(
-        sentence(f"{s.over}content-focused heads go {ends(e, CONTENT)}"), beside(s, CONTENT, "they end")
-    )
+    detail = joined(sentence(f"{s.over}{goes(e, CONTENT)}"), beside(s, CONTENT))
     rows = rows_of(s, CONTENT)
     if not e.sure or series.at(0) - error[0] < VANISHED:
-        return Answer(
-            CANNOT_TELL, "Too few heads are content-focused at first to speak of vanishing", detail, rows
-        )
+        headline = "Too few heads are surely content-focused at first to speak of vanishing"
+        return Answer(CANNOT_TELL, headline, detail, rows)
     if gone is None:
         stay = series.at(last) - 2 * error[last] > VANISHED
         headline = f"Content-focused heads {'do not vanish' if stay else 'nearly vanish'}: {span(e, CONTENT)}"
@@ -134,27 +131,28 @@ def feeds(s: Asked) -> Answer:
     e = s.best
     known = all(p.has_errors for p in e.pairs)
     table = transitions_into(e.pairs, "position-dominated", e.thresholds)
-    ends_at = e.stops[-1].model
+    records, ends_of = table.to_dict("records"), (e.stops[0].model, e.stops[-1].model)
+    verdicts = [CANNOT_TELL if not known else "yes" if r["feeds"] else "no" for r in records]
     rows = tuple(
-        Row(f"heads that become position-dominated from {r['class']}", ends_at, r["entered"], e.stops[0].model,
-            window=e.name, verdict=CANNOT_TELL if not known else "yes" if r["feeds"] else "no")
-        for r in table.to_dict("records")
+        moved_row(e, f"heads that become position-dominated from {r['class']}",
+                  Moved(*ends_of, r["entered"], r["expected"], verdict))
+        for r, verdict in zip(records, verdicts, strict=True)
     )  # fmt: skip
     entered = int(table["entered"].sum())
-    share = f"{s.over}position-dominated heads go {ends(e, DOMINATED)}"
+    share = f"{s.over}{goes(e, DOMINATED)}"
     if not known:
-        headline = f"{entered} times a head becomes position-dominated, over all steps"
+        headline = f"Over all steps, a head becomes position-dominated {count(entered, 'time')}"
         return Answer(CANNOT_TELL, headline, sentence(share), rows, NO_HEAD_ERRORS)
     real = table[table["feeds"]].sort_values("entered", ascending=False).to_dict("records")
     if not real:
         detail = f"{share}; {entered} enter over all steps{by_noise(float(table['expected'].sum()))}"
         return Answer("no", "No class feeds position-dominated heads beyond noise", sentence(detail), rows)
-    top = real[0]
     parts = [
         f"{r['entered']} enter from {r['class']} and {r['left']} return ({about(r['expected'])} by noise alone)"
         for r in real
     ]
-    headline = f"Position-dominated heads come mainly from {top['class']}: {top['entered']} enter"
+    top = f"{real[0]['class']}: {real[0]['entered']} of {entered}"
+    headline = f"Beyond noise, heads become position-dominated from {top}"
     return Answer("yes", headline, sentence(f"{share}; over all steps {listing(parts)}"), rows)
 
 
@@ -165,7 +163,7 @@ def transitions(s: Asked) -> Answer:
     """How many heads change class at each step, and how many would by noise alone."""
     e = s.best
     found = [moved(p, e.thresholds) for p in e.pairs]
-    rows = tuple(_row("heads that change class", m, e) for m in found)
+    rows = tuple(moved_row(e, "heads that change class", m) for m in found)
     most = max(found, key=lambda m: m.heads)
     clear = sum(m.verdict == "yes" for m in found)
     headline = f"{most.heads} of {e.heads} heads change class at {spoken(e.timeline.stop(most.to_model))}"
@@ -178,12 +176,8 @@ def transitions(s: Asked) -> Answer:
             f"At most {headline}, no more than noise explains" if most.heads else "No head changes class"
         )
         return Answer(CANNOT_TELL if doubt else "no", headline, sentence(noise), rows)
-    many = f"; at {clear} of {count(len(found), 'step')} more heads move than noise explains"
+    many = f"; at {clear} of {len(found)} steps more heads move than noise explains" if len(found) > 1 else ""
     return Answer("yes", headline, joined(sentence(noise + many), _largest(e)), rows)
-
-
-def _row(what: str, m: Moved, e: Evidence) -> Row:
-    return Row(what, m.to_model, m.heads, m.from_model, window=e.name, verdict=m.verdict)
 
 
 def _largest(e: Evidence) -> str:

@@ -28,7 +28,7 @@ def components(s: Asked) -> Answer | None:
         return None
     model = s.own.stops[-1].model
     rows = s.results.qk[s.results.qk["model"] == model]
-    parts, sure, table = [], [], []
+    parts, sure, heads, table = [], [], [], []
     for name, label in (("r_q", "mean |r_q|"), ("r_k", "mean |r_k|")):
         values = _by_component(rows, name)
         left = _left_out(values)  # (1 + groups, components)
@@ -36,21 +36,19 @@ def components(s: Asked) -> Answer | None:
         rival = first or second
         found = contrast(left[:, 0], left[:, rival], looks=left.shape[1] - 1)
         sure.append(found.sure if len(values) >= FEWEST_HEADS else "")
+        heads.append(_axis(sure[-1], first, rival))
         parts.append(f"{label} is {bare(found.first)} on PC0 and {bare(found.second)} on PC{rival}")
         table += [Row(f"{label} on PC{pc}", model, float(v)) for pc, v in enumerate(left[0])]
     detail = f"at {s.own.label(-1)}, over its own window, {' and '.join(parts)}"
     text = joined(sentence(detail), _variance(rows))
-    return Answer(_verdict(sure), _headline(sure), text, tuple(table), window="own")
+    headline = "Queries follow position most closely {}, keys {}".format(*heads)
+    return Answer(_verdict(sure), headline, text, tuple(table), window="own")
 
 
-def _headline(sure: list[str]) -> str:
-    words = {
-        "more": "on PC0",
-        "less": "on another axis",
-        "same": "on PC0 and another axis equally",
-        "": "on no axis clearly",
-    }
-    return f"Queries follow position most closely {words[sure[0]]}, keys {words[sure[1]]}"
+def _axis(sure: str, first: int, rival: int) -> str:
+    """Where it is followed most closely; what is highest without being sure of it is said to be so."""
+    clear = {"more": "on PC0", "less": f"on PC{rival}", "same": f"on PC0 and PC{rival} equally"}
+    return clear.get(sure, f"on PC{first}, though not clearly")
 
 
 def _by_component(rows: pd.DataFrame, name: str) -> Array:

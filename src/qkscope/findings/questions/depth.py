@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from qkscope.aggregate import DEPTH_BINS, Sample
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import contrast_row, row
 from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.evidence import Evidence, average, rope_of, spoken
 from qkscope.inference.levels import rule_of_change, rule_of_contrast
@@ -25,6 +27,10 @@ def _depth(b: int) -> str:
     return f"{b / DEPTH_BINS:.1f}–{(b + 1) / DEPTH_BINS:.1f}"
 
 
+def _at_depth(value: str, b: int) -> str:
+    return f"mean {NAMES[value]} at depth {_depth(b)}"
+
+
 def _bin_means(sample: Sample, value: str) -> dict[int, Array]:
     """By depth bin that has heads, (1 + G,)."""
     bins = sample.heads["depth_bin"].to_numpy()
@@ -34,20 +40,21 @@ def _bin_means(sample: Sample, value: str) -> dict[int, Array]:
 def bin_changes(e: Evidence, value: str) -> dict[int, Change]:
     """The change of each depth bin from first to last, judged together."""
     first, last = (_bin_means(e.samples[i], value) for i in (0, -1))
-    series = [Series(f"mean {NAMES[value]} at depth {_depth(b)}", (first[b], last[b])) for b in first]
-    return dict(zip(first, judged(series), strict=True))
+    found = judged([Series(_at_depth(value, b), (first[b], last[b])) for b in first])
+    told = found if e.sure else [replace(c, clear=False, excluded=False) for c in found]
+    # of a series of two checkpoints: the first and the last of all
+    return dict(zip(first, (replace(c, stop=len(e.stops) - 1) for c in told), strict=True))
 
 
 def _where_changed(s: Asked, value: str) -> Answer:
     e, name = s.best, NAMES[value]
     found = bin_changes(e, value)
-    verdicts = [c.verdict if e.sure else CANNOT_TELL for c in found.values()]
-    seen = {v for v in verdicts if v in ("rises", "falls")}
-    if len(seen) == 2:
-        verdict = "rises and falls"
-    else:
-        verdict = seen.pop() if seen else verdicts[0] if len(set(verdicts)) == 1 else CANNOT_TELL
+    verdicts = [c.verdict for c in found.values()]
     up, down = verdicts.count("rises"), verdicts.count("falls")
+    if up or down:
+        verdict = "rises and falls" if up and down else "rises" if up else "falls"
+    else:
+        verdict = "no change" if set(verdicts) == {"no change"} else CANNOT_TELL
     words = {
         "rises": f"Mean {name} rises at {up} of {len(found)} depths and falls at none",
         "falls": f"Mean {name} falls at {down} of {len(found)} depths and rises at none",
@@ -58,14 +65,9 @@ def _where_changed(s: Asked, value: str) -> Answer:
     most = max(found, key=lambda b: abs(found[b].delta))
     largest = f"{number(found[most].delta, found[most].se, signed=True)} at depth {_depth(most)}"
     ends = f"from {e.label(0)} to {e.label(-1)} the largest change is {largest}"
-    unclear = "" if verdicts[list(found).index(most)] in ("rises", "falls") else ", not clear of noise"
-    rows = tuple(
-        Row(c.series, e.stops[-1].model, c.delta, e.stops[0].model, c.se, e.name, v)
-        for c, v in zip(found.values(), verdicts, strict=True)
-    )
-    return Answer(
-        verdict, words[verdict], joined(sentence(f"{s.over}{ends}{unclear}"), _extremes(e, value)), rows
-    )
+    unclear = "" if found[most].clear else ", not clear of noise"
+    detail = joined(sentence(f"{s.over}{ends}{unclear}"), _extremes(e, value))
+    return Answer(verdict, words[verdict], detail, tuple(row(e, c) for c in found.values()))
 
 
 def _extremes(e: Evidence, value: str) -> str:
@@ -85,10 +87,8 @@ def _still(sample: Sample, low: int, means: dict[int, float]) -> str:
     rope, bins = rope_of(sample), sample.heads["depth_bin"].to_numpy()
     still = {int(b) for b in np.unique(bins) if (rope[bins == b] == 0).all()}
     if low not in still:
-        part = int((rope[bins == low] == 0).sum())
-        return (
-            f", where {part} of {int((bins == low).sum())} heads are in layers without RoPE" if part else ""
-        )
+        part, heads = int((rope[bins == low] == 0).sum()), int((bins == low).sum())
+        return f", where {part} of {heads} heads are in layers without RoPE" if part else ""
     weakest = sorted(means, key=means.__getitem__)[: len(still)]
     if set(weakest) == still and len(still) > 1:
         return "; the lowest depths are exactly those whose layers have no RoPE"
@@ -107,56 +107,43 @@ def depth_r_k(s: Asked) -> Answer:
     return _where_changed(s, "r_k")
 
 
-def _chosen(e: Evidence) -> tuple[Sample, ...]:
-    """Every model, or the last checkpoint."""
-    return e.samples if e.timeline.kind == "models" else e.samples[-1:]
-
-
 @question(
     "depths", "Do some depths follow position more closely than others?", view="depth", place=82, of="any",
     rule=rule_of_contrast(),
 )  # fmt: skip
 def depths(s: Asked) -> Answer | None:
     """The strongest depth against the weakest, among layers that rotate where the table tells."""
-    e = s.best
-    tops, found, rows = [], [], []
-    for sample in _chosen(e):
-        part = sample.select(_rotating(sample))
-        means = _bin_means(part, "r_q")
+    found: list[tuple[int, int, Contrast]] = []
+    rows: list[Row] = []
+    for sample in s.final:
+        means = _bin_means(sample.select(_rotating(sample)), "r_q")
         if len(means) < 2:
             continue
         high, low = max(means, key=lambda b: means[b][0]), min(means, key=lambda b: means[b][0])
-        tops.append(high)
-        found.append(contrast(means[high], means[low], looks=math.comb(len(means), 2)))
-        rows += [
-            Row(f"mean r_q at depth {_depth(b)}", sample.model, float(v[0]), window=e.name)
-            for b, v in means.items()
-        ]
-    if not found:
-        return None
-    return Answer(*_strongest(s, tops, found), rows=tuple(rows))
+        found.append((high, low, contrast(means[high], means[low], looks=math.comb(len(means), 2))))
+        rows += [Row(_at_depth("r_q", b), sample.model, v[0], window=s.best.name) for b, v in means.items()]
+    return Answer(*_strongest(s, found), rows=tuple(rows)) if found else None
 
 
-def _strongest(s: Asked, tops: list[int], found: list[Contrast]) -> tuple[str, str, str]:
-    sure = {c.sure for c in found}
+def _strongest(s: Asked, found: list[tuple[int, int, Contrast]]) -> tuple[str, str, str]:
+    sure = {c.sure for _, _, c in found}
     verdict = "yes" if sure == {"more"} else "no" if sure == {"same"} else CANNOT_TELL
-    top, last = max(tops, key=tops.count), found[-1]
-    words = {
-        "yes": f"r_q is strongest at depth {_depth(top)}",
-        "no": "r_q is the same at all depths",
-        CANNOT_TELL: "Which depth is strongest in r_q cannot be told",
-    }
+    tops = [high for high, _, _ in found]
     if len(tops) > 1:
+        top = max(tops, key=tops.count)
         return (
             verdict,
-            f"r_q is strongest at depth {_depth(top)} in {tops.count(top)} of {len(tops)} models",
+            f"r_q is highest at depth {_depth(top)} in {tops.count(top)} of {len(tops)} models",
             "",
         )
-    only = "among layers with RoPE, " if _mixed(s.best.samples[-1]) else ""
-    apart = (
-        f"depth {_depth(top)} is {number(last.difference, last.se)} above the weakest at {s.best.label(-1)}"
-    )
-    return verdict, words[verdict], sentence(f"{s.over}{only}{apart}")
+    ((high, low, c),) = found
+    words = {
+        "yes": f"r_q differs by depth: highest at depth {_depth(high)}, lowest at depth {_depth(low)}",
+        "no": "r_q is about the same at all depths",
+        CANNOT_TELL: "Whether depths differ in r_q cannot be told",
+    }
+    apart = f"depth {_depth(high)} is {number(c.difference, c.se)} above depth {_depth(low)} at {s.best.label(-1)}"
+    return verdict, words[verdict], sentence(f"{s.over}{_among(s.best.samples[-1])}{apart}")
 
 
 def _rotating(sample: Sample) -> NDArray[Any]:
@@ -165,8 +152,9 @@ def _rotating(sample: Sample) -> NDArray[Any]:
     return rope == 1 if (rope == 1).any() else np.ones(len(rope), dtype=bool)
 
 
-def _mixed(sample: Sample) -> bool:
-    return bool(0 < _rotating(sample).sum() < len(sample.heads))
+def _among(sample: Sample) -> str:
+    """Said where only some of the layers rotate, and only they are compared."""
+    return "among layers with RoPE, " if not _rotating(sample).all() else ""
 
 
 @question(
@@ -176,7 +164,7 @@ def _mixed(sample: Sample) -> bool:
 def early_layers(s: Asked) -> Answer | None:
     """r_q and |r_k| in the first third of the depth against the last third."""
     e = s.best
-    found = {sample.model: thirds for sample in _chosen(e) if (thirds := _thirds(sample)) is not None}
+    found = {sample.model: thirds for sample in s.final if (thirds := _thirds(sample)) is not None}
     if not found:
         return None
     sure = [{c.sure for c in each.values()} for each in found.values()]
@@ -187,12 +175,12 @@ def early_layers(s: Asked) -> Answer | None:
     else:
         verdict = "in part" if any("more" in each for each in sure) else CANNOT_TELL
     rows = tuple(
-        Row(f"mean {NAMES[value]}, first third minus last third of the depth", model, c.difference, se=c.se,
-            window=e.name, verdict=c.verdict)
+        contrast_row(e, f"mean {NAMES[value]}, first third minus last third of the depth", model, c)
         for model, each in found.items() for value, c in each.items()
     )  # fmt: skip
-    model, last = list(found.items())[-1]
-    return Answer(verdict, _thirds_headline(verdict, found), _thirds_detail(s, e, model, last), rows)
+    return Answer(
+        verdict, _thirds_headline(verdict, found), _thirds_detail(s, *list(found.items())[-1]), rows
+    )
 
 
 def _thirds(sample: Sample) -> dict[str, Contrast] | None:
@@ -200,12 +188,11 @@ def _thirds(sample: Sample) -> dict[str, Contrast] | None:
     early, late = rotating & (depth <= 1 / 3), rotating & (depth >= 2 / 3)
     if not early.any() or not late.any():
         return None
-    return {
-        value: contrast(
-            average(sample.value(value)[:, early]), average(sample.value(value)[:, late]), looks=2
-        )
-        for value in ("r_q", "abs_r_k")
-    }
+
+    def compared(values: Array) -> Contrast:
+        return contrast(average(values[:, early]), average(values[:, late]), looks=2)
+
+    return {"r_q": compared(sample.r_q), "abs_r_k": compared(sample.abs_r_k)}
 
 
 def _thirds_headline(verdict: str, found: dict[str, dict[str, Contrast]]) -> str:
@@ -217,7 +204,7 @@ def _thirds_headline(verdict: str, found: dict[str, dict[str, Contrast]]) -> str
     words = {
         "yes": "Early layers are more positional than late ones",
         "no": "Early layers are not more positional than late ones",
-        "in part": "Early layers are more positional in one of queries and keys only",
+        "in part": f"Early layers are more positional in {'queries' if q.sure == 'more' else 'keys'} only",
         CANNOT_TELL: "Early and late layers cannot be told apart",
     }
     late = {c.sure for c in last.values()} == {"less"}
@@ -225,12 +212,12 @@ def _thirds_headline(verdict: str, found: dict[str, dict[str, Contrast]]) -> str
     return f"{said}: mean r_q {bare(q.first)} early, {bare(q.second)} late"
 
 
-def _thirds_detail(s: Asked, e: Evidence, model: str, found: dict[str, Contrast]) -> str:
-    only = "among layers with RoPE, " if _mixed(next(x for x in e.samples if x.model == model)) else ""
+def _thirds_detail(s: Asked, model: str, found: dict[str, Contrast]) -> str:
+    only = _among(next(x for x in s.final if x.model == model))
     parts = [
         f"{number(c.difference, c.se, signed=True)} in mean {NAMES[value]}" for value, c in found.items()
     ]
+    at = spoken(s.results.timeline.stop(model))
     return sentence(
-        f"{s.over}{only}the first third of the depth differs from the last by {listing(parts)} at "
-        f"{spoken(e.timeline.stop(model))}"
+        f"{s.over}{only}the first third of the depth differs from the last by {listing(parts)} at {at}"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from qkscope.findings.catalogue import Answer, Asked, question
-from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.claim import CANNOT_TELL
+from qkscope.findings.phrases import level_row
 from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_R_Q
 from qkscope.inference.levels import rule_of_contrast
@@ -24,14 +25,11 @@ def models(s: Asked) -> Answer:
     looks = math.comb(len(series), 2)
     found = contrast(series.values[top], series.values[low], paired=False, looks=looks)
     verdict = {"more": "yes", "same": "no"}.get(found.sure, CANNOT_TELL)
-    rows = tuple(
-        Row(MEAN_R_Q, e.stops[i].model, series.at(i), se=series.se(i), window=e.name) for i in ranked
-    )
+    rows = tuple(level_row(e, MEAN_R_Q, i) for i in ranked)
     ends = [f"in {e.label(i)} ({bare(value)})" for i, value in ((top, found.first), (low, found.second))]
     headline = f"Mean r_q is highest {ends[0]} and lowest {ends[1]}"
-    return Answer(
-        verdict, headline, sentence(f"the difference is {number(found.difference, found.se)}"), rows
-    )
+    apart = f"the difference is {number(found.difference, found.se)}"
+    return Answer(verdict, headline, sentence(apart), rows)
 
 
 @question(

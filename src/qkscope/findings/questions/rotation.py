@@ -8,10 +8,10 @@ import numpy as np
 
 from qkscope.aggregate import Sample
 from qkscope.findings.catalogue import Answer, Asked, question
-from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import course, rows_of
+from qkscope.findings.claim import CANNOT_TELL
+from qkscope.findings.phrases import contrast_row, course, rows_of
 from qkscope.inference.contrast import Contrast, contrast
-from qkscope.inference.evidence import LEAD_ABS_R_K, LEAD_R_Q, Evidence, average, rope_of, spoken
+from qkscope.inference.evidence import LEAD_ABS_R_K, LEAD_R_Q, average, rope_of, spoken
 from qkscope.inference.levels import rule_of_change, rule_of_contrast
 from qkscope.words import bare, capital, listing, number, sentence
 
@@ -19,30 +19,22 @@ NAMES = {"r_q": "mean r_q", "abs_r_k": "mean |r_k|"}
 
 
 @question(
-    "rope",
-    "Do layers without RoPE differ from those with it?",
-    view="depth",
-    place=90,
-    of="any",
+    "rope", "Do layers without RoPE differ from those with it?", view="depth", place=90, of="any",
     rule=rule_of_contrast(),
-)
+)  # fmt: skip
 def rope(s: Asked) -> Answer | None:
     """At the last checkpoint, or in every model that has both."""
     e = s.best
-    chosen = e.samples if e.timeline.kind == "models" else e.samples[-1:]
-    if all((rope_of(sample) == 1).all() for sample in chosen):
+    if all((rope_of(sample) == 1).all() for sample in s.final):
         return None
-    both = [x for x in chosen if (rope_of(x) == 1).any() and (rope_of(x) == 0).any()]
+    both = [x for x in s.final if (rope_of(x) == 1).any() and (rope_of(x) == 0).any()]
     if not both:
-        known = any(np.isfinite(rope_of(x)).any() for x in chosen)
+        known = any(np.isfinite(rope_of(x)).any() for x in s.final)
         why = "All measured layers are of one kind" if known else "The table does not say which layers rotate"
         return Answer(CANNOT_TELL, f"{why}, so layers with and without RoPE cannot be compared")
     found = {(x.model, value): _split(x, value) for x in both for value in NAMES}
     what = "{}, layers with RoPE minus layers without".format
-    rows = tuple(
-        Row(what(NAMES[value]), model, c.difference, se=c.se, window=e.name, verdict=c.verdict)
-        for (model, value), c in found.items()
-    )
+    rows = tuple(contrast_row(e, what(NAMES[value]), model, c) for (model, value), c in found.items())
     last = {value: found[both[-1].model, value] for value in NAMES}
     q, where = last["r_q"], spoken(e.timeline.stop(both[-1].model))
     headline = f"mean r_q is {bare(q.first)} in layers with RoPE and {bare(q.second)} in layers without"
@@ -73,8 +65,7 @@ def _verdict(sure: set[str]) -> str:
 )
 def rope_lead(s: Asked) -> Answer | None:
     """How far layers with rotation are ahead of those without, in r_q."""
-    e: Evidence = s.best
-    if LEAD_R_Q not in e.series:
+    if LEAD_R_Q not in s.best.series:
         return None
     says = {
         "rises": "Layers with RoPE draw ahead",

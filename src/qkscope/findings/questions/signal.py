@@ -9,6 +9,7 @@ import pandas as pd
 from qkscope.aggregate import above_null, positional_below_null
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import contrast_row
 from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_Q, Evidence, average
 from qkscope.inference.levels import ABOVE_CHANCE, rule_of_contrast, rule_of_signal
@@ -26,8 +27,7 @@ def signal(s: Asked) -> Answer:
     table = above_null(pd.concat([sample.heads for sample in e.samples]), [stop.model for stop in e.stops])
     last = table.iloc[-1]
     if not last["heads"]:
-        text = "The table has no null values, so a signal cannot be told from none"
-        return Answer(CANNOT_TELL, text)
+        return Answer(CANNOT_TELL, "The table has no null values, so a signal cannot be told from none")
     best = max(last["share_q"], last["share_k"])
     who = "queries" if last["share_q"] >= last["share_k"] else "keys"
     verdict = _above_chance(best, LEVEL, int(last["heads"]))
@@ -47,7 +47,13 @@ def signal(s: Asked) -> Answer:
         CANNOT_TELL: f"The {who} of {percent(best)} of the heads pass a test that chance also passes",
     }
     rows = tuple(
-        Row(f"heads whose {name} exceed the null", row["model"], row[f"share_{letter}"], window=e.name)
+        Row(
+            f"heads whose {name} exceed the null",
+            row["model"],
+            row[f"share_{letter}"],
+            window=e.name,
+            unit="share",
+        )
         for _, row in table.iterrows()
         for name, letter in (("queries", "q"), ("keys", "k"))
     )
@@ -69,17 +75,8 @@ def queries_or_keys(s: Asked) -> Answer:
     """Mean r_q against mean |r_k|: r_q is turned to be positive, so signs of r_k must not count against it."""
     e = s.best
     found = [contrast(average(x.r_q), average(x.abs_r_k), looks=len(e.samples)) for x in e.samples]
-    rows = tuple(
-        Row(
-            f"{MEAN_R_Q} minus {MEAN_ABS_R_K}",
-            stop.model,
-            c.difference,
-            se=c.se,
-            window=e.name,
-            verdict=c.verdict,
-        )
-        for stop, c in zip(e.stops, found, strict=True)
-    )
+    what = f"{MEAN_R_Q} minus {MEAN_ABS_R_K}"
+    rows = tuple(contrast_row(e, what, stop.model, c) for stop, c in zip(e.stops, found, strict=True))
     last = found[-1]
     verdict = {"more": "yes", "less": "no", "same": "no", "": CANNOT_TELL}[last.sure]
     words = {

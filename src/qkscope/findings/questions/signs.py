@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from qkscope.findings.catalogue import Answer, Asked, question
-from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import NO_HEAD_ERRORS, amount, course, ends, rows_of
+from qkscope.findings.claim import CANNOT_TELL
+from qkscope.findings.phrases import NO_HEAD_ERRORS, amount, course, ends, goes, moved_row, rows_of
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, Evidence, share_of, spoken
 from qkscope.inference.levels import HIDING, SMALLEST, rule_of_change, rule_of_noise
 from qkscope.inference.transitions import Moved, part_of_turned, turned
@@ -14,6 +14,7 @@ from qkscope.taxonomy import POLARITIES
 from qkscope.words import about, joined, listing, number, sentence
 
 CONCORDANT, _, DISCORDANT = (share_of(kind) for kind in POLARITIES)
+TURNING = "heads that change the sign of r_k"
 
 
 @question("sign_changes", "Do heads change the sign of r_k?", view="portrait", place=31, rule=rule_of_noise())
@@ -21,10 +22,7 @@ def sign_changes(s: Asked) -> Answer:
     """Heads that turn from following position with the queries to following it against them, or back."""
     e = s.best
     found = [turned(p) for p in e.pairs]
-    what = "heads that change the sign of r_k"
-    rows = tuple(
-        Row(what, m.to_model, m.heads, m.from_model, window=e.name, verdict=m.verdict) for m in found
-    )
+    rows = tuple(moved_row(e, TURNING, m) for m in found)
     real = sorted((m for m in found if m.verdict == "yes"), key=lambda m: -m.heads)
     most = real[0] if real else max(found, key=lambda m: m.heads - (m.expected if m.known else 0.0))
     size = (
@@ -35,7 +33,7 @@ def sign_changes(s: Asked) -> Answer:
     noise = f"{s.over}noise alone would turn {about(most.expected)} there"
     if real:
         also = [f"{m.heads} at {spoken(e.timeline.stop(m.to_model))}" for m in real[1:4]]
-        more = f"; more than noise explains turn {listing(also)} too" if also else ""
+        more = f"; {listing(also)} are more than noise explains too" if also else ""
         return Answer("yes", size, joined(sentence(noise + more), _what_falls(e, most)), rows)
     if any(m.verdict == CANNOT_TELL for m in found):
         return Answer(CANNOT_TELL, f"At most {size}, perhaps by noise", sentence(noise), rows)
@@ -51,11 +49,8 @@ def _what_falls(e: Evidence, m: Moved) -> str:
     """That a fall of mean r_k is heads turning round, where it is."""
     i = [p.from_model for p in e.pairs].index(m.from_model)
     signed, strength = e.steps(MEAN_R_K)[i], e.steps(MEAN_ABS_R_K)[i]
-    if (
-        signed.verdict != "falls"
-        or strength.verdict == "falls"
-        or part_of_turned(e.pairs[i]) > signed.delta / 2
-    ):
+    only_signs = signed.verdict == "falls" != strength.verdict
+    if not only_signs or part_of_turned(e.pairs[i]) > signed.delta / 2:
         return ""
     return (
         f"Mean r_k falls there by {number(-signed.delta, signed.se)} because heads turn round, not because their keys "
@@ -78,10 +73,10 @@ def polarity(s: Asked) -> Answer:
         CANNOT_TELL: "Whether more heads' keys follow position with the queries cannot be told",
     }
     found = course(s, CONCORDANT, says, short="concordant")
-    against = f"{s.over}concordant heads go {ends(e, CONCORDANT)}, discordant ones {ends(e, DISCORDANT)}"
+    against = f"{s.over}{goes(e, CONCORDANT)}, that of discordant ones {ends(e, DISCORDANT)}"
     apart = e.series[MEAN_ABS_R_K].at(-1) - e.series[MEAN_R_K].at(-1)
     if apart < SMALLEST:
-        hides = f"At {e.label(-1)} mean r_k is as large as mean |r_k|: hardly any heads cancel in it."
+        hides = f"At {e.label(-1)} mean r_k is about as large as mean |r_k|: hardly any heads cancel in it."
     else:
         hides = f"At {e.label(-1)} mean r_k is {number(apart)} below mean |r_k|: heads of opposite sign cancel in it."
     names = (*(share_of(kind) for kind in POLARITIES), MEAN_R_K, MEAN_ABS_R_K)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import amount, row
+from qkscope.findings.phrases import amount, contrast_row, row
 from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q
 from qkscope.inference.levels import rule_of_change, rule_of_windows
@@ -89,7 +89,7 @@ def _effect(s: Asked) -> tuple[str, list[Row]]:
             s.own.series[name].values[-1], same.series[name].values[-1], paired=s.own.heads == same.heads
         )
         what = f"{name}, own window minus first {tokens(same.window)}"
-        rows.append(Row(what, last.model, c.difference, se=c.se, verdict=c.verdict))
-        parts.append(f"{number(c.difference, c.se, signed=True)} in {name}")
+        rows.append(contrast_row(s.own, what, last.model, c))
+        parts.append(f"{name} by {number(c.difference, c.se, signed=True)}")
     longer = f"{tokens(last.window)} instead of its first {same.window:,}"
-    return f"Measured over {longer}, {s.own.label(-1)} differs from itself by {listing(parts)}.", rows
+    return f"Measured over {longer}, {s.own.label(-1)} differs in {listing(parts)}.", rows
