@@ -1,8 +1,9 @@
 # make demo   set up, train a nano SmolLM3 here and show its heads
 # make test   set up, then check format, lint, types and every test, the browser's included
 # make bench  speed against the peers, as ratios of one run
+# make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
-.PHONY: setup demo test check format bench docs clean
+.PHONY: setup demo test check format bench families docs clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -35,6 +36,9 @@ bench: setup
 	scripts/setup.sh peers $(PYTHON)
 	$(BIN)/python scripts/fetch_smollm2.py
 	.venv-bench/bin/python -m benchmarks
+
+families: setup
+	$(BIN)/python -m survey
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

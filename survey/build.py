@@ -104,6 +104,29 @@ SMALL_VISION = {
     "output_channels": 32,
     "global_attn_indexes": [0],
 }
+# Families that can be encoders too: as decoders they are causal.
+DECODERS = (
+    *(
+        "bert",
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+    ),
+    *(
+        "rembert",
+        "roberta",
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ),
+)
 # What a family needs besides; None leaves a value of SMALL out.
 SPECIAL: dict[str, dict[str, Any]] = {
     "bailing_hybrid": {"layer_types": LINEAR_THEN_FULL},
@@ -123,6 +146,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "attn_config": {"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 10000.0},
         "ffn_config": {"ffn_hidden_size": 32, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64},
     },
+    "deepseek_v4": {"num_key_value_heads": 1},
     "dots1": {"n_shared_experts": 1},
     "falcon": {"head_dim": None},
     "falcon_h1": {"mamba_d_ssm": 128},
@@ -162,7 +186,9 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "mamba2": {"head_dim": 32, "num_heads": 4, "n_groups": 1},
+    "minimax": {"sliding_window": None},
     "mistral": {"sliding_window": None},
+    "modernbert-decoder": {"local_attention": 16},
     "moss_transcribe_diarize": {
         "audio_config": {
             "d_model": 32,
@@ -213,7 +239,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "num_buckets": 2,
     },
     "roc_bert": {"pronunciation_embed_dim": 8, "shape_embed_dim": 8, "shape_vocab_size": 97},
-    "xlnet": {"d_inner": 96, "d_head": 16, "max_position_embeddings": None},
+    "xlm": {"causal": True},
+    "xlnet": {"attn_type": "uni", "d_inner": 96, "d_head": 16, "max_position_embeddings": None},
     "xlstm": {"v_head_dim": None, "num_heads": 2, "qk_dim_factor": 1.0},
     "xmod": {"languages": ["en_XX"], "default_language": "en_XX"},
     "zamba": {
@@ -257,6 +284,8 @@ def small_options(family: str) -> dict[str, Any]:
         options |= LATENT
     if family in TEXT_PART:
         options["text_config"] = {"model_type": TEXT_PART[family]} | small_options(TEXT_PART[family])
+    if family in DECODERS:
+        options["is_decoder"] = True
     options |= SPECIAL.get(family, {})
     return {k: v for k, v in options.items() if v is not None or k == "sliding_window"}
 

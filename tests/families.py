@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from survey.build import build, tokens
 
-__all__ = ["FAMILIES", "SPARSE", "build", "tokens"]
+__all__ = ["BY_INTERFACE", "BY_PRODUCTS", "FAMILIES", "SPARSE", "build", "tokens"]
 
 # The layers of a small model of the family that attend to everything.
 FAMILIES = {
@@ -23,3 +23,16 @@ FAMILIES = {
 }
 # Families that choose their keys themselves, and only if the attention's name is one they know.
 SPARSE = ["deepseek_v32", "glm_moe_dsa", "axk2", "hy_v4"]
+# A sample of what `make families` checks in full, chosen for what is special about them.
+BY_INTERFACE = [
+    "llama",
+    "gpt_neox",
+    "gemma4",
+    "mimo_v2_flash",
+    "diffllama",
+    "jetmoe",
+    "zamba2",
+    "modernbert-decoder",
+]
+BY_INTERFACE += ["beam", "whisper", "longcat_flash", "inkling_text", "deepseek_v32", "bert"]
+BY_PRODUCTS = ["falcon", "gptj", "bloom", "mpt", "codegen", "gpt_neo", "roformer", "xlm"]

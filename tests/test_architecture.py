@@ -42,7 +42,8 @@ def test_smollm3_at_full_size() -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "nope"),
     [
-        ("gpt2", {}, {0, 1, 2, 3}),
+        ("zamba2", {"layer_types": ["hybrid"] * 4, "layers_block_type": ["hybrid"] * 4}, {0, 1, 2, 3}),
+        ("bloom", {}, {0, 1, 2, 3}),
         ("cohere2", {"sliding_window_pattern": 2}, {1, 3}),
         ("exaone4", {"sliding_window": 8, "sliding_window_pattern": 2}, {1, 3}),
         ("exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 4}, set()),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from families import FAMILIES, SPARSE, build, tokens
-from transformers import AutoConfig, AutoModelForCausalLM
+from families import BY_INTERFACE, BY_PRODUCTS, FAMILIES, SPARSE, build, tokens
 
 from qkscope.capture import capture
 from qkscope.capture.architecture import read_architecture
 from qkscope.errors import CaptureError
+from survey.build import FAMILIES as EVERY
+from survey.check import EXACT, REFUSED, SECOND, check
 
 Captured = dict[int, tuple[torch.Tensor, torch.Tensor]]
 
@@ -173,17 +176,51 @@ def rotate(x: torch.Tensor, theta: float, share: float) -> torch.Tensor:
     return out
 
 
-@pytest.mark.parametrize("family", ["falcon", "gptj"])
-def test_a_family_outside_the_interface_is_named(family: str) -> None:
-    small = {"vocab_size": 97, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    config = AutoConfig.for_model(family, **small, **({"rotary_dim": 8} if family == "gptj" else {}))
-    model = AutoModelForCausalLM.from_config(config).eval()
-    with (
-        pytest.raises(CaptureError, match=f"the {family} family cannot be captured: 0 of its 2"),
-        capture(model, lambda layer, q, k: None) as backbone,
-    ):
-        backbone(input_ids=tokens(1, 5), use_cache=False)
-    assert model.config._attn_implementation in ("sdpa", "eager")
+@pytest.mark.parametrize("family", [*BY_INTERFACE, *BY_PRODUCTS])
+def test_captured_vectors_are_the_operands_of_the_attention_product(family: str) -> None:
+    found = check(family)
+    assert found.kind == (SECOND if family in BY_PRODUCTS else EXACT), found.why
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "why"),
+    [
+        ("hrm_text", {}, r"ran layers \[0, 1, 2, 3\] more than once"),
+        ("mamba", {}, "is not softmax attention"),
+        ("prophetnet", {}, "0 of its 4 attention layers showed one query"),
+        ("deepseek_v4", {}, "attention layers showed one query and one key a token"),
+        ("bert", {"is_decoder": False}, "see those to come"),
+        ("megatron-bert", {"is_decoder": False}, "see those to come"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "see those to come"),
+        ("minimax", {"sliding_window": 8}, "says that layer 0 sees every token.*sliding window of 8"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(family: str, changes: dict[str, Any], why: str) -> None:
+    found = check(family, **changes)
+    assert found.kind == REFUSED
+    assert re.search(why, found.why)
+
+
+def test_repeated_keys_come_once() -> None:
+    """Falcon's second architecture repeats its key heads before the product."""
+    model = build("falcon", new_decoder_architecture=True, num_kv_heads=2)
+    q, k = captured(model, tokens(2, 11))[0]
+    assert (q.shape, k.shape) == ((2, 4, 11, 16), (2, 2, 11, 16))
+    assert check("falcon", new_decoder_architecture=True, num_kv_heads=2).kind == SECOND
+
+
+def test_a_score_of_several_products_is_refused() -> None:
+    model = build("gptj")
+    attention = model.transformer.h[1].attn
+    own = attention._attn
+
+    def doubled(query: torch.Tensor, key: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        torch.matmul(query, key.transpose(-1, -2))
+        return own(query, key, *args, **kwargs)
+
+    attention._attn = doubled
+    with pytest.raises(CaptureError, match=r"scores of layer 1 .* are a sum of 2 products"):
+        captured(model, tokens(1, 5))
 
 
 def test_sinks_and_soft_caps_matter() -> None:
@@ -198,3 +235,14 @@ def test_sinks_and_soft_caps_matter() -> None:
             else:
                 layer.self_attn.attn_logit_softcapping = None
         assert (model(ids).logits - before).abs().max() > 1e-3
+
+
+def test_the_page_of_models_names_every_family_and_none_is_wrong() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
+    rows = re.findall(r"^\| (\S+) \| `(\w+)` \| (\w+)", page, re.M)
+    assert {family: cls for family, cls, _ in rows} == EVERY
+    assert "| 0 | wrong |" in page
+    assert sum(word in ("first", "second") for _, _, word in rows) >= 140
+    told = {family: word for family, _, word in rows}
+    assert {told[family] for family in BY_INTERFACE} == {"first"}
+    assert {told[family] for family in BY_PRODUCTS} == {"second"}

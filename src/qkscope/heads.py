@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +16,30 @@ DEPTH_BINS = 10
 
 
 def sample_heads(
-    layers: Sequence[int], n_q_heads: int, count: int | None, seed: int = 0
+    layers: Sequence[int], n_q_heads: int | Sequence[int], count: int | None, seed: int = 0
 ) -> list[tuple[int, int]]:
     """(layer, head) of `count` query heads drawn without replacement, or of all in order where count is None.
+
+    `n_q_heads` is one number, or that of each layer of the model.
 
     `random.Random(seed).sample` over all heads, layer by layer: the published rule, so 36 layers of 16 heads with
     count 300 and seed 0 give the published sample.
     """
-    every = [(layer, head) for layer in layers for head in range(n_q_heads)]
+    each = {layer: n_q_heads if isinstance(n_q_heads, int) else n_q_heads[layer] for layer in layers}
+    every = [(layer, head) for layer in layers for head in range(each[layer])]
     if count is None:
         return every
     if not 0 < count <= len(every):
         raise StudyError(
-            f"a sample of {count} heads was asked for, but {len(layers)} full-attention layers of {n_q_heads} "
+            f"a sample of {count} heads was asked for, but {len(layers)} full-attention layers of {_range(each)} "
             f"query heads make {len(every)}: ask for 1 to {len(every)}, or for all"
         )
     return random.Random(seed).sample(every, count)
+
+
+def _range(heads: Mapping[int, int]) -> str:
+    fewest, most = min(heads.values(), default=0), max(heads.values(), default=0)
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 @dataclass(frozen=True)
@@ -53,17 +61,21 @@ class HeadIndex:
 
     @classmethod
     def of(
-        cls, pairs: Iterable[tuple[int, int]], gqa_ratio: int, rope: Mapping[int, bool | None] | None = None
+        cls,
+        pairs: Iterable[tuple[int, int]],
+        gqa_ratio: int | Sequence[int],
+        rope: Mapping[int, bool | None] | None = None,
     ) -> HeadIndex:
-        """Heads as (layer, head), in layer order; query head h reads key head h // gqa_ratio."""
+        """Heads as (layer, head), in layer order; query head h reads key head h // gqa_ratio (one, or each layer's)."""
         table = np.array(sorted(pairs), dtype=np.int64).reshape(-1, 2)
         layer, head = table[:, 0], table[:, 1]
-        kv_head = head // gqa_ratio
+        kv_head = head // (gqa_ratio if isinstance(gqa_ratio, int) else np.array(gqa_ratio)[layer])
         keys, kv_row = np.unique(np.stack([layer, kv_head], axis=1), axis=0, return_inverse=True)
-        known = rope or {}
-        flags = {None: -1, False: 0, True: 1}
-        rotates = np.array([flags[known.get(int(i))] for i in layer], dtype=np.int8)
-        return cls(layer, head, kv_head, rotates, keys, kv_row.reshape(-1).astype(np.int64))
+        return cls(layer, head, kv_head, _flags(layer, rope or {}), keys, kv_row.reshape(-1).astype(np.int64))
+
+    def with_rope(self, rope: Mapping[int, bool | None]) -> HeadIndex:
+        """The same heads, with what is known now of their layers' rotation."""
+        return replace(self, rope=_flags(self.layer, rope))
 
     def __len__(self) -> int:
         return len(self.layer)
@@ -78,6 +90,11 @@ class HeadIndex:
         keys, kv_row = np.unique(np.stack([layer, kv_head], axis=1), axis=0, return_inverse=True)
         rope = np.array(meta["rope"], dtype=np.int8)
         return cls(layer, head, kv_head, rope, keys, kv_row.reshape(-1).astype(np.int64))
+
+
+def _flags(layer: NDArray[np.int64], rope: Mapping[int, bool | None]) -> NDArray[np.int8]:
+    numbers = {None: -1, False: 0, True: 1}
+    return np.array([numbers[rope.get(int(i))] for i in layer], dtype=np.int8)
 
 
 def depth(layer: ArrayLike, num_layers: ArrayLike) -> NDArray[np.float64]:

@@ -13,54 +13,91 @@ from qkscope.errors import CaptureError
 
 # Hugging Face's names first, then those of older configuration files.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-Q_HEADS = ("num_attention_heads", "n_head", "n_heads")
+Q_HEADS = (
+    "num_attention_heads",
+    "n_head",
+    "n_heads",
+    "num_heads",
+    "attention_heads",
+)
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
-HIDDEN = ("hidden_size", "n_embd", "d_model")
+# In the configuration of an encoder-decoder family the names above mean the encoder.
+DECODER_LAYERS = ("decoder_layers", "num_decoder_layers")
+DECODER_HEADS = ("decoder_attention_heads", "num_decoder_attention_heads")
+HEAD_DIM = ("head_dim", "attention_head_dim")
+# Some families give their sliding-window layers a shape of their own.
+SLIDING_SHAPE = (
+    ("swa_num_attention_heads", *Q_HEADS),
+    ("swa_num_key_value_heads", *KV_HEADS),
+    ("swa_head_dim", *HEAD_DIM),
+)
+HIDDEN = ("hidden_size", "n_embd", "d_model", "emb_dim")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
+WINDOW = (
+    "sliding_window",
+    "attention_chunk_size",
+    "attention_window_size",
+    "sliding_window_size",
+    "window_size",
+)
 
+# What configurations keep to themselves, and a probe confirms (`capture.probe`).
 # Families that rotate their sliding-window layers only, whatever the other layers do.
 ROTATES_SLIDING_ONLY = {"cohere2", "cohere2_moe", "afmoe", "flint"}
 # Families that leave the full-attention layers unrotated as soon as the model has sliding-window layers.
 ROTATES_SLIDING_IF_ANY = {"exaone4", "exaone4_5", "exaone4_5_text", "exaone_moe", "kolibri1"}
-# Families without any rotation: learned or no positions.
-NEVER_ROTATES = {
-    "gpt2",
-    "gpt_bigcode",
-    "opt",
-    "biogpt",
-    "xglm",
-    "jamba",
-    "imagegpt",
-    "openai-gpt",
-    "kimi_linear",
-}
+# Families that repeat key heads in turn (0, 1, 0, 1), so that each query head's key stands for itself.
+REPEATS_IN_TURN = {"jetmoe"}
+# Families that always add a bias by distance to the score.
+ALWAYS_ALIBI = {"bloom"}
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The attention of one model. Tuples have one entry per layer.
+    """The attention of one model. Tuples have one entry per layer; a layer without attention has 0 heads.
 
     attention  the layer computes softmax attention (hybrid models have layers that do not)
     sliding    it sees only a window or chunk of the tokens before it
     rope       it rotates queries and keys; None where the configuration does not tell
+    bias       what is added to every score for its distance ("alibi"), or None
     """
 
     family: str
     num_layers: int
-    n_q_heads: int
-    n_kv_heads: int
-    head_dim: int
+    q_heads: tuple[int, ...]
+    kv_heads: tuple[int, ...]
+    head_dims: tuple[int, ...]
     max_positions: int | None
     rope_theta: float | None
     rope: tuple[bool | None, ...]
     sliding: tuple[bool, ...]
     attention: tuple[bool, ...]
     sliding_window: int | None = None
+    rope_type: str | None = None
+    bias: str | None = None
+
+    @property
+    def n_q_heads(self) -> int:
+        """Query heads of the layers a measurement is about; the most of them where layers differ."""
+        return max(self.q_heads[layer] for layer in self._main_layers)
+
+    @property
+    def n_kv_heads(self) -> int:
+        return max(self.kv_heads[layer] for layer in self._main_layers)
+
+    @property
+    def head_dim(self) -> int:
+        return max(self.head_dims[layer] for layer in self._main_layers)
 
     @property
     def gqa_ratio(self) -> int:
-        """Query heads per key head."""
+        """Query heads per key head of those layers."""
         return self.n_q_heads // self.n_kv_heads
+
+    @property
+    def gqa_ratios(self) -> tuple[int, ...]:
+        """Query heads per key head, of each layer."""
+        return tuple(q // max(k, 1) for q, k in zip(self.q_heads, self.kv_heads, strict=True))
 
     @property
     def attention_layers(self) -> list[int]:
@@ -70,17 +107,33 @@ class Architecture:
     def full_attention_layers(self) -> list[int]:
         return [layer for layer in self.attention_layers if not self.sliding[layer]]
 
-    def measured_layers(self, include_sliding: bool = False) -> list[int]:
-        """The layers a measurement is about: full attention, and the sliding ones only if asked for."""
-        layers = self.attention_layers if include_sliding else self.full_attention_layers
-        if not layers:
-            why = "attends within a sliding window" if self.attention_layers else "is not softmax attention"
+    @property
+    def _main_layers(self) -> list[int]:
+        return self.full_attention_layers or self.attention_layers or list(range(self.num_layers))
+
+    def measured_layers(self, include_sliding: bool = False, longest: int | None = None) -> list[int]:
+        """The layers a measurement is about: full attention, and the sliding ones only if asked for.
+
+        Where every layer slides within one window and no document is longer than it (`longest`), all of them see
+        everything.
+        """
+        if not self.attention_layers:
             raise CaptureError(
                 f"no full-attention layer to measure in this {self.family} model: each of its "
-                f"{self.num_layers} layers {why}"
-                + (" (--sliding, include_sliding=True, measures them too)" if self.attention_layers else "")
+                f"{self.num_layers} layers is not softmax attention"
             )
-        return layers
+        if include_sliding:
+            return self.attention_layers
+        if self.full_attention_layers:
+            return self.full_attention_layers
+        if self.sliding_window and longest is not None and longest <= self.sliding_window:
+            return self.attention_layers
+        shorter = f"documents of at most {self.sliding_window:,} tokens, or " if self.sliding_window else ""
+        raise CaptureError(
+            f"no full-attention layer to measure in this {self.family} model: each of its {self.num_layers} layers "
+            f"attends within a sliding window (measure {shorter}these layers as they are: --sliding, "
+            "include_sliding=True)"
+        )
 
     def rope_by_layer(self) -> dict[int, bool | None]:
         return dict(enumerate(self.rope))
@@ -101,28 +154,34 @@ def read_architecture(config: Any) -> Architecture:
     Of a model with several parts (vision, audio, text) it is the text part's.
     """
     fields = _Fields(config).text_part()
-    num_layers = fields.positive(LAYERS, "number of layers")
-    n_q_heads = fields.positive(Q_HEADS, "number of query heads")
-    n_kv_heads = fields.first(KV_HEADS) or n_q_heads
-    if n_q_heads % n_kv_heads:
-        raise CaptureError(
-            f"this {fields.family} model has {n_q_heads} query heads and {n_kv_heads} key heads: expected a "
-            "multiple"
-        )
+    num_layers = fields.first(DECODER_LAYERS) or fields.positive(LAYERS, "number of layers")
     attention, sliding = _layer_kinds(fields, num_layers)
+    heads = [
+        _heads(fields.layer(layer), layer, sliding[layer]) if attention[layer] else (0, 0, 0)
+        for layer in range(num_layers)
+    ]
+    q_heads, kv_heads, head_dims = (tuple(part) for part in zip(*heads, strict=True))
     return Architecture(
         family=fields.family,
         num_layers=num_layers,
-        n_q_heads=n_q_heads,
-        n_kv_heads=int(n_kv_heads),
-        head_dim=_head_dim(fields, n_q_heads),
-        max_positions=fields.first(POSITIONS),
+        q_heads=q_heads,
+        kv_heads=kv_heads,
+        head_dims=head_dims,
+        max_positions=_positions(fields),
         rope_theta=_rope_theta(fields),
         rope=_rope(fields, num_layers, sliding),
         sliding=sliding,
         attention=attention,
-        sliding_window=fields.first(("sliding_window", "attention_chunk_size")) if any(sliding) else None,
+        sliding_window=fields.first(WINDOW) if any(sliding) else None,
+        rope_type=_rope_type(fields),
+        bias="alibi" if _alibi(fields) else None,
     )
+
+
+def _positions(fields: _Fields) -> int | None:
+    """How many positions the model was made for; some write -1 for any number."""
+    positions = fields.first(POSITIONS)
+    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 class _Fields:
@@ -164,19 +223,54 @@ class _Fields:
         part = self.get("text_config")
         return self if part is None else _Fields(part)
 
+    def layer(self, layer: int) -> _Fields:
+        """The configuration as one layer sees it: some models override a few values there."""
+        if isinstance(self.config, Mapping):
+            changes = self.config.get("per_layer_config") or {}
+            own = changes.get(str(layer)) or changes.get(f"{layer:02}") or {}
+            return _Fields({**self.config, **own}) if own else self
+        if getattr(self.config, "is_heterogeneous", False):
+            return _Fields(self.config.per_layer_config[layer])
+        return self
 
-def _head_dim(fields: _Fields, n_q_heads: int) -> int:
+
+def _heads(fields: _Fields, layer: int, sliding: bool) -> tuple[int, int, int]:
+    """(query heads, key heads, dimensions of a vector) of one layer."""
+    if decoder := fields.first(DECODER_HEADS):
+        return decoder, decoder, _head_dim(fields, HEAD_DIM, decoder)
+    q_names, kv_names, dim_names = SLIDING_SHAPE if sliding else (Q_HEADS, KV_HEADS, HEAD_DIM)
+    listed = fields.get("num_attention_heads_per_layer")
+    n_q_heads = listed[layer] if listed else fields.positive(q_names, "number of query heads")
+    n_kv_heads = _key_heads(fields, kv_names, n_q_heads)
+    if n_q_heads % n_kv_heads:
+        raise CaptureError(
+            f"this {fields.family} model has {n_q_heads} query heads and {n_kv_heads} key heads: expected a "
+            "multiple"
+        )
+    return n_q_heads, n_kv_heads, _head_dim(fields, dim_names, n_q_heads)
+
+
+def _key_heads(fields: _Fields, names: tuple[str, ...], n_q_heads: int) -> int:
+    if fields.family in REPEATS_IN_TURN:
+        return n_q_heads
+    # Falcon's first architecture shares one key head, whatever its number of key heads says.
+    if fields.get("multi_query") is True and not fields.get("new_decoder_architecture"):
+        return 1
+    return int(fields.first(names) or n_q_heads)
+
+
+def _head_dim(fields: _Fields, names: tuple[str, ...], n_q_heads: int) -> int:
     """Dimensions of one query or key vector: multi-head latent attention joins two parts."""
     parts = fields.get("qk_nope_head_dim"), fields.get("qk_rope_head_dim")
     if all(isinstance(part, int) for part in parts):
         return int(sum(parts))
-    declared = fields.first(("head_dim", "attention_head_dim"))
+    declared = fields.first(names)
     return int(declared) if declared else fields.positive(HIDDEN, "hidden size") // n_q_heads
 
 
 def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """(attention, sliding) of each layer, from the declared layer types or from one window for all layers."""
-    kinds = fields.get("layer_types") or fields.get("layers_block_type")
+    kinds = fields.get("layer_types") or fields.get("layers_block_type") or fields.get("attention_layers")
     if not kinds:
         crossing = fields.get("cross_attention_layers") or ()
         window = fields.get("sliding_window") if fields.get("use_sliding_window") is not False else None
@@ -187,9 +281,19 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tu
             f"the configuration of this {fields.family} model names the kind of {len(kinds)} layers but says "
             f"it has {num_layers}"
         )
-    attention = tuple(("attention" in kind and "linear" not in kind) or kind == "hybrid" for kind in kinds)
-    sliding = tuple("sliding" in kind or "chunked" in kind for kind in kinds)
-    return attention, sliding
+    attention = tuple(_attends(kind) for kind in kinds)
+    local = fields.get("attention_window_size") is not None
+    return attention, tuple(_attends(kind) and (local or _slides(kind)) for kind in kinds)
+
+
+def _attends(kind: str) -> bool:
+    """Whether a layer type computes a softmax over scores of queries and keys, alone or beside something else."""
+    softmax = "attention" in kind and "linear" not in kind
+    return softmax or kind.startswith("hybrid") or kind in ("minimax_m3_sparse", "global", "local")
+
+
+def _slides(kind: str) -> bool:
+    return any(word in kind for word in ("sliding", "chunked", "compressed")) or kind == "local"
 
 
 def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[bool | None, ...]:
@@ -198,19 +302,39 @@ def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[
     flags = fields.get("no_rope_layers")
     if flags:
         return tuple(bool(flag) for flag in flags[:num_layers])
-    if fields.family in NEVER_ROTATES or _opts_out(fields):
+    if _opts_out(fields):
         return (False,) * num_layers
     if fields.family in ROTATES_SLIDING_ONLY:
         return sliding
     if fields.family in ROTATES_SLIDING_IF_ANY and any(sliding):
         return sliding
+    kinds, by_kind = fields.get("layer_types"), fields.get("rope_parameters")
+    if kinds and by_kind and set(kinds) <= set(by_kind):
+        return tuple(bool(by_kind[kind]) for kind in kinds)
     return (True if _declares_rope(fields) else None,) * num_layers
 
 
 def _opts_out(fields: _Fields) -> bool:
     """Some configurations carry a rotation's base and a switch that leaves it unused."""
     kind = fields.get("position_embedding_type")
-    return kind in ("nope", "absolute", "learned") or (fields.family == "granitemoehybrid" and kind != "rope")
+    parameters = fields.get("rope_parameters")
+    unset = isinstance(parameters, Mapping) and parameters.get("rope_theta", 0.0) is None
+    return (
+        _alibi(fields)
+        or unset
+        or fields.get("use_mem_rope") is False
+        or kind in ("nope", "absolute", "learned")
+        or (fields.family == "granitemoehybrid" and kind != "rope")
+    )
+
+
+def _alibi(fields: _Fields) -> bool:
+    inner = fields.get("attn_config")
+    return bool(
+        fields.get("alibi")
+        or fields.family in ALWAYS_ALIBI
+        or (inner is not None and _Fields(inner).get("alibi"))
+    )
 
 
 def _declares_rope(fields: _Fields) -> bool:
@@ -218,9 +342,19 @@ def _declares_rope(fields: _Fields) -> bool:
     return any(fields.get(name) for name in names)
 
 
-def _rope_theta(fields: _Fields) -> float | None:
-    """The rotation's base; of a model with two, that of its full-attention layers."""
+def _rope_parameters(fields: _Fields) -> Mapping[str, Any]:
+    """The rotation's settings; of a model with several, those of its full-attention layers."""
     parameters = fields.get("rope_parameters") or {}
-    parameters = parameters.get("full_attention", parameters)
-    theta = parameters.get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
+    return parameters.get("full_attention", parameters) or {}
+
+
+def _rope_theta(fields: _Fields) -> float | None:
+    theta = _rope_parameters(fields).get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
     return None if theta is None else float(theta)
+
+
+def _rope_type(fields: _Fields) -> str | None:
+    scaling = fields.get("rope_scaling")
+    settings = _rope_parameters(fields) or (scaling if isinstance(scaling, Mapping) else {})
+    kind = settings.get("rope_type") or settings.get("type")
+    return None if kind is None else str(kind)

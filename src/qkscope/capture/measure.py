@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +11,9 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
+from qkscope.capture.probe import evaluating, probe_model
 from qkscope.capture.rotation import Rotations, check_windows
-from qkscope.capture.seam import capture, find_backbone
+from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex
 from qkscope.moments import Unit
@@ -44,9 +44,12 @@ def measure(
     architecture = read_architecture(backbone.config)
     passes = batches(documents, edges[-1], batch_tokens)
     check_windows(backbone.config, edges)
-    _check_request(architecture, heads, include_sliding)
+    _check_request(architecture, heads, include_sliding, max((max(b.lengths) for b in passes), default=0))
     _check_tokens(backbone, passes)
     _check_room(backbone, architecture, heads, edges, passes)
+    layers = np.unique(heads.layer).tolist()
+    architecture, probed = probe_model(model, layers)
+    heads = heads.with_rope(architecture.rope_by_layer())
     rotations = Rotations(architecture)
     sums = MomentSums(heads, edges, architecture, rotations)
     consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
@@ -56,9 +59,8 @@ def measure(
             for consumer in consumers:
                 consumer(layer, q, k)
 
-    scales: dict[int, float] = {}
     watching = rotations.calls.watching(backbone)
-    with watching, capture(model, consume, scales), _evaluating(model), torch.no_grad():
+    with watching, capture(model, consume, layers, probed.through), evaluating(model), torch.no_grad():
         for batch in passes:
             for consumer in consumers:
                 consumer.begin(batch)
@@ -74,8 +76,8 @@ def measure(
         sink_k=sums.sink("k"),
         path_q=sums.path("q"),
         path_k=sums.path("k"),
-        rotations={layer: rotations.found.get(layer) for layer in np.unique(heads.layer).tolist()},
-        scales={layer: scales[layer] for layer in np.unique(heads.layer).tolist()} if passes else {},
+        rotations={layer: rotations.found.get(layer) for layer in layers},
+        scales=probed.scales,
         lengths=tuple(n for batch in passes for n in batch.lengths),
         unknown_rotations=rotations.reasons,
     )
@@ -85,8 +87,8 @@ def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
     """One pass through the backbone, without cache and without the language-model head."""
     import torch
 
-    embeddings = backbone.get_input_embeddings().weight
-    ids = torch.from_numpy(batch.ids()).to(embeddings.device)
+    device = input_device(backbone)
+    ids = torch.from_numpy(batch.ids()).to(device)
     try:
         backbone(input_ids=ids, use_cache=False)
     except IndexError as error:
@@ -99,36 +101,31 @@ def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
             raise
         raise CaptureError(
             f"no memory left in a pass over {len(batch.lengths)} x {max(batch.lengths)} tokens on "
-            f"{embeddings.device}: choose smaller batches, a shorter window or another device"
+            f"{device}: choose smaller batches, a shorter window or another device"
         ) from error
 
 
-@contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Without dropout; afterwards each module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
-
-
-def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool) -> None:
+def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool, longest: int) -> None:
     if not len(heads):
         raise CaptureError("no heads were asked for: give at least one (layer, head)")
-    allowed = architecture.measured_layers(include_sliding)
+    allowed = architecture.measured_layers(include_sliding, longest)
     outside = sorted({int(layer) for layer in heads.layer} - set(allowed))
     if outside:
         raise CaptureError(
             f"layers {outside} were asked for, but the measurable layers of this {architecture.family} model are "
             f"{allowed}" + ("" if include_sliding else " (include_sliding adds sliding-window layers)")
         )
-    if int(heads.head.max()) >= architecture.n_q_heads:
+    for layer, head in zip(heads.layer.tolist(), heads.head.tolist(), strict=True):
+        if head >= architecture.q_heads[layer]:
+            raise CaptureError(
+                f"head {head} was asked for, but layer {layer} of this {architecture.family} model has query heads 0 "
+                f"to {architecture.q_heads[layer] - 1}"
+            )
+    dims = sorted({architecture.head_dims[layer] for layer in heads.layer.tolist()})
+    if len(dims) > 1:
         raise CaptureError(
-            f"head {int(heads.head.max())} was asked for, but this {architecture.family} model has query heads 0 "
-            f"to {architecture.n_q_heads - 1}"
+            f"heads of {' and of '.join(map(str, dims))} dimensions were asked for together: measure the layers of "
+            f"each kind of this {architecture.family} model by themselves"
         )
 
 

@@ -1,63 +1,53 @@
 """Queries and keys of each layer, as the attention score sees them, while a model runs.
 
-Every transformers model that dispatches its attention through `AttentionInterface` asks it for a function and calls
-that with the queries and keys after rotary embedding and norms and before key heads are repeated. For the time of a
-`with` block `capture` stands around whichever function the model gets: it hands both to a consumer and lets that same
-function answer. The name of the attention stays the model's own, for some models test it. Nothing is kept and nothing
+`capture` stands where the model computes its attention, for the time of a `with` block: around the attention function
+in families that go through transformers' interface, around the score product in the others. Nothing is kept and nothing
 is changed at import. Knows nothing of text, tokenizers or files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.interface import attention_interface
+from qkscope.capture.products import score_products
+from qkscope.capture.sight import Sight, same_sight
 from qkscope.errors import CaptureError
 
 # (layer, q (batch, q_heads, tokens, dim), k (batch, kv_heads, tokens, dim)), on the model's device and in its dtype.
 Consumer = Callable[[int, Any, Any], None]
+SEAMS = {"interface": attention_interface, "products": score_products}
 
 
 @contextmanager
-def capture(model: Any, consumer: Consumer, scales: dict[int, float] | None = None) -> Iterator[Any]:
-    """Hand every layer's queries and keys to `consumer` during each forward pass inside the block.
+def capture(
+    model: Any, consumer: Consumer, layers: Collection[int] | None = None, through: str | None = None
+) -> Iterator[Any]:
+    """Hand the queries and keys of `layers` (default: all with attention) to `consumer` in each forward pass.
 
     Yields the backbone: calling it rather than `model` skips the language-model head. Cross-attention and the
-    encoders of a multimodal model never enter. A pass must show each attention layer of the configuration exactly
-    once, else `CaptureError`. On exit, also after an exception, the model is as it was. `scales` is filled with each
-    layer's factor between q.k and the score.
+    encoders of a multimodal model never enter. A pass must show each of the layers exactly once, else
+    `CaptureError`. On exit, also after an exception, the model is as it was. `through` names the seam
+    ("interface" or "products") where it is known already; otherwise a pass over two tokens finds it.
     """
     backbone = find_backbone(model)
-    seam = _Seam(backbone, consumer, {} if scales is None else scales)
+    architecture = read_architecture(backbone.config)
+    chosen = _Layers(architecture, architecture.attention_layers if layers is None else layers, consumer)
+    seam = SEAMS[through or find_seam(backbone)]
     hooks = [
-        backbone.register_forward_pre_hook(lambda *_: seam.begin()),
-        backbone.register_forward_hook(lambda *_: seam.end()),
+        backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
+        backbone.register_forward_hook(lambda *_: chosen.end()),
     ]
     try:
-        with _around_attention(seam.around):
+        with seam(backbone, chosen.observe):
             yield backbone
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _around_attention(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> Iterator[None]:
-    """Every attention function that a model asks the interface for inside the block comes wrapped."""
-    from transformers import AttentionInterface
-
-    own = AttentionInterface.get_interface
-
-    def get_interface(interface: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
-        return wrap(own(interface, name, default))
-
-    AttentionInterface.get_interface = get_interface
-    try:
-        yield
-    finally:
-        AttentionInterface.get_interface = own
 
 
 def find_backbone(model: Any) -> Any:
@@ -70,75 +60,116 @@ def find_backbone(model: Any) -> Any:
         raise CaptureError(
             f"{model.config.model_type} is an encoder-decoder model; only causal language models can be measured"
         )
-    return model.get_decoder()
+    _check_adapters(model)
+    decoder = model.get_decoder()
+    # Some models call their language-model head the decoder.
+    backbone = decoder if hasattr(decoder, "config") else model.base_model
+    if not hasattr(backbone.get_input_embeddings(), "weight"):
+        raise CaptureError(
+            f"this {backbone.config.model_type} model takes no text: only language models can be measured"
+        )
+    return backbone
 
 
-class _Seam:
-    """Stands around the attention function and counts what passes."""
+def _check_adapters(model: Any) -> None:
+    """LoRA and its kin work inside the layers and are seen there; a tuned prompt stands before the text."""
+    for name, adapter in dict(getattr(model, "peft_config", None) or {}).items():
+        if getattr(adapter, "is_prompt_learning", False):
+            raise CaptureError(
+                f"the adapter {name!r} puts virtual tokens before every text, which shifts positions: measure the "
+                "model without it (model.get_base_model()), or one whose adapter changes weights, such as LoRA"
+            )
 
-    def __init__(self, backbone: Any, consumer: Consumer, scales: dict[int, float]) -> None:
-        self.architecture = read_architecture(backbone.config)
-        self._consumer, self._scales = consumer, scales
-        self._inside = {id(module) for module in backbone.modules()}
+
+def input_device(backbone: Any) -> Any:
+    """Where a pass wants its tokens: with the embeddings, or where they are brought from disk or main memory."""
+    embeddings = backbone.get_input_embeddings()
+    device = embeddings.weight.device
+    return embeddings._hf_hook.execution_device if device.type == "meta" else device
+
+
+def find_seam(backbone: Any) -> str:
+    """Where a pass over two tokens shows an attention layer: "interface" or "products"."""
+    import torch
+
+    ids = torch.tensor([[1, 2]], device=input_device(backbone))
+    seen: list[Sight] = []
+    with torch.no_grad(), attention_interface(backbone, seen.append):
+        backbone(input_ids=ids, use_cache=False)
+    return "interface" if seen else "products"
+
+
+class _Layers:
+    """Hands on what a seam sees, each of some layers exactly once a pass."""
+
+    def __init__(self, architecture: Architecture, layers: Collection[int], consumer: Consumer) -> None:
+        self._architecture, self._consumer = architecture, consumer
+        self._layers = sorted(layers)
         self._seen: list[int] = []
-
-    def around(self, attention: Callable[..., Any]) -> Callable[..., Any]:
-        """The model's own attention function, observed."""
-
-        def attend(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(module) in self._inside and _is_self_attention(module, query, key):
-                self._check_shapes(module.layer_idx, query, key)
-                self._seen.append(module.layer_idx)
-                scale = kwargs.get("scaling")
-                # The interface's own default.
-                self._scales[module.layer_idx] = query.shape[3] ** -0.5 if scale is None else float(scale)
-                self._consumer(module.layer_idx, query.detach(), key.detach())
-            return attention(module, query, key, *args, **kwargs)
-
-        return attend
+        self._last: Sight | None = None
 
     def begin(self) -> None:
-        self._seen = []
+        self._seen, self._last = [], None
+
+    def observe(self, sight: Sight) -> None:
+        if (
+            sight.layer not in self._layers
+            or sight.q.shape[2] != sight.k.shape[2]
+            or same_sight(self._last, sight)
+        ):
+            return
+        self._last = replace(sight, scores=None)
+        self._seen.append(sight.layer)
+        self._consumer(sight.layer, sight.q, _own_keys(self._architecture, sight))
 
     def end(self) -> None:
-        """After a pass: every attention layer of the configuration, each exactly once."""
-        expected, seen = self.architecture.attention_layers, self._seen
-        if sorted(seen) == expected:
+        """After a pass: each layer exactly once."""
+        self._last = None
+        if sorted(self._seen) == self._layers:
             return
-        if len(set(seen)) < len(seen):
-            twice = sorted({layer for layer in seen if seen.count(layer) > 1})
-            raise CaptureError(
-                f"this {self.architecture.family} model ran layers {twice} more than once in one pass, so their "
-                "tokens cannot be counted exactly once"
-            )
-        raise CaptureError(_not_through_the_interface(self.architecture, len(seen)))
-
-    def _check_shapes(self, layer: int, query: Any, key: Any) -> None:
-        a = self.architecture
-        found = (query.shape[1], query.shape[3]), (key.shape[1], key.shape[3])
-        expected = (a.n_q_heads, a.head_dim), (a.n_kv_heads, a.head_dim)
-        if found != expected:
-            raise CaptureError(
-                f"layer {layer} of this {a.family} model has {found[0][0]} query heads of {found[0][1]} dimensions "
-                f"and {found[1][0]} key heads of {found[1][1]}; its configuration says {expected[0][0]} and "
-                f"{expected[1][0]} of {a.head_dim}"
-            )
+        family = self._architecture.family
+        twice = sorted({layer for layer in self._seen if self._seen.count(layer) > 1})
+        if twice:
+            raise ran_twice(family, twice)
+        raise not_shown(family, len(self._seen), len(self._layers))
 
 
-def _is_self_attention(module: Any, query: Any, key: Any) -> bool:
-    """Whether queries and keys come from the same tokens (run without a cache, so they are equally many)."""
-    crossing = getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
-    return (
-        isinstance(getattr(module, "layer_idx", None), int)
-        and not crossing
-        and query.shape[2] == key.shape[2]
+def ran_twice(family: str, layers: Collection[int]) -> CaptureError:
+    return CaptureError(
+        f"this {family} model ran layers {sorted(layers)} more than once in one pass, so their tokens cannot be "
+        "counted exactly once"
     )
 
 
-def _not_through_the_interface(architecture: Architecture, found: int) -> str:
-    return (
-        f"the {architecture.family} family cannot be captured: {found} of its "
-        f"{len(architecture.attention_layers)} attention layers went through transformers' attention interface, "
-        "where queries and keys are read after rotation. Use a family that does (llama, qwen, gpt_neox, olmo, "
-        "gemma, mistral, phi3, smollm3 and most newer ones)"
+def not_shown(family: str, found: int, expected: int) -> CaptureError:
+    """What to say when layers stayed out of sight of both seams."""
+    return CaptureError(
+        f"the {family} family cannot be captured: {found} of its {expected} attention layers showed one query and one "
+        "key a token, in transformers' attention interface or in a product of both that goes into a softmax"
     )
+
+
+def _own_keys(architecture: Architecture, sight: Sight) -> Any:
+    """The layer's key heads, each once, after checking that its shape is the configuration's."""
+    layer, q, k = sight.layer, sight.q, sight.k
+    expected = architecture.q_heads[layer], architecture.kv_heads[layer], architecture.head_dims[layer]
+    if k.shape[1] == q.shape[1] != expected[1]:
+        k = _unrepeated(k, expected[1])
+    found = q.shape[1], k.shape[1], q.shape[3]
+    if found != expected or k.shape[3] != found[2]:
+        raise CaptureError(
+            f"layer {layer} of this {architecture.family} model has {found[0]} query heads of {found[2]} dimensions "
+            f"and {found[1]} key heads of {k.shape[3]}; its configuration says {expected[0]} and {expected[1]} of "
+            f"{expected[2]}"
+        )
+    return k
+
+
+def _unrepeated(k: Any, n_kv_heads: int) -> Any:
+    """k (batch, q_heads, tokens, dim) with each key head once, if it repeats them; else k as it is."""
+    import torch
+
+    if k.shape[1] % n_kv_heads:
+        return k
+    groups = k.unflatten(1, (n_kv_heads, -1))
+    return groups[:, :, 0] if torch.equal(groups, groups[:, :, :1].expand_as(groups)) else k

@@ -60,12 +60,12 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
         units = [read_unit(job.path(results), job.key) for job in each.jobs]
         for window in each.checkpoint.rings(study.windows):
             axes = measure(units, window, study.components)
-            by_window[window].append(qk_table(name, each.heads, axes))
+            by_window[window].append(qk_table(name, units[0].heads, axes))
             kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
             if kinds:
                 beyond = measure_beyond(units, window, axes)
             for kind in kinds:
-                found = _frames(name, window, each.heads, axes, beyond, before[kind])
+                found = _frames(name, window, units[0].heads, axes, beyond, before[kind])
                 for file, frame in found.items():
                     parts.setdefault(_file(file, kind), []).append(frame)
                 before[kind] = axes

@@ -139,9 +139,9 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         checkpoint = replace(checkpoint, source=replace(checkpoint.source, revision=resolved.commit))
     config = load_config(checkpoint.source)
     architecture = read_architecture(config)
-    layers = architecture.measured_layers()
-    pairs = sample_heads(layers, architecture.n_q_heads, study.heads.sample, study.heads.seed)
-    heads = HeadIndex.of(pairs, architecture.gqa_ratio, architecture.rope_by_layer())
+    layers = architecture.measured_layers(longest=checkpoint.window)
+    pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
+    heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
     corpus = texts.of(checkpoint.source)
     jobs = [
         _job(study, checkpoint, resolved.commit, heads, documents, group)

@@ -117,11 +117,13 @@ def scan(
     architecture = subject.architecture
     warnings: list[str] = []
     _warn(warnings, architecture.window_warning(max_length))
-    chosen = _choose_heads(architecture, heads, seed, include_sliding)
     spec = CorpusSpec(
         source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, start=start, seed=seed
     )
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
+    longest = min(max_length, max(len(document.tokens) for document in corpus))
+    layers = architecture.measured_layers(include_sliding, longest)
+    chosen = _choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
     _check_room(subject, chosen, count)
     sample = None if save_vectors is None else VectorSample(chosen, save_vectors, seed)
@@ -138,7 +140,7 @@ def scan(
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
-    result = replace(_result(subject, chosen, units, max_length, components, warnings), available=available)
+    result = replace(_result(subject, units, max_length, components, warnings), available=available)
     if out is not None:
         result.save(out)
         if sample is not None:
@@ -208,17 +210,16 @@ class _Subject:
 
 
 def _choose_heads(
-    architecture: Architecture, heads: str | int | Sequence[tuple[int, int]], seed: int, include_sliding: bool
+    architecture: Architecture, layers: list[int], heads: str | int | Sequence[tuple[int, int]], seed: int
 ) -> HeadIndex:
-    layers = architecture.measured_layers(include_sliding)
     if isinstance(heads, str | int):
         if isinstance(heads, str) and heads != "all":
             raise CaptureError(f'heads is {heads!r}: expected "all", a number, or (layer, head) pairs')
         count = None if isinstance(heads, str) else heads
-        pairs = sample_heads(layers, architecture.n_q_heads, count, seed)
+        pairs = sample_heads(layers, architecture.q_heads, count, seed)
     else:
         pairs = [(int(layer), int(head)) for layer, head in heads]
-    return HeadIndex.of(pairs, architecture.gqa_ratio, architecture.rope_by_layer())
+    return HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
 
 
 def _read_documents(
@@ -284,13 +285,12 @@ def _measure_groups(
 
 def _result(
     subject: _Subject,
-    heads: HeadIndex,
     units: Sequence[Unit],
     window: int,
     components: int,
     warnings: list[str],
 ) -> ScanResult:
-    axes = measure_axes(units, window, components)
+    heads, axes = units[0].heads, measure_axes(units, window, components)
     beyond = measure_beyond(units, window, axes)
     qk = qk_table(subject.name, heads, axes)
     return ScanResult(

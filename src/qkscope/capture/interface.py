@@ -1,0 +1,57 @@
+"""The first seam: the attention function that a model asks transformers' `AttentionInterface` for.
+
+It is called with queries and keys after rotary embedding and norms and before key heads are repeated. For the time of a
+`with` block every function that a model gets comes wrapped: it shows what it is given, then answers as it would have.
+The attention's name stays the model's own, for some models test it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from qkscope.capture.places import layer_numbers
+from qkscope.capture.sight import Observer, Sight
+
+
+@contextmanager
+def attention_interface(backbone: Any, observe: Observer) -> Iterator[None]:
+    """Show every call of an attention function by a layer of the backbone."""
+    from transformers import AttentionInterface
+
+    own = AttentionInterface.get_interface
+    layers = layer_numbers(backbone)
+
+    def around(attention: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(module) in layers and _is_self_attention(module, query):
+                scale = kwargs.get("scaling")
+                observe(
+                    Sight(
+                        layer=layers[id(module)],
+                        q=query.detach(),
+                        k=key.detach(),
+                        scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+                        window=kwargs.get("sliding_window"),
+                        module=module,
+                    )
+                )
+            return attention(module, query, key, *args, **kwargs)
+
+        return attend
+
+    def get_interface(interface: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        return around(own(interface, name, default))
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = own
+
+
+def _is_self_attention(module: Any, query: Any) -> bool:
+    return query.dim() == 4 and not (
+        getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
+    )

@@ -1,0 +1,214 @@
+"""What two short passes show of a model that its configuration may not tell.
+
+Two documents that differ in their last token only: if anything before it differs, tokens see those to come. One
+document whose tokens all look alike to an attention layer: if its queries or keys still turn from position to
+position, the layer rotates them. The configuration has the first word, the probe the last: where both speak and
+disagree, that is an error that names both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.seam import SEAMS, find_backbone, find_seam, input_device, not_shown, ran_twice
+from qkscope.capture.sight import Sight, same_sight
+from qkscope.errors import CaptureError
+
+TOKENS = 16
+# Relative to the vectors' size. Rounding, where experts are given other batches: in full and in half precision. A token
+# to come or a rotation changes the first digits.
+LEAK, HALF_LEAK = 1e-5, 0.05
+TURN = 0.01
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What the passes showed: the seam, and of each layer its score scale, its rotation and its window if it said so.
+
+    scales   what q.k is multiplied with before the softmax; NaN where the model does not show it
+    rotates  None where the layer's input could not be replaced, or gave no numbers
+    """
+
+    through: str
+    causal: bool
+    scales: dict[int, float]
+    rotates: dict[int, bool | None]
+    windows: dict[int, int | None]
+
+
+def probe(model: Any, layers: Collection[int]) -> Probe:
+    """Run the two passes and look at `layers`; outputs must be those of the same pass uncaptured, bit for bit."""
+    import torch
+
+    backbone = find_backbone(model)
+    ids = _two_documents(backbone)
+    with evaluating(backbone), torch.no_grad():
+        through = find_seam(backbone)
+        plain = backbone(input_ids=ids, use_cache=False)[0]
+        seen, captured = _look(backbone, through, layers, ids)
+        if not torch.equal(captured, plain) and torch.equal(
+            backbone(input_ids=ids, use_cache=False)[0], plain
+        ):
+            raise CaptureError(
+                f"watching this {backbone.config.model_type} model changes its outputs by up to "
+                f"{(captured - plain).abs().max():.3g}: what is captured would not be what it computes"
+            )
+        with _alike([sight.module for sight in seen.values()]) as replaced:
+            turned, _ = _look(backbone, through, layers, ids)
+    return Probe(
+        through=through,
+        causal=not any(
+            _leaks(x) for x in (plain, *(x for sight in seen.values() for x in (sight.q, sight.k)))
+        ),
+        scales={layer: _scale(sight) for layer, sight in seen.items()},
+        rotates={
+            layer: _turns(sight) if id(sight.module) in replaced else None for layer, sight in turned.items()
+        },
+        windows={layer: sight.window for layer, sight in seen.items()},
+    )
+
+
+def agree(architecture: Architecture, found: Probe) -> Architecture:
+    """The architecture with what the probe adds; `CaptureError` where it contradicts or the model is not causal."""
+    family = architecture.family
+    if not found.causal:
+        raise CaptureError(
+            f"the tokens of this {family} model see those to come, so padding and later text would change what is "
+            "measured; only causal models can be measured (a model made as an encoder may be loaded as a decoder: "
+            "is_decoder=True)"
+        )
+    rope = list(architecture.rope)
+    for layer, rotates in found.rotates.items():
+        if rotates is not None and rope[layer] is not None and rope[layer] != rotates:
+            raise CaptureError(
+                f"the configuration of this {family} model says that layer {layer} "
+                f"{'rotates' if rope[layer] else 'does not rotate'} its queries and keys, but on {TOKENS} tokens that "
+                f"look alike to it they {'turn' if rotates else 'stay the same'} from position to position"
+            )
+        rope[layer] = rope[layer] if rotates is None else rotates
+    for layer, window in found.windows.items():
+        if window is not None and not architecture.sliding[layer]:
+            raise CaptureError(
+                f"the configuration of this {family} model says that layer {layer} sees every token before it, but "
+                f"its attention is called with a sliding window of {window:,}"
+            )
+    return replace(architecture, rope=tuple(rope))
+
+
+def probe_model(model: Any, layers: Collection[int]) -> tuple[Architecture, Probe]:
+    """What configuration and probe agree on, and the probe itself."""
+    found = probe(model, layers)
+    return agree(read_architecture(find_backbone(model).config), found), found
+
+
+def _look(backbone: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, Sight], Any]:
+    """The first sight of each layer in one pass, and the pass's output."""
+    seen: dict[int, Sight] = {}
+    twice: set[int] = set()
+
+    def keep(sight: Sight) -> None:
+        if sight.layer in layers and sight.q.shape[2] == sight.k.shape[2]:
+            first = seen.setdefault(sight.layer, sight)
+            if not same_sight(first, sight):
+                twice.add(sight.layer)
+
+    with SEAMS[through](backbone, keep):
+        output = backbone(input_ids=ids, use_cache=False)[0]
+    if twice:
+        raise ran_twice(backbone.config.model_type, twice)
+    if set(seen) != set(layers):
+        raise not_shown(backbone.config.model_type, len(seen), len(layers))
+    return seen, output
+
+
+def _two_documents(backbone: Any) -> Any:
+    """(2, TOKENS) ids, the same but for the last; none with a meaning of its own."""
+    import torch
+
+    config = backbone.config
+    vocabulary = len(backbone.get_input_embeddings().weight)
+    special = {value for name, value in vars(config).items() if "token" in name and isinstance(value, int)}
+    ordinary = [token for token in range(min(vocabulary, 1000)) if token not in special]
+    length = min(TOKENS, read_architecture(config).max_positions or TOKENS)
+    row = [ordinary[(7 * i + 5) % len(ordinary)] for i in range(length + 1)]
+    return torch.tensor([row[:length], [*row[: length - 1], row[length]]], device=input_device(backbone))
+
+
+def _leaks(x: Any) -> bool:
+    """Whether two documents (2, ..., tokens, dim) differ before their last token, the only one that differs."""
+    first, second = x[..., :-1, :].float()
+    rounding = LEAK if x.element_size() >= 4 else HALF_LEAK
+    return bool((first - second).abs().max() > rounding * first.abs().max())
+
+
+def _turns(sight: Sight) -> bool | None:
+    """Whether queries or keys of tokens that look alike change direction between the middle and the end."""
+    import torch
+
+    last = sight.q.shape[2] - 1
+    ends = [x[:1, :, [last // 2, last]].float() for x in (sight.q, sight.k)]
+    if not all(torch.isfinite(x).all() for x in ends):
+        return None
+    directions = [torch.nn.functional.normalize(x, dim=-1) for x in ends]
+    return any(bool((x[:, :, 0] - x[:, :, 1]).norm(dim=-1).max() > TURN) for x in directions)
+
+
+def _scale(sight: Sight) -> float:
+    """The scale a layer was called with; else how its scores follow q.k where the last token makes the difference."""
+    import torch
+
+    if sight.scale is not None or sight.scores is None:
+        return float("nan") if sight.scale is None else sight.scale
+    q, k = sight.q.float(), sight.k.float()
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = sight.scores.float().reshape(*q.shape[:3], -1)[..., : q.shape[2]]
+    # A bias by distance is the same in both documents and cancels in their difference.
+    product, score = ((x[0] - x[1])[:, -1, :-1] for x in (q @ k.transpose(-1, -2), scores))
+    scale = float((product * score).sum() / (product * product).sum())
+    near = torch.allclose(scale * product, score, rtol=1e-2, atol=1e-3 * float(score.abs().max()))
+    return scale if near else float("nan")
+
+
+@contextmanager
+def _alike(modules: list[Any]) -> Iterator[set[int]]:
+    """Every token looks like its document's first to these attention modules; yields those where that was done."""
+    replaced: set[int] = set()
+
+    def first_token(module: Any, args: Any, kwargs: Any) -> Any:
+        hidden = next((x for x in (kwargs.get("hidden_states"), *args) if getattr(x, "ndim", 0) == 3), None)
+        if hidden is None:
+            return None
+        replaced.add(id(module))
+
+        def alike(x: Any) -> Any:
+            return _repeat(x) if getattr(x, "shape", None) == hidden.shape else x
+
+        return tuple(alike(x) for x in args), {name: alike(x) for name, x in kwargs.items()}
+
+    hooks = [module.register_forward_pre_hook(first_token, with_kwargs=True) for module in modules]
+    try:
+        yield replaced
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _repeat(x: Any) -> Any:
+    """x (batch, tokens, width) with every token the first."""
+    return x[:, :1].expand_as(x).contiguous()
+
+
+@contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Without dropout; afterwards each module is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,114 @@
+"""The second seam: the score product itself, in families that compute their attention outside the interface.
+
+For the time of a `with` block torch shows every function called inside a numbered layer. The score product is the one
+whose result is (tokens, tokens) and goes into a softmax; a fused attention has it inside. Either there is exactly one a
+layer, or the family is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from qkscope.capture.places import layer_numbers
+from qkscope.capture.sight import Observer, Sight
+from qkscope.errors import CaptureError
+
+
+@contextmanager
+def score_products(backbone: Any, observe: Observer) -> Iterator[None]:
+    """Show the operands of every score product inside a layer of the backbone."""
+    from torch.overrides import TorchFunctionMode
+
+    watch = _Watch(observe)
+
+    class Watching(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            result = function(*args, **kwargs)
+            if watch.inside:
+                watch.saw(function, args, kwargs, result)
+            return result
+
+    hooks = [backbone.register_forward_pre_hook(watch.begin, with_kwargs=True)]
+    numbers = layer_numbers(backbone)
+    for module in backbone.modules():
+        if id(module) in numbers:
+            layer = numbers[id(module)]
+            hooks.append(module.register_forward_pre_hook(lambda m, _, layer=layer: watch.enter(layer, m)))
+            hooks.append(module.register_forward_hook(lambda *_: watch.leave()))
+    try:
+        with Watching():
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+class _Watch:
+    """Which layer is running, and the products in it that no softmax has followed yet."""
+
+    def __init__(self, observe: Observer) -> None:
+        self.inside: list[tuple[int, Any]] = []
+        self._observe = observe
+        self._pending: list[tuple[Any, Any]] = []
+        self._batch = self._tokens = 0
+        self._products, self._softmax, self._fused = _functions()
+
+    def begin(self, _module: Any, args: Any, kwargs: Any) -> None:
+        ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
+        self._batch, self._tokens = ids.shape[:2]
+        self.inside, self._pending = [], []
+
+    def enter(self, layer: int, module: Any) -> None:
+        if not self.inside:
+            self._pending = []
+        self.inside.append((layer, module))
+
+    def leave(self) -> None:
+        self.inside.pop()
+
+    def saw(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
+        if function in self._fused:
+            query, key = args[0], args[1]
+            scale = kwargs.get("scale")
+            self._show(query, key, query.shape[-1] ** -0.5 if scale is None else scale)
+        elif function in self._products and result.shape[-2:] == (self._tokens, self._tokens):
+            self._pending.append(_operands(args, kwargs))
+        elif function in self._softmax and self._pending:
+            if len(self._pending) > 1:
+                raise CaptureError(
+                    f"the scores of layer {self.inside[-1][0]} ({type(self.inside[-1][1]).__name__}) are a sum of "
+                    f"{len(self._pending)} products: no one pair of query and key makes them"
+                )
+            ((query, key),) = self._pending
+            self._pending = []
+            self._show(query, key.transpose(-1, -2), None, args[0])
+
+    def _show(self, query: Any, key: Any, scale: float | None, scores: Any = None) -> None:
+        layer, module = self.inside[-1]
+        if query.dim() == 3:
+            query, key = (x.unflatten(0, (self._batch, -1)) for x in (query, key))
+        self._observe(Sight(layer, query.detach(), key.detach(), scale, None, module, scores))
+
+
+def _functions() -> tuple[set[Callable[..., Any]], set[Callable[..., Any]], set[Callable[..., Any]]]:
+    """(products, softmax, fused attention): all the ways to call them."""
+    import torch
+    from torch.nn import functional
+
+    tensor = torch.Tensor
+    products = {
+        *(torch.matmul, torch.bmm, torch.baddbmm),
+        *(tensor.matmul, tensor.__matmul__, tensor.bmm, tensor.baddbmm),
+    }
+    softmax = {functional.softmax, torch.softmax, tensor.softmax}
+    return products, softmax, {functional.scaled_dot_product_attention}
+
+
+def _operands(args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The two factors of a product: the last two positional arguments, or those named."""
+    named = [kwargs[name] for name in ("batch1", "batch2", "mat2", "other") if name in kwargs]
+    first, second = [*(a for a in args if hasattr(a, "shape")), *named][-2:]
+    return first, second

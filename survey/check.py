@@ -1,0 +1,126 @@
+"""One family: what qkscope captures, held against the operands of the attention product."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from qkscope.capture import capture
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.probe import Probe, probe_model
+from qkscope.capture.seam import find_backbone
+from qkscope.errors import CaptureError
+from survey.build import build, tokens
+from survey.operands import Product, record
+
+Captured = dict[int, tuple[torch.Tensor, torch.Tensor]]
+
+# A prime: no dimension of a small model equals it, so shapes tell what is what.
+LENGTH = 23
+EXACT, SECOND, REFUSED, NOT_BUILT, WRONG = "exact", "exact, second seam", "refused", "not built", "wrong"
+# A model's own scaling of an operand rounds; anything else is another vector.
+ROUNDING = 2e-6
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one family, why, and what was found out about it."""
+
+    family: str
+    kind: str
+    why: str = ""
+    layers: str = ""
+    rope: str = ""
+
+
+def check(family: str, **changes: Any) -> Verdict:
+    """Build the family small and hold what is captured against what its attention product is given."""
+    ids = tokens(2, LENGTH)
+    try:
+        model = build(family, **changes)
+        products, plain = record(model, ids)
+    except Exception as error:  # whatever keeps transformers from building or running it
+        return Verdict(family, NOT_BUILT, f"{type(error).__name__}: {error}")
+    try:
+        architecture, probed, found, logits = _captured(model, ids)
+    except CaptureError as error:
+        return Verdict(family, REFUSED, str(error))
+    except Exception as error:  # a crash is a fault of ours, and one line of the table
+        return Verdict(family, WRONG, f"crashed: {type(error).__name__}: {error}")
+    faults = [fault for layer in found for fault in _faults(architecture, probed, layer, found, products)]
+    if not torch.equal(logits, plain):
+        faults.append(f"outputs change by {(logits - plain).abs().max():.3g}")
+    if faults:
+        return Verdict(family, WRONG, "; ".join(faults))
+    kind = EXACT if probed.through == "interface" else SECOND
+    return Verdict(family, kind, "", _layers(architecture, list(found)), _rope(architecture, list(found)))
+
+
+def _captured(model: Any, ids: torch.Tensor) -> tuple[Architecture, Probe, Captured, torch.Tensor]:
+    """What a measurement would see: its layers, probed, then captured in a pass of the whole model."""
+    architecture = read_architecture(find_backbone(model).config)
+    layers = architecture.measured_layers(include_sliding=not architecture.full_attention_layers)
+    architecture, probed = probe_model(model, layers)
+    found: Captured = {}
+
+    def keep(layer: int, q: torch.Tensor, k: torch.Tensor) -> None:
+        found[layer] = q.clone(), k.clone()
+
+    with torch.no_grad(), capture(model, keep, layers, probed.through):
+        logits = model(input_ids=ids, use_cache=False).logits
+    return architecture, probed, found, logits
+
+
+def _faults(
+    architecture: Architecture, probed: Probe, layer: int, found: Captured, products: list[Product]
+) -> Iterator[str]:
+    """What is wrong with a captured layer: another vector, scale or view than the product's."""
+    q, k = found[layer]
+    here = [p for p in products if p.layer == layer]
+    factors = [(p, factor) for p in here if (factor := _factor(q, k, p)) is not None]
+    if not factors:
+        shapes = [tuple(p.q.shape) for p in here]
+        yield f"layer {layer}: captured q {tuple(q.shape)}, k {tuple(k.shape)}; its products have {shapes}"
+    for product, factor in factors:
+        if product.kind == "future":
+            yield f"layer {layer} sees tokens to come"
+        if product.kind == "window" and not architecture.sliding[layer]:
+            yield f"layer {layer} sees a window, the architecture says everything"
+        scale = product.scale
+        if scale is not None and not math.isclose(scale * factor, probed.scales[layer], rel_tol=1e-4):
+            yield f"layer {layer} scales by {scale * factor:.5g}, the probe says {probed.scales[layer]:.5g}"
+
+
+def _factor(q: torch.Tensor, k: torch.Tensor, product: Product) -> float | None:
+    """The factor from q.k to the product's q.k if these are its operands, else None."""
+    repeated = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    queries = _ratio(q.flatten(0, 1), product.q)
+    keys = _ratio(repeated.flatten(0, 1), product.k) or _ratio(k.flatten(0, 1), product.k)
+    return None if queries is None or keys is None else queries * keys
+
+
+def _ratio(mine: torch.Tensor, theirs: torch.Tensor) -> float | None:
+    """The positive factor from one to the other, if there is one."""
+    if mine.shape != theirs.shape:
+        return None
+    mine, theirs = mine.double(), theirs.double()
+    factor = (mine * theirs).sum() / (mine * mine).sum()
+    near = (mine * factor - theirs).abs().max() <= ROUNDING * theirs.abs().max()
+    return float(factor) if near and factor > 0 else None
+
+
+def _layers(architecture: Architecture, layers: list[int]) -> str:
+    if not architecture.full_attention_layers:
+        return "within its window"
+    return "all" if len(layers) == architecture.num_layers else f"{len(layers)} of {architecture.num_layers}"
+
+
+def _rope(architecture: Architecture, layers: list[int]) -> str:
+    rotating = [layer for layer in layers if architecture.rope[layer]]
+    if not rotating:
+        return architecture.bias or "no"
+    return "yes" if len(rotating) == len(layers) else f"{len(rotating)} of {len(layers)}"
