@@ -147,7 +147,14 @@ def eta_squared_reference(groups, axis):
     return max(np.mean(products) * len(tokens) / ((tokens - tokens.mean()) ** 2).sum(), 0.0)
 
 
-def anatomy_reference(q, k, first=4):
+def between_documents_reference(k, groups, first=4):
+    """The covariance of documents' mean keys, from equal groups of documents k (documents, tokens, dim) in order."""
+    means = k[:, first:].mean(axis=1).reshape(groups, -1, k.shape[2]).mean(axis=1)
+    apart = means - means.mean(axis=0)
+    return apart.T @ apart / (groups - 1) * (len(k) / groups) * (1 - 1 / len(k))
+
+
+def anatomy_reference(q, k, first=4, between=0.0):
     """The four parts and the sink from documents q, k (documents, tokens, dim) of one length, one bin a position."""
     m_q, m_k = q.mean(axis=0), k.mean(axis=0)
     length = len(m_q)
@@ -155,6 +162,7 @@ def anatomy_reference(q, k, first=4):
         np.mean([np.outer(v, v) for document in x for v in (document - m)[first:]], axis=0)
         for x, m in ((q, m_q), (k, m_k))
     )
+    sigma_k = sigma_k - between
     rows = []
     for i in range(first + 2, length):
         keys = m_k[first:i]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import anatomy_reference, constant_part_reference, distance_reference, jackknife_reference
+from reference import (
+    anatomy_reference,
+    between_documents_reference,
+    constant_part_reference,
+    distance_reference,
+    jackknife_reference,
+    score_variance_reference,
+)
 from simulated import unit_of
 from synthetic import rope
 from test_anatomy import documents
@@ -68,7 +75,7 @@ def test_numbers_are_those_of_the_vectors(vectors, measured):
             late = z[:, 4:].reshape(-1, DIM)
             expected = np.corrcoef(late @ v, np.tile(np.arange(4, WINDOW), 12))[0, 1]
             assert found.value(f"r_{name}_from4")[h] == pytest.approx(expected, abs=1e-6)
-        parts, sink = anatomy_reference(x, y)
+        parts, sink = anatomy_reference(x, y, between=between_documents_reference(y, 4))
         names = ("share_position", "share_key", "share_match", "share_query_position")
         np.testing.assert_allclose([found.value(n)[h] for n in names], parts / parts.sum(), atol=1e-6)
         assert found.value("score_sd")[h] == pytest.approx(SCALE * np.sqrt(parts.sum()), rel=1e-6)
@@ -141,6 +148,23 @@ def test_tables_have_their_columns(measured):
     curve = distance_table("m", WINDOW, HEADS, found)
     assert list(curve.columns) == list(DISTANCE_COLUMNS)
     assert curve["distance"].max() == WINDOW - 5
+
+
+def test_what_all_keys_of_a_document_share_decides_nothing(rng):
+    """Documents with keys of their own: within each, scores vary no more than without."""
+    heads, rotation = HeadIndex.of([(0, 0)], 1), Rotation.none(DIM)
+    plain, right = [], []
+    for _ in range(6):
+        q, k = (documents(rng, rotation, 32, length=60) for _ in "qk")
+        k = k + 0.8 * rng.standard_normal((32, 1, DIM))
+        pairs = [(a[None], b[None]) for a, b in zip(q, k, strict=True)]
+        made = [unit_of(heads, [60], pairs[g::16]) for g in range(16)]
+        found = measure_beyond(made, 60, measure(made, 60, 4))
+        truth = score_variance_reference(q, k)
+        plain.append(anatomy_reference(q, k)[0].sum() / truth)
+        right.append(found.value("score_sd")[0] ** 2 / truth)
+    assert np.mean(plain) > 1.3
+    assert 0.9 < np.mean(right) < 1.15
 
 
 def test_an_unknown_rotation_leaves_what_needs_none(vectors):

@@ -162,6 +162,7 @@ ORDER = [
     ["timeline"],
     ["results"],
     ["aggregate"],
+    ["anatomy_means"],
     ["inference"],
     ["findings"],
     ["published", "compare"],

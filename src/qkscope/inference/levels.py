@@ -43,6 +43,19 @@ SAME, REMAINS = 0.25, 0.5
 # Numbers of two studies agree within so many standard errors of their difference.
 AGREES_WITHIN = 2.0
 
+# A part of a signal is nearly all of it, or most of it, above these shares.
+NEARLY_ALL, MOST = 0.9, 0.5
+# A straight line misses what a head knows of position if a function of it explains so much more of the variance.
+MISSED = 0.1
+
+
+def rule_of_part() -> str:
+    """When a part of a signal is most of it."""
+    return (
+        f"Nearly all is more than {percent(NEARLY_ALL)}, most more than {percent(MOST)}, with {percent(CONFIDENCE)} "
+        "confidence."
+    )
+
 
 def smallest_heads(heads: int) -> int:
     """The fewest heads by which a share must change: SMALLEST of them, at least SMALLEST_HEADS; a whole number."""

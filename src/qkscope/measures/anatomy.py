@@ -8,7 +8,9 @@ covariance about it, over tokens from position 4 on, the variance of q_i.k_j ove
     match               tr(Sigma_q Sigma_k)                   what the query asks and the key is
     query x position    mean_i tr(Sigma_q Cov_j m_k(j))       where, depending on what the query asks
 
-A mean over i counts each query token once; a variance over j counts each position below i once.
+A mean over i counts each query token once; a variance over j counts each position below i once. Keys are compared
+within a document: what all keys of a document have in common is the same for each of them and decides nothing, so the
+covariance of documents' mean keys is taken out of Sigma_k.
 """
 
 from __future__ import annotations
@@ -93,20 +95,31 @@ class Layout:
 
 
 def anatomy(
-    q: Path, k: Path, late_q: Moments, late_k: Moments, rotation: Rotation, layout: Layout
+    q: Path,
+    k: Path,
+    late_q: Moments,
+    late_k: Moments,
+    rotation: Rotation,
+    layout: Layout,
+    between_k: Array | float = 0.0,
 ) -> Anatomy:
-    """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on."""
+    """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on.
+
+    between_k (H, d, d) is the covariance of documents' mean keys.
+    """
     at = layout.places.t
     m_q, m_k = (np.nan_to_num(path.at(rotation, at)) for path in (q, k))
     sigma_q, sigma_k = (
         _residual(late, m, layout.places.tokens) for late, m in ((late_q, m_q), (late_k, m_k))
     )
+    sigma_k = sigma_k - between_k
     asking = np.where(at >= FIRST_QUERY, layout.places.tokens, 0.0)
     position, mean = _position(q, k, m_k, rotation, layout)
     return Anatomy(
         position=position,
-        key=_trace(sigma_k, _gram(m_q, asking / asking.sum())),
-        match=_trace(sigma_q, sigma_k),
+        # Estimated from few groups, the covariance of documents' means may exceed the whole.
+        key=np.maximum(_trace(sigma_k, _gram(m_q, asking / asking.sum())), 0.0),
+        match=np.maximum(_trace(sigma_q, sigma_k), 0.0),
         query_position=_trace(sigma_q, _key_scatter(m_k, layout)),
         sink=_first_key(q, k, late_q, rotation, layout.counts) - mean,
     )

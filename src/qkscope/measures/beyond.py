@@ -120,7 +120,6 @@ class _Source:
     def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> _Source:
         groups = list(range(len(units)))
         taken = [groups] + ([[h for h in groups if h != g] for g in groups] if len(units) > 1 else [])
-        counts = np.stack([unit.counts(width) for unit in units])
         edges = _path(units[0], 0).window(width).edges
         return cls(
             units,
@@ -128,7 +127,7 @@ class _Source:
             axes,
             [window(unit, width) for unit in units],
             [window(unit, width, skip_sink=width > SINK) for unit in units],
-            [(some, Positions.of(counts[some].sum(axis=0), edges)) for some in taken],
+            [(some, Positions.of([units[g] for g in some], width, edges)) for some in taken],
         )
 
     def layer(self, layer: int, rows: NDArray[np.int64]) -> list[LayerSums]:
@@ -146,10 +145,11 @@ class _Source:
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
         every = whole_and_without([pair[index].select(rows) for pair in self.every])
-        late = whole_and_without([pair[index].select(rows) for pair in self.late])
+        groups = [pair[index].select(rows) for pair in self.late]
+        late = whole_and_without(groups)
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.units]
         return [
-            Kind(a, b, tuple(paths[g] for g in some))
+            Kind(a, b, tuple(groups[g] for g in some), tuple(paths[g] for g in some))
             for a, b, (some, _) in zip(every, late, self.samples, strict=True)
         ]
 

@@ -6,6 +6,7 @@ slow changes with position only, and what needs the rotation itself is NaN.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -23,7 +24,7 @@ from qkscope.measures.position import (
     linear_reading,
     turned_axes,
 )
-from qkscope.moments import Moments
+from qkscope.moments import Moments, Unit
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
 
@@ -41,11 +42,20 @@ PLACES = 1024
 
 @dataclass(frozen=True)
 class Kind:
-    """Queries, or the keys that each reads: moments of all tokens, of those from position 4 on, a path per group."""
+    """Queries, or the keys that each reads: moments of all tokens and of those from position 4 on.
+
+    `groups` are the latter of each group of documents, `paths` the paths.
+    """
 
     every: Moments
     late: Moments
+    groups: tuple[Moments, ...]
     paths: tuple[Path, ...]
+
+    def between(self, weight: Array) -> Array:
+        """The covariance of documents' means over late tokens, from those of groups; weight (G,). (H, d, d)"""
+        apart = np.stack([group.mean_x - self.late.mean_x for group in self.groups])  # (G, H, d)
+        return np.asarray(np.einsum("g,ghd,ghe->hde", weight, apart, apart, optimize=True))
 
     @cached_property
     def path(self) -> Path:
@@ -59,6 +69,7 @@ class Positions:
 
     counts (T,) tokens at each position · places that stand for all · layout None in a window too short for scores
     lags (D,) distances, with pairs (D, B, B) by bins of their query and key
+    between (G,) what makes the covariance of documents' means of those of groups
     """
 
     counts: Array
@@ -66,16 +77,40 @@ class Positions:
     layout: Layout | None
     lags: NDArray[np.int64]
     pairs: Array
+    between: Array
 
     @classmethod
-    def of(cls, counts: Array, edges: NDArray[np.int64]) -> Positions:
+    def of(cls, groups: Sequence[Unit], width: int, edges: NDArray[np.int64]) -> Positions:
+        counts = np.sum([unit.counts(width) for unit in groups], axis=0)
         layout = Layout.of(counts) if counts[FIRST_QUERY:].sum() else None
         lags = distances(len(counts))
-        return cls(counts, whole_grid(counts, PLACES), layout, lags, pairs_by_bin(edges, counts, lags))
+        return cls(
+            counts,
+            whole_grid(counts, PLACES),
+            layout,
+            lags,
+            pairs_by_bin(edges, counts, lags),
+            _between(groups, width),
+        )
 
     def since(self, start: int) -> Array:
         """The counts with those before `start` left out. (T,)"""
         return np.where(np.arange(len(self.counts)) < start, 0.0, self.counts)
+
+
+def _between(groups: Sequence[Unit], width: int) -> Array:
+    """Weights (G,) with which the scatter of groups' means makes the covariance of documents' means.
+
+    The mean of a group of e documents scatters by 1/e of theirs; of G groups, one degree of freedom is lost to the
+    mean of all. Zero with one group, which does not tell.
+    """
+    late = [np.clip(np.minimum(unit.lengths, width) - SINK, 0, None).astype(np.float64) for unit in groups]
+    tokens, squares = np.array([x.sum() for x in late]), np.array([(x**2).sum() for x in late])
+    if len(groups) < 2 or not tokens.all():
+        return np.zeros(len(groups))
+    documents, share = tokens**2 / squares, tokens / tokens.sum()
+    every = tokens.sum() ** 2 / squares.sum()
+    return np.asarray(share * documents * (1 - 1 / every) / (1 - (share**2).sum()))
 
 
 @dataclass(frozen=True)
@@ -142,6 +177,7 @@ def _anatomy(layer: LayerSums) -> dict[str, Array]:
     if layer.at.layout is None:
         return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(layer.v), np.nan))
     q, k = layer.q, layer.k
-    parts = anatomy(q.path, k.path, q.late, k.late, layer.turning, layer.at.layout)
+    between = k.between(layer.at.between)
+    parts = anatomy(q.path, k.path, q.late, k.late, layer.turning, layer.at.layout, between)
     found = {f"share_{name}": share for name, share in parts.shares.items()}
     return found | {"score_sd": layer.scale * parts.score_sd, "sink": layer.scale * parts.sink}

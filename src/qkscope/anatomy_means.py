@@ -1,0 +1,92 @@
+"""Means of anatomy's measures over heads, with document-level errors: for pictures and claims alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from qkscope.aggregate import mean_over_heads
+from qkscope.measures.jackknife import jackknife
+from qkscope.results import Results
+
+Array = NDArray[np.float64]
+
+# What decides where a head looks, in the words of pictures and claims -> its column.
+PARTS = {
+    "position": "share_position",
+    "key": "share_key",
+    "match": "share_match",
+    "query × position": "share_query_position",
+}
+_KEY = ["layer", "head"]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One checkpoint's heads: rows of its anatomy joined with its class, and every measure without each group."""
+
+    model: str
+    heads: pd.DataFrame
+    left_out: pd.DataFrame | None
+
+    def value(self, name: str, where: Any = slice(None)) -> Array:
+        """A measure of the heads at `where`, whole in row 0, then without each group. (1 + G, heads)"""
+        rows = self.heads[where]
+        whole = np.asarray(rows[name].to_numpy(np.float64)[None])
+        if self.left_out is None:
+            return whole
+        table = self.left_out.pivot(index="group", columns=_KEY, values=name)
+        left = table.reindex(columns=pd.MultiIndex.from_frame(rows[_KEY])).to_numpy(np.float64)
+        return np.asarray(np.concatenate([whole, left]))
+
+    def mean(self, name: str, where: Any = slice(None)) -> Array:
+        """The mean over the heads at `where`. (1 + G,)"""
+        return mean_over_heads(self.value(name, where))
+
+
+def measured(results: Results, order: Sequence[str], matched: bool = False) -> list[Measured]:
+    """The checkpoints of `order` over their own windows or the matched one, with r and class from the heads table."""
+    anatomy, loo, heads = (
+        (results.anatomy_matched, results.loo_anatomy_matched, results.matched)
+        if matched
+        else (results.anatomy, results.loo_anatomy, results.heads)
+    )
+    if anatomy is None or heads is None:
+        return []
+    joined = anatomy.merge(heads[["model", *_KEY, "r_q", "r_k", "class"]], on=["model", *_KEY], how="left")
+    left = {} if loo is None else dict(iter(loo.groupby("model", sort=False)))
+    tables = dict(iter(joined.groupby("model", sort=False)))
+    return [Measured(m, tables[m].reset_index(drop=True), left.get(m)) for m in order if m in tables]
+
+
+def what_decides(found: Sequence[Measured], kinds: Sequence[str] = ()) -> pd.DataFrame:
+    """The mean share of each part over all heads, and over those of each class of `kinds`.
+
+    Columns: model, of ("all" or a class), part, heads, share, se. A class without heads has no rows.
+    """
+    rows = []
+    for each in found:
+        known = each.heads[PARTS["position"]].notna()
+        for kind in ("all", *kinds):
+            where = (known if kind == "all" else known & (each.heads["class"] == kind)).to_numpy()
+            for part, column in PARTS.items() if where.any() else ():
+                means = each.mean(column, where)
+                rows.append((each.model, kind, part, int(where.sum()), means[0], float(jackknife(means[1:]))))
+    return pd.DataFrame(rows, columns=["model", "of", "part", "heads", "share", "se"])
+
+
+def carried_by(spectrum: pd.DataFrame, kind: str, by: Sequence[str] = ()) -> pd.DataFrame:
+    """How much of the position signal each wavelength carries: |part of r| over its sum, averaged over heads.
+
+    Columns: model, window, `by`, wavelength, share. Heads of layers that do not rotate are left out.
+    """
+    rows = spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
+    size = rows["signal"].abs()
+    whole = size.groupby([rows["model"], rows["layer"], rows["head"]]).transform("sum")
+    rows = rows.assign(share=size / whole.where(whole > 0))
+    return rows.groupby(["model", "window", *by, "wavelength"], sort=False)["share"].mean().reset_index()
