@@ -29,7 +29,7 @@ def _where(s: Asked) -> str:
 
 
 def _row(what: str, each: Measured, means: Array, window: Window, verdict: str = "") -> Row:
-    return Row(what, each.model, float(means[0]), None, float(jackknife(means[1:])), window, verdict)
+    return Row(what, each.model, float(means[0]), None, float(jackknife(means[1:])), window, verdict, "share")
 
 
 @question(
@@ -202,7 +202,7 @@ def frequencies(s: Asked) -> Answer | None:
         f"{percent(float(near))} of r_q, and waves longer than the window {percent(float(longer))}"
     )
     rows = tuple(
-        Row(f"share of the wave of {wave:,.0f} tokens", model, float(share))
+        Row(f"share of the wave of {wave:,.0f} tokens", model, float(share), unit="share")
         for wave, share in zip(shares["wavelength"], shares["share"], strict=True)
     )
     return Answer("yes", words, detail, rows, window="own")
