@@ -1,0 +1,52 @@
+"""A results folder of version 0.1.0, made before anatomy, causes and manifests: it still loads, draws and reports."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+
+import pytest
+
+from qkscope.figures import draw
+from qkscope.findings import claims, summary
+from qkscope.report import write_report
+from qkscope.results import Results, load_results
+
+FOLDER = Path(__file__).parent / "old_results"
+
+
+@pytest.fixture(scope="module")
+def old() -> Results:
+    return load_results(FOLDER)
+
+
+def test_it_loads_with_its_record_and_without_what_did_not_exist(old):
+    assert [stop.label for stop in old.timeline.measured] == ["S1-0", "S1-180", "S3-760", "LC1-80"]
+    assert [stop.window for stop in old.timeline.measured] == [256, 256, 256, 1024]
+    assert old.timeline.matched_window == 256
+    assert len(old.heads) == len(old.matched) == 4 * 48
+    assert old.components == 3
+    assert old.loo["group"].nunique() == 8
+    assert old.anatomy is old.axes is old.spectrum is old.distance is None
+
+
+def test_its_claims_are_those_of_its_numbers(old):
+    found = {claim.id: claim for claim in claims(old)}
+    assert found["r_q"].verdict == "rises and falls"
+    assert found["r_q"].headline.endswith("mean r_q 0.09 → 0.36")
+    assert found["signal"].verdict == "yes"
+    json.dumps(summary(old), allow_nan=False)
+
+
+def test_it_is_drawn(old):
+    drawing = draw("explained_variance", old, width=3.3)
+    assert len(drawing.data) == 5  # four checkpoints, and the last over the matched window
+    assert drawing.figure.axes
+
+
+def test_it_is_reported(old, tmp_path):
+    page = write_report(old, tmp_path).read_text()
+    for claim in claims(old):
+        assert html.escape(claim.headline).replace("&#x27;", "&#39;") in page
+    assert "A nano SmolLM3" in page

@@ -1,0 +1,157 @@
+"""All texts of a study say the same: claims, READMEs of figures, summary.json and the page, number by number."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from qkscope.figures import CATALOGUE
+from qkscope.figures.readme import md, readme
+from qkscope.figures.view import look
+from qkscope.findings import claims, summary
+from qkscope.report import render
+from qkscope.results import Results, load_results
+from qkscope.words import sentence
+from studies import training, with_components
+
+UP, DOWN = {"rises", "higher"}, {"falls", "lower"}
+
+
+class Told(NamedTuple):
+    """One number as one text tells it; `start` and `end` are labels, `window` is own or matched."""
+
+    what: str
+    start: str
+    end: str
+    window: str
+    value: str
+    verdict: str
+
+
+def label(study: Results, model: str | None) -> str:
+    return "" if model is None else study.timeline.stop(model).label
+
+
+def in_claims(study: Results) -> list[Told]:
+    return [
+        Told(r.what, label(study, r.from_model), label(study, r.to_model), r.window, r.text, r.verdict)
+        for claim in claims(study)
+        for r in claim.rows
+    ]
+
+
+def in_summary(study: Results) -> list[Told]:
+    found = []
+    for one in json.loads(json.dumps(summary(study)))["findings"]:
+        for r in one["numbers"]:
+            ends = label(study, r["from_model"]), label(study, r["to_model"])
+            found.append(Told(r["what"], *ends, r["window"], r["text"], r["verdict"]))
+    return found
+
+
+def readmes(study: Results) -> dict[str, str]:
+    view = look(study)
+    return {
+        picture.name: readme(picture, view, picture.draw(view).data, claims(study))
+        for picture in CATALOGUE
+        if not picture.why_not(view)
+    }
+
+
+def in_readme(text: str) -> list[Told]:
+    found = []
+    for line in text.splitlines():
+        cells = [re.sub(r"\\(.)", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        if len(cells) == 6 and cells[0] not in ("what", "---"):
+            what, start, end, value, window, verdict = cells
+            found.append(Told(what, start, end, "own" if window == "own" else "matched", value, verdict))
+    return found
+
+
+def in_page(page: str, two_windows: bool) -> list[Told]:
+    found = []
+    for line in re.findall(r'<tr><th scope="row">.*?</tr>', page):
+        cells = [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
+        if len(cells) == (5 if two_windows else 4):
+            what, where, value, *window, verdict = cells
+            start, _, end = where.rpartition(" → ")
+            found.append(Told(what, start, end, window[0] if window else "own", value, verdict))
+    return found
+
+
+def in_sentences(study: Results) -> list[Told]:
+    """`mean r_q ... rises between A and B (+0.13 ± 0.01)`, as details tell it."""
+    found = []
+    for claim in claims(study):
+        for what, rest in re.findall(
+            r"(?:^|, )(?:the )?((?:mean|share|spread|lead)[^,]*?) goes from ([^.]*\..*)", claim.detail
+        ):
+            pattern = r"(rises|falls) between (\S+(?: \S+)?) and (\S+(?: \S+)?) \(([^)]*)\)"
+            for verdict, start, end, value in re.findall(pattern, rest):
+                found.append(Told(what, start, end, claim.window, value, verdict))
+    return found
+
+
+@pytest.fixture(scope="module", params=["old results", "one window"])
+def study(request) -> Results:
+    if request.param == "one window":
+        return with_components(training(3), 2)
+    return load_results(Path(__file__).parent / "old_results")
+
+
+@pytest.fixture(scope="module")
+def written(study) -> dict[str, str]:
+    return readmes(study)
+
+
+def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written):
+    texts = {
+        "claims": in_claims(study),
+        "summary": in_summary(study),
+        "page": in_page(render(study), study.matched is not None),
+        **{name: in_readme(text) for name, text in written.items()},
+        "sentences": in_sentences(study),
+    }
+    told: dict[tuple, dict[str, set]] = defaultdict(lambda: defaultdict(set))
+    for source, rows in texts.items():
+        for row in rows:
+            told[row[:4]][source].add((row.value, row.verdict))
+    for key, sources in told.items():
+        assert "claims" in sources, (key, sources)
+        said = set().union(*sources.values())
+        assert len({value for value, _ in said}) == 1, (key, dict(sources))
+        assert len({verdict for _, verdict in said if verdict}) <= 1, (key, dict(sources))
+    assert len(texts["claims"]) == len(texts["summary"]) == len(texts["page"]) > 50
+    assert all(in_readme(text) for text in written.values())
+
+
+def test_no_verdict_has_the_other_sign(study, written):
+    rows = (
+        in_claims(study) + in_sentences(study) + [row for text in written.values() for row in in_readme(text)]
+    )
+    for row in rows:
+        if row.verdict in UP | DOWN:
+            assert row.value.startswith("+" if row.verdict in UP else "−"), row
+
+
+def test_sentences_tell_rises_and_falls_that_a_table_has():
+    study = load_results(Path(__file__).parent / "old_results")
+    said = in_sentences(study)
+    assert {row.verdict for row in said} == {"rises", "falls"}
+    assert set(said) <= set(in_claims(study))
+
+
+def test_a_readme_quotes_its_claims_letter_by_letter(study, written):
+    by_id = {claim.id: claim for claim in claims(study)}
+    for picture in CATALOGUE:
+        for claim in (by_id[each] for each in picture.claims if each in by_id and picture.name in written):
+            text = written[picture.name]
+            assert f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}." in text
+            for part in (claim.detail, claim.doubt, claim.rule):
+                assert md(part) in text
