@@ -1,0 +1,102 @@
+"""docs/extending.md, done word by word in a copy of the package: measure, question and picture of a study run whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+GUIDE = ROOT / "docs" / "extending.md"
+BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+
+RUN = """
+import sys
+from pathlib import Path
+import qkscope
+from small_study import make_study, one_thread, without_drawing
+from qkscope.figures.catalogue import draw_all
+from qkscope.run import run
+
+here = Path(sys.argv[1])
+assert Path(qkscope.__file__).is_relative_to(here), qkscope.__file__
+one_thread()
+study, drawn = make_study(here / "study"), draw_all
+without_drawing()
+run(study, here / "out")
+from qkscope.figures import catalogue
+catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "17_cone")
+print(drawn(here / "out"))
+"""
+
+
+def edited(text: str, diff: str) -> str:
+    """A file with one hunk of a diff applied: its old lines must stand in the file exactly once."""
+    lines = diff.splitlines(keepends=True)
+    old = "".join(line[1:] for line in lines if line[0] in " -")
+    new = "".join(line[1:] for line in lines if line[0] in " +")
+    assert text.count(old) == 1, old
+    return text.replace(old, new)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """The package with everything the guide adds to it."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tests").mkdir()
+    found = BLOCK.findall(GUIDE.read_text())
+    assert len(found) == GUIDE.read_text().count("\n```") // 2 == 7
+    for kind, name, text in found:
+        path = folder / name
+        assert (kind == "diff") == path.exists(), name
+        path.write_text(edited(path.read_text(), text) if kind == "diff" else text)
+    return folder
+
+
+def python(folder: Path, *arguments: str) -> str:
+    paths = os.pathsep.join([str(folder / "src"), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env={**os.environ, "PYTHONPATH": paths}, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_measure_passes_its_test(copy):
+    assert "1 passed" in python(copy, "-m", "pytest", "-q", "tests/test_cone.py")
+
+
+def test_the_code_is_as_the_house_asks(copy):
+    settings = f"--config={ROOT / 'pyproject.toml'}"
+    names = [name for kind, name, _ in BLOCK.findall(GUIDE.read_text()) if kind == "python"]
+    python(copy, "-m", "ruff", "check", settings, *names)
+    python(copy, "-m", "ruff", "format", "--check", settings, *names)
+
+
+def test_measure_question_and_picture_are_there_after_a_run(copy):
+    out = copy / "out"
+    assert "17_cone" in python(copy, "-c", RUN, str(copy))
+    header = (out / "anatomy.csv").read_text().partition("\n")[0].split(",")
+    assert {"cone_q", "cone_k", "cone_q_se", "cone_k_se"} <= set(header)
+    (claim,) = (
+        one for one in json.loads((out / "summary.json").read_text())["findings"] if one["id"] == "cone"
+    )
+    assert claim["headline"].startswith("Their mean is ")
+    assert claim["numbers"][0]["what"] == "cone of keys minus cone of queries"
+    figure = out / "figures" / "17_cone"
+    assert {path.name for path in figure.iterdir()} == {
+        "figure.png",
+        "figure.svg",
+        "figure.pdf",
+        "data.csv",
+        "README.md",
+    }
+    assert claim["headline"] in (figure / "README.md").read_text()
