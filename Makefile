@@ -1,9 +1,11 @@
 # make demo   set up, train a nano SmolLM3 here and show its heads
 # make test   set up, then check format, lint, types and every test, the browser's included
+# make soak   hours of faults and hostile input in one: every kill, every failing write, a million fuzzed files
+# make test-lowest  what needs no model, with the oldest versions that pyproject.toml allows
 # make bench  speed against the peers, as ratios of one run
 # make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
-.PHONY: setup demo test check format bench families docs clean
+.PHONY: setup demo test soak test-lowest check format bench families docs clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -20,6 +22,15 @@ test: check
 	scripts/setup.sh browser
 	$(BIN)/python scripts/fetch_smollm2.py
 	$(BIN)/pytest
+
+soak: setup
+	cd tests && ../$(BIN)/python -m fuzz --executions 1000000 --findings ../build/findings
+	QKSCOPE_KILLS=100000 QKSCOPE_FAILURES=40 $(BIN)/pytest --timeout 3600 tests/integration/test_crash.py
+
+test-lowest: setup
+	scripts/setup.sh lowest $(PYTHON)
+	.venv-lowest/bin/pytest tests/fuzz tests/test_store.py tests/test_lock.py tests/test_taxonomy.py tests/test_timeline.py \
+	  tests/test_revisions.py tests/test_heads.py -k "not never_put_together"
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -44,4 +55,4 @@ docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv .venv-bench .cache build results
+	rm -rf .venv .venv-bench .venv-lowest .cache build results

@@ -2,6 +2,7 @@
 # Installs what the Makefile needs, and nothing that is there already.
 #   setup.sh environment [PYTHON]   the package with everything for development, in .venv
 #   setup.sh peers [PYTHON]         the same with the tools it is measured against, in .venv-bench
+#   setup.sh lowest [PYTHON]        the package alone, with the oldest versions it allows, in .venv-lowest
 #   setup.sh browser                Chromium for the report's tests
 #   setup.sh typescript             the checker of the report's scripts, in .cache/typescript
 set -eu
@@ -45,6 +46,18 @@ environment)
 peers)
     virtual .venv-bench "${2:-python3}"
     .venv-bench/bin/pip install -q --disable-pip-version-check -e '.[dev,bench]' -c constraints.txt
+    ;;
+lowest)
+    virtual .venv-lowest "${2:-python3}"
+    mkdir -p build
+    .venv/bin/python - >build/lowest.txt <<'PY'
+import pathlib, re, tomllib
+project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
+for need in project["dependencies"]:
+    print(re.sub(r">=([0-9.]+).*", r"==\1", need))
+PY
+    .venv-lowest/bin/pip install -q --disable-pip-version-check -e . -c build/lowest.txt \
+        pytest pytest-timeout hypothesis scikit-learn
     ;;
 browser)
     for name in chromium chromium-browser google-chrome; do

@@ -508,3 +508,22 @@ def test_nonsense_configurations_are_one_bad_checkpoint(study, out):
 
 def test_the_module_says_what_it_offers():
     assert running.__all__ == ["run", "status"]
+
+
+def test_marks_that_a_killed_process_left_beside_finished_units_go(study, done):
+    folder = done / "moments" / "checkpoint-1"
+    (folder / "0.running").write_text('{"pid": 1, "host": "elsewhere", "since": 0}')
+    (folder / "1.failed").write_text("it burnt")
+    assert status(done).count("done") == 12
+    run(study, done)
+    assert not [*folder.glob("*.running"), *folder.glob("*.failed")]
+
+
+@pytest.mark.parametrize("theta", [float("nan"), -1.0])
+def test_a_rotation_without_a_base_is_refused(study, out, theta):
+    path = study.parent / "checkpoint-2" / "config.json"
+    config = json.loads(path.read_text())
+    config["rope_parameters"] = {"rope_theta": theta, "rope_type": "default"}
+    path.write_text(json.dumps(config))
+    with pytest.raises(StudyError, match=r"checkpoint-2.*rope_theta"):
+        run(study, out)

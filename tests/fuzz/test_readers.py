@@ -2,18 +2,53 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
-from fuzz.harness import HANG_SECONDS, fuzz
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fuzz.harness import HANG_SECONDS, Tried, attempt, fuzz
 from fuzz.readers import READERS
 
 EXECUTIONS = 2000
 
 
 @pytest.mark.parametrize("reader", READERS, ids=[reader.name for reader in READERS])
-def test_no_foreign_exception_and_no_hang(reader):
+def test_no_foreign_exception_and_no_hang(reader, tmp_path):
+    whole = Tried(reader.name)
+    for seed in reader.seeds():
+        attempt(reader, tmp_path, seed, whole)
+    assert whole.read == whole.executions > 0
     tried = fuzz(reader, EXECUTIONS, seed=0)
     assert tried.foreign == {}
     assert tried.executions == EXECUTIONS
     assert tried.slowest < HANG_SECONDS
-    assert tried.read  # the seeds are read, and some of what became of them
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    max_leaves=12,
+)
+BY_JSON = [
+    r for r in READERS if r.name in ("plan", "running mark", "shard stamp", "manifest", "unit, signed")
+]
+
+
+@pytest.mark.parametrize("reader", BY_JSON, ids=[reader.name for reader in BY_JSON])
+def test_well_formed_nonsense_is_refused_in_words(reader, tmp_path_factory):
+    """Any JSON at all, and any JSON in the place of one of the parts that a reader expects."""
+    folder = tmp_path_factory.mktemp("nonsense")
+    seed = json.loads(reader.seeds()[0])
+    tried = Tried(reader.name)
+
+    @settings(max_examples=100, deadline=None, database=None, derandomize=True)
+    @given(JSON, st.sampled_from(sorted(seed)))
+    def give(value, part):
+        for nonsense in (value, {**seed, part: value}):
+            attempt(reader, folder, json.dumps(nonsense).encode(), tried)
+
+    give()
+    assert tried.foreign == {}
+    assert tried.executions >= 200

@@ -5,6 +5,7 @@ It reads the configuration only and needs neither torch nor a loaded model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -350,7 +351,11 @@ def _rope_parameters(fields: _Fields) -> Mapping[str, Any]:
 
 def _rope_theta(fields: _Fields) -> float | None:
     theta = _rope_parameters(fields).get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
-    return None if theta is None else float(theta)
+    if theta is None:
+        return None
+    if not isinstance(theta, int | float) or not math.isfinite(theta) or theta <= 0:
+        raise CaptureError(f"rope_theta is {theta!r} in its configuration; expected a number above 0")
+    return float(theta)
 
 
 def _rope_type(fields: _Fields) -> str | None:

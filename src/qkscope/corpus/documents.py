@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from qkscope import store
 from qkscope.corpus.texts import Notes, Spec, Text, read_texts
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
+
+log = logging.getLogger(__name__)
 
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
 Tokens = npt.NDArray[np.int32]
@@ -315,7 +318,8 @@ class _Memory:
         try:
             tensors, _ = store.read_tensors(self._path)
         except StoreError as error:
-            self.warnings.append(f"texts were tokenised again: {error}")
+            # Costs time and changes nothing: it has no place among the results' warnings.
+            log.warning("texts are tokenised again: %s", error)
             return {}
         parts = np.split(tensors["tokens"], np.cumsum(tensors["sizes"])[:-1])
         keys = [bytes(key) for key in tensors["keys"]]

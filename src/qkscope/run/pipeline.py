@@ -22,7 +22,7 @@ from qkscope.run.lock import Claim, claimed
 from qkscope.run.plan import Plan, Planned, needed, plan_study
 from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
-from qkscope.run.units import Job
+from qkscope.run.units import Job, clear_marks
 from qkscope.study import Checkpoint, Study, dump_study, load_study, sources
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
     if all(each.checkpoint.counterfactual for each in measured):
         raise StudyError(_what_is_missing(plan.missing, results))
     claim.require()
+    clear_marks(job.path(results) for each in measured for job in each.jobs)
     loaded = _put_together(plan, measured, results)
     stamps.clear()
     if plan.missing:

@@ -15,7 +15,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +211,13 @@ def marked(path: Path) -> Iterator[Mark]:
     finally:
         path.with_suffix(".running").unlink(missing_ok=True)
     path.with_suffix(".failed").unlink(missing_ok=True)
+
+
+def clear_marks(done: Iterable[Path]) -> None:
+    """Remove what a killed process left beside units that are done."""
+    for path in done:
+        for mark in (".running", ".failed"):
+            path.with_suffix(mark).unlink(missing_ok=True)
 
 
 def mark_failed(path: Path, text: str) -> None:
