@@ -13,6 +13,8 @@ import pytest
 from simulated import measured, results
 
 from qkscope.causes_table import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
+from qkscope.errors import TableError
+from qkscope.figures import draw
 from qkscope.findings import Claim, claims
 from qkscope.inference.causes import Cell, Step, attribute, shapley
 from qkscope.inference.naming import NAMED, causes, named, parts
@@ -285,3 +287,25 @@ def test_a_foreign_table_does_not_tell_causes():
     said = claim(replace(study(simulated(0, {})), causes=None))
     assert (said.verdict, said.rows) == ("cannot tell", ())
     assert said.headline == "What caused changes between checkpoints cannot be told"
+
+
+def test_the_waterfall_goes_from_level_to_level():
+    first = replace(simulated(5, {WEIGHTS: 0.1}, changed=(WEIGHTS,)), before="z", after="a")
+    whole = simulated(0, {ROTATION: -0.1, WEIGHTS: 0.05})
+    found = study(first, whole)
+    levels = {"z": 0.3, "a": 0.3 + found.causes["total"][0]}
+    heads_ = found.heads.assign(r_q=found.heads["model"].map(levels).fillna(0.0))
+    data = draw("causes", replace(found, heads=heads_)).data
+    bars = data[(data["number"] == "mean r_q")]
+    assert bars["part"].tolist() == ["weights", "weights", "rotation", "window"]
+    assert bars["start"].iloc[0] == pytest.approx(0.3)
+    np.testing.assert_allclose(bars["stop"].iloc[:-1], bars["start"].iloc[1:])
+    blind = replace(
+        whole,
+        cells={
+            c: v for c, v in whole.cells.items() if c in (NONE, cell(WEIGHTS, ROTATION), frozenset(FACTORS))
+        },
+    )
+    assert set(draw("causes", study(blind)).data["part"]) == {"undivided"}
+    with pytest.raises(TableError, match="causes were not measured"):
+        draw("causes", replace(found, causes=None))

@@ -18,7 +18,7 @@ RAMPS = {
     "sequential": ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"],
     "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
 }
-CAUSES = {"weights": "#009e73", "rotation": "#cc79a7", "window": "#b8860b"}
+CAUSES = style.CAUSE_COLOURS
 
 
 def properties() -> str:

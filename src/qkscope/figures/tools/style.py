@@ -35,6 +35,7 @@ POLARITY_COLOURS = dict(
 PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
+CAUSE_COLOURS = {"weights": "#009e73", "rotation": "#cc79a7", "window": "#b8860b"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
