@@ -114,6 +114,21 @@ def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -
         probe(build("llama"), [0])
 
 
+def test_every_pass_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seam that errs in long passes only: the probe is too short to see it."""
+    model, own = build("llama"), SEAMS["interface"]
+
+    @contextmanager
+    def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
+        with own(backbone, lambda s: (s.q.mul_(1.01 if s.q.shape[2] > 20 else 1.0), observe(s))[1]):
+            yield
+
+    monkeypatch.setitem(SEAMS, "interface", careless)
+    measure(model, [document(24)], heads(model), (24,))
+    with pytest.raises(CaptureError, match="changes its outputs by up to"):
+        measure(model, [document(24)], heads(model), (24,), check_outputs=True)
+
+
 def test_encoders_are_refused() -> None:
     small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 32}
     masked = BertForMaskedLM(BertConfig(vocab_size=97, **small)).eval()

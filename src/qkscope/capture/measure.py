@@ -11,7 +11,7 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
-from qkscope.capture.probe import evaluating, probe_model
+from qkscope.capture.probe import evaluating, look_and_compare, probe_model
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.errors import CaptureError
@@ -32,10 +32,12 @@ def measure(
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
     save: BatchConsumer | None = None,
+    check_outputs: bool = False,
 ) -> Unit:
     """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
 
     `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments.
+    That watching changes no output is checked on a short pass, and with `check_outputs` on every pass first.
     """
     import torch
 
@@ -50,6 +52,10 @@ def measure(
     layers = np.unique(heads.layer).tolist()
     architecture, probed = probe_model(model, layers)
     heads = heads.with_rope(architecture.rope_by_layer())
+    if check_outputs:
+        with evaluating(model), torch.no_grad():
+            for batch in passes:
+                look_and_compare(backbone, probed.through, layers, _ids(backbone, batch))
     rotations = Rotations(architecture)
     sums = MomentSums(heads, edges, architecture, rotations)
     consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
@@ -87,8 +93,7 @@ def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
     """One pass through the backbone, without cache and without the language-model head."""
     import torch
 
-    device = input_device(backbone)
-    ids = torch.from_numpy(batch.ids()).to(device)
+    ids = _ids(backbone, batch)
     try:
         backbone(input_ids=ids, use_cache=False)
     except IndexError as error:
@@ -101,8 +106,14 @@ def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
             raise
         raise CaptureError(
             f"no memory left in a pass over {len(batch.lengths)} x {max(batch.lengths)} tokens on "
-            f"{device}: choose smaller batches, a shorter window or another device"
+            f"{ids.device}: choose smaller batches, a shorter window or another device"
         ) from error
+
+
+def _ids(backbone: Any, batch: Batch) -> Any:
+    import torch
+
+    return torch.from_numpy(batch.ids()).to(input_device(backbone))
 
 
 def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool, longest: int) -> None:

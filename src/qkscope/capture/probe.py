@@ -48,15 +48,7 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
     ids = _two_documents(backbone)
     with evaluating(backbone), torch.no_grad():
         through = find_seam(backbone)
-        plain = backbone(input_ids=ids, use_cache=False)[0]
-        seen, captured = _look(backbone, through, layers, ids)
-        if not torch.equal(captured, plain) and torch.equal(
-            backbone(input_ids=ids, use_cache=False)[0], plain
-        ):
-            raise CaptureError(
-                f"watching this {backbone.config.model_type} model changes its outputs by up to "
-                f"{(captured - plain).abs().max():.3g}: what is captured would not be what it computes"
-            )
+        seen, plain = look_and_compare(backbone, through, layers, ids)
         with _alike([sight.module for sight in seen.values()]) as replaced:
             turned, _ = _look(backbone, through, layers, ids)
     return Probe(
@@ -103,6 +95,23 @@ def probe_model(model: Any, layers: Collection[int]) -> tuple[Architecture, Prob
     """What configuration and probe agree on, and the probe itself."""
     found = probe(model, layers)
     return agree(read_architecture(find_backbone(model).config), found), found
+
+
+def look_and_compare(
+    backbone: Any, through: str, layers: Collection[int], ids: Any
+) -> tuple[dict[int, Sight], Any]:
+    """The first sight of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
+    import torch
+
+    plain = backbone(input_ids=ids, use_cache=False)[0]
+    seen, watched = _look(backbone, through, layers, ids)
+    # A model that never gives the same twice cannot be held to it.
+    if not torch.equal(watched, plain) and torch.equal(backbone(input_ids=ids, use_cache=False)[0], plain):
+        raise CaptureError(
+            f"watching this {backbone.config.model_type} model changes its outputs by up to "
+            f"{(watched - plain).abs().max():.3g}: what is captured would not be what it computes"
+        )
+    return seen, plain
 
 
 def _look(backbone: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, Sight], Any]:
