@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from reference import combined_pca_reference
+from reference import combined_pca_reference, eta_squared_reference
+from synthetic import rope
 
 from qkscope import checkpoints
 from qkscope.corpus import load_corpus
@@ -105,6 +106,96 @@ def test_a_real_model_is_described(scanned: Any) -> None:
     assert a.rope == (True,) * 30
     assert result.documents == 6
     assert result.model == "SmolLM2-135M-Instruct.Q4_1"
-    assert {path.name for path in out.iterdir()} == {"qk.csv", "heads.csv", "scan.json"}
+    assert {path.name for path in out.iterdir()} == {"qk.csv", "heads.csv", "anatomy.csv", "scan.json"}
     assert result.heads["rope"].eq(1).all()
     assert len(result.heads) == 270
+
+
+LENGTH, DOCUMENTS = 512, 12
+
+
+@pytest.fixture(scope="module")
+def long_scan(gguf: Path, scanned: Any) -> tuple[ScanResult, dict[tuple[int, str], np.ndarray]]:
+    """What `scan` makes of a dozen longer documents, and their vectors: (heads, documents, tokens, dim)."""
+    model = scanned[0]
+    tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
+    every = load_corpus(CorpusSpec(documents=2 * DOCUMENTS), tokenizer, LENGTH).documents
+    documents = [document for document in every if len(document.tokens) == LENGTH][:DOCUMENTS]
+    result = scan(model, texts=[d.tokens.tolist() for d in documents], max_length=LENGTH, groups=6)
+    vectors = stored_vectors(model, documents)
+    return result, {key: x.reshape(len(x), DOCUMENTS, LENGTH, DIM) for key, x in vectors.items()}
+
+
+def some_heads(result: ScanResult) -> list[tuple[int, int]]:
+    """Every third head, from all layers."""
+    return list(zip(result.heads["layer"][::3], result.heads["head"][::3], strict=True))
+
+
+@pytest.mark.slow
+def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
+    """The sum of the four parts against the variance of every query's scores over its keys, pair by pair."""
+    result, vectors = long_scan
+    table = result.anatomy.set_index(["layer", "head"])
+    rows, columns = np.arange(LENGTH)[:, None], np.arange(LENGTH)
+    seen = (columns >= 4) & (columns < rows)
+    predicted, measured = [], []
+    for layer, head in some_heads(result):
+        scores = vectors[layer, "q"][head] @ vectors[layer, "k"][head // 3].transpose(0, 2, 1) / np.sqrt(DIM)
+        over_keys = np.ma.masked_array(scores, np.broadcast_to(~seen, scores.shape)).var(axis=2)
+        measured.append(float(over_keys[:, 6:].mean()))
+        predicted.append(table.loc[(layer, head), "score_sd"] ** 2)
+    ratio = np.array(predicted) / np.array(measured)
+    assert ((ratio > 0.85) & (ratio < 1.15)).mean() >= 0.9
+    assert np.corrcoef(np.log(predicted), np.log(measured))[0, 1] >= 0.98
+    shares = [name for name in table.columns if name.startswith("share_") and not name.endswith("_se")]
+    np.testing.assert_allclose(table[shares].sum(axis=1), 1, atol=1e-9)
+    # Each of the parts decides in some head.
+    assert table[shares].max().drop("share_query_position").min() > 0.6
+
+
+@pytest.mark.slow
+def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> None:
+    result, vectors = long_scan
+    curves = dict(iter(result.distance.groupby(["layer", "head"])))
+    found = []
+    for layer, head in some_heads(result):
+        scores = vectors[layer, "q"][head] @ vectors[layer, "k"][head // 3].transpose(0, 2, 1) / np.sqrt(DIM)
+        curve = curves[layer, head]
+        measured = [np.diagonal(scores, -lag, 1, 2)[:, 4:].mean() for lag in curve["distance"]]
+        found.append(np.corrcoef(curve["score"], measured)[0, 1])
+    assert np.median(found) >= 0.99
+
+
+@pytest.mark.slow
+def test_a_few_bins_know_as_much_of_position_as_one_a_position(long_scan: Any) -> None:
+    """eta^2 from the path against products of group means at every single position."""
+    result, vectors = long_scan
+    table = result.anatomy.set_index(["layer", "head"])
+    for layer, head in some_heads(result)[::3]:
+        q, k = vectors[layer, "q"][head], vectors[layer, "k"][head // 3]
+        flat = [x.reshape(-1, DIM) for x in (q, k)]
+        axis = combined_pca_reference(flat[0], np.arange(len(flat[0])), flat[1], np.arange(len(flat[1])), 1)[
+            3
+        ][0]
+        for name, x in (("q", q), ("k", k)):
+            expected = eta_squared_reference([x[g::6] for g in range(6)], axis)
+            assert table.loc[(layer, head), f"eta_{name}"] ** 2 == pytest.approx(expected, abs=0.02)
+
+
+@pytest.mark.slow
+def test_r_is_a_rotated_constant_and_a_rest(long_scan: Any) -> None:
+    result, vectors = long_scan
+    assert result.anatomy["r_q_const"].notna().all()
+    assert np.corrcoef(result.anatomy["r_q_const"], result.heads["r_q"])[0, 1] > 0.8
+    t = np.tile(np.arange(LENGTH), DOCUMENTS).astype(float)
+    turn = rope(DIM, THETA)
+    for layer, head in some_heads(result)[::15]:
+        q, k = (vectors[layer, kind][h].reshape(-1, DIM) for kind, h in (("q", head), ("k", head // 3)))
+        axis = combined_pca_reference(q, t, k, t, 1)[3][0]
+        dt = t - t.mean()
+        spread = np.sqrt((((q - q.mean(axis=0)) @ axis) ** 2).sum() * (dt**2).sum())
+        constant = turn.rotate(turn.derotate(q, t).mean(axis=0)[None], t)
+        r, r_const, r_rest = ((x @ axis) @ dt / spread for x in (q, constant, q - constant))
+        assert r == pytest.approx(r_const + r_rest, abs=1e-9)
+        found = result.anatomy.set_index(["layer", "head"]).loc[(layer, head), "r_q_const"]
+        assert abs(found) == pytest.approx(abs(r_const), abs=1e-6)
