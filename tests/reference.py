@@ -199,3 +199,22 @@ def distance_reference(q, k, scale, lag, first=4):
             for j in range(first, len(q_doc) - lag)
         ]
     )
+
+
+def per_kind_reference(q, t_q, k, t_k):
+    """Queries alone and keys alone from their vectors: scikit-learn's axes, scipy's correlations."""
+    q, k = np.asarray(q, dtype=np.float64), np.asarray(k, dtype=np.float64)
+    found = {}
+    for name, x, t in (("q", q, t_q), ("k", k, t_k)):
+        pca = PCA(svd_solver="full").fit(x)
+        r = np.array([pearsonr(column, t).statistic for column in pca.transform(x).T])
+        found[f"explained_{name}"], found[f"abs_r_{name}"] = pca.explained_variance_ratio_[0], abs(r[0])
+        found[f"linear_{name}"] = (pca.explained_variance_ratio_ * r**2).sum()
+    both, delta = np.concatenate([q, k]), q.mean(axis=0) - k.mean(axis=0)
+    centres = np.concatenate([np.tile(x.mean(axis=0), (len(x), 1)) for x in (q, k)])
+    found["separability"] = ((centres - both.mean(axis=0)) ** 2).sum() / (
+        (both - both.mean(axis=0)) ** 2
+    ).sum()
+    axis = delta / np.linalg.norm(delta)
+    found["d_prime"] = axis @ delta / np.sqrt(((q @ axis).var() + (k @ axis).var()) / 2)
+    return found

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
+from qkscope.key_sample import KeySample, pack_samples, unpack_samples
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
 
@@ -273,6 +274,7 @@ class Unit:
     scales                by layer: the factor that makes a score of q.k
     lengths               tokens that were read of each document, falling
     unknown_rotations     by layer: why its rotation is not known
+    keys                  samples of the keys, rows as above, one a window; nothing where none were asked for
     """
 
     heads: HeadIndex
@@ -287,6 +289,7 @@ class Unit:
     scales: Mapping[int, float]
     lengths: tuple[int, ...]
     unknown_rotations: Mapping[int, str] = field(default_factory=dict)
+    keys: tuple[KeySample, ...] = ()
 
     @property
     def documents(self) -> int:
@@ -326,7 +329,7 @@ class Unit:
         meta["scales"] = sorted(self.scales.items())
         meta["unknown_rotations"] = sorted(self.unknown_rotations.items())
         arrays, meta["rotations"] = pack_rotations(self.rotations)
-        return tensors | arrays, meta
+        return tensors | arrays | pack_samples(self.keys), meta
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Unit:
@@ -345,6 +348,7 @@ class Unit:
             scales={int(layer): float(scale) for layer, scale in meta["scales"]},
             lengths=tuple(meta["lengths"]),
             unknown_rotations={int(layer): why for layer, why in meta["unknown_rotations"]},
+            keys=unpack_samples(tensors),
         )
 
 

@@ -15,6 +15,8 @@ from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRU
 from qkscope.causes_table import read_causes
 from qkscope.errors import StoreError, StudyError, TableError
 from qkscope.manifest import read_manifest, read_set
+from qkscope.measure_table import read_measures
+from qkscope.measures.optional import OPTIONAL
 from qkscope.store import in_short
 from qkscope.table import LOO_COLUMNS, MAX_COUNT, heads_table, read_qk
 from qkscope.taxonomy import Thresholds
@@ -57,6 +59,8 @@ class Results:
     loo_anatomy_matched: pd.DataFrame | None = None
     causes: pd.DataFrame | None = None
     causes_matched: pd.DataFrame | None = None
+    optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """Tables of the measures that were asked for, by file: `rotation`, `rotation_matched`, `loo_rotation` and so on."""
     thresholds: Thresholds = field(default_factory=Thresholds)
     study: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -177,6 +181,7 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         ),
         causes=read_causes(folder / "causes.csv"),
         causes_matched=read_causes(folder / "causes_matched.csv"),
+        optional=read_measures(folder, tuple(OPTIONAL), len(qk)),
         thresholds=limits,
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,

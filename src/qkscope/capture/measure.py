@@ -12,10 +12,12 @@ from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import evaluating, look_and_compare, probe_model
+from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex
+from qkscope.key_sample import KeySampling
 from qkscope.moments import Unit
 
 if TYPE_CHECKING:
@@ -33,10 +35,12 @@ def measure(
     on_tokens: Callable[[int], None] | None = None,
     save: BatchConsumer | None = None,
     check_outputs: bool = False,
+    keep_keys: KeySampling | None = None,
 ) -> Unit:
     """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
 
-    `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments.
+    `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments;
+    `keep_keys` says how many keys to keep for measures of pairs of them.
     That watching changes no output is checked on a short pass, and with `check_outputs` on every pass first.
     """
     import torch
@@ -58,7 +62,10 @@ def measure(
                 look_and_compare(backbone, probed.through, layers, _ids(backbone, batch))
     rotations = Rotations(architecture)
     sums = MomentSums(heads, edges, architecture, rotations)
-    consumers: list[BatchConsumer] = [sums] if save is None else [sums, save]
+    kept = None
+    if keep_keys is not None:
+        kept = KeyReservoir(heads, architecture.head_dim, edges, documents, keep_keys)
+    consumers: list[BatchConsumer] = [each for each in (sums, save, kept) if each is not None]
 
     def consume(layer: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
@@ -86,6 +93,7 @@ def measure(
         scales=probed.scales,
         lengths=tuple(n for batch in passes for n in batch.lengths),
         unknown_rotations=rotations.reasons,
+        keys=kept.samples() if kept is not None else (),
     )
 
 

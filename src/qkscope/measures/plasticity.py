@@ -16,18 +16,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfc
 
 Array = NDArray[np.float64]
+Index = NDArray[Any]
 
-BUCKETS = 16
 # Pairs of keys taken at once: keeps temporaries in tens of megabytes.
 PAIRS = 65_536
 # Cells of the first and of the last fifth of the query buckets, whose difference is `drop`.
 FIFTH = 0.2
+NAMES = ("plasticity", "first", "last", "drop")
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,8 @@ class QueryLine:
     noise: Array
 
     def whiten(self, x: Array) -> Array:
-        """sqrt(D) H x of rows x (n, d): distances between rows are the standard deviations of z."""
-        reflected = x - 2.0 * np.outer(x @ self.reflect, self.reflect)
+        """sqrt(D) H x of rows x (..., d): distances between rows are the standard deviations of z."""
+        reflected = x - 2.0 * (x @ self.reflect)[..., None] * self.reflect
         return np.asarray(reflected * np.sqrt(self.noise))
 
 
@@ -75,21 +77,29 @@ def _householder(beta: Array, sign: float) -> Array:
     return w / norm if norm > 1e-14 else np.zeros_like(w)
 
 
-def document_cell(line: QueryLine, keys: Array) -> tuple[Array, int]:
-    """(sum of PP over all pairs of `keys` (n, d) for each query bucket (B,), number of pairs).
+def openness(line: QueryLine, keys: Array, first: int, pairs: tuple[Index, Index] | None = None) -> Array:
+    """PP of pairs of keys of one document: keys (..., n, d) -> (..., pairs, B - first), all pairs where none are given.
 
-    Equal keys are no pair: no query can prefer one of them.
+    For the query buckets from `first` on. NaN where a key is missing or both are equal: no query can prefer one.
     """
-    first, second = np.triu_indices(len(keys), 1)
-    white, scores = line.whiten(keys), keys @ line.mu.T  # (n, d), (n, B)
-    total, pairs = np.zeros(len(line.mu)), 0
-    for start in range(0, len(first), PAIRS):
-        i, j = first[start : start + PAIRS], second[start : start + PAIRS]
-        spread = np.sqrt(((white[i] - white[j]) ** 2).sum(axis=1))
-        apart = spread > 0
-        z = (scores[i[apart]] - scores[j[apart]]) / (np.sqrt(2.0) * spread[apart, None])
-        total += (erfc(z) * erfc(-z)).sum(axis=0)
-        pairs += int(apart.sum())
+    i, j = np.triu_indices(keys.shape[-2], 1) if pairs is None else pairs
+    white, scores = line.whiten(keys), keys @ line.mu[first:].T
+    spread = np.sqrt(((white[..., i, :] - white[..., j, :]) ** 2).sum(axis=-1))
+    spread = np.where(spread > 0, spread, np.nan)
+    z = (scores[..., i, :] - scores[..., j, :]) / (np.sqrt(2.0) * spread[..., None])
+    lower = erfc(np.abs(z))
+    return np.asarray(lower * (2.0 - lower))  # erfc(z) erfc(-z)
+
+
+def document_cell(line: QueryLine, keys: Array, first: int) -> tuple[Array, int]:
+    """(sum of PP over all pairs of `keys` (n, d) for each query bucket from `first` on, number of pairs)."""
+    i, j = np.triu_indices(len(keys), 1)
+    total, pairs = np.zeros(len(line.mu) - first), 0
+    for start in range(0, len(i), PAIRS):
+        some = slice(start, start + PAIRS)
+        found = openness(line, keys, first, (i[some], j[some]))
+        total += np.nansum(found, axis=0)
+        pairs += int(np.isfinite(found).any(axis=1).sum())
     return total, pairs
 
 
@@ -98,6 +108,11 @@ class Plasticity:
     """A head's plasticity: `cells` (B, B) by query and key bucket, NaN where undefined; and its means."""
 
     cells: Array
+
+    @property
+    def numbers(self) -> Array:
+        """NAMES. (4,)"""
+        return np.array([self.overall, self.first, self.last, self.drop])
 
     @property
     def overall(self) -> float:
@@ -130,8 +145,8 @@ def plasticity(line: QueryLine, documents: Iterable[Sequence[Array]]) -> Plastic
     for document in documents:
         for c, keys in enumerate(document):
             if len(keys) > 1:
-                found, count = document_cell(line, np.asarray(keys, dtype=np.float64))
-                total[:, c] += found
+                found, count = document_cell(line, np.asarray(keys, dtype=np.float64), c + 1)
+                total[c + 1 :, c] += found
                 pairs[c] += count
     with np.errstate(invalid="ignore", divide="ignore"):
         cells = np.where(pairs > 0, total / pairs, np.nan)

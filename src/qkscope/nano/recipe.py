@@ -134,6 +134,7 @@ def study_text(recipe: Recipe, root: str) -> str:
         f"corpus: {{source: {root}corpus, min_tokens: {longest}}}",
         "heads: all",
         f"windows: [{', '.join(map(str, recipe.windows))}]",
+        "measures: [rotation, per_kind, plasticity]",
         "phases:",
     ]
     for phase in recipe.phases:

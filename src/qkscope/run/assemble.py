@@ -16,6 +16,7 @@ from qkscope import store
 from qkscope.axes_file import CheckpointAxes, dump_axes
 from qkscope.heads import HeadIndex
 from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit, short_digest
@@ -48,6 +49,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     """All tables, checkpoint by checkpoint: the units of one are in memory at a time."""
     import pandas as pd
 
+    from qkscope.measure_table import measure_frames, with_matched_slopes
     from qkscope.table import qk_table
 
     parts: dict[str, list[pd.DataFrame]] = {}
@@ -64,8 +66,11 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
             kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
             if kinds:
                 beyond = measure_beyond(units, window, axes)
+                asked = {of: OPTIONAL[of](units, window) for of in study.measures}
             for kind in kinds:
                 found = _frames(name, window, units[0].heads, axes, beyond, before[kind])
+                for of, numbers in asked.items():
+                    found |= measure_frames(of, name, window, units[0].heads, numbers)
                 for file, frame in found.items():
                     parts.setdefault(_file(file, kind), []).append(frame)
                 before[kind] = axes
@@ -74,7 +79,9 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
                 axes_by_model[name] = CheckpointAxes.of(units, window, axes)
     return Tables(
         by_window={w: pd.concat(found, ignore_index=True) for w, found in by_window.items() if found},
-        frames={file: pd.concat(found, ignore_index=True) for file, found in parts.items()},
+        frames=with_matched_slopes(
+            {file: pd.concat(found, ignore_index=True) for file, found in parts.items()}
+        ),
         axes=axes_by_model,
         unmeasured={name: count for name, count in unmeasured.items() if count},
     )
@@ -113,7 +120,7 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder:
         if window != study.matched_window:
             store.write_csv(folder / f"qk_{window}.csv", frame)
     for name, frame in made.frames.items():
-        if name.removesuffix("_matched") in ("qk", "anatomy"):
+        if name.removesuffix("_matched") in ("qk", "anatomy", *OPTIONAL):
             store.write_csv(folder / f"{name}.csv", frame)
         else:
             _write_parquet(folder / f"{name}.parquet", frame)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.key_sample import KeySampling
 from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
 from qkscope.study import Checkpoint, Study
 
@@ -169,6 +170,9 @@ def _job(
     }
     if checkpoint.source.rotation is not None:
         key["rotation"] = checkpoint.source.rotation
+    keep_keys = _keep_keys(study, checkpoint)
+    if keep_keys is not None:
+        key["keys"] = [keep_keys.keys, keep_keys.documents, keep_keys.seed]
     return Job(
         name=checkpoint.name,
         folder=checkpoint.folder,
@@ -179,7 +183,15 @@ def _job(
         rings=rings,
         batch_tokens=study.batch_tokens,
         tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
+        keep_keys=keep_keys,
     )
+
+
+def _keep_keys(study: Study, checkpoint: Checkpoint) -> KeySampling | None:
+    """What plasticity needs, where it is asked for; counterfactual checkpoints are not asked."""
+    if "plasticity" not in study.measures or checkpoint.counterfactual:
+        return None
+    return KeySampling(study.plasticity.keys, study.plasticity.documents, study.seed)
 
 
 def _check_same_architecture(plan: Plan, planned: Planned) -> None:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from qkscope import store
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
+from qkscope.key_sample import KeySampling
 from qkscope.moments import Unit
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _PARTS_IN_WORDS = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
+    "keys": "plasticity was asked for, or with other numbers of keys",
     "capture": "qkscope measures differently since",
 }
 
@@ -59,6 +61,7 @@ class Job:
     batch_tokens: int
     tokens: int
     """Tokens to read, for progress."""
+    keep_keys: KeySampling | None = None
 
     def path(self, results: Path) -> Path:
         return unit_path(results, self.folder, self.group)
@@ -159,6 +162,7 @@ class Bench:
             job.rings,
             batch_tokens=job.batch_tokens,
             on_tokens=on_tokens,
+            keep_keys=job.keep_keys,
         )
 
     def release(self) -> None:

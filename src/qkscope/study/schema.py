@@ -25,6 +25,7 @@ from qkscope.checkpoints.revisions import order_revisions, parse_revision
 from qkscope.study.marks import Loc
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+Measure = Literal["rotation", "per_kind", "plasticity"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
@@ -79,6 +80,13 @@ class ControlsSpec(_Part):
 
     rotation: bool = True
     window: bool = True
+
+
+class PlasticitySpec(_Part):
+    """What is kept for the measure `plasticity`: so many keys of each bucket, of so many documents of each group."""
+
+    keys: Annotated[int, Field(ge=3, le=64)] = 8
+    documents: Positive = 4
 
 
 class Entry(_Part):
@@ -140,6 +148,11 @@ class Study(_Part):
     batch_tokens: Positive = 4096
     thresholds: ThresholdsSpec = ThresholdsSpec()
     controls: ControlsSpec = ControlsSpec()
+    measures: list[Measure] = Field(
+        default=["rotation", "per_kind"],
+        description="Measures beside the usual ones. plasticity keeps some keys, which costs a few percent of a pass.",
+    )
+    plasticity: PlasticitySpec = PlasticitySpec()
     portraits: list[str] = []
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None
     families: Annotated[list[Family], Field(min_length=1)] | None = None

@@ -1,0 +1,73 @@
+"""Queries alone and keys alone: each kind's own first axis, what is linear in position, how far the two lie apart.
+
+The share of a kind's variance that is linear in position is the sum over its axes of explained variance times r^2.
+With ev_i = lambda_i / tr M and r_i = v_i.C / sqrt(lambda_i T) that is, over all axes,
+
+    sum_i ev_i r_i^2 = |C|^2 / (T tr M)
+
+so it needs no axes. Separability is the share of the pooled variance that lies between the two centres,
+w |delta|^2 / tr S with delta = mean_q - mean_k and w = n_q n_k / (n_q + n_k); d' is their distance along delta in
+standard deviations, the mean of both variances counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.pca import whole_and_without
+from qkscope.moments import Moments
+
+Array = NDArray[np.float64]
+
+NAMES = (
+    *("explained_q", "explained_k", "abs_r_q", "abs_r_k", "linear_q", "linear_k"),
+    *("separability", "d_prime"),
+)
+
+
+def per_kind(q: Moments, k: Moments) -> Array:
+    """NAMES of each head from its queries' and its keys' moments, row by row: (len(NAMES), H). NaN where undefined.
+
+    `abs_r` is |r| of position along the kind's own first axis, whose sign means nothing; `explained` its variance.
+    """
+    (explained_q, r_q), (explained_k, r_k) = _first_axis(q), _first_axis(k)
+    delta = q.mean_x - k.mean_x
+    apart = (delta**2).sum(axis=1)
+    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
+    spread = _trace(q) + _trace(k) + weight * apart
+    along = [np.einsum("hd,hde,he->h", delta, x.M, delta) / np.maximum(x.n, 1) for x in (q, k)]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        separability = weight * apart / spread
+        d_prime = apart / np.sqrt((along[0] + along[1]) / 2)
+    found = np.stack([explained_q, explained_k, r_q, r_k, _linear(q), _linear(k), separability, d_prime])
+    found[:, (q.bad > 0) | (k.bad > 0)] = np.nan
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def per_kind_samples(groups: Sequence[tuple[Moments, Moments]]) -> Array:
+    """NAMES over all document groups, then without each: (1 + G, len(NAMES), H)."""
+    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
+    return np.stack([per_kind(q, k) for q, k in zip(*kinds, strict=True)])
+
+
+def _linear(x: Moments) -> Array:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((x.C**2).sum(axis=1) / (x.T * _trace(x)))
+
+
+def _first_axis(x: Moments) -> tuple[Array, Array]:
+    """(share of variance, |r| with position) of the leading eigenvector of M."""
+    M = np.where((x.bad > 0)[:, None, None], 0.0, x.M)
+    values, vectors = np.linalg.eigh(M)
+    v, top = vectors[:, :, -1], values[:, -1]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        r = np.abs(np.einsum("hd,hd->h", v, x.C)) / np.sqrt(top * x.T)
+        return np.asarray(top / _trace(x)), np.asarray(np.minimum(r, 1.0))
+
+
+def _trace(x: Moments) -> Array:
+    return np.asarray(np.trace(x.M, axis1=1, axis2=2))

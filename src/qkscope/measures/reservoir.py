@@ -1,0 +1,184 @@
+"""Plasticity from a sample of the keys: queries enter by their moments, keys by what a unit keeps of them.
+
+A document's mean over pairs in a bucket is estimated from the keys that are kept of it, and counts as its pairs do.
+The error of sampling has two parts. With h = the mean over cells of PP as a kernel of two keys, U its mean over the
+kept pairs of a document and bucket, and U_i the same without key i of the m kept out of n,
+
+    keys        sum of weight^2 (1 - m/n) (m-1)/m sum_i (U_i - U)^2       over documents and buckets
+    documents   (1 - D/N) D/(D-1) sum_d e_d^2                             e_d what document d adds to the head's value
+
+for D documents kept of N. It tells how far all pairs of all documents may be; other documents may be further, and that
+is the jackknife's error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import StoreError
+from qkscope.key_sample import KeySample, bucket_size
+from qkscope.measures.pca import cores, one_thread_each, whole_and_without
+from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness, query_line
+from qkscope.moments import Moments, Unit, window
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The kept keys of all units: vectors (D, B, m, K, d), and for each document its group, pairs, tokens (D, B).
+
+    `share` (D,) is the share of its group's documents that are kept.
+    """
+
+    vectors: NDArray[np.float32]
+    group: NDArray[np.int64]
+    pairs: Array
+    tokens: Array
+    share: Array
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], width: int) -> Kept:
+        samples = [_sample(unit, width) for unit in units]
+        share = [len(s.lengths) / unit.documents for s, unit in zip(samples, units, strict=True)]
+        counts = [len(sample.lengths) for sample in samples]
+        return cls(
+            np.concatenate([sample.vectors for sample in samples]),
+            np.repeat(np.arange(len(units)), counts),
+            np.concatenate([sample.pairs() for sample in samples]),
+            np.concatenate([sample.tokens() for sample in samples]).astype(np.float64),
+            np.repeat(share, counts),
+        )
+
+
+def plasticity_samples(units: Sequence[Unit], width: int) -> tuple[Array, Array, Array]:
+    """Of every head: NAMES over all documents and without each group (1 + G, 4, H), cells (H, B, B), the error of
+    sampling keys and documents (H,)."""
+    units = [unit for unit in units if unit.tokens]
+    heads, kept = units[0].heads, Kept.of(units, width)
+    sums = [window(unit, width) for unit in units]
+    queries, keys = (whole_and_without([pair[i] for pair in sums]) for i in (0, 1))
+    places = _bucket_places(units, width, len(queries))
+    buckets = kept.vectors.shape[1]
+    values = np.full((len(queries), len(NAMES), len(heads)), np.nan)
+    cells, error = np.full((len(heads), buckets, buckets), np.nan), np.full(len(heads), np.nan)
+
+    def one(row: int) -> None:
+        key = int(heads.kv_row[row])
+        mine = kept.vectors[:, :, :, key].astype(np.float64)  # (D, B, m, d)
+        for s, (q, k) in enumerate(zip(queries, keys, strict=True)):
+            if q.bad[row] or k.bad[key] or q.n[row] < 2 or q.T[row] <= 0:
+                continue
+            line = _line(q, row, k.mean_x[key], places[s])
+            there = np.flatnonzero(kept.group != s - 1)
+            found = _Head.of(line, mine[there], kept, there)
+            values[s, :, row] = Plasticity(found.cells()).numbers
+            if s == 0:
+                cells[row], error[row] = found.cells(), found.sampling_error()
+
+    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
+        list(pool.map(one, range(len(heads))))
+    return values, cells, error
+
+
+@dataclass(frozen=True)
+class _Head:
+    """One head's openness: by key bucket, PP (D, pairs, later query buckets); weights (D, B) of documents."""
+
+    pp: list[Array]
+    weights: Array
+    kept: Array
+    tokens: Array
+    share: Array
+    known: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, line: QueryLine, mine: Array, kept: Kept, there: NDArray[np.int64]) -> _Head:
+        buckets = mine.shape[1]
+        pp = [openness(line, mine[:, c], c + 1) for c in range(buckets)]
+        known = np.stack([np.isfinite(each).any(axis=(1, 2)) for each in pp], axis=1)
+        weights = np.where(known, kept.pairs[there] / kept.share[there, None], 0.0)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            weights = weights / weights.sum(axis=0)
+        count = np.isfinite(mine[..., 0]).sum(axis=2).astype(np.float64)
+        return cls(pp, weights, count, kept.tokens[there], kept.share[there], known)
+
+    def cells(self) -> Array:
+        """(B, B) by query and key bucket; NaN where no document has a pair or no query stands."""
+        buckets = len(self.pp)
+        found = np.full((buckets, buckets), np.nan)
+        for c, pp in enumerate(self.pp):
+            here = self.known[:, c]
+            if here.any() and pp.shape[2]:
+                found[c + 1 :, c] = self.weights[here, c] @ _mean(pp[here], 1)
+        return found
+
+    def sampling_error(self) -> float:
+        """The standard error of the head's value that comes from keeping some keys of some documents."""
+        cells = max(1, int(np.isfinite(self.cells()).sum()))
+        variance, added = 0.0, np.zeros(len(self.weights))
+        for c, pp in enumerate(self.pp):
+            here = self.known[:, c]
+            if not here.any() or not pp.shape[2]:
+                continue
+            kernel = np.nansum(pp[here], axis=2) / cells  # (D, pairs)
+            kernel[~np.isfinite(pp[here]).any(axis=2)] = np.nan
+            weight, m, n = self.weights[here, c], self.kept[here, c], self.tokens[here, c]
+            own = _mean(kernel, 1)
+            variance += float(weight**2 @ (np.maximum(1 - m / n, 0.0) * _key_variance(kernel, own, m)))
+            added[here] += weight * (own - weight @ own)
+        count = len(added)
+        between = float(((1 - self.share) * added**2).sum()) * count / max(count - 1, 1)
+        return float(np.sqrt(variance + between))
+
+
+def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
+    """Jackknife variance of the mean over pairs, leaving each key out: kernel (D, pairs), mean, m (D,) -> (D,)."""
+    slots = round((1 + (1 + 8 * kernel.shape[1]) ** 0.5) / 2)
+    i, j = np.triu_indices(slots, 1)
+    left = np.stack([_mean(kernel[:, (i != s) & (j != s)], 1) for s in range(slots)], axis=1)
+    present = np.stack(
+        [np.isfinite(kernel[:, (i == s) | (j == s)]).any(axis=1) for s in range(slots)], axis=1
+    )
+    # Two kept keys make one pair: without either there is none, and all of its spread is unknown.
+    spread = np.where(present & np.isfinite(left), (left - mean[:, None]) ** 2, 0.0).sum(axis=1)
+    return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
+
+
+def _line(q: Moments, row: int, key_mean: Array, places: Array) -> QueryLine:
+    """The mean of all keys stands for that of the buckets' means, which it is where documents fill the window."""
+    sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
+    return query_line(*sums, places, key_mean[None])
+
+
+def _bucket_places(units: Sequence[Unit], width: int, samples: int) -> list[Array]:
+    """Mean position of the tokens of each bucket, over all units and without each; NaN in an empty one."""
+    counts = np.stack([unit.counts(width) for unit in units])
+    bucket = np.arange(width) // bucket_size(width)
+    found = []
+    for s in range(samples):
+        n = counts[[g for g in range(len(units)) if g != s - 1]].sum(axis=0)
+        with np.errstate(invalid="ignore"):
+            found.append(np.bincount(bucket, n * np.arange(width)) / np.bincount(bucket, n))
+    return found
+
+
+def _sample(unit: Unit, width: int) -> KeySample:
+    for sample in unit.keys:
+        if sample.window == width:
+            return sample
+    raise StoreError(
+        f"a unit keeps no keys over {width} tokens, which plasticity needs; delete its file to have it measured again"
+    )
+
+
+def _mean(values: Array, axis: int) -> Array:
+    """Over the numbers that are there; NaN where there is none."""
+    known = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / known.sum(axis=axis))

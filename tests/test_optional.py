@@ -1,0 +1,112 @@
+"""Measures that a study asks for: from a run to its tables, and what the tables hold to."""
+
+from __future__ import annotations
+
+from multiprocessing import get_context
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_study import make_study, run_quietly
+from tiny import tiny_model
+
+from qkscope.capture import measure
+from qkscope.corpus import documents_from
+from qkscope.errors import TableError
+from qkscope.heads import HeadIndex
+from qkscope.key_sample import KeySampling
+from qkscope.measures.optional import OPTIONAL, ROTATION
+from qkscope.results import load_results
+from qkscope.run.units import key_of
+from qkscope.study import load_study
+from qkscope.study.schema import Measure
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("optional")
+    study = make_study(folder)
+    study.write_text(
+        study.read_text() + "measures: [rotation, per_kind, plasticity]\nplasticity: {keys: 3}\n"
+    )
+    process = get_context("spawn").Process(target=run_quietly, args=(study, folder / "results"))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return folder / "results"
+
+
+def test_the_schema_names_every_measure_and_no_other():
+    assert set(get_args(Measure)) == set(OPTIONAL)
+
+
+def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):
+    assert load_study(make_study(tmp_path)).measures == ["rotation", "per_kind"]
+
+
+def test_a_run_writes_a_table_of_every_measure_over_both_windows(small):
+    found = load_results(small).optional
+    for name in OPTIONAL:
+        for end in ("", "_matched"):
+            assert len(found[f"{name}{end}"]) == 3 * 8
+            assert len(found[f"loo_{name}{end}"]) == 3 * 8 * 4
+    rotation = found["rotation"].set_index(["model", "layer", "head"])
+    assert set(rotation["window"]) == {16, 48}
+    np.testing.assert_allclose(rotation["slope_k"], rotation["alpha_k"] * rotation["window"])
+    np.testing.assert_allclose(
+        rotation["bias_logits"], rotation["bias_strength"] * rotation["window"] / np.sqrt(8)
+    )
+    matched = found["rotation_matched"].set_index(["model", "layer", "head"])
+    np.testing.assert_array_equal(rotation["alpha_k_matched"], matched["alpha_k"])
+    assert rotation[[f"{name}_se" for name in ROTATION]].notna().all(axis=None)
+
+
+def test_plasticity_is_the_plain_mean_of_its_map(small):
+    found = load_results(small).optional
+    cells = found["plasticity_map"]
+    assert (cells["query_bucket"] > cells["key_bucket"]).all()
+    mean = cells.groupby(["model", "layer", "head"])["value"].mean()
+    table = found["plasticity"].set_index(["model", "layer", "head"])["plasticity"].dropna()
+    assert len(table)
+    pd.testing.assert_series_equal(mean, table.loc[mean.index], check_names=False)
+
+
+def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):
+    """Kept keys do not make a unit another one; missing ones do."""
+    path = next((small / "moments").rglob("*.safetensors"))
+    assert key_of(path)["keys"] == [3, 4, 0]
+
+
+def test_a_damaged_table_is_refused(small, tmp_path):
+    from qkscope.measure_table import read_measures
+
+    (tmp_path / "rotation.csv").write_text("model,layer,head,r_q\na,0,0,1\na,0,0,1\n")
+    with pytest.raises(TableError, match="twice"):
+        read_measures(tmp_path, OPTIONAL, 10)
+
+
+def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn():
+    model, how = tiny_model(), KeySampling(2, 2)
+    rng = np.random.default_rng(0)
+    texts = documents_from([rng.integers(3, 60, 20 + 5 * i).tolist() for i in range(4)], None, 32)
+    heads = HeadIndex.of([(layer, head) for layer in (0, 1) for head in range(4)], 2)
+    seen = {}
+
+    class Watch:
+        def begin(self, batch):
+            self.batch = batch
+
+        def __call__(self, layer, q, k):
+            for row, document in enumerate(self.batch.documents):
+                seen[layer, document.index] = k[row].float().numpy().copy()
+
+    unit = measure(model, texts, heads, (16, 32), save=Watch(), keep_keys=how)
+    assert [sample.window for sample in unit.keys] == [16, 32]
+    for sample in unit.keys:
+        for at, i in enumerate(how.choose([d.index for d in texts])):
+            where = how.positions(i, len(texts[i].tokens), sample.window)
+            for row, (layer, key) in enumerate(heads.keys):
+                expected = seen[int(layer), i][key][np.maximum(where, 0)]
+                expected[where < 0] = np.nan
+                np.testing.assert_array_equal(sample.vectors[at, :, :, row], expected)
