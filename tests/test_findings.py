@@ -158,9 +158,12 @@ def test_plateaus_are_the_longest_runs_within_a_width():
     assert plateaus(a_series([0.1, 0.1])) == []
 
 
-def a_pair(r_q, r_k, se=0.02) -> Pair:
+def a_pair(r_q, r_k, se=0.02, same_axis=np.nan) -> Pair:
     r_q, r_k = np.asarray(r_q, dtype=float), np.asarray(r_k, dtype=float)
-    return Pair("a", "b", r_q, r_k, np.full(r_q.shape, se), np.full(r_k.shape, se))
+    errors = (np.full(r_q.shape, se), np.full(r_k.shape, se))
+    return Pair(
+        "a", "b", r_q, r_k, *errors, np.broadcast_to(np.asarray(same_axis, dtype=float), r_q.shape[1:])
+    )
 
 
 def test_noise_transitions_are_chances():
@@ -193,6 +196,30 @@ def test_sign_changes_by_noise_alone_are_foretold_where_the_axis_is_oriented_by_
     sign = np.where(leading < 0, -1.0, 1.0)
     pair = a_pair(q * sign, k * sign, se=0.05)
     assert turn_chances(pair).mean() == pytest.approx(pair.turned.mean(), rel=0.15)
+
+
+def test_a_sign_changes_only_along_one_axis_and_from_clearly_one_to_clearly_the_other():
+    r_k = [[0.8, 0.8, 0.8, 0.1, -0.8], [-0.8, -0.8, -0.2, -0.8, 0.8]]
+    pair = a_pair(np.full((2, 5), 0.5), r_k, same_axis=[1, 0, 1, 1, np.nan])
+    assert pair.turned.tolist() == [True, False, False, False, True]
+    assert pair.reversed.tolist() == [True, True, False, False, True]
+    assert turn_chances(pair)[1] == 0.0
+
+
+def test_claims_say_how_many_changes_are_another_axis_becoming_the_first():
+    r_q, r_k = np.full((2, 60), 0.5), np.full((2, 60), 0.8)
+    r_k[1, :20] = -0.8
+    r_q[1, 20:36] = 0.9
+    study = results(*measured(["step1", "step2"], r_q, r_k, noise=0.01))
+    stayed = np.r_[np.ones(8), np.zeros(12), np.ones(12), np.zeros(28)]
+    second = study.heads["model"] == "step2"
+    heads = study.heads.assign(same_axis=np.nan)
+    heads.loc[second, "same_axis"] = stayed
+    found = by_id(replace(study, heads=heads))
+    assert found["sign_changes"].headline.startswith("8 of 60 heads change the sign of r_k")
+    assert "Another 12 times r_k has the other sign" in found["sign_changes"].detail
+    assert "12 of 16 changes of class are on the same axis" in found["transitions"].detail
+    assert "same axis" not in by_id(study)["transitions"].detail
 
 
 def test_a_head_that_really_moved_says_little_about_noise():

@@ -90,8 +90,9 @@ def test_heads_that_turn_round_are_not_called_a_loss_of_signal():
     assert "heads change the sign of r_k at step3000" in found.headline
     assert "because heads turn round, not because their keys follow position less" in found.detail
     (turn,) = [row for row in found.rows if row.to_model == "step3000"]
-    assert 55 <= turn.value <= 65
-    assert turn.verdict == "yes"
+    clear = (np.abs(r_k[[2, 3], ::2]) > 0.3).all(axis=0).sum()
+    assert abs(turn.value - clear) <= 5
+    assert turn.verdict == "beyond noise"
 
 
 @pytest.mark.slow

@@ -141,7 +141,7 @@ class Evidence:
     @cached_property
     def pairs(self) -> list[Pair]:
         """Neighbouring checkpoints, head by head."""
-        return [pair(a, b) for a, b in pairwise(self.samples)]
+        return [pair(a, b, self.thresholds.low) for a, b in pairwise(self.samples)]
 
     @cached_property
     def widened(self) -> list[int]:

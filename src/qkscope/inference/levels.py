@@ -119,6 +119,14 @@ def rule_of_plateau() -> str:
     )
 
 
+def rule_of_turning() -> str:
+    """What is called a change of sign."""
+    return (
+        "A head changes the sign of r_k if |r_k| is above the low threshold before and after, along one axis: not "
+        "where another axis became the first."
+    )
+
+
 def rule_of_noise() -> str:
     """When heads that change class or sign are more than noise."""
     return (

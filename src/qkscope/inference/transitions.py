@@ -37,7 +37,11 @@ NOISE_COLUMNS = (
 
 @dataclass(frozen=True)
 class Pair:
-    """Two checkpoints' values of the heads measured in both, (2, H) each: r_q, r_k and their standard errors."""
+    """Two checkpoints' values of the heads measured in both, (2, H) each: r_q, r_k and their standard errors.
+
+    same_axis (H,) is 1 where the later first axis is the earlier one, 0 where another axis became the first, NaN
+    where that is not known. Below `low`, |r_k| is too small for its sign to mean something.
+    """
 
     from_model: str
     to_model: str
@@ -45,6 +49,8 @@ class Pair:
     r_k: Array
     se_q: Array
     se_k: Array
+    same_axis: Array
+    low: float = Thresholds().low
 
     def classes(self, thresholds: Thresholds | None) -> NDArray[Any]:
         """(2, H) names."""
@@ -52,8 +58,14 @@ class Pair:
 
     @property
     def turned(self) -> NDArray[np.bool_]:
-        """(H,): r_k changed its sign."""
-        return np.asarray(self.r_k[0] * self.r_k[1] < 0)
+        """(H,): r_k changed its sign along one axis, from clearly one to clearly the other."""
+        return np.asarray(self.reversed & (self.same_axis != 0))
+
+    @property
+    def reversed(self) -> NDArray[np.bool_]:
+        """(H,): the same along whichever axis came first."""
+        clear = (np.abs(self.r_k) > self.low).all(axis=0)
+        return np.asarray(clear & (self.r_k[0] * self.r_k[1] < 0))
 
     @property
     def has_errors(self) -> bool:
@@ -61,8 +73,8 @@ class Pair:
         return bool(np.isfinite(self.se_q).all() and np.isfinite(self.se_k).all())
 
 
-def pair(before: Sample, after: Sample) -> Pair:
-    """The heads measured in both checkpoints."""
+def pair(before: Sample, after: Sample, low: float = Thresholds().low) -> Pair:
+    """The heads measured in both checkpoints, which are neighbours where `same_axis` is to mean something."""
     both = [sample.select(sample.measured) for sample in (before, after)]
     # layer and head in one number, so that two checkpoints' heads meet without a table join
     first, then = (s.heads["layer"].to_numpy() * 2**20 + s.heads["head"].to_numpy() for s in both)
@@ -78,6 +90,8 @@ def pair(before: Sample, after: Sample) -> Pair:
         stack(lambda s: s.r_k[0]),
         stack(lambda s: column(s.heads, "r_q_se")),
         stack(lambda s: column(s.heads, "r_k_se")),
+        column(both[1].heads, "same_axis")[rows[1]],
+        low,
     )
 
 
@@ -120,19 +134,23 @@ def noise_transitions(p: Pair, thresholds: Thresholds | None = None) -> Array:
 
 
 def turn_chances(p: Pair) -> Array:
-    """(H,): the chance that noise alone shows r_k with different signs.
+    """(H,): the chance that noise alone shows r_k beyond `low` with different signs, along one axis.
 
-    r_k is negative against the queries' direction: P(-) = P(q > e, k < 0) + P(q < -e, k > 0), e = FAINT, because
-    a query correlation too faint to orient the axis leaves r_k positive.
+    The axis is turned so that r_q is not negative, or r_k where r_q is below FAINT = e. So r_k comes out negative with
+    P(q > e, k < -low) + P(q < -e, k > low), and positive with the same signs exchanged or where q is faint. A head that
+    did not change and shows both signs was turned one way and the other: turned alike, its two measurements agree.
     """
-    r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
-    negative = []
+    alike = np.stack([np.ones_like(p.r_k[0]), np.where(p.r_k[0] * p.r_k[1] < 0, -1.0, 1.0)])
+    r_q, r_k = unchanged(alike * p.r_q, p.se_q), unchanged(alike * p.r_k, p.se_k)
+    signs = []
     for se_q, se_k in zip(p.se_q, p.se_k, strict=True):
-        k_below = _below(0.0, r_k, se_k)
+        above, below = 1.0 - _below(p.low, r_k, se_k), _below(-p.low, r_k, se_k)
         with_q, against_q = 1.0 - _below(FAINT, r_q, se_q), _below(-FAINT, r_q, se_q)
-        negative.append(with_q * k_below + against_q * (1.0 - k_below))
-    first, then = negative
-    return np.asarray(first * (1.0 - then) + then * (1.0 - first))
+        negative = with_q * below + against_q * above
+        signs.append((negative, above + below - negative))
+    (first_negative, first_positive), (then_negative, then_positive) = signs
+    chance = first_negative * then_positive + first_positive * then_negative
+    return np.where(p.same_axis == 0, 0.0, chance)
 
 
 @dataclass(frozen=True)
@@ -208,7 +226,7 @@ def transition_noise(
     """
     rows = []
     for before, after in pairwise(samples(heads, None, order)):
-        p = pair(before, after)
+        p = pair(before, after, (thresholds or Thresholds()).low)
         classes, signs = moved(p, thresholds), turned(p)
         rows.append((p.from_model, p.to_model, classes.heads, classes.expected, signs.heads, signs.expected))
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))

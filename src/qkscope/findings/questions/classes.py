@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 
+import numpy as np
+
 from qkscope.aggregate import borderline, positional_below_null
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
@@ -168,16 +170,31 @@ def transitions(s: Asked) -> Answer:
     clear = sum(m.verdict == "yes" for m in found)
     headline = f"{most.heads} of {e.heads} heads change class at {spoken(e.timeline.stop(most.to_model))}"
     if not most.known:
-        return Answer(CANNOT_TELL, headline, joined(NO_HEAD_ERRORS, _largest(e)), rows)
+        return Answer(CANNOT_TELL, headline, joined(NO_HEAD_ERRORS, _largest(e), _by_axis(e)), rows)
     noise = f"{s.over}noise alone would move {about(most.expected)} there"
     if not clear:
         doubt = any(m.verdict == CANNOT_TELL for m in found)
         headline = (
             f"At most {headline}, no more than noise explains" if most.heads else "No head changes class"
         )
-        return Answer(CANNOT_TELL if doubt else "no", headline, sentence(noise), rows)
+        return Answer(CANNOT_TELL if doubt else "no", headline, joined(sentence(noise), _by_axis(e)), rows)
     many = f"; at {clear} of {len(found)} steps more heads move than noise explains" if len(found) > 1 else ""
-    return Answer("yes", headline, joined(sentence(noise + many), _largest(e)), rows)
+    return Answer("yes", headline, joined(sentence(noise + many), _largest(e), _by_axis(e)), rows)
+
+
+def _by_axis(e: Evidence) -> str:
+    """How many of all changes of class are another axis becoming the first."""
+    if any(np.isnan(p.same_axis).any() for p in e.pairs):
+        return ""
+    changed = [np.not_equal(*p.classes(e.thresholds)) for p in e.pairs]
+    total = sum(int(c.sum()) for c in changed)
+    swapped = sum(int((c & (p.same_axis == 0)).sum()) for c, p in zip(changed, e.pairs, strict=True))
+    if not total:
+        return ""
+    return (
+        f"Over all steps, {total - swapped} of {total} changes of class are on the same axis; in the others another "
+        "axis became the first."
+    )
 
 
 def _largest(e: Evidence) -> str:

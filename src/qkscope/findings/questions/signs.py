@@ -8,7 +8,7 @@ from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import NO_HEAD_ERRORS, amount, course, ends, goes, moved_row, rows_of
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, Evidence, share_of, spoken
-from qkscope.inference.levels import HIDING, SMALLEST, rule_of_change, rule_of_noise
+from qkscope.inference.levels import HIDING, SMALLEST, rule_of_change, rule_of_noise, rule_of_turning
 from qkscope.inference.transitions import Moved, part_of_turned, turned
 from qkscope.taxonomy import POLARITIES
 from qkscope.words import about, joined, listing, number, sentence
@@ -17,32 +17,44 @@ CONCORDANT, _, DISCORDANT = (share_of(kind) for kind in POLARITIES)
 TURNING = "heads that change the sign of r_k"
 
 
-@question("sign_changes", "Do heads change the sign of r_k?", view="portrait", place=31, rule=rule_of_noise())
+@question(
+    "sign_changes", "Do heads change the sign of r_k?", view="portrait", place=31,
+    rule=joined(rule_of_turning(), rule_of_noise()),
+)  # fmt: skip
 def sign_changes(s: Asked) -> Answer:
     """Heads that turn from following position with the queries to following it against them, or back."""
     e = s.best
     found = [turned(p) for p in e.pairs]
     rows = tuple(moved_row(e, TURNING, m) for m in found)
+    axes = _another_axis(e)
     real = sorted((m for m in found if m.verdict == "yes"), key=lambda m: -m.heads)
     most = real[0] if real else max(found, key=lambda m: m.heads - (m.expected if m.known else 0.0))
     size = (
         f"{most.heads} of {e.heads} heads change the sign of r_k at {spoken(e.timeline.stop(most.to_model))}"
     )
     if not most.known:
-        return Answer(CANNOT_TELL, size, NO_HEAD_ERRORS, rows)
+        return Answer(CANNOT_TELL, size, joined(NO_HEAD_ERRORS, axes), rows)
     noise = f"{s.over}noise alone would turn {about(most.expected)} there"
     if real:
         also = [f"{m.heads} at {spoken(e.timeline.stop(m.to_model))}" for m in real[1:4]]
         more = f"; {listing(also)} are more than noise explains too" if also else ""
-        return Answer("yes", size, joined(sentence(noise + more), _what_falls(e, most)), rows)
+        return Answer("yes", size, joined(sentence(noise + more), _what_falls(e, most), axes), rows)
     if any(m.verdict == CANNOT_TELL for m in found):
-        return Answer(CANNOT_TELL, f"At most {size}, perhaps by noise", sentence(noise), rows)
+        return Answer(CANNOT_TELL, f"At most {size}, perhaps by noise", joined(sentence(noise), axes), rows)
     # Where noise turns many heads, some that really turn could hide among them.
     hidden = max(m.expected for m in found) > HIDING * e.heads
     verdict = CANNOT_TELL if hidden else "no"
     if not most.heads:
-        return Answer(verdict, "No head changes the sign of r_k", "", rows)
-    return Answer(verdict, f"At most {size}, no more than noise explains", sentence(noise), rows)
+        return Answer(verdict, "No head changes the sign of r_k", axes, rows)
+    said = joined(sentence(noise), axes)
+    return Answer(verdict, f"At most {size}, no more than noise explains", said, rows)
+
+
+def _another_axis(e: Evidence) -> str:
+    """How often r_k has the other sign because it is another axis's, and what is called a change of sign."""
+    swapped = sum(int((p.reversed & (p.same_axis == 0)).sum()) for p in e.pairs)
+    times = "once" if swapped == 1 else f"{swapped} times"
+    return f"Another {times} r_k has the other sign because another axis became the first." if swapped else ""
 
 
 def _what_falls(e: Evidence, m: Moved) -> str:
