@@ -12,6 +12,7 @@ are not both finite is unmeasured: left out of every mean and share, and counted
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -62,9 +63,8 @@ class Sample:
 
     def select(self, rows: Array) -> "Sample":
         """The same checkpoint with only some heads: `rows` is a mask or an index, (H,)."""
-        return Sample(
-            self.model, self.heads.iloc[rows], self.r_q[:, rows], self.r_k[:, rows], self.ev[:, rows]
-        )
+        kept = (values[:, rows] for values in (self.r_q, self.r_k, self.ev))
+        return Sample(self.model, self.heads.iloc[rows], *kept)
 
 
 def samples(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> list[Sample]:
@@ -85,8 +85,7 @@ def _sample(model: str, heads: pd.DataFrame, loo: pd.DataFrame | None) -> Sample
         keys = heads["layer"].to_numpy(np.int64) * width + heads["head"].to_numpy(np.int64)
         wanted = loo["layer"].to_numpy(np.int64) * width + loo["head"].to_numpy(np.int64)
         by_key = np.argsort(keys, kind="stable")
-        slot = np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)
-        row = by_key[slot]
+        row = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
         known = keys[row] == wanted
         labels, group = np.unique(loo["group"].to_numpy(), return_inverse=True)
         left = np.full((len(labels), len(heads), len(VALUES)), np.nan)
@@ -122,43 +121,43 @@ def mean_over_heads(values: Array) -> Array:
     return np.asarray(np.r_[full, full + (kept[1:] - kept[0])])
 
 
-def _moments(values: Array, name: str) -> dict[str, float]:
-    means = mean_over_heads(values)
-    here = values[0, np.isfinite(values[0])]
-    sd = float(np.std(here)) if len(here) else np.nan
-    return {f"mean_{name}": float(means[0]), f"sd_{name}": sd, f"se_{name}": float(jackknife(means[1:]))}
+def means(
+    heads: pd.DataFrame,
+    loo: pd.DataFrame | None,
+    order: Sequence[str],
+    values: Sequence[str],
+    by: str = "",
+    places: Sequence[Any] = (),
+    of: Callable[[Sample], Array] = lambda sample: sample.measured,
+) -> pd.DataFrame:
+    """Mean, sd and se of `values` of `Sample` over the heads `of` each checkpoint; at each of `places` of column `by`.
 
-
-def position_signal(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
-    """Mean r_q, r_k and |r_k| over the measured heads of each checkpoint.
-
-    Columns: model, heads, mean_r_q, sd_r_q, se_r_q, mean_r_k, sd_r_k, se_r_k, mean_abs_r_k, se_abs_r_k.
+    Columns: model, `by` if given, heads, then mean_, sd_ and se_ of each value; NaN where there is no head.
     """
     rows = []
     for sample in samples(heads, loo, order):
-        part = sample.select(sample.measured)
-        row: dict[str, Any] = {"model": sample.model, "heads": len(part.heads)}
-        for name in ("r_q", "r_k", "abs_r_k"):
-            row |= _moments(part.value(name), name)
-        rows.append(row)
-    columns = [f"{what}_{name}" for name in ("r_q", "r_k") for what in ("mean", "sd", "se")]
-    columns += ["mean_abs_r_k", "se_abs_r_k"]
-    return pd.DataFrame(rows, columns=["model", "heads", *columns])
+        where = column(sample.heads, by) if by else None
+        for place in places if by else [None]:
+            part = sample.select(of(sample) if where is None else of(sample) & (where == place))
+            row: dict[str, Any] = {"model": sample.model, by: place, "heads": len(part.heads)}
+            for name in values:
+                found = mean_over_heads(part.value(name))
+                row |= {f"mean_{name}": found[0], f"se_{name}": float(jackknife(found[1:]))}
+                row[f"sd_{name}"] = float(np.std(part.value(name)[0])) if len(part.heads) else np.nan
+            rows.append(row)
+    columns = [f"{what}_{name}" for name in values for what in ("mean", "sd", "se")]
+    return pd.DataFrame(rows, columns=["model", *([by] if by else []), "heads", *columns])
+
+
+def position_signal(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
+    """`means` of r_q, r_k and |r_k| over the measured heads, the last without sd."""
+    return means(heads, loo, order, ("r_q", "r_k", "abs_r_k")).drop(columns="sd_abs_r_k")
 
 
 def explained_variance(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
     """Mean explained variance of PC0 over the heads that have one. Columns: model, heads, mean, sd, se."""
-    rows = []
-    for sample in samples(heads, loo, order):
-        found = _moments(sample.ev, "ev")
-        count = int(np.isfinite(sample.ev[0]).sum())
-        rows.append((sample.model, count, found["mean_ev"], found["sd_ev"], found["se_ev"]))
-    return pd.DataFrame(rows, columns=["model", "heads", "mean", "sd", "se"])
-
-
-def shares(labels: Array, kinds: Sequence[str]) -> Array:
-    """(1 + G, H) names -> (1 + G, len(kinds)): the share of each kind among the labelled heads."""
-    return np.stack([np.asarray(labels == kind).mean(axis=-1) for kind in kinds], axis=-1)
+    found = means(heads, loo, order, ("ev",), of=lambda sample: np.isfinite(sample.ev[0]))
+    return found.rename(columns=lambda name: name.removesuffix("_ev"))
 
 
 def complete(sample: Sample) -> Sample:
@@ -166,32 +165,25 @@ def complete(sample: Sample) -> Sample:
     return sample.select(np.isfinite(sample.r_q + sample.r_k).all(axis=0))
 
 
-def _share_rows(
+def _shares(
     found: Sequence[Sample], name: str, kinds: Sequence[str], label: Callable[[Sample], Array]
 ) -> pd.DataFrame:
     """A row per checkpoint and kind, with a last row of the unmeasured heads if any checkpoint has some."""
     any_unmeasured = any(not sample.measured.all() for sample in found)
     rows = []
     for sample in found:
-        part = sample.select(sample.measured)
-        labels = label(part)[0]
-        count = len(labels)
-        whole = complete(part)
-        se = jackknife(shares(label(whole)[1:], kinds)) if len(whole.heads) else np.full(len(kinds), np.nan)
-        for kind, kind_se in zip(kinds, se, strict=True):
+        labels, left = label(sample)[0][sample.measured], label(complete(sample))[1:]
+        for kind in kinds:
             members = int((labels == kind).sum())
-            share = members / count if count else np.nan
-            rows.append((sample.model, kind, members, share, float(kind_se)))
+            se = float(jackknife((left == kind).mean(axis=1))) if left.size else np.nan
+            rows.append((sample.model, kind, members, members / len(labels) if len(labels) else np.nan, se))
         if any_unmeasured:
             rows.append((sample.model, UNMEASURED, int((~sample.measured).sum()), np.nan, np.nan))
     return pd.DataFrame(rows, columns=["model", name, "heads", "share", "se"])
 
 
 def class_shares(
-    heads: pd.DataFrame,
-    loo: pd.DataFrame | None,
-    order: Sequence[str],
-    thresholds: Thresholds | None = None,
+    heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str], limits: Thresholds | None = None
 ) -> pd.DataFrame:
     """How many of the measured heads are of each class. Columns: model, class, heads, share, se, borderline.
 
@@ -200,48 +192,34 @@ def class_shares(
     their r_q, |r_k| or both were one standard error off (NaN without standard errors).
     """
     found = samples(heads, loo, order)
-    table = _share_rows(found, "class", CLASSES, lambda s: classify(s.r_q, s.r_k, thresholds))
-    near = [_borderline(sample, thresholds) for sample in found]
-    counts = {
-        (s.model, kind): count for s, kinds in zip(found, near, strict=True) for kind, count in kinds.items()
-    }
+    table = _shares(found, "class", CLASSES, lambda s: classify(s.r_q, s.r_k, limits))
+    near: dict[tuple[str, str], float] = {}
+    for s in found:
+        if np.isfinite(column(s.heads, "r_q_se") + column(s.heads, "r_k_se")).any():
+            on_edge = classify(s.r_q[0], s.r_k[0], limits)[borderline(s, limits)]
+            near |= {(s.model, kind): float((on_edge == kind).sum()) for kind in CLASSES}
     keys = zip(table["model"], table["class"], strict=True)
-    return table.assign(borderline=np.array([counts.get(key, np.nan) for key in keys], dtype=np.float64))
+    return table.assign(borderline=[near.get(key, np.nan) for key in keys])
 
 
-def borderline(sample: Sample, thresholds: Thresholds | None = None) -> Array:
+def borderline(sample: Sample, limits: Thresholds | None = None) -> Array:
     """(H,) bool: moving r_q, |r_k| or both by one standard error of the head changes its class."""
     r_q, r_k = sample.r_q[0], np.abs(sample.r_k[0])
     se_q, se_k = column(sample.heads, "r_q_se"), column(sample.heads, "r_k_se")
-    own = classify(r_q, r_k, thresholds)
+    own = classify(r_q, r_k, limits)
     moved = np.zeros(len(own), dtype=bool)
-    for up in (-1, 0, 1):
-        for right in (-1, 0, 1):
-            # |r_k| - se may pass zero: there the head is as content-like as it gets.
-            there = classify(r_q + up * se_q, np.maximum(r_k + right * se_k, 0.0), thresholds)
-            moved |= there != own
+    for up, right in product((-1, 0, 1), repeat=2):
+        # |r_k| - se may pass zero: there the head is as content-like as it gets.
+        moved |= classify(r_q + up * se_q, np.maximum(r_k + right * se_k, 0.0), limits) != own
     return np.asarray(moved & np.isfinite(se_q) & np.isfinite(se_k) & sample.measured)
 
 
-def _borderline(sample: Sample, thresholds: Thresholds | None) -> dict[str, int]:
-    known = np.isfinite(column(sample.heads, "r_q_se")) & np.isfinite(column(sample.heads, "r_k_se"))
-    if not known.any():
-        return {}
-    own = classify(sample.r_q[0], sample.r_k[0], thresholds)
-    near = borderline(sample, thresholds)
-    return {kind: int((near & (own == kind)).sum()) for kind in CLASSES}
-
-
 def polarity_shares(
-    heads: pd.DataFrame,
-    loo: pd.DataFrame | None,
-    order: Sequence[str],
-    thresholds: Thresholds | None = None,
+    heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str], limits: Thresholds | None = None
 ) -> pd.DataFrame:
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
-    low = (thresholds or Thresholds()).low
-    found = samples(heads, loo, order)
-    return _share_rows(found, "polarity", POLARITIES, lambda s: polarity(s.r_k, low))
+    low = (limits or Thresholds()).low
+    return _shares(samples(heads, loo, order), "polarity", POLARITIES, lambda s: polarity(s.r_k, low))
 
 
 def depth_cells(
@@ -256,18 +234,9 @@ def depth_cells(
     Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
     """
     places = range(DEPTH_BINS) if by == "depth_bin" else sorted(heads["layer"].unique().tolist())
-    rows = []
-    for sample in samples(heads, loo, order):
-        part = sample.select(sample.measured)
-        where = part.heads[by].to_numpy()
-        values = part.value(value)
-        for place in places:
-            inside = where == place
-            means = mean_over_heads(values[:, inside])
-            rows.append(
-                (sample.model, place, float(means[0]), float(jackknife(means[1:])), int(inside.sum()))
-            )
-    return pd.DataFrame(rows, columns=["model", by, "mean", "se", "heads"])
+    found = means(heads, loo, order, (value,), by, places)
+    found.columns = found.columns.str.removesuffix(f"_{value}")
+    return found[["model", by, "mean", "se", "heads"]]
 
 
 def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
@@ -275,19 +244,10 @@ def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[st
 
     Columns: model, rope, heads, mean_r_q, se_r_q, mean_abs_r_k, se_abs_r_k, mean_r_k, se_r_k.
     """
-    names = ("r_q", "abs_r_k", "r_k")
-    rows = []
-    for sample in samples(heads, loo, order):
-        rope = column(sample.heads, "rope")
-        for kind, code in (("RoPE", 1.0), ("NoPE", 0.0)):
-            part = sample.select(sample.measured & (rope == code))
-            if len(part.heads):
-                row: dict[str, Any] = {"model": sample.model, "rope": kind, "heads": len(part.heads)}
-                for name in names:
-                    row |= _moments(part.value(name), name)
-                rows.append(row)
-    columns = [f"{what}_{name}" for name in names for what in ("mean", "se")]
-    return pd.DataFrame(rows, columns=["model", "rope", "heads", *columns])
+    found = means(heads, loo, order, ("r_q", "abs_r_k", "r_k"), "rope", (1, 0))
+    found = found[found["heads"] > 0].reset_index(drop=True)
+    named = found.assign(rope=found["rope"].map({1: "RoPE", 0: "NoPE"}))
+    return named.drop(columns=[name for name in named if name.startswith("sd_")])
 
 
 def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
@@ -297,13 +257,11 @@ def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """
     rows = []
     for sample in samples(heads, None, order):
-        null_q, null_k = column(sample.heads, "r_q_null"), column(sample.heads, "r_k_null")
-        known = sample.measured & np.isfinite(null_q) & np.isfinite(null_k)
-        count = int(known.sum())
-        above_q = int((np.abs(sample.r_q[0]) > null_q)[known].sum())
-        above_k = int((np.abs(sample.r_k[0]) > null_k)[known].sum())
-        share_q, share_k = (above_q / count, above_k / count) if count else (np.nan, np.nan)
-        rows.append((sample.model, count, above_q, above_k, share_q, share_k))
+        null = np.stack([column(sample.heads, "r_q_null"), column(sample.heads, "r_k_null")])
+        known = sample.measured & np.isfinite(null).all(axis=0)
+        over = np.abs(np.stack([sample.r_q[0], sample.r_k[0]])) > null
+        count, above = int(known.sum()), over[:, known].sum(axis=1).tolist()
+        rows.append((sample.model, count, *above, *(n / count if count else np.nan for n in above)))
     return pd.DataFrame(rows, columns=["model", "heads", "above_q", "above_k", "share_q", "share_k"])
 
 
@@ -317,16 +275,15 @@ def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     table = pd.DataFrame({"model": qk["model"].to_numpy(), "pc": qk["pc"].to_numpy()})
     table["r_q"], table["abs_r_k"] = column(qk, "r_q"), np.abs(column(qk, "r_k"))
     table["explained_variance"] = column(qk, "explained_variance")
-    errors = {"r_q_se": "most_se_r_q", "r_k_se": "most_se_abs_r_k"}
-    for name, bound in errors.items():
-        table[bound] = column(qk, name)
+    errors = ["most_se_r_q", "most_se_abs_r_k"]
+    table[errors] = np.stack([column(qk, "r_q_se"), column(qk, "r_k_se")], axis=1)
     table = table[table["model"].isin(order) & table["r_q"].notna() & table["abs_r_k"].notna()]
     grouped = table.groupby(["model", "pc"], sort=True, observed=True)
     names = ["r_q", "abs_r_k", "explained_variance"]
     means = grouped[names].mean().add_prefix("mean_")
     spread = grouped[names].std(ddof=0).add_prefix("sd_")
-    known = grouped[list(errors.values())].count().eq(grouped.size(), axis=0)
-    bounds = grouped[list(errors.values())].mean().where(known)
+    known = grouped[errors].count().eq(grouped.size(), axis=0)
+    bounds = grouped[errors].mean().where(known)
     found = pd.concat([grouped.size().rename("heads"), means, spread, bounds], axis=1).reset_index()
     place = found["model"].map({model: index for index, model in enumerate(order)}).to_numpy()
     return found.iloc[np.lexsort([found["pc"].to_numpy(), place])].reset_index(drop=True)
