@@ -159,7 +159,7 @@ ORDER = [
     ["measures"],
     ["taxonomy"],
     ["table", "measure_table", "anatomy_table", "causes_table", "axes_file"],
-    ["timeline"],
+    ["timeline", "provenance"],
     ["results"],
     ["aggregate"],
     ["anatomy_means"],

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
 from qkscope.causes_table import read_causes
-from qkscope.errors import StoreError, StudyError, TableError
+from qkscope.errors import StoreError, TableError
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
 from qkscope.measures.optional import OPTIONAL
 from qkscope.store import in_short
-from qkscope.table import LOO_COLUMNS, MAX_COUNT, heads_table, read_qk
+from qkscope.table import LOO_COLUMNS, heads_table, read_qk
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Timeline, timeline_from_names, timeline_of
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.axes_file import CheckpointAxes
+    from qkscope.provenance import Provenance
 
 # Rows that a parquet file may have for each row of qk.csv, far more than any study: bounds what is read.
 ROW_LIMIT = 1000
@@ -66,6 +67,13 @@ class Results:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     made_from: str | None = None
     """Which set the tables belong to, where a manifest says so: what is read later must be of the same."""
+
+    @cached_property
+    def record(self) -> Provenance:
+        """The provenance, typed."""
+        from qkscope.provenance import read_provenance
+
+        return read_provenance(self.provenance, self.folder)
 
     @cached_property
     def spectrum(self) -> pd.DataFrame | None:
@@ -152,12 +160,14 @@ def _load(place: Path) -> Results:
 
 
 def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
+    from qkscope.provenance import read_provenance
     from qkscope.study import load_study
 
     study = load_study(folder / "study.yaml")
     provenance = study.provenance
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
-    layers = _layers(provenance, folder / "study.yaml")
+    record = read_provenance(provenance, folder / "study.yaml")
+    layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
     matched = read_qk(folder / "qk_matched.csv") if (folder / "qk_matched.csv").is_file() else None
     anatomy, anatomy_matched = (
         read_anatomy(folder / name) for name in ("anatomy.csv", "anatomy_matched.csv")
@@ -186,23 +196,6 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,
     )
-
-
-def _layers(provenance: Mapping[str, Any], path: Path) -> dict[str, int]:
-    """How deep each checkpoint is, as the study's own record says."""
-    try:
-        found = {name: facts["num_layers"] for name, facts in (provenance.get("checkpoints") or {}).items()}
-        missing = provenance.get("missing") or {}
-        if not all(type(count) is int and 0 < count <= MAX_COUNT for count in found.values()):
-            raise ValueError("num_layers is not a number of layers")
-        if not all(isinstance(why, str) for why in missing.values()):
-            raise ValueError("missing does not say why")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = in_short(error)
-        raise StudyError(
-            f"{path}: provenance: damaged ({what}); run the study again, or remove it"
-        ) from error
-    return found
 
 
 def _with_gaps(timeline: Timeline, qk: pd.DataFrame, folder: Path) -> Timeline:

@@ -6,9 +6,8 @@ Nothing is judged or worded here: a claim is quoted as it is. Markdown is escape
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import Any
 
 import pandas as pd
 
@@ -92,22 +91,18 @@ def _takeaway(quoted: Sequence[Claim]) -> str:
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:
-    short = picture.name.partition("_")[2]
-    command = f"{code(f'qkscope figures {view.results.folder}')}, or in Python {code(_call(view, short))}."
+    folder = view.results.folder
+    call = f"qkscope.figures.draw({picture.name.partition('_')[2]!r}, {str(folder)!r}, width=3.3)"
     steps = [
         ("Data", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
         ("Text", _text(view)),
         ("Aggregation", caption.made),
-        ("Command", command),
+        ("Command", f"{code(f'qkscope figures {folder}')}, or in Python {code(call)}."),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
-
-
-def _call(view: View, name: str) -> str:
-    return f"qkscope.figures.draw({name!r}, {str(view.results.folder)!r}, width=3.3)"
 
 
 def _data(view: View, caption: Caption) -> str:
@@ -127,36 +122,26 @@ def _data(view: View, caption: Caption) -> str:
 
 def _model(view: View) -> str:
     """The model's name and shape, as far as the run recorded them."""
-    results = view.results
-    facts = results.provenance.get("checkpoints") or {}
-    shapes = dict.fromkeys(_shape(facts[model]) for model in view.order if model in facts)
-    name = results.study.get("model")
+    facts, name = view.results.record.checkpoints, view.results.study.get("model")
+    shapes = {facts[model].shape for model in view.order if model in facts}
     parts = [code(name)] if name and not view.of_models else []
-    if len(shapes) == 1:
-        parts.append(next(iter(shapes)))
+    parts += shapes if len(shapes) == 1 else []
     return (": ".join(parts) + ".") if parts else ""
-
-
-def _shape(facts: Mapping[str, Any]) -> str:
-    words = {"num_layers": "layers", "n_q_heads": "query heads", "n_kv_heads": "key heads"}
-    parts = [f"{facts[key]} {word}" for key, word in words.items() if facts.get(key) is not None]
-    if facts.get("head_dim") is not None:
-        parts.append(f"head dimension {facts['head_dim']}")
-    return ", ".join(parts)
 
 
 def _checkpoints(view: View) -> str:
     """All stops by phase, with their windows; those not measured with the reason."""
-    lines = []
-    facts = view.results.provenance.get("checkpoints") or {}
+    lines, facts = [], view.results.record.checkpoints
     for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
         here = [stop for stop in stops if not stop.missing]
         names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
-        if not names:
-            continue
-        notes = [f"window {text}" for text in _each(tokens(stop.window) for stop in here if stop.window)]
-        notes += [f"rope theta {text}" for text in _each(_theta(facts.get(stop.model)) for stop in here)]
-        lines.append(f"   - {md(phase)}: {names}" + (f"; {', '.join(notes)}" if notes else ""))
+        notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
+        thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
+        notes += [f"rope theta {theta:g}" for theta in thetas if theta is not None]
+        if names:
+            lines.append(
+                f"   - {md(phase)}: {names}" + ("; " if notes else "") + ", ".join(dict.fromkeys(notes))
+            )
     gone = [f"{md(stop.label)} ({md(stop.missing)})" for stop in view.stops if stop.missing]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")
@@ -164,21 +149,12 @@ def _checkpoints(view: View) -> str:
     return f"{len(view.order)} measured{order}\n" + "\n".join(lines)
 
 
-def _each(texts: Iterable[str]) -> list[str]:
-    return [text for text in dict.fromkeys(texts) if text]
-
-
-def _theta(facts: Mapping[str, Any] | None) -> str:
-    theta = (facts or {}).get("rope_theta")
-    return f"{theta:g}" if isinstance(theta, int | float) else ""
-
-
 def _text(view: View) -> str:
     """The documents, as far as the run recorded them."""
-    corpus = view.results.provenance.get("corpus") or {}
-    if not corpus.get("documents"):
+    corpus = view.results.record.corpus
+    if not corpus.documents:
         return ""
-    filled = ", ".join(f"{n} fill {tokens(int(w))}" for w, n in (corpus.get("filled") or {}).items())
-    text = f"{corpus['documents']} documents" + (f" ({filled})" if filled else "")
+    filled = ", ".join(f"{n} fill {tokens(w)}" for w, n in corpus.filled.items())
     groups = view.results.study.get("groups")
-    return text + (f", dealt into {groups} groups for the standard errors." if groups else ".")
+    dealt = f", dealt into {groups} groups for the standard errors" if groups else ""
+    return f"{corpus.documents} documents" + (f" ({filled})" if filled else "") + f"{dealt}."

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -54,11 +55,8 @@ class View:
     @property
     def matched_sentence(self) -> str:
         """How a line over the matched window is drawn, where there is one."""
-        return (
-            f" Dotted lines with hollow marks are the same over the {self.matched_text}."
-            if self.rematched
-            else ""
-        )
+        again = f" Dotted lines with hollow marks are the same over the {self.matched_text}."
+        return again if self.rematched else ""
 
     @property
     def why_no_course(self) -> str | None:
@@ -91,13 +89,11 @@ class View:
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last place) of each run of stops of one phase."""
-        runs: list[tuple[str, int, int]] = []
-        for i, stop in enumerate(self.stops):
-            if runs and runs[-1][0] == stop.phase:
-                runs[-1] = (stop.phase, runs[-1][1], i)
-            else:
-                runs.append((stop.phase, i, i))
-        return runs
+        runs = (
+            (phase, [i for i, _ in run])
+            for phase, run in groupby(enumerate(self.stops), lambda at: at[1].phase)
+        )
+        return [(phase, places[0], places[-1]) for phase, places in runs]
 
     @cached_property
     def rematched(self) -> list[str]:
@@ -132,10 +128,9 @@ class View:
         sizes = {stop.model: stop.window for stop in self.stops}
         matched = self.results.timeline.matched_window
         size = table["model"].map(lambda m: sizes[m] if window == OWN else matched)
-        named = table.assign(window=window, tokens=pd.array(list(size), dtype="Int64"))
-        named.insert(1, "label", named["model"].map(self.labels))
-        columns = list(table.columns)
-        return named[["model", "label", "window", "tokens", *(c for c in columns if c != "model")]]
+        named = table.assign(label=table["model"].map(self.labels), window=window)
+        named["tokens"] = pd.array(list(size), dtype="Int64")
+        return named[["model", "label", "window", "tokens", *(c for c in table.columns if c != "model")]]
 
     @property
     def heads_text(self) -> str:
@@ -161,20 +156,19 @@ def look(results: Results) -> View:
     for name, table in (("heads", results.heads), ("matched heads", results.matched)):
         if table is not None:
             _check(name, table)
-    timeline = results.timeline
+    timeline, there = results.timeline, set(results.heads["model"])
     twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
     if twice:
         raise TableError(
             f"the study names checkpoint {twice[0]!r} twice; give each checkpoint a name of its own"
         )
-    there = set(results.heads["model"])
     stops = tuple(
         stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
         for stop in timeline.stops
     )
     if not (results.heads["r_q"].notna() & results.heads["r_k"].notna()).any():
         raise TableError(
-            "no head of the table has both r_q and r_k: nothing was measured, so there is nothing to draw"
+            "no head of the table has both r_q and r_k: nothing was measured, nothing can be drawn"
         )
     if all(stop.missing for stop in stops):
         raise TableError(

@@ -79,7 +79,7 @@ def _headlines(results: Results, heads: pd.DataFrame, loo: pd.DataFrame | None) 
 def warnings(results: Results) -> list[str]:
     """What a reader must know before comparing: the run's own warnings, gaps, windows, heads to leave aside."""
     timeline = results.timeline
-    found = [str(text) for text in results.provenance.get("warnings") or []]
+    found = list(results.record.warnings)
     found += [f"{stop.model} was not measured: {stop.missing}" for stop in timeline.stops if stop.missing]
     for i in timeline.window_changes:
         before, after = timeline.measured[i - 1], timeline.measured[i]

@@ -1,7 +1,6 @@
 """What the page says about how the numbers came to be: plain tables of text for the template.
 
-Reads the resolved study and its provenance as dictionaries that may lack anything, as they do when the results
-are a foreign qk.csv alone.
+Study and provenance may lack anything, as they do when the results are a foreign qk.csv alone.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from qkscope.measures.pca import FAINT
 from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
+    from qkscope.provenance import CheckpointRecord, CorpusRecord
     from qkscope.results import Results
 
 # Said in their own place on the page, or of no interest to a reader of the results.
@@ -25,15 +25,15 @@ _NOT_SETTINGS |= {"thresholds", "retries", "gpus", "cpus", "device", "device_map
 
 def methods(results: Results) -> dict[str, Any]:
     """The template's `methods`: settings, corpus, versions, checkpoints, warnings, gaps."""
-    provenance = results.provenance or {}
+    record = results.record
     return {
         "settings": settings(results.study or {}),
-        "corpus": corpus(provenance.get("corpus") or {}),
-        "versions": {str(k): str(v) for k, v in (provenance.get("versions") or {}).items()},
+        "corpus": corpus(record.corpus),
+        "versions": record.versions,
         "checkpoints": checkpoints(results),
         "missing": missing(results),
         "unmeasured": unmeasured(results),
-        "warnings": [str(warning) for warning in provenance.get("warnings") or []],
+        "warnings": list(record.warnings),
         "windows": windows(results),
         "thresholds": results.thresholds,
         "matched_window": results.timeline.matched_window,
@@ -74,21 +74,18 @@ def plain(value: object) -> str:
     return str(value)
 
 
-def corpus(found: Mapping[str, Any]) -> dict[str, str]:
+def corpus(found: CorpusRecord) -> dict[str, str]:
     """Documents, tokens and how many documents filled each window."""
     lines: dict[str, str] = {}
-    if found.get("documents") is not None:
-        lines["documents"] = f"{found['documents']:,}"
-    tokens = found.get("tokens")
-    if isinstance(tokens, Mapping):
-        lines["tokens"] = ", ".join(f"{int(n):,} in windows of {int(w):,}" for w, n in tokens.items())
-    elif tokens is not None:
-        lines["tokens"] = f"{int(tokens):,}"
-    for window, count in (found.get("filled") or {}).items():
-        lines[f"documents that fill {int(window):,} tokens"] = f"{int(count):,}"
-    if found.get("digest"):
-        lines["digest"] = str(found["digest"])
-    return lines
+    if found.documents is not None:
+        lines["documents"] = f"{found.documents:,}"
+    if isinstance(found.tokens, dict):
+        lines["tokens"] = ", ".join(f"{n:,} in windows of {w:,}" for w, n in found.tokens.items())
+    elif found.tokens is not None:
+        lines["tokens"] = f"{found.tokens:,}"
+    for window, count in found.filled.items():
+        lines[f"documents that fill {window:,} tokens"] = f"{count:,}"
+    return lines | ({"digest": found.digest} if found.digest else {})
 
 
 def windows(results: Results) -> list[tuple[str, int]]:
@@ -99,11 +96,10 @@ def windows(results: Results) -> list[tuple[str, int]]:
 
 def checkpoints(results: Results) -> list[dict[str, str]]:
     """A row per measured checkpoint: label, name, window, vectors a head, architecture, commit."""
-    known = (results.provenance or {}).get("checkpoints") or {}
     counts = _vectors(results)
     rows = []
     for model in results.timeline.models:
-        stop, facts = results.timeline.stop(model), known.get(model) or {}
+        stop, facts = results.timeline.stop(model), results.record.checkpoints.get(model)
         rows.append(
             {
                 "label": stop.label,
@@ -111,8 +107,8 @@ def checkpoints(results: Results) -> list[dict[str, str]]:
                 "phase": stop.phase,
                 "window": f"{stop.window:,}" if stop.window else "",
                 "vectors": counts.get(model, ""),
-                "architecture": _architecture(facts),
-                "commit": str(facts.get("commit") or ""),
+                "architecture": _architecture(facts) if facts else "",
+                "commit": facts.commit if facts else "",
             }
         )
     return rows
@@ -132,27 +128,19 @@ def _vectors(results: Results) -> dict[str, str]:
     return found
 
 
-def _architecture(facts: Mapping[str, Any]) -> str:
-    parts = []
-    if facts.get("family"):
-        parts.append(str(facts["family"]))
-    if facts.get("num_layers"):
-        parts.append(f"{facts['num_layers']} layers")
-    if facts.get("n_q_heads") and facts.get("n_kv_heads"):
-        parts.append(
-            f"{facts['n_q_heads']} query / {facts['n_kv_heads']} key heads of {facts.get('head_dim', '?')}"
-        )
-    if facts.get("rope_theta"):
-        parts.append(f"θ {facts['rope_theta']:,.0f}")
-    return ", ".join(parts)
+def _architecture(facts: CheckpointRecord) -> str:
+    parts = [facts.family, f"{facts.num_layers} layers"]
+    if facts.n_q_heads and facts.n_kv_heads:
+        parts.append(f"{facts.n_q_heads} query / {facts.n_kv_heads} key heads of {facts.head_dim or '?'}")
+    if facts.rope_theta:
+        parts.append(f"θ {facts.rope_theta:,.0f}")
+    return ", ".join(part for part in parts if part)
 
 
 def missing(results: Results) -> dict[str, str]:
     """Checkpoints of the study that were not measured, with the reason."""
     found = {stop.model: stop.missing for stop in results.timeline.stops if stop.missing}
-    for name, why in ((results.provenance or {}).get("missing") or {}).items():
-        found.setdefault(str(name), str(why))
-    return found
+    return results.record.missing | found
 
 
 def unmeasured(results: Results) -> dict[str, int]:

@@ -10,14 +10,8 @@ from matplotlib.colors import to_hex
 
 from qkscope.aggregate import by_component
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.lines import (
-    Look,
-    correlation_scale,
-    draw_errors,
-    error_key,
-    read_limits,
-    share_scale,
-)
+from qkscope.figures.tools import lines
+from qkscope.figures.tools.lines import Look
 from qkscope.figures.tools.representatives import family_colours, representatives
 from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
 from qkscope.figures.tools.style import PAPER, pale, shorten
@@ -70,10 +64,10 @@ class ByComponent(Picture):
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
         kind = "model, coloured by family" if view.of_models else "checkpoint, light to dark in order"
-        known = data[["most_se_r_q", "most_se_abs_r_k"]].notna().any(axis=None)
+        bars = " Bars are at most one standard error over documents each way."
         return Caption(
             shows=f"Mean r_q, mean |r_k| and mean explained variance of each principal component; one line a {kind}."
-            + (" Bars are at most one standard error over documents each way." if known else "")
+            + (bars if _has_errors(data) else "")
             + view.matched_sentence,
             made="For each component, the mean over the heads in which both correlations are measured. The error of "
             "a mean over heads is at most the mean of the heads' errors, which is what is drawn.",
@@ -84,17 +78,10 @@ class ByComponent(Picture):
 def _means(view: View, models: list[str]) -> pd.DataFrame:
     """A row per checkpoint, window and component."""
     results = view.results
-    columns = [
-        "model",
-        "pc",
-        "heads",
-        *(column for column, _, _ in PANELS),
-        *(se for _, _, se in PANELS if se),
-    ]
-    again = [model for model in models if model in view.rematched]
-    matched = (
-        None if results.qk_matched is None or not again else by_component(results.qk_matched, again)[columns]
-    )
+    columns = ["model", "pc", "heads", *(name for name, _, _ in PANELS), *(se for _, _, se in PANELS if se)]
+    again, matched = [model for model in models if model in view.rematched], None
+    if again and results.qk_matched is not None:
+        matched = by_component(results.qk_matched, again)[columns]
     return view.windows(by_component(results.qk, models)[columns], matched)
 
 
@@ -116,7 +103,7 @@ def _line(axes: Axes, rows: pd.DataFrame, column: str, se: str, look: Look, colo
     x, y = rows["pc"].to_numpy(np.float64), rows[column].to_numpy(np.float64)
     own = colour == look.colour
     if se:
-        draw_errors(axes, x, y, rows[se].to_numpy(np.float64), colour, 0.15, 0.8)
+        lines.draw_errors(axes, x, y, rows[se].to_numpy(np.float64), colour, 0.15, 0.8)
     axes.plot(
         x, y, color=colour, marker=look.marker, markersize=min(5.0, 1.6 * wide), linewidth=1.7 if own else 1.2,
         linestyle="-" if own else ":", markerfacecolor=colour if own else PAPER, markeredgecolor=colour,
@@ -131,11 +118,11 @@ def _scales(axes: Axes, data: pd.DataFrame, column: str, se: str, paper: Paper) 
     every = 1 if last <= 12 else -(-last // 10)
     ticks = range(0, last + 1, every)
     scale(axes, "x", ticks, [str(tick) for tick in ticks], paper)
-    low, high = read_limits(data.assign(none=0.0), [(column, se or "none")])
+    low, high = lines.read_limits(data.assign(none=0.0), [(column, se or "none")])
     if column == "mean_explained_variance":
-        share_scale(axes, paper, high)
+        lines.share_scale(axes, paper, high)
     else:
-        correlation_scale(axes, paper, min(low, 0.0), high)
+        lines.correlation_scale(axes, paper, min(low, 0.0), high)
 
 
 def _looks(view: View, models: list[str]) -> list[Look]:
@@ -158,9 +145,13 @@ def _keys(view: View, data: pd.DataFrame, looks: list[Look]) -> list[Key]:
     keys = [Key(look.sample(), shorten(view.labels[look.name], 34)) for look in looks]
     if (data["window"] == MATCHED).any():
         keys.append(Key(Look("", "#444444", "o").matched_sample(), f"dotted: {view.matched_text} only"))
-    if data[["most_se_r_q", "most_se_abs_r_k"]].notna().any(axis=None):
-        keys.append(error_key("at most ±1 standard error over documents"))
+    if _has_errors(data):
+        keys.append(lines.error_key("at most ±1 standard error over documents"))
     return keys
+
+
+def _has_errors(data: pd.DataFrame) -> bool:
+    return bool(data[["most_se_r_q", "most_se_abs_r_k"]].notna().any(axis=None))
 
 
 PICTURE = ByComponent()

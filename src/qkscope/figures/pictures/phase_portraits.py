@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,10 +35,9 @@ class PhasePortraits(Picture):
         models = representatives(view)
         again = [model for model in models if model in view.rematched]
         data = _points(view, models, again)
-        colours = (
-            family_colours(view) if view.of_models else {name: style.CLASS_COLOURS[name] for name in CLASSES}
-        )
-        grid = _Grid.of(Paper(width), len(models), len(again))
+        classes = {name: style.CLASS_COLOURS[name] for name in CLASSES}
+        colours = family_colours(view) if view.of_models else classes
+        grid = _Grid(Paper(width), len(models), len(again))
         page = sheet(grid.paper, self.title(view), view.subtitle, grid.width, grid.body, _keys(data, colours))
         if again:
             page.write_heading(view.matched_heading, grid.paper.left, grid.heading)
@@ -55,88 +53,48 @@ class PhasePortraits(Picture):
         return Drawing(page.figure, data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        count = data["model"].nunique()
+        count, named = data["model"].nunique(), view.results.timeline.portraits
+        again = f" The last row of panels is over the {view.matched_text}." if view.rematched else ""
+        again = again if (data["window"] == MATCHED).any() else ""
         rope = data.get("rope", pd.Series(dtype=float)).notna().any()
         return Caption(
             shows=f"One point a head: r_q across, r_k up, on PC0, at {count} {view.noun}{'s' if count > 1 else ''}. "
             "Dashed lines are the thresholds of the taxonomy; percentages are the share of heads in each region, "
             f"split by the sign of r_k. Colour is the {'family' if view.of_models else 'class'}."
             + (" Filled circles: heads of RoPE layers; open diamonds: NoPE." if rope else "")
-            + (
-                f" The last row of panels is over the {view.matched_text}."
-                if (data["window"] == MATCHED).any()
-                else ""
-            ),
+            + again,
             made="No aggregation: every measured head of the table is one point, over its own window where the panel "
             f"does not say otherwise. The {view.noun}s are "
-            + (
-                "those the study names."
-                if view.results.timeline.portraits
-                else "the first, the last and ends of phases."
-            ),
+            + ("those the study names." if named else "the first, the last and ends of phases."),
         )
 
 
-@dataclass(frozen=True)
 class _Grid:
-    """Where panels stand, in inches: those over own windows, then from a new row those over the matched one."""
+    """Where panels stand, in inches: those over own windows, then from a new row those over the matched one.
 
-    paper: Paper
-    columns: int
-    own_rows: int
-    rows: int
-    wide: float
-    high: float
+    `heading` is the foot of the heading over the latter.
+    """
 
-    @classmethod
-    def of(cls, paper: Paper, count: int, again: int) -> _Grid:
-        columns = min(count, 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3)
-        wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
+    def __init__(self, paper: Paper, count: int, again: int) -> None:
+        self.paper, gap = paper, 0.22 * paper.factor
+        self.columns = min(count, 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3)
+        self.wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
         if paper.width is not None:
-            room = paper.width - paper.left - paper.right - (columns - 1) * 0.22 * paper.factor
-            wide = min(room / columns, 3.3)
-        high = wide * (0.85 if count == 1 else 1.0 if count == 2 else 1.13)
-        own = -(-count // columns)
-        return cls(paper, columns, own, own + -(-again // columns), wide, high)
-
-    @property
-    def width(self) -> float:
-        return self.paper.left + self.columns * (self.wide + self.gap) - self.gap + self.paper.right
-
-    @property
-    def gap(self) -> float:
-        return 0.22 * self.paper.factor
-
-    @property
-    def head(self) -> float:
-        """Over each row of panels, for their names."""
-        return 0.36 * self.paper.factor
-
-    @property
-    def foot(self) -> float:
-        """Under each block of panels, for the name of their axis."""
-        return 0.52 * self.paper.factor
-
-    @property
-    def between(self) -> float:
-        """From the last row over own windows to the first over the matched one."""
-        return self.foot + 0.26 * self.paper.factor
-
-    @property
-    def body(self) -> float:
-        again = self.between if self.rows > self.own_rows else 0.0
-        return self.rows * (self.high + self.head) + again + self.foot
+            room = paper.width - paper.left - paper.right - (self.columns - 1) * gap
+            self.wide = min(room / self.columns, 3.3)
+        self.high = self.wide * (0.85 if count == 1 else 1.0 if count == 2 else 1.13)
+        # Over each row stand the panels' names, under each block the name of their axis.
+        self.head, foot = 0.36 * paper.factor, 0.52 * paper.factor
+        self.pitch, self.row = self.wide + gap, self.high + self.head
+        self.width = paper.left + self.columns * self.pitch - gap + paper.right
+        own, matched = -(-count // self.columns), -(-again // self.columns)
+        self.heading = own * self.row + foot + 0.26 * paper.factor
+        self.body = (self.heading if again else own * self.row) + matched * self.row + foot
 
     def place(self, i: int, window: str) -> tuple[float, float]:
         row, column = divmod(i, self.columns)
-        row += self.own_rows if window == MATCHED else 0
-        top = row * (self.high + self.head) + self.head + (self.between if window == MATCHED else 0.0)
-        return self.paper.left + column * (self.wide + self.gap), top
-
-    @property
-    def heading(self) -> float:
-        """The foot of the heading over the panels of the matched window."""
-        return self.own_rows * (self.high + self.head) + self.between
+        start = self.heading if window == MATCHED else 0.0
+        return self.paper.left + column * self.pitch, start + row * self.row + self.head
 
 
 def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
@@ -163,12 +121,8 @@ def _portrait(
     """One portrait: thresholds, points, the share of heads in each region."""
     axes.set_xlim(*X_LIMITS)
     axes.set_ylim(*Y_LIMITS)
-    line: dict[str, Any] = {
-        "color": "#9a9a9a",
-        "linestyle": style.DASHES,
-        "linewidth": 0.9 * paper.factor,
-        "zorder": 1,
-    }
+    line: dict[str, Any] = {"color": "#9a9a9a", "linestyle": style.DASHES, "zorder": 1}
+    line["linewidth"] = 0.9 * paper.factor
     for limit in (limits.low, limits.high):
         axes.axvline(limit, **line)
         for sign in (1, -1):
@@ -192,16 +146,12 @@ def _portrait(
 
 
 def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: float) -> None:
-    mark: dict[str, Any] = {
-        "facecolors": colour,
-        "edgecolors": style.PAPER,
-        "marker": "o",
-        "s": size * 1.1,
-        "linewidths": 0.25,
-    }
-    if nope:
-        mark = {"facecolors": "none", "edgecolors": colour, "marker": "D", "s": size, "linewidths": 0.9}
-    axes.scatter(points["r_q"], points["r_k"], alpha=0.75, zorder=3, clip_on=False, **mark)
+    face, edge, marker = ("none", colour, "D") if nope else (colour, style.PAPER, "o")
+    size, rim = (size, 0.9) if nope else (size * 1.1, 0.25)
+    axes.scatter(
+        points["r_q"], points["r_k"], size, facecolors=face, edgecolors=edge, marker=marker, linewidths=rim,
+        alpha=0.75, zorder=3, clip_on=False,
+    )  # fmt: skip
 
 
 def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds, paper: Paper) -> None:
@@ -225,17 +175,13 @@ def _write_regions(axes: Axes, points: pd.DataFrame, limits: Thresholds, paper: 
     ]
     for name, side, x, y, ha, va in regions:
         inside = (measured["class"] == name) & (True if side is None else side)
-        text = _share(float(inside.mean())) + (" mixed" if name == "mixed" else "")
+        share = float(inside.mean())
+        # Whole percents; a few heads are never 0%.
+        text = ("<1%" if 0 < share < 0.005 else percent(share)) + (" mixed" if name == "mixed" else "")
         colour = style.CLASS_COLOURS[name] if inside.any() else "#ababab"
         colour = "#5f5f5f" if name == "mixed" else colour
-        style.write(
-            axes, x, y, text, size, colour, weight="bold", ha=ha, va=va, zorder=6, path_effects=style.halo(3)
-        )
-
-
-def _share(share: float) -> str:
-    """Whole percents; a few heads are never 0%."""
-    return "<1%" if 0 < share < 0.005 else percent(share)
+        place = {"ha": ha, "va": va, "zorder": 6, "path_effects": style.halo(3)}
+        style.write(axes, x, y, text, size, colour, weight="bold", **place)
 
 
 def _write_title(axes: Axes, view: View, model: str, window: str, grid: _Grid) -> None:

@@ -23,16 +23,8 @@ class PositionSignal(Picture):
 
     name = "01_position_signal"
     claims = (
-        "r_q",
-        "abs_r_k",
-        "long_context",
-        "window",
-        "queries_or_keys",
-        "r_k",
-        "signal",
-        "jumps",
-        "plateaus",
-        "course",
+        *("r_q", "abs_r_k", "long_context", "causes", "window", "queries_or_keys", "r_k"),
+        *("signal", "jumps", "plateaus", "course"),
     )
 
     def title(self, view: View) -> str:

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, LinearSegmentedColormap, ListedColormap, Normalize, to_hex
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize, to_hex
 from matplotlib.patches import Rectangle
 
 from qkscope.aggregate import DEPTH_BINS, depth_cells
-from qkscope.figures.picture import Caption, Drawing
+from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools import style
 from qkscope.figures.tools.sheet import SMALLEST, Paper, Sheet, name_axis, scale, sheet
 from qkscope.figures.view import MATCHED, OWN, View
@@ -30,22 +29,6 @@ from qkscope.words import MINUS, bare
 
 # From a tint that is plainly not white to a deep green: the side of the negatives, whatever the map of the positives.
 NEGATIVE = LinearSegmentedColormap.from_list("negative", ["#cfe8e0", "#7cc1ad", "#2b8a72", "#0b5242"])
-
-
-@dataclass(frozen=True)
-class Heat:
-    """Which value is mapped, in which colours."""
-
-    value: str
-    colours: str
-
-    def colour(self, mean: float) -> str:
-        """The colour of a cell."""
-        return str(to_hex(NEGATIVE(-mean) if mean < 0 else self._map(mean)))
-
-    @cached_property
-    def _map(self) -> Colormap:
-        return colormaps[self.colours]
 
 
 @dataclass(frozen=True)
@@ -69,38 +52,59 @@ def columns_of(view: View) -> Columns:
     return Columns(tuple(range(DEPTH_BINS)), tuple(names), "depth in the network")
 
 
-def draw_heatmap(view: View, heat: Heat, title: str, width: float | None) -> Drawing:
-    """The whole figure."""
-    columns = columns_of(view)
-    data = view.both_windows(lambda heads, loo, order: depth_cells(heads, loo, order, heat.value))
-    data = data[data["depth_bin"].isin(columns.bins)].reset_index(drop=True)
-    frame = _Frame(view, heat, data, columns, Paper(width))
-    page = sheet(frame.paper, title, view.subtitle, frame.width, frame.body)
-    axes = page.axes(frame.left, frame.above, frame.cells, frame.main)
-    frame.block(axes, data[data["window"] == OWN], [stop.model for stop in view.stops])
-    frame.phases(axes)
-    last = axes
-    if view.rematched:
-        top = frame.above + frame.main + frame.gap
-        last = page.axes(frame.left, top, frame.cells, frame.second)
-        frame.block(last, data[data["window"] == MATCHED], view.rematched)
-        page.write_heading(view.matched_heading, frame.left, top - 0.06)
-    frame.name_columns(last)
-    frame.bar(page)
-    return Drawing(page.figure, data)
+class Heatmap(Picture):
+    """Means of `value`, a column of the heads table, in the colours of a map of matplotlib."""
+
+    def __init__(self, name: str, claims: tuple[str, ...], value: str, colours: str) -> None:
+        self.name, self.claims, self.value, self.colours = name, claims, value, colours
+
+    def title(self, view: View) -> str:
+        return f"Mean {self.value} on PC0 by depth{view.over_training}"
+
+    def colour(self, mean: float) -> str:
+        """The colour of a cell."""
+        return str(to_hex(NEGATIVE(-mean) if mean < 0 else colormaps[self.colours](mean)))
+
+    def draw(self, view: View, width: float | None = None) -> Drawing:
+        columns = columns_of(view)
+        data = view.both_windows(lambda heads, loo, order: depth_cells(heads, loo, order, self.value))
+        data = data[data["depth_bin"].isin(columns.bins)].reset_index(drop=True)
+        frame = _Frame(view, self, data, columns, Paper(width))
+        page = sheet(frame.paper, self.title(view), view.subtitle, frame.width, frame.body)
+        axes = page.axes(frame.left, frame.above, frame.cells, frame.main)
+        frame.block(axes, data[data["window"] == OWN], [stop.model for stop in view.stops])
+        frame.phases(axes)
+        if view.rematched:
+            top = frame.above + frame.main + frame.gap
+            axes = page.axes(frame.left, top, frame.cells, frame.second)
+            frame.block(axes, data[data["window"] == MATCHED], view.rematched)
+            page.write_heading(view.matched_heading, frame.left, top - 0.06)
+        frame.name_columns(axes)
+        frame.bar(page)
+        return Drawing(page.figure, data)
+
+    def caption(self, view: View, data: pd.DataFrame) -> Caption:
+        layers = columns_of(view).title == "layer"
+        place = "a layer" if layers else "a tenth of the network's depth, early layers left"
+        again = f" The rows below are the same over the {view.matched_text}." if view.rematched else ""
+        return Caption(
+            shows=f"Mean {self.value} on PC0: a row is a {view.noun}, a column {place}. The darker, the closer the "
+            f"heads follow position; means below zero are green and dotted, a dash is a place without heads.{again}",
+            made=f"For each {view.noun}, the mean of {self.value} over the measured heads of each column; "
+            "depth is layer / (layers − 1).",
+        )
 
 
 class _Frame:
     """Sizes in inches, and the parts of the picture."""
 
-    def __init__(self, view: View, heat: Heat, data: pd.DataFrame, columns: Columns, paper: Paper) -> None:
+    def __init__(self, view: View, heat: Heatmap, data: pd.DataFrame, columns: Columns, paper: Paper) -> None:
         self.view, self.heat, self.data, self.columns, self.paper = view, heat, data, columns, paper
         self.missing = {stop.model for stop in view.stops if stop.missing}
         count = len(view.stops)
         self.size = paper.points(10 if count <= 14 else 9 if count <= 30 else 8)
         high = 0.4 if count <= 14 else 0.31 if count <= 30 else 0.25
-        most = 12.0 if paper.width is None else 6.0
-        self.row = min(high * (1.0 if paper.width is None else 0.6), most / count)
+        self.row = min(high, 12.0 / count) if paper.width is None else min(0.6 * high, 6.0 / count)
         names = [style.shorten(view.labels[stop.model], 16 if paper.narrow else 34) for stop in view.stops]
         self.names = dict(zip((stop.model for stop in view.stops), names, strict=True))
         self.left = paper.margin + max(style.extent(name, self.size)[0] for name in names) + 0.12
@@ -146,10 +150,8 @@ class _Frame:
             for x in range(wide):
                 self._cell(axes, x, y, grid[y, x], "" if model in self.missing else "–")
             if model in self.missing and self.size / 72 * style.LINE <= self.row:
-                place = {"ha": "center", "va": "center_baseline"}
-                style.write(
-                    axes, (wide - 1) / 2, y, "not measured", self.paper.points(9), style.MUTED, **place
-                )
+                place = {"ha": "center", "va": "center_baseline", "colour": style.MUTED}
+                style.write(axes, (wide - 1) / 2, y, "not measured", self.paper.points(9), **place)
 
     def _name_rows(self, axes: Axes, models: Sequence[str]) -> None:
         for spine in axes.spines.values():
@@ -185,20 +187,16 @@ class _Frame:
         for _, first, last in runs:
             if first:
                 ends = [-0.5, edge], [first - 0.5] * 2
-                axes.plot(
-                    *ends, color=style.PAPER, linewidth=2.6, solid_capstyle="butt", zorder=5, clip_on=False
-                )
-                axes.plot(
-                    *ends,
-                    color=style.SEPARATOR,
-                    linewidth=1.2,
-                    linestyle=style.DASHES,
-                    zorder=5.1,
-                    clip_on=False,
-                )
-            axes.plot(
-                [x, x], [first - 0.4, last + 0.4], color=style.MUTED, linewidth=1.2, clip_on=False, zorder=5
-            )
+                under: dict[str, Any] = {"color": style.PAPER, "linewidth": 2.6, "solid_capstyle": "butt"}
+                axes.plot(*ends, **under, zorder=5, clip_on=False)
+                dashed: dict[str, Any] = {
+                    "color": style.SEPARATOR,
+                    "linewidth": 1.2,
+                    "linestyle": style.DASHES,
+                }
+                axes.plot(*ends, **dashed, zorder=5.1, clip_on=False)
+            side: dict[str, Any] = {"color": style.MUTED, "linewidth": 1.2, "zorder": 5}
+            axes.plot([x, x], [first - 0.4, last + 0.4], **side, clip_on=False)
         self._name_phases(axes, x + 0.08 * self.paper.factor / self.cell)
 
     def _name_phases(self, axes: Axes, x: float) -> None:
@@ -213,9 +211,8 @@ class _Frame:
             texts.append("\n".join(lines))
             heights.append(len(lines))
         centres = [(first + last) / 2 for _, first, last in self.view.phases]
-        places = (
-            style.spread(centres, line, -0.5, len(self.view.stops) - 0.5) if max(heights) == 1 else centres
-        )
+        bottom = len(self.view.stops) - 0.5
+        places = style.spread(centres, line, -0.5, bottom) if max(heights) == 1 else centres
         if places and places[0] < -0.5 - line:
             return
         place = {"ha": "left", "va": "center", "linespacing": 1.1}
@@ -263,19 +260,3 @@ class _Frame:
 def _text(mean: float) -> str:
     """A mean of -0.004 keeps its minus: "0.00" would deny what the colour says."""
     return MINUS + f"{-mean:.2f}" if mean < 0 else f"{mean:.2f}"
-
-
-def describe_heatmap(view: View, heat: Heat) -> Caption:
-    """The caption of a heat map."""
-    columns = (
-        "a layer"
-        if columns_of(view).title == "layer"
-        else "a tenth of the network's depth, early layers left"
-    )
-    again = f" The rows below are the same over the {view.matched_text}." if view.rematched else ""
-    return Caption(
-        shows=f"Mean {heat.value} on PC0: a row is a {view.noun}, a column {columns}. The darker, the closer the heads "
-        f"there follow position; means below zero are green and dotted, a dash is a place without heads.{again}",
-        made=f"For each {view.noun}, the mean of {heat.value} over the measured heads of each column; "
-        "depth is layer / (layers − 1).",
-    )

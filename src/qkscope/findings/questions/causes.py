@@ -129,8 +129,7 @@ def _doubt(s: Asked, here: Sequence[Part]) -> str:
         )
     if any(not part.known for part in here):
         return "Rotation settings changed and no counterfactual checkpoint was measured (controls: {rotation: false})."
-    corpus = s.results.provenance.get("corpus") or {}
-    if corpus.get("start", "beginning") == "beginning":
+    if s.results.record.corpus.start == "beginning":
         return "Texts are read from their beginning, where content is tied to position."
     return ""
 
