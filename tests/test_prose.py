@@ -109,6 +109,9 @@ def test_captions_speak_of_the_matched_window_only_where_there_is_one():
         wide, even = (with_components(training(4, widen=widen), 2) for widen in (2, None))
         if name == "10_by_component":
             wide = replace(wide, qk_matched=wide.qk)
+        if PICTURES[name].why_not(look(wide)):
+            assert name > "10"  # the study has no anatomy and no causes
+            continue
         assert "first 4,096 tokens" in text_of(name, wide, ())
         assert "first 4,096 tokens" not in text_of(name, even, ())
 
