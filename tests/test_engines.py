@@ -16,8 +16,8 @@ from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
 from qkscope.run import run, status
 from qkscope.run.cluster import Greeting, RayEngine, agreed_versions, check_versions
-from qkscope.run.deck import Deck
 from qkscope.run.engines import open_engine, parse_shard, shard_of
+from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 from qkscope.study import load_study
 
@@ -135,39 +135,39 @@ def test_an_unknown_engine(study):
 
 
 def test_a_worker_keeps_its_checkpoint_and_helps_when_idle():
-    deck = Deck(jobs("a", "b", groups=3), retries=2)
-    assert str(deck.take(1)) == "a group 0"
-    assert str(deck.take(2)) == "b group 0"
-    assert str(deck.take(2)) == "b group 1"
-    assert str(deck.take(2)) == "b group 2"
-    assert str(deck.take(2)) == "a group 1"
-    assert str(deck.take(1)) == "a group 2"
-    assert deck.take(1) is None
+    queue = UnitQueue(jobs("a", "b", groups=3), retries=2)
+    assert str(queue.take(1)) == "a group 0"
+    assert str(queue.take(2)) == "b group 0"
+    assert str(queue.take(2)) == "b group 1"
+    assert str(queue.take(2)) == "b group 2"
+    assert str(queue.take(2)) == "a group 1"
+    assert str(queue.take(1)) == "a group 2"
+    assert queue.take(1) is None
 
 
 def test_a_lost_unit_is_tried_again_and_then_given_up():
-    deck = Deck(jobs("a", "b", groups=2), retries=2)
+    queue = UnitQueue(jobs("a", "b", groups=2), retries=2)
     for _ in range(2):
-        job = deck.take(1)
+        job = queue.take(1)
         assert str(job) == "a group 0"
-        assert deck.lose(job, "on somewhere") is None
-    why = deck.lose(deck.take(1), "on somewhere")
+        assert queue.lose(job, "on somewhere") is None
+    why = queue.lose(queue.take(1), "on somewhere")
     assert "lost 3 times" in why
-    assert deck.failures == {"a": why}
-    rest = [deck.take(1) for _ in range(3)]
+    assert queue.failures == {"a": why}
+    rest = [queue.take(1) for _ in range(3)]
     assert [str(job) for job in rest] == ["a group 1", "b group 0", "b group 1"]
     for job in rest:
-        deck.finish(job)
-    assert deck.unfinished == 0
+        queue.finish(job)
+    assert queue.unfinished == 0
 
 
 def test_a_unit_that_raises_ends_its_checkpoint():
-    deck = Deck(jobs("a", "b", groups=3), retries=2)
-    first, second = deck.take(1), deck.take(1)
-    deck.fail(first, "broken")
-    assert deck.lose(second, "on somewhere") == "broken"
-    assert deck.unfinished == 3
-    assert [str(deck.take(1)) for _ in range(3)] == [f"b group {group}" for group in range(3)]
+    queue = UnitQueue(jobs("a", "b", groups=3), retries=2)
+    first, second = queue.take(1), queue.take(1)
+    queue.fail(first, "broken")
+    assert queue.lose(second, "on somewhere") == "broken"
+    assert queue.unfinished == 3
+    assert [str(queue.take(1)) for _ in range(3)] == [f"b group {group}" for group in range(3)]
 
 
 def test_the_slot_of_a_worker():

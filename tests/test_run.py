@@ -22,7 +22,7 @@ from qkscope.errors import CorpusError, StoreError, StudyError
 from qkscope.results import load_results
 from qkscope.run import run, status
 from qkscope.run.plan import needed, plan_study
-from qkscope.run.units import Bench
+from qkscope.run.units import UnitMeasurer
 from qkscope.study import load_study, sources
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS
 
@@ -319,14 +319,14 @@ def test_weights_that_do_not_load_are_reported_after_the_rest(study, out, capsys
 
 
 def test_a_model_that_fails_in_mid_pass_is_reported(study, out, monkeypatch):
-    measure = Bench.measure
+    measure = UnitMeasurer.measure
 
     def failing(self, job, documents, on_tokens):
         if job.name == "checkpoint-2" and job.group == 1:
             raise RuntimeError("the device\ncaught fire")
         return measure(self, job, documents, on_tokens)
 
-    monkeypatch.setattr(Bench, "measure", failing)
+    monkeypatch.setattr(UnitMeasurer, "measure", failing)
     with pytest.raises(StudyError, match="RuntimeError: the device caught fire"):
         run(study, out)
     unit = next(u for u in status(out).units if (u.checkpoint, u.group) == ("checkpoint-2", 1))
@@ -402,14 +402,14 @@ def test_a_full_disk_loses_nothing(study, out, monkeypatch):
 
 
 def test_an_interruption_says_how_to_go_on(study, out, monkeypatch):
-    measure = Bench.measure
+    measure = UnitMeasurer.measure
 
     def interrupted(self, job, documents, on_tokens):
         if job.name == "checkpoint-2":
             raise KeyboardInterrupt
         return measure(self, job, documents, on_tokens)
 
-    monkeypatch.setattr(Bench, "measure", interrupted)
+    monkeypatch.setattr(UnitMeasurer, "measure", interrupted)
     with pytest.raises(KeyboardInterrupt, match=f"To go on: qkscope run {study} --out {out}"):
         run(study, out)
     assert list(out.rglob("*.running")) == []

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qkscope import __version__
+from qkscope.defaults import COMPONENTS, GROUPS
 from qkscope.errors import QkscopeError
 
 if TYPE_CHECKING:
@@ -175,9 +176,9 @@ def scan(model: str, heads: str, **options: Any) -> None:
     help="Query heads per key head, where the folders leave it open.",
 )
 @click.option(
-    "--groups", type=click.IntRange(min=1), default=8, show_default=True, help="Groups of the jackknife."
+    "--groups", type=click.IntRange(min=1), default=GROUPS, show_default=True, help="Groups of the jackknife."
 )
-@click.option("--components", type=click.IntRange(min=1), default=10, show_default=True)
+@click.option("--components", type=click.IntRange(min=1), default=COMPONENTS, show_default=True)
 @click.option(
     "--rope-theta",
     type=click.FloatRange(min=0, min_open=True),

@@ -57,7 +57,11 @@ class TableError(QkscopeError):
 
 
 class StoreError(QkscopeError):
-    """A file cannot be written, or is damaged."""
+    """A file cannot be written, or is damaged: what was `found`, and what to do about it."""
+
+    def __init__(self, found: str, remedy: str = "") -> None:
+        super().__init__(f"{found}; {remedy}" if remedy else found)
+        self.found = found
 
 
 class EngineError(QkscopeError):

@@ -170,7 +170,7 @@ def file_digest(path: Path) -> str:
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path}: damaged ({why}); delete it to have it computed again")
+    return StoreError(f"{path}: damaged ({why})", "delete it to have it computed again")
 
 
 def in_short(error: BaseException) -> str:

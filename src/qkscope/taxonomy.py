@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from qkscope.defaults import HIGH, LOW
 from qkscope.errors import TableError
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ POLARITIES = ("concordant", "neutral", "discordant")
 class Thresholds:
     """Above `high` a head follows position, below `low` it does not; the published values are the defaults."""
 
-    high: float = 0.7
-    low: float = 0.3
+    high: float = HIGH
+    low: float = LOW
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high <= 1:
@@ -54,7 +55,7 @@ def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = Non
     return np.select(conditions, [UNMEASURED, *CLASSES[:4]], default=CLASSES[4])
 
 
-def polarity(r_k: ArrayLike, low: float = 0.3) -> NDArray[Any]:
+def polarity(r_k: ArrayLike, low: float = LOW) -> NDArray[Any]:
     """Whether keys follow position with queries (r_k > low), against them (r_k < -low), or neither."""
     k = np.asarray(r_k, dtype=float)
     return np.select(

@@ -15,6 +15,7 @@ from qkscope.capture.probe import evaluating, look_and_compare, probe_model
 from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.seam import capture, find_backbone, input_device
+from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
@@ -30,7 +31,7 @@ def measure(
     heads: HeadIndex,
     windows: Sequence[int],
     *,
-    batch_tokens: int = 4096,
+    batch_tokens: int = BATCH_TOKENS,
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
     save: BatchConsumer | None = None,

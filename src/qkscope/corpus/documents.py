@@ -70,6 +70,8 @@ class Corpus:
     """Where the texts came from exactly: paths, a dataset's commit, Python's version."""
     available: int = 0
     """Tokens of the texts that were read, used or not."""
+    fewer: str = ""
+    """The one of the warnings that says that there are fewer documents than asked for."""
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -135,7 +137,8 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     _check_selection(spec, read, short, documents, notes)
     memory.save()
     warnings = notes.warnings + memory.warnings
-    return Corpus(documents, digest(documents), warnings, "; ".join(notes.origins), memory.met)
+    origin = "; ".join(notes.origins)
+    return Corpus(documents, digest(documents), warnings, origin, memory.met, notes.fewer)
 
 
 def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:
@@ -227,7 +230,8 @@ def _check_selection(
     if short:
         notes.warnings.append(f"{short} of {read} texts read were left out: they do not have {limit}")
     if spec.documents and len(documents) < spec.documents:
-        notes.warnings.append(f"{spec.documents} documents asked for, {len(documents)} found")
+        notes.fewer = f"{spec.documents} documents asked for, {len(documents)} found"
+        notes.warnings.append(notes.fewer)
 
 
 def _as_ids(item: Any, index: int) -> Tokens:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.axes import gap
 from qkscope.measures.jackknife import jackknife
@@ -92,7 +93,7 @@ def join_axes(parts: Sequence[Axes]) -> Axes:
     return Axes(**{n: np.concatenate([padded(p, n) for p in parts], axis=_head_axis(n)) for n in names})
 
 
-def measure(units: Sequence[Unit], width: int, components: int = 10) -> Axes:
+def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
     """Axes of all heads over the first `width` tokens of the documents of all units (one per group)."""
     first = units[0]
     for unit in units:
@@ -103,7 +104,7 @@ def measure(units: Sequence[Unit], width: int, components: int = 10) -> Axes:
 
 
 def measure_groups(
-    groups: Sequence[tuple[Moments, Moments]], kv_row: NDArray[np.int64], components: int = 10
+    groups: Sequence[tuple[Moments, Moments]], kv_row: NDArray[np.int64], components: int = COMPONENTS
 ) -> Axes:
     """Axes of query heads from (q, k) moments per document group; query row h reads key row kv_row[h].
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.defaults import GROUPS
 from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.measures.pca import FAINT
 from qkscope.report.grid import numbers
@@ -58,7 +59,7 @@ def settings(study: Mapping[str, Any]) -> dict[str, str]:
 
 def level(study: Mapping[str, Any]) -> str:
     """The level of the test against chance, in words."""
-    return f"{NULL_LEVEL:.0%} over {study.get('groups') or 8} groups of documents"
+    return f"{NULL_LEVEL:.0%} over {study.get('groups') or GROUPS} groups of documents"
 
 
 def plain(value: object) -> str:

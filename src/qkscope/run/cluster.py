@@ -22,10 +22,10 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.deck import Deck
 from qkscope.run.engines import DocumentsOf, Tally, do_unit
 from qkscope.run.provenance import versions
-from qkscope.run.units import CAPTURE_VERSION, Bench, Job, Mark, dump_unit, in_words, mark_failed
+from qkscope.run.unit_queue import UnitQueue
+from qkscope.run.units import CAPTURE_VERSION, Job, Mark, UnitMeasurer, dump_unit, in_words, mark_failed
 from qkscope.study import Study
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Worker:
     """Lives in a Ray actor: does one unit after the other with one model in memory."""
 
     def __init__(self) -> None:
-        self._bench = Bench()
+        self._measurer = UnitMeasurer()
 
     def hello(self, token: str) -> Greeting:
         return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
@@ -75,9 +75,9 @@ class Worker:
         data = None
         try:
             if results is None:
-                data = dump_unit(self._bench.measure(job, documents, lambda _: None), job)
+                data = dump_unit(self._measurer.measure(job, documents, lambda _: None), job)
             else:
-                do_unit(self._bench, job, documents, job.path(Path(results)), lambda _: None)
+                do_unit(self._measurer, job, documents, job.path(Path(results)), lambda _: None)
         except StoreError as error:
             return Outcome(time.monotonic() - started, str(error), disk=True)
         except Exception as error:
@@ -119,21 +119,21 @@ class RayEngine:
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
         results = Path(results).resolve()
-        deck = Deck(jobs, self._retries)
+        queue = UnitQueue(jobs, self._retries)
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
         texts = _Texts(self._ray, documents)
         token = results / "moments" / f".seen-{uuid.uuid4().hex}"
         store.write_text(token, "")
         try:
-            while deck.unfinished:
-                self._hire(deck, token)
-                self._deal(deck, texts, results)
-                self._collect(deck, tally, results)
+            while queue.unfinished:
+                self._hire(queue, token)
+                self._deal(queue, texts, results)
+                self._collect(queue, tally, results)
                 bar.describe(f"measuring on {sum(1 for h in self._all() if h.greeting)} workers")
         finally:
             token.unlink(missing_ok=True)
             self._dismiss(results)
-        return deck.failures
+        return queue.failures
 
     def close(self) -> None:
         if self._owned:
@@ -142,11 +142,11 @@ class RayEngine:
     def _all(self) -> list[_Hand]:
         return [*self._hands.values(), *self._idle]
 
-    def _hire(self, deck: Deck, token: Path) -> None:
+    def _hire(self, queue: UnitQueue, token: Path) -> None:
         """As many workers as the cluster has room for and there is work: nodes may come and go."""
         room = sum(_slots_of(node, self._gpus, self._cpus) for node in self._ray.nodes() if node["Alive"])
         hands = self._all()
-        for _ in range(min(room, deck.unfinished) - len(hands)):
+        for _ in range(min(room, queue.unfinished) - len(hands)):
             actor = self._ray.remote(Worker).options(num_gpus=self._gpus, num_cpus=self._cpus).remote()
             self._hired += 1
             hand = _Hand(self._hired, actor, time.monotonic())
@@ -154,19 +154,19 @@ class RayEngine:
         ready = [hand for hand in hands if hand.greeting]
         youngest = max((hand.since for hand in hands), default=time.monotonic())
         if not ready and (not hands or time.monotonic() - youngest > PLACEMENT_SECONDS):
-            deck.stalled_since = deck.stalled_since or time.monotonic()
-            if hands or time.monotonic() - deck.stalled_since > PLACEMENT_SECONDS:
+            queue.stalled_since = queue.stalled_since or time.monotonic()
+            if hands or time.monotonic() - queue.stalled_since > PLACEMENT_SECONDS:
                 raise EngineError(
                     f"the cluster placed no worker of {self._gpus} GPUs and {self._cpus} CPUs within "
                     f"{PLACEMENT_SECONDS:.0f} s; free some, or ask for less with gpus and cpus in the study"
                 )
         else:
-            deck.stalled_since = None
+            queue.stalled_since = None
 
-    def _deal(self, deck: Deck, texts: _Texts, results: Path) -> None:
+    def _deal(self, queue: UnitQueue, texts: _Texts, results: Path) -> None:
         """Give every idle worker a unit."""
         for hand in list(self._idle):
-            job = deck.take(hand.number)
+            job = queue.take(hand.number)
             if job is None:
                 continue
             self._idle.remove(hand)
@@ -174,7 +174,7 @@ class RayEngine:
             hand.job, hand.mark = job, None if shared else Mark(job.path(results))
             self._hands[hand.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = hand
 
-    def _collect(self, deck: Deck, tally: Tally, results: Path) -> None:
+    def _collect(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
         """Wait a little, and take in what workers say or that they are lost."""
         if not self._hands:
             time.sleep(0.5)
@@ -185,16 +185,16 @@ class RayEngine:
             try:
                 said = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                self._lost(hand, deck, tally, results, error)
+                self._lost(hand, queue, tally, results, error)
                 continue
             if isinstance(said, Greeting):
                 check_versions(agreed_versions(), said)
                 hand.greeting = said
             else:
-                self._took(hand, said, deck, tally, results)
+                self._took(hand, said, queue, tally, results)
             self._idle.append(hand)
 
-    def _took(self, hand: _Hand, outcome: Outcome, deck: Deck, tally: Tally, results: Path) -> None:
+    def _took(self, hand: _Hand, outcome: Outcome, queue: UnitQueue, tally: Tally, results: Path) -> None:
         job, hand.job = hand.job, None
         if job is None:
             return
@@ -207,31 +207,31 @@ class RayEngine:
         if outcome.disk:
             raise StoreError(f"{hand.greeting.host if hand.greeting else 'a worker'}: {outcome.error}")
         if outcome.error:
-            deck.fail(job, outcome.error)
+            queue.fail(job, outcome.error)
             mark_failed(path, outcome.error)
             tally.failed(job, outcome.error)
             return
         self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
         self.busy_seconds += outcome.seconds
-        deck.finish(job)
+        queue.finish(job)
         tally.bar.advance(job.tokens)
         tally.finished(job, outcome.seconds)
 
-    def _lost(self, hand: _Hand, deck: Deck, tally: Tally, results: Path, error: Exception) -> None:
+    def _lost(self, hand: _Hand, queue: UnitQueue, tally: Tally, results: Path, error: Exception) -> None:
         """A worker or its node is gone: only the unit it was doing is to be done again."""
         job = hand.job
         self._ray.kill(hand.actor)
         where = f"on {hand.greeting.host}" if hand.greeting else "before it began"
         if job is None:
-            deck.starts_lost += 1
-            if deck.starts_lost > self._retries and not any(h.greeting for h in self._all()):
+            queue.starts_lost += 1
+            if queue.starts_lost > self._retries and not any(h.greeting for h in self._all()):
                 raise EngineError(
                     f"workers end before they begin: {_cause(error)}; is qkscope {agreed_versions()['qkscope']} "
                     "with the extra `capture` installed on every node?"
                 ) from error
             return
         job.path(results).with_suffix(".running").unlink(missing_ok=True)
-        why = deck.lose(job, where)
+        why = queue.lose(job, where)
         if why is None:
             tally.bar.done(f"{job}: its worker {where} was lost; it is done again")
         else:

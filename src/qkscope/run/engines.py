@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.units import Bench, Job, dump_unit, in_words, marked, short_digest
+from qkscope.run.units import Job, UnitMeasurer, dump_unit, in_words, marked, short_digest
 from qkscope.study import Checkpoint, Study
 
 if TYPE_CHECKING:
@@ -74,14 +74,14 @@ class LocalEngine:
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
         failures: dict[str, str] = {}
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
-        bench = Bench()
+        measurer = UnitMeasurer()
         for job in jobs:
             if job.name in failures:
                 continue  # what its other units would meet too
             started = time.monotonic()
             bar.describe(str(job))
             try:
-                do_unit(bench, job, documents(job), job.path(results), bar.advance)
+                do_unit(measurer, job, documents(job), job.path(results), bar.advance)
             except StoreError:
                 raise  # a disk that does not take one unit takes none
             except Exception as error:
@@ -96,7 +96,11 @@ class LocalEngine:
 
 
 def do_unit(
-    bench: Bench, job: Job, documents: Sequence[Document], path: Path, on_tokens: Callable[[int], None]
+    measurer: UnitMeasurer,
+    job: Job,
+    documents: Sequence[Document],
+    path: Path,
+    on_tokens: Callable[[int], None],
 ) -> None:
     """Measure one unit and write its file, whole or not at all, with its marks beside it."""
     with marked(path) as mark:
@@ -105,7 +109,7 @@ def do_unit(
             mark.beat()
             on_tokens(tokens)
 
-        unit = bench.measure(job, documents, tick)
+        unit = measurer.measure(job, documents, tick)
         store.write_bytes(path, dump_unit(unit, job))
 
 

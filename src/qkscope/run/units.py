@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.errors import StoreError
+from qkscope.errors import StoreError, printable
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.moments import Unit
@@ -111,7 +111,7 @@ def why_missing(results: Path, job: Job) -> str | None:
         if stale is None:
             read_unit(path, job.key)
     except StoreError as error:
-        return str(error).replace("; delete it to have it computed again", "")
+        return printable(error.found)
     return stale
 
 
@@ -144,7 +144,7 @@ def dump_unit(unit: Unit, job: Job) -> bytes:
     )
 
 
-class Bench:
+class UnitMeasurer:
     """Does units with one model in memory: the one before is let go before the next is loaded."""
 
     def __init__(self) -> None:

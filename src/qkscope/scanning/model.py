@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
@@ -89,10 +90,10 @@ def scan(
     dtype: str = "auto",
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
-    groups: int = 8,
-    seed: int = 0,
-    components: int = 10,
-    batch_tokens: int = 4096,
+    groups: int = defaults.GROUPS,
+    seed: int = defaults.SEED,
+    components: int = defaults.COMPONENTS,
+    batch_tokens: int = defaults.BATCH_TOKENS,
     save_vectors: float | None = None,
     include_sliding: bool = False,
     trust_remote_code: bool = False,
@@ -241,7 +242,7 @@ def _read_documents(
         found, available = corpus.documents, corpus.available
         for message in corpus.warnings:
             # A study asks for so many documents; a scan takes at most so many.
-            if not message.startswith(f"{spec.documents} documents asked for"):
+            if message != corpus.fewer:
                 _warn(warnings, message)
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)

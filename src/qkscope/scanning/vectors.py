@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
@@ -59,8 +60,8 @@ def analyze(
     out: Path | str | None = None,
     *,
     gqa_ratio: int | None = None,
-    groups: int = 8,
-    components: int = 10,
+    groups: int = defaults.GROUPS,
+    components: int = defaults.COMPONENTS,
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
 ) -> Analysis:

@@ -46,7 +46,6 @@ _PARTS: dict[str, type[BaseModel]] = {
     "checkpoints": Entry,
     "models": Entry,
 }
-_UNKNOWN = "unknown key"
 _WHICH_MODEL = "which model? give model or folder here, or model for the whole study"
 _EXPECTED = {
     "string_type": "text",
@@ -93,7 +92,7 @@ def read_study(path: Path) -> tuple[Study | None, list[str]]:
         return None, _rendered(path, marked, [*marked.mistakes, Mistake((), what)])
     data, mistakes = expand(marked.data, path.resolve().parent)
     study, shape = _parsed(data)
-    refused = [m.loc for m in [*mistakes, *shape] if not m.what.startswith(_UNKNOWN)]
+    refused = [m.loc for m in [*mistakes, *shape] if not m.unknown_key]
     together = list(_together(study, refused)) if study else []
     every = [*marked.mistakes, *mistakes, *shape, *together]
     return study, _rendered(path, marked, every)
@@ -220,7 +219,7 @@ def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:
                 loc = tuple(part for part in detail["loc"] if part not in ("str", "dict[str,any]"))
                 what = _explained(detail, loc)
                 if not any(m.loc == loc for m in mistakes):
-                    mistakes.append(Mistake(loc, what))
+                    mistakes.append(Mistake(loc, what, unknown_key=detail["type"] == "extra_forbidden"))
                 _set_aside(data, loc, detail["type"])
     return None, mistakes
 
@@ -251,7 +250,7 @@ def _explained(detail: Any, loc: Loc) -> str:
     kind, value = detail["type"], detail.get("input")
     if kind == "extra_forbidden":
         known = list(_part(loc[:-1]).model_fields)
-        return _UNKNOWN + _did_you_mean(loc[-1], known, otherwise=known)
+        return "unknown key" + _did_you_mean(loc[-1], known, otherwise=known)
     if kind == "missing":
         return "missing"
     if kind == "too_short":

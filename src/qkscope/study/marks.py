@@ -27,6 +27,8 @@ class Mistake:
     loc: Loc
     what: str
     line: int | None = None
+    unknown_key: bool = False
+    """The rest of the file can be checked as if it were not there."""
 
 
 class Marked:

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from qkscope import defaults
 from qkscope.checkpoints.files import Source
 from qkscope.checkpoints.revisions import order_revisions, parse_revision
 from qkscope.study.marks import Loc
@@ -52,7 +53,7 @@ class CorpusSpec(_Part):
     documents: Positive | None = None
     min_tokens: NotNegative = 0
     start: Literal["random", "beginning"] = "random"
-    seed: NotNegative = 0
+    seed: NotNegative = defaults.SEED
     chunk: Positive | bool | None = None
     revision: str | None = None
 
@@ -61,14 +62,14 @@ class HeadsSpec(_Part):
     """All query heads (`sample` is None) or `sample` of them, drawn with `seed`."""
 
     sample: Positive | None = None
-    seed: NotNegative = 0
+    seed: NotNegative = defaults.SEED
 
 
 class ThresholdsSpec(_Part):
     """The two limits of the taxonomy."""
 
-    high: Annotated[float, Field(ge=0, le=1)] = 0.7
-    low: Annotated[float, Field(ge=0, le=1)] = 0.3
+    high: Annotated[float, Field(ge=0, le=1)] = defaults.HIGH
+    low: Annotated[float, Field(ge=0, le=1)] = defaults.LOW
 
 
 class ControlsSpec(_Part):
@@ -141,11 +142,11 @@ class Study(_Part):
     ] = CorpusSpec()
     heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
     windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
-    groups: Annotated[int, Field(ge=2, le=10_000)] = 8
+    groups: Annotated[int, Field(ge=2, le=10_000)] = defaults.GROUPS
     shifts: NotNegative | None = Field(default=None, description="Ignored: of a null that is no more.")
-    components: Positive = 10
-    seed: NotNegative = 0
-    batch_tokens: Positive = 4096
+    components: Positive = defaults.COMPONENTS
+    seed: NotNegative = defaults.SEED
+    batch_tokens: Positive = defaults.BATCH_TOKENS
     thresholds: ThresholdsSpec = ThresholdsSpec()
     controls: ControlsSpec = ControlsSpec()
     measures: list[Measure] = Field(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from qkscope.run.units import Job
 
 
-class Deck:
+class UnitQueue:
     """Units waiting, in the study's order, dealt so that a worker changes its model as seldom as possible."""
 
     def __init__(self, jobs: Sequence[Job], retries: int) -> None:

@@ -1,0 +1,8 @@
+"""What is taken where nothing is said: by a study's file, a scan, vectors on disk and the command line alike."""
+
+GROUPS = 8  # of documents, for errors by leaving one out
+COMPONENTS = 10  # principal components of a head
+SEED = 0
+BATCH_TOKENS = 4096  # in one pass through the model
+# Of the taxonomy: a correlation is strong above HIGH and weak below LOW.
+HIGH, LOW = 0.7, 0.3
