@@ -145,7 +145,7 @@ def test_tables_have_their_columns(measured):
     assert sums.loc[(0, 1, "k"), "signal"] == pytest.approx(axes.r_k[1, 0], abs=1e-9)
     assert (spectrum[spectrum["layer"] == 1]["pair"] == -1).all()
     assert len(spectrum[spectrum["layer"] == 0]) == 2 * 2 * DIM // 2
-    curve = distance_table("m", WINDOW, HEADS, found)
+    curve = distance_table("m", WINDOW, HEADS, found, found.curve[0] + 1.0)
     assert list(curve.columns) == list(DISTANCE_COLUMNS)
     assert curve["distance"].max() == WINDOW - 5
 

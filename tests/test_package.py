@@ -153,6 +153,7 @@ ORDER = [
     ["heads"],
     ["rotation"],
     ["path", "key_sample"],
+    ["lags"],
     ["moments"],
     ["vectors"],
     ["capture"],

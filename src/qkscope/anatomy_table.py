@@ -35,7 +35,7 @@ SPECTRUM_COLUMNS = (
     *("model", "window", "layer", "head", "kind", "pair", "wavelength"),
     *("energy", "energy_se", "signal", "signal_se", "share"),
 )
-DISTANCE_COLUMNS = ("model", "window", "layer", "head", "distance", "score", "score_se")
+DISTANCE_COLUMNS = ("model", "window", "layer", "head", "distance", "score", "score_se", "measured")
 
 
 def anatomy_table(
@@ -83,8 +83,13 @@ def spectrum_table(model: str, window: int, heads: HeadIndex, beyond: Beyond) ->
     return pd.DataFrame({"model": model, "window": window} | joined)[list(SPECTRUM_COLUMNS)]
 
 
-def distance_table(model: str, window: int, heads: HeadIndex, beyond: Beyond) -> pd.DataFrame:
-    """A row per head and distance: the mean score in logits that the paths predict, with its error."""
+def distance_table(
+    model: str, window: int, heads: HeadIndex, beyond: Beyond, measured: Array
+) -> pd.DataFrame:
+    """A row per head and distance: the mean score in logits that the paths predict, with its error.
+
+    `measured` (H, D) is the mean over a few queries: what the prediction is held against.
+    """
     import pandas as pd
 
     count = len(beyond.distance)
@@ -96,6 +101,7 @@ def distance_table(model: str, window: int, heads: HeadIndex, beyond: Beyond) ->
         "distance": np.tile(beyond.distance, len(heads)),
         "score": beyond.curve[0].reshape(-1),
         "score_se": jackknife(beyond.curve[1:]).reshape(-1),
+        "measured": measured.reshape(-1),
     }
     return pd.DataFrame(columns)[list(DISTANCE_COLUMNS)]
 

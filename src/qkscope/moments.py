@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySample, pack_samples, unpack_samples
+from qkscope.lags import LagScores, pack_scores, unpack_scores
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
 
@@ -274,6 +275,7 @@ class Unit:
     scales                by layer: the factor that makes a score of q.k
     lengths               tokens that were read of each document, falling
     unknown_rotations     by layer: why its rotation is not known
+    scores                sums of scores by distance of a few queries; None where none were taken
     keys                  samples of the keys, rows as above, one a window; nothing where none were asked for
     """
 
@@ -290,6 +292,7 @@ class Unit:
     lengths: tuple[int, ...]
     unknown_rotations: Mapping[int, str] = field(default_factory=dict)
     keys: tuple[KeySample, ...] = ()
+    scores: LagScores | None = None
 
     @property
     def documents(self) -> int:
@@ -329,7 +332,7 @@ class Unit:
         meta["scales"] = sorted(self.scales.items())
         meta["unknown_rotations"] = sorted(self.unknown_rotations.items())
         arrays, meta["rotations"] = pack_rotations(self.rotations)
-        return tensors | arrays | pack_samples(self.keys), meta
+        return tensors | arrays | pack_samples(self.keys) | pack_scores(self.scores), meta
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Unit:
@@ -349,6 +352,7 @@ class Unit:
             lengths=tuple(meta["lengths"]),
             unknown_rotations={int(layer): why for layer, why in meta["unknown_rotations"]},
             keys=unpack_samples(tensors),
+            scores=unpack_scores(tensors),
         )
 
 

@@ -14,6 +14,7 @@ from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import evaluating, look_and_compare, probe_model
 from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
+from qkscope.capture.scores import ScoreSums
 from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError
@@ -63,10 +64,11 @@ def measure(
                 look_and_compare(backbone, probed.through, layers, _ids(backbone, batch))
     rotations = Rotations(architecture)
     sums = MomentSums(heads, edges, architecture, rotations)
+    scores = ScoreSums(heads, edges, documents)
     kept = None
     if keep_keys is not None:
         kept = KeyReservoir(heads, architecture.head_dim, edges, documents, keep_keys)
-    consumers: list[BatchConsumer] = [each for each in (sums, save, kept) if each is not None]
+    consumers: list[BatchConsumer] = [each for each in (sums, scores, save, kept) if each is not None]
 
     def consume(layer: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
@@ -95,6 +97,7 @@ def measure(
         lengths=tuple(n for batch in passes for n in batch.lengths),
         unknown_rotations=rotations.reasons,
         keys=kept.samples() if kept is not None else (),
+        scores=scores.scores(),
     )
 
 

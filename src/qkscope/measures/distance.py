@@ -5,25 +5,32 @@ R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.lags import LagScores, distances
+from qkscope.moments import Unit
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
 
-# Every distance up to NEAR, then this many an octave.
-NEAR, PER_OCTAVE = 32, 16
 
+def measured_curve(units: Sequence[Unit], width: int) -> Array:
+    """The mean score at each distance of a window as measured on a few queries, in logits. (H, D)
 
-def distances(window: int) -> NDArray[np.int64]:
-    """Distances at which the curve is drawn: each up to 32, then sixteen an octave, all of which have a pair."""
-    longest = window - 1 - SINK
-    octaves = np.arange(1, 1 + PER_OCTAVE * 32) / PER_OCTAVE
-    far = np.unique(np.rint(NEAR * 2.0**octaves).astype(np.int64))
-    every = np.concatenate([np.arange(1, NEAR + 1), far])
-    return np.asarray(every[every <= longest])
+    NaN where no unit has measured scores or the score's scale is not known.
+    """
+    heads, lags = units[0].heads, distances(width)
+    found = [unit.scores for unit in units if unit.scores is not None]
+    if len(found) < len(units):
+        return np.full((len(heads), len(lags)), np.nan)
+    curve = reduce(LagScores.merge, found).curve(units[0].windows, width)[:, : len(lags)]
+    scale = np.array([units[0].scales.get(int(layer), np.nan) for layer in heads.layer])
+    return np.asarray(scale[:, None] * curve)
 
 
 def lagged_scores(q: Path, k: Path, rotation: Rotation, lags: NDArray[np.int64]) -> Array:

@@ -13,8 +13,9 @@ from functools import cached_property, reduce
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.lags import distances
 from qkscope.measures.anatomy import FIRST_QUERY, Layout, anatomy
-from qkscope.measures.distance import distance_curve, distances, pairs_by_bin
+from qkscope.measures.distance import distance_curve, pairs_by_bin
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.position import (
     Phase,

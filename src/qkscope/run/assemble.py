@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from qkscope import store
 from qkscope.axes_file import CheckpointAxes, dump_axes
-from qkscope.heads import HeadIndex
 from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
+from qkscope.moments import Unit
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit, short_digest
 from qkscope.study import Study, dump_study
@@ -68,7 +69,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
                 beyond = measure_beyond(units, window, axes)
                 asked = {of: OPTIONAL[of](units, window) for of in study.measures}
             for kind in kinds:
-                found = _frames(name, window, units[0].heads, axes, beyond, before[kind])
+                found = _frames(name, window, units, axes, beyond, before[kind])
                 for of, numbers in asked.items():
                     found |= measure_frames(of, name, window, units[0].heads, numbers)
                 for file, frame in found.items():
@@ -88,19 +89,20 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
 
 
 def _frames(
-    model: str, window: int, heads: HeadIndex, axes: Axes, beyond: Beyond, before: Axes | None
+    model: str, window: int, units: Sequence[Unit], axes: Axes, beyond: Beyond, before: Axes | None
 ) -> dict[str, pd.DataFrame]:
     """One checkpoint's rows of every table over one window."""
     from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
     from qkscope.table import loo_table, qk_table
 
+    heads = units[0].heads
     return {
         "qk": qk_table(model, heads, axes),
         "loo": loo_table(model, heads, axes),
         "anatomy": anatomy_table(model, heads, axes, beyond, before),
         "loo_anatomy": loo_anatomy_table(model, heads, axes, beyond),
         "spectrum": spectrum_table(model, window, heads, beyond),
-        "distance": distance_table(model, window, heads, beyond),
+        "distance": distance_table(model, window, heads, beyond, measured_curve(units, window)),
     }
 
 

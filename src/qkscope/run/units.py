@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 # What a unit holds depends on this code too: raise it when capture or moments change their numbers.
-CAPTURE_VERSION = 3
+CAPTURE_VERSION = 4
 
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0

@@ -23,6 +23,7 @@ from qkscope.capture.memory import available_bytes, check_memory, moments_bytes,
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.beyond import measure_beyond
+from qkscope.measures.distance import measured_curve
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.moments import Unit
 from qkscope.progress import progress
@@ -300,7 +301,7 @@ def _result(
         heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
         anatomy=anatomy_table(subject.name, heads, axes, beyond, None),
         spectrum=spectrum_table(subject.name, window, heads, beyond),
-        distance=distance_table(subject.name, window, heads, beyond),
+        distance=distance_table(subject.name, window, heads, beyond, measured_curve(units, window)),
         architecture=subject.architecture,
         window=window,
         documents=sum(unit.documents for unit in units),
