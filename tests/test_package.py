@@ -145,7 +145,7 @@ def test_the_readme_tree_names_every_module():
 
 # Data flows one way: each package may import those of its own line and of the lines before.
 ORDER = [
-    ["errors", "store", "progress", "words", "defaults"],
+    ["errors", "store", "progress", "words", "typeset", "defaults"],
     ["manifest"],
     ["checkpoints"],
     ["study"],
@@ -160,13 +160,14 @@ ORDER = [
     ["measures"],
     ["taxonomy"],
     ["table", "measure_table", "anatomy_table", "causes_table", "axes_file"],
-    ["timeline", "provenance"],
+    ["timeline", "provenance", "head_numbers"],
     ["results"],
+    ["together"],
     ["aggregate"],
     ["anatomy_means"],
     ["inference"],
     ["findings"],
-    ["published", "compare"],
+    ["published", "comparison"],
     ["figures"],
     ["report"],
     ["run"],

@@ -64,7 +64,7 @@ def test_a_foreign_table_with_the_least_columns(tmp_path):
 
 
 def test_names_survive_quoting(tmp_path):
-    name = 'a,"b"\n</script><img src=x>'
+    name = 'a,"b" </script><img src=x>'
     frame = pd.DataFrame([[name, 0, 0, 0, 0.5, 0.5]], columns=MINIMAL.strip().split(","))
     store.write_csv(tmp_path / "qk.csv", frame)
     assert read_qk(tmp_path / "qk.csv")["model"][0] == name

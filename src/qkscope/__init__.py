@@ -5,6 +5,8 @@
     result = qkscope.scan(model, tokenizer=tokenizer, texts=texts)   # a model in memory, its heads as a DataFrame
     results = qkscope.run_study("study.yaml")                        # a whole training run
     results = qkscope.load_results("results/nano")                   # what an earlier run measured
+    results.head(4, 2)                                               # one head over training, with errors
+    qkscope.figure("position_signal", results, width=3.3)            # one picture, as wide as a paper's column
     qk = qkscope.analyze("vectors/")                                 # vectors on disk
 
 Everything is imported when it is first used: importing qkscope costs nothing, and only what reads models needs torch.
@@ -16,7 +18,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkscope.comparison import Comparison, compare
     from qkscope.errors import QkscopeError
+    from qkscope.figures import draw as figure
     from qkscope.figures import draw_all
     from qkscope.findings import Claim, claims
     from qkscope.heads import HeadIndex
@@ -30,12 +34,15 @@ if TYPE_CHECKING:
     from qkscope.study import Study, load_study
     from qkscope.table import heads_table, read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
+    from qkscope.together import concat
+    from qkscope.typeset import to_latex, to_markdown
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
 _HOME = {
     "Accumulator": "moments",
     "Axes": "measures",
     "Claim": "findings",
+    "Comparison": "comparison",
     "HeadIndex": "heads",
     "Moments": "moments",
     "QkscopeError": "errors",
@@ -46,7 +53,10 @@ _HOME = {
     "analyze": "scanning.vectors",
     "claims": "findings",
     "classify": "taxonomy",
+    "compare": "comparison",
+    "concat": "together",
     "draw_all": "figures",
+    "figure": "figures:draw",
     "heads_table": "table",
     "load_results": "results",
     "load_study": "study",
@@ -55,6 +65,8 @@ _HOME = {
     "read_qk": "table",
     "run_study": "run:run",
     "scan": "scanning",
+    "to_latex": "typeset",
+    "to_markdown": "typeset",
     "transitions": "taxonomy",
     "write_report": "report",
 }
@@ -63,6 +75,7 @@ __all__ = [
     "Accumulator",
     "Axes",
     "Claim",
+    "Comparison",
     "HeadIndex",
     "Moments",
     "QkscopeError",
@@ -73,7 +86,10 @@ __all__ = [
     "analyze",
     "claims",
     "classify",
+    "compare",
+    "concat",
     "draw_all",
+    "figure",
     "heads_table",
     "load_results",
     "load_study",
@@ -82,6 +98,8 @@ __all__ = [
     "read_qk",
     "run_study",
     "scan",
+    "to_latex",
+    "to_markdown",
     "transitions",
     "write_report",
 ]

@@ -242,7 +242,7 @@ def report(results: Path, out: Path | None) -> None:
 @clear_errors
 def compare(results: Path, other: str) -> None:
     """Two results side by side: what agrees within uncertainty and what does not."""
-    from qkscope.compare import compare as compare_results
+    from qkscope.comparison import compare as compare_results
 
     _print(compare_results(_local(results), other if other == "published" else _local(other)))
 

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
 from qkscope.causes_table import read_causes
 from qkscope.errors import StoreError, TableError
+from qkscope.head_numbers import head_course, most_changed
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
 from qkscope.measures.optional import OPTIONAL
 from qkscope.store import in_short
-from qkscope.table import LOO_COLUMNS, heads_table, read_qk
+from qkscope.table import LOO_COLUMNS, heads_table, read_qk, with_classes
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Timeline, timeline_from_names, timeline_of
 
@@ -115,6 +116,38 @@ class Results:
     def components(self) -> int:
         """How many principal components the table holds."""
         return int(self.qk["pc"].max()) + 1
+
+    def head(self, layer: int, head: int, *, matched: bool = False) -> pd.DataFrame:
+        """One head over training: a row a checkpoint, every measure with its error, over own or matched windows."""
+        import pandas as pd
+
+        end = "_matched" if matched else ""
+        heads, anatomy = (self.matched, self.anatomy_matched) if matched else (self.heads, self.anatomy)
+        if heads is None:
+            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+        asked = (self.optional.get(f"{name}{end}") for name in OPTIONAL)
+        names = ("model", "label", "phase", "step")
+        stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
+        stops["step"] = stops["step"].astype("Int64")
+        return head_course(stops, [t for t in (heads, anatomy, *asked) if t is not None], layer, head)
+
+    def changed(
+        self, before: str, after: str, n: int = 10, *, by: str = "r_q", matched: bool = False
+    ) -> pd.DataFrame:
+        """The `n` heads whose `by` changed most between two checkpoints, with the error of each change.
+
+        Errors are over documents. Where the two have different windows, `matched` tells the model from the window.
+        """
+        heads, loo = (self.matched, self.loo_matched) if matched else (self.heads, self.loo)
+        if heads is None:
+            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+        return most_changed(heads, loo, before, after, n, by)
+
+    def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
+        """The same measurements with other limits of the classes; figures, claims and tables follow."""
+        limits = Thresholds(high, low)
+        matched = None if self.matched is None else with_classes(self.matched, limits)
+        return replace(self, heads=with_classes(self.heads, limits), matched=matched, thresholds=limits)
 
     def __str__(self) -> str:
         """What was measured, checkpoint by checkpoint, and where to look."""

@@ -88,12 +88,14 @@ def heads_table(
     seen = heads.groupby("model")["layer"].transform("max") + 1
     known = heads["model"].map(dict(num_layers or {}))
     deep = depth(heads["layer"], known.fillna(seen))
-    return heads.assign(
-        depth=deep,
-        depth_bin=depth_bin(deep),
-        **{"class": classify(heads["r_q"], heads["r_k"], limit)},
-        polarity=polarity(heads["r_k"], limit.low),
-    )[list(HEADS_COLUMNS)]
+    placed = heads.assign(depth=deep, depth_bin=depth_bin(deep))
+    return with_classes(placed, limit)[list(HEADS_COLUMNS)]
+
+
+def with_classes(heads: pd.DataFrame, thresholds: Thresholds) -> pd.DataFrame:
+    """The table with each head's class and polarity under `thresholds`."""
+    classes = {"class": classify(heads["r_q"], heads["r_k"], thresholds)}
+    return heads.assign(**classes, polarity=polarity(heads["r_k"], thresholds.low))
 
 
 def read_qk(path: Path) -> pd.DataFrame:

@@ -15,6 +15,7 @@ import yaml
 
 from qkscope.checkpoints import hub
 from qkscope.errors import HubError, StoreError
+from qkscope.typeset import escape_markdown
 
 PREFIX = "hub:"
 PUBLISHED = (
@@ -126,5 +127,4 @@ def _summary(folder: Path) -> dict[str, Any]:
 
 def _line(text: object) -> str:
     """One line of plain Markdown: what a study calls itself must not become markup."""
-    plain = " ".join(str(text).split())
-    return "".join(f"\\{c}" if c in "\\`*_[]<>#|!" else c for c in plain)
+    return escape_markdown(" ".join(str(text).split()))

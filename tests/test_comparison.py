@@ -13,7 +13,7 @@ from published import published_qk, published_results
 from rich.console import Console
 from simulated import measured, results, truth
 
-from qkscope.compare import READ_OFF, compare, published
+from qkscope.comparison import READ_OFF, compare, published
 from qkscope.errors import TableError
 from qkscope.store import write_csv
 from qkscope.taxonomy import Thresholds
