@@ -284,18 +284,18 @@ def pass_seconds(tokens: float, window: int, parameters: float, layers: int, wid
 
 def makespan(units: dict[str, list[float]], load: float, workers: int) -> float:
     """Hours until the last unit is done when units are dealt as the Ray engine deals them."""
-    from qkscope.run.deck import Deck
+    from qkscope.run.unit_queue import UnitQueue
     from qkscope.run.units import Job
 
     blank: Any = None
     seconds = {(name, g): s for name, groups in units.items() for g, s in enumerate(groups)}
-    deck = Deck([Job(n, n, g, blank, {}, blank, (1,), 1, 1) for n, g in seconds], retries=0)
+    queue = UnitQueue([Job(n, n, g, blank, {}, blank, (1,), 1, 1) for n, g in seconds], retries=0)
     clock = [(START_SECONDS, worker, "") for worker in range(workers)]
     heapq.heapify(clock)
     last = 0.0
     while True:
         now, worker, held = heapq.heappop(clock)
-        job = deck.take(worker)
+        job = queue.take(worker)
         if job is None:
             return last / 3600
         end = now + (load if job.name != held else 0.0) + seconds[job.name, job.group] + OVERHEAD_SECONDS

@@ -22,29 +22,17 @@ def summary(results: Results) -> dict[str, Any]:
     timeline = results.timeline
     own = _headlines(results, results.heads, results.loo)
     matched = {} if results.matched is None else _headlines(results, results.matched, results.loo_matched)
+    said = ("model", "label", "phase", "step", "window", "missing")
     checkpoints = [
-        {
-            "model": stop.model,
-            "label": stop.label,
-            "phase": stop.phase,
-            "step": stop.step,
-            "window": stop.window,
-            "missing": stop.missing,
-            "own": own.get(stop.model),
-            "matched": matched.get(stop.model),
-        }
+        {name: getattr(stop, name) for name in said}
+        | {"own": own.get(stop.model), "matched": matched.get(stop.model)}
         for stop in timeline.stops
     ]
     found_noise = transition_noise(results.heads, timeline.models, results.thresholds)
     result: dict[str, Any] = _for_json(
         {
-            "study": {
-                "name": timeline.name,
-                "title": timeline.title,
-                "kind": timeline.kind,
-                "matched_window": timeline.matched_window,
-                "thresholds": asdict(results.thresholds),
-            },
+            "study": {name: getattr(timeline, name) for name in ("name", "title", "kind", "matched_window")}
+            | {"thresholds": asdict(results.thresholds)},
             "checkpoints": checkpoints,
             "transitions": found_noise.to_dict("records") if timeline.kind == "training" else [],
             "findings": [claim.record() for claim in claims(results)],
@@ -83,11 +71,8 @@ def warnings(results: Results) -> list[str]:
     found += [f"{stop.model} was not measured: {stop.missing}" for stop in timeline.stops if stop.missing]
     for i in timeline.window_changes:
         before, after = timeline.measured[i - 1], timeline.measured[i]
-        found.append(
-            f"{before.label} was measured over {tokens(before.window or 0)} and {after.label} over "
-            f"{tokens(after.window or 0)}: "
-            "compare them over the matched window"
-        )
+        windows = f"{tokens(before.window or 0)} and {after.label} over {tokens(after.window or 0)}"
+        found.append(f"{before.label} was measured over {windows}: compare them over the matched window")
     for model, table in results.heads.groupby("model", sort=False, observed=True):
         unmeasured = int((~(table["r_q"].notna() & table["r_k"].notna())).sum())
         if unmeasured:

@@ -43,15 +43,11 @@ class Transitions(Picture):
 
     def draw(self, view: View, width: float | None = None) -> Drawing:
         data = _flows(view)
-        windows = [OWN, *([MATCHED] if view.rematched else [])]
+        headings = {OWN: ""} | ({MATCHED: view.matched_heading} if view.rematched else {})
+        high = 4.2 if len(headings) == 1 else 3.3
         panels = [
-            Panel(
-                "heads",
-                4.2 if len(windows) == 1 else 3.3,
-                partial(_draw_flows, data[data["window"] == window]),
-                view.matched_heading if window == MATCHED else "",
-            )
-            for window in windows
+            Panel("heads", high, partial(_draw_flows, data[data["window"] == window]), heading)
+            for window, heading in headings.items()
         ]
         return Drawing(draw_stack(view, self.title(view), panels, keys=_keys(data), width=width), data)
 
@@ -149,9 +145,8 @@ def _ribbons(axes: Axes, axis: CheckpointAxis, left: float, right: float, step: 
         low, high = start[a, b], stop[a, b]
         ribbon = PathPatch(_ribbon(left, right, low, high, count))
         colour = CLASS_COLOURS[a] if a != UNMEASURED else "#bbbbbb"
-        ribbon.set(
-            facecolor=colour, linewidth=0, alpha=STAYED if a == b else MOVED, zorder=2 if a == b else 3
-        )
+        alpha, zorder = (STAYED, 2) if a == b else (MOVED, 3)
+        ribbon.set(facecolor=colour, linewidth=0, alpha=alpha, zorder=zorder)
         axes.add_artist(ribbon)
         # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
         x, y = left + 0.13 * (right - left), low + 0.025 * (high - low) + count / 2

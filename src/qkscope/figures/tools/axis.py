@@ -64,19 +64,12 @@ class CheckpointAxis:
         axes.set_xlim(-0.5, len(self.view.stops) - 0.5)
         self._draw_names(axes, names)
         for _, first, _ in self.view.phases[1:]:
-            axes.axvline(
-                first - 0.5,
-                color=style.SEPARATOR,
-                linestyle=style.DASHES,
-                linewidth=1.1 * self.paper.factor,
-                zorder=1.2,
-            )
+            rule = axes.axvline(first - 0.5, color=style.SEPARATOR, linestyle=style.DASHES, zorder=1.2)
+            rule.set_linewidth(1.1 * self.paper.factor)
         for i, stop in enumerate(self.view.stops):
             if stop.missing:
-                gap = axes.axvspan(
-                    i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///", zorder=0.5
-                )
-                gap.set_linewidth(0)
+                gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
+                gap.set(linewidth=0, zorder=0.5)
         if phases and self._named:
             self._draw_phases(axes)
 
@@ -128,38 +121,39 @@ class CheckpointAxis:
                 style.write(axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place)
 
 
-def _longest(paper: Paper) -> int:
-    """Letters of a name on an axis; data.csv and README.md have it whole."""
-    return 18 if paper.narrow else 30
-
-
 def fit_names(names: Sequence[str], pitch: float, paper: Paper) -> Lettered:
     """Names side by side if they fit, long ones in up to three lines; else upright."""
-    room = pitch - 0.1 * paper.factor
-    most = 3 if max(len(name) for name in names) > 10 else 1
-    for size in map(paper.points, (10.0, 9.0, 8.5)):
-        lines = [style.wrap(name, room, size) for name in names]
-        deepest = max(len(each) for each in lines)
-        if deepest <= most and all(style.fits(each, room, size) for each in lines):
-            texts = tuple("\n".join(each) for each in lines)
-            return Lettered(texts, size, False, deepest * size * style.LINE / 72)
-    size = paper.points(9.0 if pitch >= 0.3 else 8.0)
-    short = tuple(style.shorten(name, _longest(paper)) for name in names)
-    return Lettered(short, size, True, max(style.extent(name, size)[0] for name in short))
+    rooms, most = [pitch - 0.1 * paper.factor] * len(names), 3 if max(map(len, names)) > 10 else 1
+    lying = _lying(names, rooms, [paper.points(size) for size in (10.0, 9.0, 8.5)], "normal", most)
+    return lying or _upright(names, paper.points(9.0 if pitch >= 0.3 else 8.0), "normal", paper)
 
 
 def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Lettered:
     """Phase names over their spans in up to three lines, smaller if need be, upright if nothing else style.fits."""
-    for size in map(paper.points, (10.0, 9.0, 8.0)):
-        lines = [style.wrap(name, span, size, "bold") for name, span in zip(names, spans, strict=True)]
-        deepest = max(len(each) for each in lines)
-        wide = all(style.fits(each, span, size, "bold") for each, span in zip(lines, spans, strict=True))
-        if deepest <= 3 and wide:
-            texts = tuple("\n".join(each) for each in lines)
-            return Lettered(texts, size, False, deepest * size * style.LINE / 72)
+    lying = _lying(names, spans, [paper.points(size) for size in (10.0, 9.0, 8.0)], "bold", 3)
+    if lying:
+        return lying
     size = paper.points(8.0)
     # Upright names stand side by side: what is more than the axis can hold goes unnamed.
     if len(names) * size * style.LINE / 72 > sum(spans) + 0.1 * len(spans):
         return Lettered(("",) * len(names), size, True, 0.0)
-    short = tuple(style.shorten(name, _longest(paper)) for name in names)
-    return Lettered(short, size, True, max(style.extent(name, size, "bold")[0] for name in short))
+    return _upright(names, size, "bold", paper)
+
+
+def _lying(
+    names: Sequence[str], rooms: Sequence[float], sizes: Sequence[float], weight: str, most: int
+) -> Lettered | None:
+    """In at most so many lines within their rooms, at the first of `sizes` that does it."""
+    for size in sizes:
+        lines = [style.wrap(name, room, size, weight) for name, room in zip(names, rooms, strict=True)]
+        deepest = max(len(each) for each in lines)
+        wide = all(style.fits(each, room, size, weight) for each, room in zip(lines, rooms, strict=True))
+        if deepest <= most and wide:
+            return Lettered(tuple(map("\n".join, lines)), size, False, deepest * size * style.LINE / 72)
+    return None
+
+
+def _upright(names: Sequence[str], size: float, weight: str, paper: Paper) -> Lettered:
+    """Shortened: data.csv and README.md have them whole."""
+    short = tuple(style.shorten(name, 18 if paper.narrow else 30) for name in names)
+    return Lettered(short, size, True, max(style.extent(name, size, weight)[0] for name in short))

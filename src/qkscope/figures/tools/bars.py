@@ -48,16 +48,8 @@ def draw_shares(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, kinds: Kin
         _stack(axes, axis, matched, kinds, thin, wide / 2 + thin / 2 + (0.0 if close else GAP))
     _write_shares(axes, axis, _stack(axes, axis, own, kinds, wide, 0.0), kinds)
     first = own[own[kinds.column] == kinds.order[0]]
-    x = np.arange(len(view.stops))
-    draw_errors(
-        axes,
-        x,
-        heights(view, first, "share"),
-        heights(view, first, "se"),
-        INK,
-        axis.pitch,
-        min(1.1, 18 * axis.pitch),
-    )
+    x, y, se = np.arange(len(view.stops)), heights(view, first, "share"), heights(view, first, "se")
+    draw_errors(axes, x, y, se, INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)
     ticks = [i / 5 for i in range(6)]
     scale(axes, "y", ticks, [bare(tick, 1) for tick in ticks], axis.paper)

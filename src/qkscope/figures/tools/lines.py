@@ -132,9 +132,8 @@ def _matched(
         for neighbour in (i - 1, i + 1):
             if 0 <= neighbour < len(line) and not np.isfinite(y[neighbour]):
                 line[neighbour] = own[neighbour]
-    axes.plot(
-        np.arange(len(line)), line, color=colour, linestyle=":", linewidth=1.8 * axis.paper.factor, zorder=3
-    )
+    wide = 1.8 * axis.paper.factor
+    axes.plot(np.arange(len(line)), line, color=colour, linestyle=":", linewidth=wide, zorder=3)
     draw_errors(axes, known, y[known], error[known], colour, axis.pitch, 1.0)
     axes.plot(
         known, y[known], linestyle="none", marker=look.marker, markersize=size, markerfacecolor=PAPER,

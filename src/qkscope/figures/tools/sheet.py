@@ -115,14 +115,16 @@ def sheet(
     figure.set_layout_engine("none")
     FigureCanvasAgg(figure)
     if heading:
-        place: dict[str, Any] = {"ha": "left", "va": "top", "linespacing": 1.15}
-        x, y = margin / width, 1 - (margin + 0.25 * len(heading) + 0.03) / height
-        figure.text(
-            x, 1 - margin / height, "\n".join(heading), **style.lettering(14, style.INK, "bold"), **place
-        )
-        figure.text(x, y, "\n".join(below), **style.lettering(9.5, style.MUTED), **place)
+        place: dict[str, Any] = {"x": margin / width, "ha": "left", "va": "top", "linespacing": 1.15}
+        y = 1 - (margin + 0.25 * len(heading) + 0.03) / height
+        bold, quiet = style.lettering(14, style.INK, "bold"), style.lettering(9.5, style.MUTED)
+        figure.text(y=1 - margin / height, s="\n".join(heading), **bold, **place)
+        figure.text(y=y, s="\n".join(below), **quiet, **place)
     legend.draw(figure, margin, margin)
     return Sheet(figure, paper, width, height, top)
+
+
+_Entries = list[tuple[Artist, list[str]]]
 
 
 class _Legend:
@@ -131,9 +133,8 @@ class _Legend:
     def __init__(self, paper: Paper, keys: Sequence[Key], width: float) -> None:
         self.size = paper.points(9.5)
         handle = _HANDLE * self.size / 72
-        entries = [
-            (key.mark, style.wrap(style.drawable(key.text), width - handle, self.size)) for key in keys
-        ]
+        room = width - handle
+        entries = [(key.mark, style.wrap(style.drawable(key.text), room, self.size)) for key in keys]
         widths = [max(style.extent(line, self.size)[0] for line in lines) + handle for _, lines in entries]
         short = [w <= width / 2 for w in widths] if sum(widths) > width else [True] * len(keys)
         self.columns = [entry for entry, few in zip(entries, short, strict=True) if few]
@@ -149,14 +150,7 @@ class _Legend:
         self._part(figure, self.rows, 1, left, bottom)
         self._part(figure, self.columns, self.count, left, bottom + self.below)
 
-    def _part(
-        self,
-        figure: Figure,
-        entries: list[tuple[Artist, list[str]]],
-        columns: int,
-        left: float,
-        bottom: float,
-    ) -> None:
+    def _part(self, figure: Figure, entries: _Entries, columns: int, left: float, bottom: float) -> None:
         if not entries:
             return
         width, height = figure.get_size_inches()
@@ -205,13 +199,8 @@ def inches(axes: Axes) -> tuple[float, float]:
 
 
 def scale(
-    axes: Axes,
-    axis: Literal["x", "y"],
-    values: Sequence[float],
-    texts: Sequence[str],
-    paper: Paper,
-    grid: bool = False,
-) -> None:
+    axes: Axes, axis: Literal["x", "y"], values: Sequence[float], texts: Sequence[str], paper: Paper, grid: bool = False
+) -> None:  # fmt: skip
     """Ticks at `values` with `texts`, written as they are."""
     setter = axes.set_xticks if axis == "x" else axes.set_yticks
     setter(values, [style.drawable(text) for text in texts], **style.lettering(paper.points(9.5)))

@@ -22,16 +22,10 @@ from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
 
 R_Q, R_K = "#1f77b4", "#d62728"
 VARIANCE = "#6a51a3"
-CLASS_COLOURS = dict(
-    zip(
-        (*CLASSES, UNMEASURED),
-        ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff"),
-        strict=True,
-    )
-)
-POLARITY_COLOURS = dict(
-    zip((*POLARITIES, UNMEASURED), ("#0072b2", "#999999", "#d55e00", "#ffffff"), strict=True)
-)
+_CLASSES = ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff")
+CLASS_COLOURS = dict(zip((*CLASSES, UNMEASURED), _CLASSES, strict=True))
+_POLARITIES = ("#0072b2", "#999999", "#d55e00", "#ffffff")
+POLARITY_COLOURS = dict(zip((*POLARITIES, UNMEASURED), _POLARITIES, strict=True))
 PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
@@ -101,15 +95,8 @@ def fits(lines: Sequence[str], width: float, size: float, weight: str = "normal"
 
 def lettering(size: float, colour: str = INK, weight: str = "normal") -> dict[str, Any]:
     """Properties of a text. Names may hold `$` and `_`: nothing is read as mathematics or TeX."""
-    return {
-        "fontfamily": FONT,
-        "fontsize": size,
-        "fontweight": weight,
-        "fontstyle": "normal",
-        "color": colour,
-        "parse_math": False,
-        "usetex": False,
-    }
+    font = {"fontfamily": FONT, "fontsize": size, "fontweight": weight, "fontstyle": "normal"}
+    return font | {"color": colour, "parse_math": False, "usetex": False}
 
 
 def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = INK, **more: Any) -> Text:
