@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import get_args
 
@@ -14,22 +15,29 @@ from tiny import tiny_model
 from qkscope.capture import measure
 from qkscope.corpus import documents_from
 from qkscope.errors import TableError
+from qkscope.figures.catalogue import CATALOGUE
+from qkscope.figures.view import look
+from qkscope.findings import VERDICTS, claims
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.measures.optional import OPTIONAL, ROTATION
+from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
 from qkscope.study.schema import Measure
+
+PICTURES = ("drift", "plasticity", "plasticity_map", "per_kind")
+CLAIMS = ("drift_axis", "near_or_far", "plasticity", "plasticity_depth", "plasticity_late")
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("optional")
     study = make_study(folder)
-    study.write_text(
-        study.read_text() + "measures: [rotation, per_kind, plasticity]\nplasticity: {keys: 3}\n"
-    )
+    # Sixteen buckets of two and of three tokens: the shortest in which keys make pairs.
+    text = study.read_text().replace("16", "32")
+    study.write_text(text + "measures: [rotation, per_kind, plasticity]\nplasticity: {keys: 3}\n")
     process = get_context("spawn").Process(target=run_quietly, args=(study, folder / "results"))
     process.start()
     process.join()
@@ -52,7 +60,7 @@ def test_a_run_writes_a_table_of_every_measure_over_both_windows(small):
             assert len(found[f"{name}{end}"]) == 3 * 8
             assert len(found[f"loo_{name}{end}"]) == 3 * 8 * 4
     rotation = found["rotation"].set_index(["model", "layer", "head"])
-    assert set(rotation["window"]) == {16, 48}
+    assert set(rotation["window"]) == {32, 48}
     np.testing.assert_allclose(rotation["slope_k"], rotation["alpha_k"] * rotation["window"])
     np.testing.assert_allclose(
         rotation["bias_logits"], rotation["bias_strength"] * rotation["window"] / np.sqrt(8)
@@ -70,6 +78,61 @@ def test_plasticity_is_the_plain_mean_of_its_map(small):
     table = found["plasticity"].set_index(["model", "layer", "head"])["plasticity"].dropna()
     assert len(table)
     pd.testing.assert_series_equal(mean, table.loc[mean.index], check_names=False)
+
+
+@pytest.mark.parametrize("width", [None, 3.3, 6.9])
+@pytest.mark.parametrize("name", PICTURES)
+def test_pictures_are_drawn_from_a_run(small, name, width):
+    picture = next(p for p in CATALOGUE if p.name.partition("_")[2] == name)
+    view = look(load_results(small))
+    assert picture.why_not(view) is None
+    drawing = picture.draw(view, width)
+    assert len(drawing.data)
+    if width is not None:
+        assert drawing.figure.get_size_inches()[0] == pytest.approx(width)
+    caption = picture.caption(view, drawing.data)
+    assert caption.shows.endswith(".")
+    assert caption.made.endswith(".")
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_without_its_table_a_picture_says_what_to_do(small, name):
+    picture = next(p for p in CATALOGUE if p.name.partition("_")[2] == name)
+    bare = replace(load_results(small), optional={})
+    assert "to the study's measures" in picture.why_not(look(bare))
+    assert not {claim.id for claim in claims(bare)} & set(CLAIMS)
+
+
+def test_claims_quote_the_tables(small):
+    results = load_results(small)
+    said = {claim.id: claim for claim in claims(results)}
+    assert set(CLAIMS) <= set(said)
+    matched = {name: results.optional[f"{name}_matched"] for name in ("rotation", "plasticity")}
+    of_last = {name: table[table["model"] == "checkpoint-3"] for name, table in matched.items()}
+    for name, column in (("drift_axis", "pc0_overlap"), ("near_or_far", "bias_logits")):
+        assert said[name].rows[-1].value == pytest.approx(of_last["rotation"][column].mean())
+        assert said[name].window == "matched"
+    assert said["plasticity"].rows[-1].value == pytest.approx(of_last["plasticity"]["plasticity"].mean())
+    drop = of_last["plasticity"]["first"].mean() - of_last["plasticity"]["last"].mean()
+    assert said["plasticity_late"].rows[0].value == pytest.approx(drop)
+    for name in CLAIMS:
+        assert said[name].verdict in VERDICTS
+        assert len(said[name].headline.split()) <= 20
+
+
+def test_a_heads_page_has_the_most_telling_numbers(small):
+    results = load_results(small)
+    page = payload(results)
+    named = {each["name"]: each["label"] for each in page["measures"]}
+    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity_plasticity"} <= set(named)
+    assert named["plasticity_plasticity"] == "plasticity"
+    assert "rotation_pc0_overlap_se" in page["matched"]["columns"]
+    assert not [name for name in page["shares"] if "drift" in name]
+
+
+def test_every_claim_of_training_stands_under_a_picture():
+    shown = {claim for picture in CATALOGUE for claim in picture.claims}
+    assert set(CLAIMS) <= shown
 
 
 def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):

@@ -64,6 +64,33 @@ def measured(results: Results, order: Sequence[str], matched: bool = False) -> l
     return [Measured(m, tables[m].reset_index(drop=True), left.get(m)) for m in order if m in tables]
 
 
+def asked_for(results: Results, measure: str, order: Sequence[str], matched: bool = False) -> list[Measured]:
+    """The same of a measure that the study asked for: `rotation`, `per_kind` or `plasticity`; with class and depth."""
+    file = f"{measure}_matched" if matched else measure
+    table, heads = results.optional.get(file), results.matched if matched else results.heads
+    if table is None or heads is None:
+        return []
+    joined = table.merge(heads[["model", *_KEY, "class", "depth"]], on=["model", *_KEY], how="left")
+    loo = results.optional.get(f"loo_{file}")
+    left = {} if loo is None else dict(iter(loo.groupby("model", sort=False)))
+    tables = dict(iter(joined.groupby("model", sort=False)))
+    return [Measured(m, tables[m].reset_index(drop=True), left.get(m)) for m in order if m in tables]
+
+
+def head_means(found: Sequence[Measured], names: Sequence[str]) -> pd.DataFrame:
+    """The mean of each measure over heads. Columns: model, heads, and mean_, sd_, se_ of each name."""
+    rows = []
+    for each in found:
+        row: dict[str, Any] = {"model": each.model, "heads": len(each.heads)}
+        for name in names:
+            means = each.mean(name)
+            row |= {f"mean_{name}": means[0], f"sd_{name}": each.heads[name].std(ddof=0)}
+            row[f"se_{name}"] = float(jackknife(means[1:]))
+        rows.append(row)
+    columns = [f"{what}_{name}" for name in names for what in ("mean", "sd", "se")]
+    return pd.DataFrame(rows, columns=["model", "heads", *columns])
+
+
 def what_decides(found: Sequence[Measured], kinds: Sequence[str] = ()) -> pd.DataFrame:
     """The mean share of each part over all heads, and over those of each class of `kinds`.
 

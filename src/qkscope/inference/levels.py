@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.measures.null import LEVEL as NULL_LEVEL
+from qkscope.measures.pca import SAME as SAME_AXIS
 from qkscope.words import bare, count, percent
 
 # The chance of one false alarm among all series, steps and swings of a study; and of one comparison of heads
@@ -47,6 +48,19 @@ AGREES_WITHIN = 2.0
 NEARLY_ALL, MOST = 0.9, 0.5
 # A straight line misses what a head knows of position if a function of it explains so much more of the variance.
 MISSED = 0.1
+
+
+def rule_of_axis() -> str:
+    """When two axes are one."""
+    return f"Two axes are one if they overlap by more than {bare(SAME_AXIS, 1)}, with {percent(CONFIDENCE)} confidence."
+
+
+def rule_of_bias() -> str:
+    """When keys are favoured for where they stand."""
+    return (
+        f"Keys are favoured if the mean bias over the window is beyond {bare(SMALLEST)} logits with "
+        f"{percent(CONFIDENCE)} confidence."
+    )
 
 
 def rule_of_part() -> str:

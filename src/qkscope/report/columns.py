@@ -5,6 +5,7 @@ Principal components beyond the first are the bulk of the file; past a size they
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,23 @@ _WITHOUT_SINK = "_from4"  # the same measures without the first four tokens: in 
 # Those that the table of heads has columns for; all of them are on a head's page and in the portrait.
 _IN_TABLE = (*VALUES, "eta_q", "eta_k", "share_position", "sink")
 SHARE = "share_"  # measures that add up to 1: what a head's scores are made of
+# Of the measures that a study asks for, those that a head's page shows.
+_ASKED = {
+    "rotation": ("slope_q", "slope_k", "bias_logits", "separation", "pc0_overlap"),
+    "per_kind": ("linear_q", "linear_k", "separability"),
+    "plasticity": ("plasticity", "drop"),
+}
 _WORDS = {
+    "rotation_slope_q": "drift of queries over the window",
+    "rotation_slope_k": "drift of keys over the window",
+    "rotation_bias_logits": "bias to near keys, logits",
+    "rotation_separation": "separation of q and k",
+    "rotation_pc0_overlap": "drift axis on PC0",
+    "per_kind_linear_q": "queries: share linear in position",
+    "per_kind_linear_k": "keys: share linear in position",
+    "per_kind_separability": "share between q and k",
+    "plasticity_plasticity": "plasticity",
+    "plasticity_drop": "plasticity, first less last",
     "explained_variance": "explained variance",
     "eta_q": "η_q",
     "eta_k": "η_k",
@@ -60,6 +77,22 @@ def with_anatomy(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.DataFr
     key = ["model", "layer", "head"]
     more = [name for name in anatomy.columns if name not in heads.columns]
     return heads.merge(anatomy[[*key, *more]], on=key, how="left", validate="one_to_one")
+
+
+def with_asked(
+    heads: pd.DataFrame, optional: Mapping[str, pd.DataFrame], matched: bool = False
+) -> pd.DataFrame:
+    """The heads table with the most telling columns of the measures that were asked for, named `measure_column`."""
+    key = ["model", "layer", "head"]
+    for measure, columns in _ASKED.items():
+        table = optional.get(f"{measure}_matched" if matched else measure)
+        if table is not None:
+            names = {name: f"{measure}_{name}" for name in columns}
+            names |= {f"{name}_se": f"{new}_se" for name, new in names.items()}
+            heads = heads.merge(
+                table[[*key, *names]].rename(columns=names), on=key, how="left", validate="1:1"
+            )
+    return heads
 
 
 def measures(heads: pd.DataFrame) -> list[str]:

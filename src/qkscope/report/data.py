@@ -21,6 +21,7 @@ from qkscope.report.columns import (
     measures,
     regions,
     with_anatomy,
+    with_asked,
 )
 from qkscope.report.curves import curves
 from qkscope.report.encode import ENCODING, counted
@@ -36,8 +37,11 @@ def payload(results: Results) -> dict[str, Any]:
     timeline = results.timeline
     models = list(timeline.models)
     grid = Grid.of(results.heads, models, training=timeline.kind == "training")
-    own = with_anatomy(results.heads, results.anatomy)
-    matched = None if results.matched is None else with_anatomy(results.matched, results.anatomy_matched)
+    own = with_asked(with_anatomy(results.heads, results.anatomy), results.optional)
+    matched = None
+    if results.matched is not None:
+        matched = with_anatomy(results.matched, results.anatomy_matched)
+        matched = with_asked(matched, results.optional, matched=True)
     names = measures(own)
     more, omitted = components(results, grid)
     return {
