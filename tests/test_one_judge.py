@@ -18,7 +18,11 @@ CONSTANTS = [
     if name.isupper() and re.search(rf"^[\w, ]*\b{name}\b[\w, ]* = ", LEVELS.read_text(), re.M)
 ]
 # Who judges, or tells what was judged. Pictures have sizes of letters and inches, measures have formulas.
-JUDGES = [*(SOURCE / "inference").glob("*.py"), *(SOURCE / "findings").rglob("*.py"), SOURCE / "compare.py"]
+JUDGES = [
+    *(SOURCE / "inference").glob("*.py"),
+    *(SOURCE / "findings").rglob("*.py"),
+    *SOURCE.rglob("compar*.py"),
+]
 # Halves and units of formulas (a half of a variance, a third of the depth) are no thresholds.
 PLAIN = {0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 1 / 3}
 

@@ -35,9 +35,9 @@ class CheckpointRecord(_Record):
 
     @property
     def shape(self) -> str:
-        """`12 layers, 4 query heads, 1 key heads, head dimension 32`, as far as it is known."""
+        """`12 layers, 4 query heads, 1 key head, head dimension 32`, as far as it is known."""
         known = {"layers": self.num_layers, "query heads": self.n_q_heads, "key heads": self.n_kv_heads}
-        parts = [f"{count} {word}" for word, count in known.items() if count is not None]
+        parts = [f"{n} {word[:-1] if n == 1 else word}" for word, n in known.items() if n is not None]
         return ", ".join(parts + ([f"head dimension {self.head_dim}"] if self.head_dim is not None else []))
 
 

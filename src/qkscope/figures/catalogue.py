@@ -33,10 +33,8 @@ FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
 
 def find_pictures() -> tuple[Picture, ...]:
     """The `PICTURE` of every module of `pictures/`."""
-    modules = (
-        import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
-    )
-    found: list[Picture] = [module.PICTURE for module in modules]
+    names = [f"{pictures.__name__}.{found.name}" for found in iter_modules(pictures.__path__)]
+    found: list[Picture] = [import_module(name).PICTURE for name in names]
     return tuple(sorted(found, key=lambda picture: picture.name))
 
 

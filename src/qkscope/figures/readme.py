@@ -137,11 +137,10 @@ def _checkpoints(view: View) -> str:
         names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
         notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
         thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
-        notes += [f"rope theta {theta:g}" for theta in thetas if theta is not None]
+        notes += [f"rope theta {theta:.0f}" for theta in thetas if theta is not None]
         if names:
-            lines.append(
-                f"   - {md(phase)}: {names}" + ("; " if notes else "") + ", ".join(dict.fromkeys(notes))
-            )
+            noted = "; " + ", ".join(dict.fromkeys(notes)) if notes else ""
+            lines.append(f"   - {md(phase)}: {names}{noted}")
     gone = [f"{md(stop.label)} ({md(stop.missing)})" for stop in view.stops if stop.missing]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")

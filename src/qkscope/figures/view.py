@@ -89,10 +89,8 @@ class View:
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last place) of each run of stops of one phase."""
-        runs = (
-            (phase, [i for i, _ in run])
-            for phase, run in groupby(enumerate(self.stops), lambda at: at[1].phase)
-        )
+        grouped = groupby(enumerate(self.stops), lambda at: at[1].phase)
+        runs = ((phase, [i for i, _ in run]) for phase, run in grouped)
         return [(phase, places[0], places[-1]) for phase, places in runs]
 
     @cached_property
@@ -159,17 +157,13 @@ def look(results: Results) -> View:
     timeline, there = results.timeline, set(results.heads["model"])
     twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
     if twice:
-        raise TableError(
-            f"the study names checkpoint {twice[0]!r} twice; give each checkpoint a name of its own"
-        )
+        raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each a name of its own")
     stops = tuple(
         stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
         for stop in timeline.stops
     )
     if not (results.heads["r_q"].notna() & results.heads["r_k"].notna()).any():
-        raise TableError(
-            "no head of the table has both r_q and r_k: nothing was measured, nothing can be drawn"
-        )
+        raise TableError("no head of the table has both r_q and r_k: nothing was measured")
     if all(stop.missing for stop in stops):
         raise TableError(
             f"none of the study's checkpoints is in the table: the study has {_some(s.model for s in stops)}, "
@@ -177,9 +171,7 @@ def look(results: Results) -> View:
         )
     unknown = there - {stop.model for stop in stops}
     if unknown:
-        raise TableError(
-            f"the table has checkpoints that the study does not name: {_some(unknown)}; add them to it"
-        )
+        raise TableError(f"the table has checkpoints the study does not name: {_some(unknown)}; add them")
     return View(results, stops)
 
 

@@ -21,11 +21,12 @@ from qkscope.aggregate import Sample
 from qkscope.findings import questions
 from qkscope.findings.claim import CANNOT_TELL, Claim, Row, Window
 from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
-from qkscope.inference.levels import rule_of_error
+from qkscope.inference.levels import rule_of_change, rule_of_error
 from qkscope.results import Results
 from qkscope.words import count, joined, lower_first, sentence
 
 Of = Literal["training", "models", "any"]
+CHANGE = rule_of_change()
 
 UNMATCHED = "Windows differ and no common one was measured, so this may be the window's doing."
 # What noise was judged by, where that is not groups of documents.
@@ -110,7 +111,14 @@ QUESTIONS: dict[str, Question] = {}
 
 
 def question(
-    name: str, text: str, *, view: str, place: int, rule: str, of: Of = "training", tested: bool = True
+    name: str,
+    text: str,
+    *,
+    view: str,
+    place: int,
+    rule: str = CHANGE,
+    of: Of = "training",
+    tested: bool = True,
 ) -> Callable[[Callable[[Asked], Answer | None]], Callable[[Asked], Answer | None]]:
     """Put a function into the catalogue as question `name`.
 
@@ -162,9 +170,8 @@ def _claim(asking: Question, answer: Answer, asked: Asked) -> Claim:
     if asking.tested:
         doubts.append(DOUBTS.get(e.basis, ""))
     error = rule_of_error(e.basis, e.groups) if asking.tested else ""
-    left_out = (
-        f"{count(e.dropped, 'head')} not measured throughout {'is' if e.dropped == 1 else 'are'} left out"
-    )
+    be = "is" if e.dropped == 1 else "are"
+    left_out = f"{count(e.dropped, 'head')} not measured throughout {be} left out"
     rule = joined(error, asking.rule, sentence(left_out) if e.dropped else "")
     head = (asking.id, asking.text, verdict, headline, answer.detail, answer.rows)
     return Claim(*head, answer.window or e.name, rule, asking.view, joined(*doubts))

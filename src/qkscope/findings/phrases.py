@@ -77,9 +77,8 @@ def contrast_row(e: Evidence, what: str, model: str, c: Contrast) -> Row:
 
 def moved_row(e: Evidence, what: str, m: Moved) -> Row:
     """A count of heads at one step, against what noise alone would do."""
-    return Row(
-        what, m.to_model, m.heads, m.from_model, window=e.name, verdict=BY_NOISE[m.verdict], unit="heads"
-    )
+    verdict = BY_NOISE[m.verdict]
+    return Row(what, m.to_model, m.heads, m.from_model, math.nan, e.name, verdict, "heads")
 
 
 def _unit(e: Evidence, name: str) -> Unit:
@@ -132,6 +131,5 @@ def beside(s: Asked, name: str) -> str:
     if s.matched is None or name not in s.own.series:
         return ""
     windows = [stop.window for stop in s.own.stops if stop.window is not None]
-    return (
-        f"Over own windows, {min(windows):,} to {tokens(max(windows))}, it ends at {level(s.own, name, -1)}."
-    )
+    over = f"Over own windows, {min(windows):,} to {tokens(max(windows))}"
+    return f"{over}, it ends at {level(s.own, name, -1)}."

@@ -21,16 +21,9 @@ from qkscope.findings.phrases import (
     rows_of,
     span,
 )
+from qkscope.inference import levels
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.evidence import Evidence, share_of, spoken
-from qkscope.inference.levels import (
-    EARLY,
-    VANISHED,
-    rule_of_change,
-    rule_of_majority,
-    rule_of_noise,
-    rule_of_vanishing,
-)
 from qkscope.inference.transitions import Moved, moved, pair, transitions_into
 from qkscope.taxonomy import CLASSES
 from qkscope.words import about, count, joined, listing, percent, sentence
@@ -39,7 +32,12 @@ DOMINATED, CONTENT = share_of("position-dominated"), share_of("content-focused")
 
 
 @question(
-    "majority", "Are most heads of one class?", view="taxonomy", place=50, of="any", rule=rule_of_majority()
+    "majority",
+    "Are most heads of one class?",
+    view="taxonomy",
+    place=50,
+    of="any",
+    rule=levels.rule_of_majority(),
 )
 def majority(s: Asked) -> Answer:
     """The largest class of the last checkpoint: most is more than half."""
@@ -67,7 +65,7 @@ def _below_null(e: Evidence) -> str:
     return sentence(f"{count(below, 'head')} of a positional class do not exceed their null") if below else ""
 
 
-@question("classes", "Do the shares of the classes change?", view="taxonomy", place=51, rule=rule_of_change())
+@question("classes", "Do the shares of the classes change?", view="taxonomy", place=51)
 def classes(s: Asked) -> Answer:
     """The course of all five shares."""
     e = s.best
@@ -101,32 +99,34 @@ def net_gains(e: Evidence) -> str:
 
 
 @question(
-    "content_vanishes", "Do content-focused heads vanish early?", view="taxonomy", place=52, rule=rule_of_vanishing()
+    "content_vanishes", "Do content-focused heads vanish early?", view="taxonomy", place=52,
+    rule=levels.rule_of_vanishing(),
 )  # fmt: skip
 def content_vanishes(s: Asked) -> Answer:
-    """There at first, then below VANISHED for good within the first third of the checkpoints."""
+    """There at first, then below levels.VANISHED for good within the first third of the checkpoints."""
     e = s.best
     series, last = e.series[CONTENT], len(e.stops) - 1
     error = [series.se(i) if e.sure else math.inf for i in range(last + 1)]
-    below = [series.at(i) + error[i] < VANISHED for i in range(last + 1)]
+    below = [series.at(i) + error[i] < levels.VANISHED for i in range(last + 1)]
     gone = next((i for i in range(last + 1) if all(below[i:])), None)
     detail = joined(sentence(f"{s.over}{goes(e, CONTENT)}"), beside(s, CONTENT))
     rows = rows_of(s, CONTENT)
-    if not e.sure or series.at(0) - error[0] < VANISHED:
+    if not e.sure or series.at(0) - error[0] < levels.VANISHED:
         headline = "Too few heads are surely content-focused at first to speak of vanishing"
         return Answer(CANNOT_TELL, headline, detail, rows)
     if gone is None:
-        stay = series.at(last) - 2 * error[last] > VANISHED
+        stay = series.at(last) - 2 * error[last] > levels.VANISHED
         headline = f"Content-focused heads {'do not vanish' if stay else 'nearly vanish'}: {span(e, CONTENT)}"
         return Answer("no" if stay else CANNOT_TELL, headline, detail, rows)
-    early = gone <= max(1, math.ceil(EARLY * last))
-    when = f"{'early' if early else 'late'}: below {percent(VANISHED)} from {e.label(gone)} on"
+    early = gone <= max(1, math.ceil(levels.EARLY * last))
+    when = f"{'early' if early else 'late'}: below {percent(levels.VANISHED)} from {e.label(gone)} on"
     headline = f"Content-focused heads vanish {when}"
     return Answer("yes" if early else "no", headline, detail, rows)
 
 
 @question(
-    "feeds", "Which classes do position-dominated heads come from?", view="taxonomy", place=53, rule=rule_of_noise()
+    "feeds", "Which classes do position-dominated heads come from?", view="taxonomy", place=53,
+    rule=levels.rule_of_noise(),
 )  # fmt: skip
 def feeds(s: Asked) -> Answer:
     """The classes whose heads become position-dominated more often than noise moves them."""
@@ -159,7 +159,11 @@ def feeds(s: Asked) -> Answer:
 
 
 @question(
-    "transitions", "Do heads change class beyond noise?", view="taxonomy", place=54, rule=rule_of_noise()
+    "transitions",
+    "Do heads change class beyond noise?",
+    view="taxonomy",
+    place=54,
+    rule=levels.rule_of_noise(),
 )
 def transitions(s: Asked) -> Answer:
     """How many heads change class at each step, and how many would by noise alone."""

@@ -15,7 +15,7 @@ from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.findings.phrases import contrast_row, row
 from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.evidence import Evidence, average, rope_of, spoken
-from qkscope.inference.levels import rule_of_change, rule_of_contrast
+from qkscope.inference.levels import rule_of_contrast
 from qkscope.inference.series import Change, Series, judged
 from qkscope.words import bare, count, joined, listing, number, sentence
 
@@ -95,13 +95,13 @@ def _still(sample: Sample, low: int, means: dict[int, float]) -> str:
     return ", where no layer has RoPE"
 
 
-@question("depth_r_q", "At which depths does r_q change?", view="depth", place=80, rule=rule_of_change())
+@question("depth_r_q", "At which depths does r_q change?", view="depth", place=80)
 def depth_r_q(s: Asked) -> Answer:
     """Queries, by depth."""
     return _where_changed(s, "r_q")
 
 
-@question("depth_r_k", "At which depths does r_k change?", view="depth", place=81, rule=rule_of_change())
+@question("depth_r_k", "At which depths does r_k change?", view="depth", place=81)
 def depth_r_k(s: Asked) -> Answer:
     """Keys with their sign, by depth."""
     return _where_changed(s, "r_k")

@@ -7,15 +7,13 @@ from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import amount, by_noise, moved_row, row, span
 from qkscope.findings.questions.signs import TURNING
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K
-from qkscope.inference.levels import rule_of_change
 from qkscope.inference.transitions import part_of_turned, turned
 from qkscope.words import joined, number, sentence
 
 
 @question(
-    "long_context", "How does mean r_k change where long-context training begins?", view="signal", place=30,
-    rule=rule_of_change(),
-)  # fmt: skip
+    "long_context", "How does mean r_k change where long-context training begins?", view="signal", place=30
+)
 def long_context(s: Asked) -> Answer | None:
     """Mean r_k at the onset, and how much of its change is heads changing sign."""
     e = s.best

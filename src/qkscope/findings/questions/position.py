@@ -8,18 +8,15 @@ from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import course, rows_of
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_EV, MEAN_R_K, MEAN_R_Q, SPREAD_R_K, SPREAD_R_Q
-from qkscope.inference.levels import rule_of_change
 
 
-@question("r_q", "How does mean r_q change over training?", view="signal", place=20, rule=rule_of_change())
+@question("r_q", "How does mean r_q change over training?", view="signal", place=20)
 def r_q(s: Asked) -> Answer:
     """How closely queries follow position."""
     return course(s, MEAN_R_Q, _closely("Queries", any(c.delta < 0 for c in s.best.steps(MEAN_R_Q))))
 
 
-@question(
-    "abs_r_k", "How does mean |r_k| change over training?", view="signal", place=21, rule=rule_of_change()
-)
+@question("abs_r_k", "How does mean |r_k| change over training?", view="signal", place=21)
 def abs_r_k(s: Asked) -> Answer:
     """How closely keys follow position, with the queries or against them."""
     return course(s, MEAN_ABS_R_K, _closely("Keys", any(c.delta < 0 for c in s.best.steps(MEAN_ABS_R_K))))
@@ -35,7 +32,7 @@ def _closely(who: str, sometimes_falls: bool) -> dict[str, str]:
     }
 
 
-@question("r_k", "How does mean r_k change over training?", view="signal", place=23, rule=rule_of_change())
+@question("r_k", "How does mean r_k change over training?", view="signal", place=23)
 def r_k(s: Asked) -> Answer:
     """Signed: heads whose keys run against the queries count against the others."""
     says = {
@@ -48,10 +45,7 @@ def r_k(s: Asked) -> Answer:
     return course(s, MEAN_R_K, says)
 
 
-@question(
-    "variance", "How does the explained variance of PC0 change over training?", view="signal", place=60,
-    rule=rule_of_change(),
-)  # fmt: skip
+@question("variance", "How does the explained variance of PC0 change over training?", view="signal", place=60)
 def variance(s: Asked) -> Answer | None:
     """The share of a head's variance along its first axis."""
     if MEAN_EV not in s.best.series:
@@ -66,7 +60,7 @@ def variance(s: Asked) -> Answer | None:
     return course(s, MEAN_EV, says, short="mean")
 
 
-@question("spread", "Do heads become more alike?", view="portrait", place=70, rule=rule_of_change())
+@question("spread", "Do heads become more alike?", view="portrait", place=70)
 def spread(s: Asked) -> Answer:
     """The standard deviation of r_q across heads; that of r_k in the table."""
     says = {

@@ -12,7 +12,7 @@ from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import contrast_row, course, rows_of
 from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.evidence import LEAD_ABS_R_K, LEAD_R_Q, average, rope_of, spoken
-from qkscope.inference.levels import rule_of_change, rule_of_contrast
+from qkscope.inference.levels import rule_of_contrast
 from qkscope.words import bare, capital, listing, number, sentence
 
 NAMES = {"r_q": "mean r_q", "abs_r_k": "mean |r_k|"}
@@ -56,13 +56,7 @@ def _verdict(sure: set[str]) -> str:
     return "no" if sure == {"same"} else "in part" if sure & {"more", "less"} else CANNOT_TELL
 
 
-@question(
-    "rope_lead",
-    "Does the lead of RoPE layers change over training?",
-    view="depth",
-    place=91,
-    rule=rule_of_change(),
-)
+@question("rope_lead", "Does the lead of RoPE layers change over training?", view="depth", place=91)
 def rope_lead(s: Asked) -> Answer | None:
     """How far layers with rotation are ahead of those without, in r_q."""
     if LEAD_R_Q not in s.best.series:

@@ -8,7 +8,7 @@ from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import NO_HEAD_ERRORS, amount, course, ends, goes, moved_row, rows_of
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, Evidence, share_of, spoken
-from qkscope.inference.levels import HIDING, SMALLEST, rule_of_change, rule_of_noise, rule_of_turning
+from qkscope.inference.levels import HIDING, SMALLEST, rule_of_noise, rule_of_turning
 from qkscope.inference.transitions import Moved, part_of_turned, turned
 from qkscope.taxonomy import POLARITIES
 from qkscope.words import about, joined, listing, number, sentence
@@ -71,9 +71,8 @@ def _what_falls(e: Evidence, m: Moved) -> str:
 
 
 @question(
-    "polarity", "Do more heads' keys come to follow position with the queries?", view="portrait", place=32,
-    rule=rule_of_change(),
-)  # fmt: skip
+    "polarity", "Do more heads' keys come to follow position with the queries?", view="portrait", place=32
+)
 def polarity(s: Asked) -> Answer:
     """Concordant and discordant heads, and what the mean of r_k hides of them."""
     e = s.best
