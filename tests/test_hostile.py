@@ -21,7 +21,7 @@ from qkscope import store
 from qkscope.cli import main
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError, TableError, VectorsError, printable
-from qkscope.measures.pca import measure_groups
+from qkscope.measures.pca import measure_batch
 from qkscope.moments import Accumulator
 from qkscope.study import validate
 from qkscope.table import read_qk
@@ -304,7 +304,7 @@ def test_equal_eigenvalues_are_flagged_and_not_chosen_by_chance():
     for angle in (0.0, 0.3, 1.1):
         turn = np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
         groups = [(moments_of(square @ turn, t), moments_of(square @ turn, t)) for _ in range(3)]
-        axes = measure_groups(groups, np.array([0]), 2)
+        axes = measure_batch(groups, 2)
         assert np.isnan(axes.r_q).all()
         assert np.isnan(axes.r_q_se).all()
 
@@ -312,7 +312,7 @@ def test_equal_eigenvalues_are_flagged_and_not_chosen_by_chance():
 def test_groups_of_the_same_documents_give_no_certainty(rng):
     x, t = rng.normal(size=(50, 4)), np.arange(50.0)
     groups = [(moments_of(x, t), moments_of(x + 1, t)) for _ in range(4)]
-    axes = measure_groups(groups, np.array([0]), 3)
+    axes = measure_batch(groups, 3)
     assert np.isfinite(axes.r_q).all()
     assert np.isnan(axes.r_q_se).all()
     assert np.isnan(axes.r_k_se).all()
@@ -372,7 +372,7 @@ def test_tiny_and_huge_vectors_give_the_same_correlations(rng, scale):
 
     def r(s):
         groups = [(moments_of(x[:30] * s, t[:30]), moments_of(x[:30] * s + s, t[:30]))] * 2
-        return measure_groups(groups, np.array([0]), 2).r_q
+        return measure_batch(groups, 2).r_q
 
     plain, scaled = r(1.0), r(scale)
     assert np.isnan(scaled).all() or np.allclose(scaled, plain, atol=1e-9)

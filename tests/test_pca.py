@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -13,10 +15,8 @@ from test_moments import make_unit
 from qkscope.errors import StudyError
 from qkscope.heads import HeadIndex
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import measure, measure_groups
+from qkscope.measures.pca import measure, measure_batch
 from qkscope.moments import Accumulator
-
-ONE = np.zeros(1, dtype=np.int64)
 
 
 def moments_of(x, t):
@@ -26,7 +26,7 @@ def moments_of(x, t):
 
 
 def measured(q, t_q, k, t_k, components=10):
-    return measure_groups([(moments_of(q, t_q), moments_of(k, t_k))], ONE, components)
+    return measure_batch([(moments_of(q, t_q), moments_of(k, t_k))], components)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 5e-6), (np.float64, 1e-9)])
@@ -87,7 +87,7 @@ def test_how_documents_are_dealt_into_groups_changes_nothing(seed, groups):
     parts = [
         (moments_of(q[deal == g], t[deal == g]), moments_of(k[deal == g], t[deal == g])) for g in set(deal)
     ]
-    found = measure_groups(parts, ONE, 5)
+    found = measure_batch(parts, 5)
     np.testing.assert_allclose(found.r_q, whole.r_q, atol=1e-8)
     np.testing.assert_allclose(found.r_k, whole.r_k, atol=1e-8)
 
@@ -122,14 +122,13 @@ def test_no_variation_is_no_correlation(rng, what):
 
 
 def test_a_head_that_met_a_nan_is_unmeasured_and_the_others_are_not(rng):
-    heads = HeadIndex.of([(0, 0), (0, 1), (1, 0)], 1)
     q = rng.standard_normal((3, 100, 6))
     k = rng.standard_normal((3, 100, 6))
     k[1, 5, 5] = np.nan
     sums = [Accumulator(), Accumulator()]
     sums[0].update(q, np.arange(100.0))
     sums[1].update(k, np.arange(100.0))
-    found = measure_groups([(sums[0].moments(), sums[1].moments())], heads.kv_row, 3)
+    found = measure_batch([(sums[0].moments(), sums[1].moments())], 3)
     for name in ("r_q", "r_k", "explained_variance"):
         values = getattr(found, name)
         assert np.isnan(values[1]).all()
@@ -160,7 +159,7 @@ def test_standard_errors_are_the_jackknifes(rng):
     # One basis for all groups: make_head draws a new one each time.
     parts = [(q @ parts[0][0].T[:, :6], t, k @ parts[0][0].T[:, :6], s) for q, t, k, s in parts]
     groups = [(moments_of(q, t), moments_of(k, s)) for q, t, k, s in parts]
-    found = measure_groups(groups, ONE, 2)
+    found = measure_batch(groups, 2)
     full = combined_pca_reference(*(np.concatenate([p[i] for p in parts]) for i in range(4)), 3)
     estimates = []
     for g in range(5):
@@ -225,4 +224,4 @@ def test_units_of_different_heads_do_not_merge(rng):
     with pytest.raises(StudyError, match="different heads"):
         measure([a, b], 30)
     with pytest.raises(StudyError, match="no tokens"):
-        measure_groups([], ONE)
+        measure([replace(a, lengths=())], 30)

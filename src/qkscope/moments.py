@@ -76,11 +76,14 @@ class Moments:
         share = other.n / np.maximum(n, 1)
         weight = self.n * share
         dx, dt = other.mean_x - self.mean_x, other.mean_t - self.mean_t
+        M = dx[:, :, None] * (weight[:, None] * dx)[:, None, :]
+        M += self.M
+        M += other.M
         return Moments(
             n=n,
             mean_x=self.mean_x + share[:, None] * dx,
             mean_t=self.mean_t + share * dt,
-            M=self.M + other.M + weight[:, None, None] * (dx[:, :, None] * dx[:, None, :]),
+            M=M,
             C=self.C + other.C + (weight * dt)[:, None] * dx,
             T=self.T + other.T + weight * dt**2,
             bad=self.bad + other.bad,
@@ -356,17 +359,26 @@ class Unit:
         )
 
 
-def window(unit: Unit, width: int, skip_sink: bool = False) -> tuple[Moments, Moments]:
-    """(q, k) moments over each document's first `width` tokens; `skip_sink` leaves its first four out."""
+def window(
+    unit: Unit, width: int, skip_sink: bool = False, rows: NDArray[np.int64] | None = None
+) -> tuple[Moments, Moments]:
+    """(q, k) moments over each document's first `width` tokens; `skip_sink` leaves its first four out.
+
+    Of all query and all key heads, or of the query heads at `rows` and the key head that each of them reads.
+    """
     if width not in unit.windows:
         raise StoreError(f"no ring ends at a window of {width} tokens; the rings end at {list(unit.windows)}")
     last = unit.windows.index(width) + 1
-    q, k = merge_all(unit.q[:last]), merge_all(unit.k[:last])
+    of = (slice(None), slice(None)) if rows is None else (rows, unit.heads.kv_row[rows])
+    q, k = (
+        merge_all([ring.select(at) for ring in rings[:last]])
+        for rings, at in zip((unit.q, unit.k), of, strict=True)
+    )
     if not skip_sink:
         return q, k
     if width < SINK:
         raise StoreError(f"a window of {width} tokens is empty without its first {SINK}; choose a longer one")
-    return q.without(unit.sink_q), k.without(unit.sink_k)
+    return q.without(unit.sink_q.select(of[0])), k.without(unit.sink_k.select(of[1]))
 
 
 def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:

@@ -53,6 +53,11 @@ class Path:
         with np.errstate(invalid="ignore"):
             return np.asarray(self.total / np.where(self.n, self.n, np.nan)[None, :, None])
 
+    @property
+    def filled(self) -> Path:
+        """The same, with 0 as the mean of a bin without tokens."""
+        return replace(self, n=np.maximum(self.n, 1))
+
     def at(self, rotation: Rotation, t: NDArray[np.int64]) -> Array:
         """m(t) = R_t mu_b(t) for heads of one rotation: t (T,) within the edges -> (H, T, d)."""
         bins = np.searchsorted(self.edges, t, side="right") - 1

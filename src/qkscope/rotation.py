@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64] | slice
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,21 @@ class Rotation:
         """Tokens per full turn of each pair. (P,)"""
         return np.asarray(2 * np.pi / self.frequency)
 
+    @cached_property
+    def still(self) -> NDArray[np.int64]:
+        """Dimensions that do not turn."""
+        return np.setdiff1d(np.arange(self.dim), self.pairs)
+
+    @cached_property
+    def _halves(self) -> tuple[Index, Index]:
+        first, second = self.pairs.T
+        return _as_slice(first), _as_slice(second)
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        """The first and the second dimensions of the pairs: x (..., d) -> (..., P) twice."""
+        first, second = self._halves
+        return x[..., first], x[..., second]
+
     def rotate(self, u: Array, t: Array) -> Array:
         """R_t u: u (..., T, d) or (..., 1, d), t (T,) -> (..., T, d)."""
         return self._turn(u, t, 1.0, self.scale)
@@ -67,12 +84,19 @@ class Rotation:
         angle = direction * np.asarray(t, dtype=np.float64)[:, None] * self.frequency  # (T, P)
         cos, sin = scale * np.cos(angle), scale * np.sin(angle)
         shape = np.broadcast_shapes(x.shape[:-1], (len(t),))
-        turned = np.array(np.broadcast_to(x, (*shape, self.dim)), dtype=np.float64)
-        first, second = self.pairs[:, 0], self.pairs[:, 1]
-        a, b = x[..., first], x[..., second]
+        turned = np.empty((*shape, self.dim))
+        if len(self.still):
+            turned[..., self.still] = x[..., self.still]
+        (a, b), (first, second) = self.split(x), self._halves
         turned[..., first] = a * cos - b * sin
         turned[..., second] = a * sin + b * cos
         return turned
+
+
+def _as_slice(dims: NDArray[np.int64]) -> Index:
+    """Evenly spaced dimensions as a slice, which is a view where an index array is a copy."""
+    steps = np.unique(np.diff(dims))
+    return slice(dims[0], dims[-1] + 1, steps[0]) if len(steps) == 1 and steps[0] > 0 else dims
 
 
 def same_rotation(a: Rotation | None, b: Rotation | None, length: int) -> bool:

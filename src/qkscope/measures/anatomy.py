@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.distance import lagged_scores
 from qkscope.measures.grid import Grid, grid
+from qkscope.measures.waves import terms, waves
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
@@ -34,6 +34,8 @@ FIRST_QUERY = SINK + 2
 KEYS, QUERIES = 512, 128
 # In longer windows, the keys just before a query are all evaluated: many heads look there and nowhere else.
 CLOSE = 64
+# Queries are taken in so many blocks, each with the keys before its last: half of all keys come after a query.
+BLOCKS = 4
 
 
 @dataclass(frozen=True)
@@ -107,20 +109,22 @@ def anatomy(
 
     between_k (H, d, d) is the covariance of documents' mean keys.
     """
-    at = layout.places.t
-    m_q, m_k = (np.nan_to_num(path.at(rotation, at)) for path in (q, k))
-    sigma_q, sigma_k = (
-        _residual(late, m, layout.places.tokens) for late, m in ((late_q, m_q), (late_k, m_k))
-    )
-    sigma_k = sigma_k - between_k
-    asking = np.where(at >= FIRST_QUERY, layout.places.tokens, 0.0)
+    q, k = q.filled, k.filled
+    at, tokens = layout.places.t, layout.places.tokens
+    m_q, m_k = (path.at(rotation, at) for path in (q, k))
+    square_q, square_k = (_gram(m, tokens) for m in (m_q, m_k))
+    sigma_q, sigma_k = _residual(late_q, square_q), _residual(late_k, square_k) - between_k
+    early = at < FIRST_QUERY
+    asking = square_q - _gram(m_q[:, early], tokens[early])
+    mean_key = layout.seen @ m_k  # (H, I, d)
+    scatter = _gram(m_k, layout.asked @ layout.seen) - _gram(mean_key, layout.asked)
     position, mean = _position(q, k, m_k, rotation, layout)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(_trace(sigma_k, _gram(m_q, asking / asking.sum())), 0.0),
+        key=np.maximum(_trace(sigma_k, asking) / tokens[~early].sum(), 0.0),
         match=np.maximum(_trace(sigma_q, sigma_k), 0.0),
-        query_position=_trace(sigma_q, _key_scatter(m_k, layout)),
+        query_position=_trace(sigma_q, scatter),
         sink=_first_key(q, k, late_q, rotation, layout.counts) - mean,
     )
 
@@ -128,46 +132,52 @@ def anatomy(
 def _position(q: Path, k: Path, m_k: Array, rotation: Rotation, layout: Layout) -> tuple[Array, Array]:
     """mean_i of the variance and of the mean of m_q(i).m_k(j) over j. (H,) each"""
     i = layout.queries.t
-    m_q = np.nan_to_num(q.at(rotation, i))
-    scores = m_q @ m_k.transpose(0, 2, 1)  # (H, I, S)
-    mean = np.einsum("his,is->hi", scores, layout.far)
-    square = np.einsum("his,his,is->hi", scores, scores, layout.far, optimize=True)
+    m_q = q.at(rotation, i)
+    mean, square = np.zeros((2, len(m_q), len(i)))
+    for some in np.array_split(np.arange(len(i)), BLOCKS):
+        last = np.searchsorted(layout.places.edges, i[some].max(initial=0))
+        scores = m_q[:, some] @ m_k[:, :last].transpose(0, 2, 1)  # (H, I, S)
+        seen = scores * layout.far[some, :last]
+        mean[:, some] = seen.sum(axis=2)
+        square[:, some] = np.einsum("his,his->hi", seen, scores)
     if layout.close.shape[1]:
-        lags = np.arange(1, layout.close.shape[1] + 1)
-        bins = np.searchsorted(q.edges, np.maximum(i[:, None] - np.r_[0, lags], 0), side="right") - 1
-        table = lagged_scores(q, k, rotation, lags)
-        close = table[:, lags - 1, bins[:, :1], bins[:, 1:]]  # (H, I, C)
+        close = _close_scores(q, k, rotation, i, layout.close.shape[1])
         mean += np.einsum("hic,ic->hi", close, layout.close)
         square += np.einsum("hic,ic->hi", close**2, layout.close)
     return (square - mean**2) @ layout.asked, mean @ layout.asked
 
 
+def _close_scores(q: Path, k: Path, rotation: Rotation, i: NDArray[np.int64], reach: int) -> Array:
+    """m_q(i).m_k(i - D) for D from 1 to `reach`, each pair of bins once: i (I,) -> (H, I, reach)."""
+    lags = np.arange(1, reach + 1)
+    b, c = np.searchsorted(q.edges, [i[:, None] + 0 * lags, np.maximum(i[:, None] - lags, 0)], "right") - 1
+    pairs, which = np.unique(b * len(k.edges) + c, return_inverse=True)
+    bins = np.divmod(pairs, len(k.edges))
+    scores = terms(rotation, q.mean[:, bins[0]], k.mean[:, bins[1]])
+    scores = scores @ waves(rotation, -lags, rotated=2).T
+    return np.asarray(scores[:, which.reshape(b.shape), lags - 1])
+
+
 def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Array) -> Array:
     """mean_i m_q(i).m_k(0), from the mean of all late queries less the few that have no two keys. (H,)"""
     early = np.arange(SINK, FIRST_QUERY)
-    before = counts[early] @ np.nan_to_num(q.at(rotation, early))
+    before = counts[early] @ q.at(rotation, early)
     total = late_q.n[:, None] * late_q.mean_x - before
-    first = np.nan_to_num(k.at(rotation, np.zeros(1, dtype=np.int64)))[:, 0]
+    first = k.at(rotation, np.zeros(1, dtype=np.int64))[:, 0]
     return np.asarray(np.einsum("hd,hd->h", total, first) / counts[FIRST_QUERY:].sum())
 
 
-def _residual(late: Moments, m: Array, tokens: Array) -> Array:
-    """Sigma (H, d, d): covariance about the path, m (H, S, d) at positions with so many tokens."""
+def _residual(late: Moments, square: Array) -> Array:
+    """Sigma (H, d, d): covariance about the path, whose `square` is the sum over tokens of m m^T."""
     n = np.maximum(late.n, 1)[:, None, None]
-    return np.asarray(late.M / n + late.mean_x[:, :, None] * late.mean_x[:, None, :]) - _gram(
-        m, tokens / max(tokens.sum(), 1.0)
-    )
-
-
-def _key_scatter(m_k: Array, layout: Layout) -> Array:
-    """mean_i Cov_j m_k(j) over the keys of each query. (H, d, d)"""
-    mean = layout.seen @ m_k  # (H, I, d)
-    return _gram(m_k, layout.asked @ layout.seen) - _gram(mean, layout.asked)
+    return np.asarray((late.M - square) / n + late.mean_x[:, :, None] * late.mean_x[:, None, :])
 
 
 def _gram(x: Array, weight: Array) -> Array:
-    """sum_s weight_s x_s x_s^T: x (H, S, d) -> (H, d, d)."""
-    return np.asarray(x.transpose(0, 2, 1) @ (x * weight[:, None]))
+    """sum_s weight_s x_s x_s^T: x (H, S, d), weight (S,) at least 0 -> (H, d, d)."""
+    # The product of a matrix with itself takes half the work, and BLAS sees that it is one.
+    y = x * np.sqrt(weight)[:, None]
+    return np.asarray(y.transpose(0, 2, 1) @ y)
 
 
 def _trace(a: Array, b: Array) -> Array:

@@ -27,19 +27,24 @@ from qkscope.measures.layer import (
     mean_scores,
 )
 from qkscope.measures.pca import Axes, cores, one_thread_each, whole_and_without
-from qkscope.measures.position import about_mean, phases
+from qkscope.measures.position import Phase, about_mean, phases
+from qkscope.measures.waves import waves
 from qkscope.moments import Moments, Unit, window
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
 
+_Pairs = list[tuple[Moments, Moments]]
+
 EVERY = (*MEASURES, *LATE)
+# Numbers of a block of heads at a position: what is computed of one then stays in a core's cache.
+BLOCK = 512
 
 
 @dataclass(frozen=True)
 class Spectrum:
-    """The heads at `rows`, of one rotation. wavelength (P + 1,); energy, signal {"q", "k"} (1 + G, rows, P + 1).
+    """The heads at `rows`, of one layer. wavelength (P + 1,); energy, signal {"q", "k"} (1 + G, rows, P + 1).
 
     `still` says whether there are dimensions that do not rotate: the last entry is theirs.
     """
@@ -55,7 +60,7 @@ class Spectrum:
 class Beyond:
     """What was measured of H heads. NaN where there is no such number.
 
-    values (1 + G, len(EVERY), H) · distance (D,), curve (1 + G, H, D) · spectra, one a layer of known rotation
+    values (1 + G, len(EVERY), H) · distance (D,), curve (1 + G, H, D) · spectra of layers of known rotation
     lost (H,): leave-one-out samples without the first axis
     """
 
@@ -88,9 +93,8 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
     lags = source.samples[0][1].lags
     curve = np.full((len(source.samples), len(heads), len(lags)), np.nan)
 
-    def one(layer: int) -> Spectrum | None:
-        rows = np.flatnonzero(heads.layer == layer)
-        sampled = source.layer(layer, rows)
+    def one(rows: NDArray[np.int64]) -> Spectrum | None:
+        sampled = source.block(rows)
         for s, sums in enumerate(sampled):
             found = head_numbers(sums)
             values[s][:, rows] = [found[name] for name in EVERY]
@@ -98,7 +102,8 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
         return _spectrum(rows, sampled)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        spectra = tuple(found for found in pool.map(one, np.unique(heads.layer).tolist()) if found)
+        blocks = _blocks(heads.layer, BLOCK // axes.v.shape[1])
+        spectra = tuple(found for found in pool.map(one, blocks) if found)
     unmeasured = (axes.bad_q > 0) | (axes.bad_k > 0)
     values[:, :, unmeasured] = np.nan
     curve[:, unmeasured] = np.nan
@@ -107,51 +112,65 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
 
 @dataclass(frozen=True)
 class _Source:
-    """Units cut to a window, and the samples of their groups: (groups taken, where their tokens stand)."""
+    """Units, a window, and the samples of groups: (groups taken, where their tokens stand).
+
+    turns   by layer: `phases` of every sample (1 + G, 2, P), and `waves`
+    """
 
     units: Sequence[Unit]
     width: int
     axes: Axes
-    every: list[tuple[Moments, Moments]]
-    late: list[tuple[Moments, Moments]]
     samples: list[tuple[list[int], Positions]]
+    turns: dict[int, tuple[Phase, Array]]
 
     @classmethod
     def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> _Source:
         groups = list(range(len(units)))
         taken = [groups] + ([[h for h in groups if h != g] for g in groups] if len(units) > 1 else [])
         edges = _path(units[0], 0).window(width).edges
-        return cls(
-            units,
-            width,
-            axes,
-            [window(unit, width) for unit in units],
-            [window(unit, width, skip_sink=width > SINK) for unit in units],
-            [(some, Positions.of([units[g] for g in some], width, edges)) for some in taken],
-        )
+        samples = [(some, Positions.of([units[g] for g in some], width, edges)) for some in taken]
+        return cls(units, width, axes, samples, _turns(units[0], [at for _, at in samples]))
 
-    def layer(self, layer: int, rows: NDArray[np.int64]) -> list[LayerSums]:
+    def block(self, rows: NDArray[np.int64]) -> list[LayerSums]:
         """The heads at `rows`, all of one layer, over each sample."""
         first = self.units[0]
-        kinds = self._kind(0, rows), self._kind(1, first.heads.kv_row[rows])
+        layer = int(first.heads.layer[rows[0]])
+        every = [window(unit, self.width, rows=rows) for unit in self.units]
+        late = [window(unit, self.width, skip_sink=self.width > SINK, rows=rows) for unit in self.units]
+        kinds = (self._kind(i, of, every, late) for i, of in enumerate((rows, first.heads.kv_row[rows])))
         axes = np.concatenate([self.axes.v[rows][None, :, :, 0], self.axes.loo_v[:, rows]])
-        rotation, places = first.rotations[layer], [at for _, at in self.samples]
-        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in places])
-        turns = phases(rotation or Rotation.none(axes.shape[2]), weights)  # (1 + G, 2, P)
+        every_phase, wave = self.turns[layer]
+        places = [at for _, at in self.samples]
         return [
-            LayerSums(q, k, v, at, rotation, phase, first.scales[layer])
-            for q, k, v, at, phase in zip(*kinds, axes, places, turns, strict=True)
+            LayerSums(q, k, v, at, first.rotations[layer], phase, wave, first.scales[layer])
+            for q, k, v, at, phase in zip(*kinds, axes, places, every_phase, strict=True)
         ]
 
-    def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
-        every = whole_and_without([pair[index].select(rows) for pair in self.every])
-        groups = [pair[index].select(rows) for pair in self.late]
-        late = whole_and_without(groups)
+    def _kind(self, index: int, rows: NDArray[np.int64], every: _Pairs, late: _Pairs) -> list[Kind]:
+        groups = [pair[index] for pair in late]
+        samples = whole_and_without([pair[index] for pair in every]), whole_and_without(groups)
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.units]
         return [
             Kind(a, b, tuple(groups[g] for g in some), tuple(paths[g] for g in some))
-            for a, b, (some, _) in zip(every, late, self.samples, strict=True)
+            for a, b, (some, _) in zip(*samples, self.samples, strict=True)
         ]
+
+
+def _blocks(layers: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
+    """Rows of heads: of one layer each, and at most `size`."""
+    rows = [np.flatnonzero(layers == layer) for layer in np.unique(layers)]
+    return [block for each in rows for block in np.array_split(each, -(-len(each) // max(size, 1)))]
+
+
+def _turns(unit: Unit, samples: Sequence[Positions]) -> dict[int, tuple[Phase, Array]]:
+    """What a rotation does to positions, by layer; each rotation once."""
+    weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+    found: dict[int, tuple[Phase, Array]] = {}
+    for rotation in unit.rotations.values():
+        if id(rotation) not in found:
+            turning = rotation or Rotation.none(unit.sink_q.mean_x.shape[1])
+            found[id(rotation)] = phases(turning, weights), waves(turning, samples[0].places.t)
+    return {layer: found[id(rotation)] for layer, rotation in unit.rotations.items()}
 
 
 def _path(unit: Unit, index: int) -> Path:

@@ -11,7 +11,8 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.lags import LagScores, distances
+from qkscope.lags import PER_OCTAVE, LagScores, distances
+from qkscope.measures.waves import terms, waves
 from qkscope.moments import Unit
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
@@ -33,36 +34,26 @@ def measured_curve(units: Sequence[Unit], width: int) -> Array:
     return np.asarray(scale[:, None] * curve)
 
 
-def lagged_scores(q: Path, k: Path, rotation: Rotation, lags: NDArray[np.int64]) -> Array:
-    """m_q(i).m_k(i - D) for i in bin b and i - D in bin c: (H, D, B, B), whether or not there is such a pair."""
-    start = rotation.rotate(np.nan_to_num(q.mean), np.zeros(len(q.n)))  # (H, B, d)
-    keys = np.nan_to_num(k.mean)
-    back = [rotation.rotate(keys, np.full(len(k.n), -float(lag))) for lag in lags]
-    return np.stack([start @ turned.transpose(0, 2, 1) for turned in back], axis=1)
-
-
 def pairs_by_bin(edges: NDArray[np.int64], counts: Array, lags: NDArray[np.int64]) -> Array:
     """How many (query, key) pairs at each distance lie in bins (b, c): counts (T,) tokens -> (D, B, B)."""
-    size = len(edges) - 1
-    bins = np.searchsorted(edges, np.arange(len(counts)), side="right") - 1
-    table = np.zeros((len(lags), size * size))
-    for row, lag in enumerate(lags):
-        query = bins[SINK + lag :]
-        key = bins[SINK : len(counts) - lag]
-        table[row] = np.bincount(query * size + key, counts[SINK + lag :], minlength=size * size)
-    return table.reshape(len(lags), size, size)
+    before = np.concatenate([[0.0], np.cumsum(counts)])
+    moved = np.maximum(edges, SINK) + lags[:, None]  # where the query of a key at an edge stands: (D, B + 1)
+    start = np.maximum(edges[:-1, None], moved[:, None, :-1])
+    stop = np.maximum(np.minimum(edges[1:, None], moved[:, None, 1:]), start)
+    last = len(counts)
+    return np.asarray(before[np.minimum(stop, last)] - before[np.minimum(start, last)])
 
 
 def distance_curve(
     q: Path, k: Path, rotation: Rotation, scale: float, lags: NDArray[np.int64], pairs: Array
 ) -> Array:
     """b(D) of each head at `lags`, whose `pairs_by_bin` are (D, B, B). (H, D); NaN at a distance without a pair."""
-    scores = np.stack(
-        [
-            np.einsum("hbc,bc->h", lagged_scores(q, k, rotation, lags[i : i + 1])[:, 0], pairs[i])
-            for i in range(len(lags))
-        ],
-        axis=1,
-    )
+    queries, keys = q.filled.mean, k.filled.mean
+    curve = np.empty((len(queries), len(lags)))
+    # An octave at a time: its distances lie between the same few bins.
+    for at in (slice(i, i + PER_OCTAVE) for i in range(0, len(lags), PER_OCTAVE)):
+        b, c = np.nonzero(pairs[at].any(axis=0))
+        summed = pairs[at, b, c] @ terms(rotation, queries[:, b], keys[:, c])  # (H, D, 2P + 1)
+        curve[:, at] = np.einsum("hdp,dp->hd", summed, waves(rotation, -lags[at], rotated=2))
     total = pairs.sum(axis=(1, 2))
-    return np.asarray(scale * scores / np.where(total > 0, total, np.nan))
+    return np.asarray(scale * curve / np.where(total > 0, total, np.nan))

@@ -23,7 +23,7 @@ from qkscope.measures.position import (
     correlation,
     eta_squared,
     linear_reading,
-    turned_axes,
+    projected_paths,
 )
 from qkscope.moments import Moments, Unit
 from qkscope.path import SINK, Path
@@ -118,7 +118,8 @@ def _between(groups: Sequence[Unit], width: int) -> Array:
 class LayerSums:
     """H heads of one layer: v (H, d) their first axes, scale of the scores, where their tokens stand.
 
-    `phase` (2, P) are the `phases` of positions about their mean: of all tokens, and of those from position 4 on.
+    `phase` (2, P) are the `phases` of positions about their mean: of all tokens, and of those from position 4 on;
+    `wave` are the `waves` at `at.places`.
     `rotation` is None where it is not known.
     """
 
@@ -128,6 +129,7 @@ class LayerSums:
     at: Positions
     rotation: Rotation | None
     phase: Phase
+    wave: Array
     scale: float
 
     @property
@@ -135,17 +137,14 @@ class LayerSums:
         """The rotation that the paths are to be read with."""
         return self.rotation or Rotation.none(self.v.shape[1])
 
-    @cached_property
-    def turned(self) -> Array:
-        """The axes turned back at every place. (H, S, d)"""
-        return turned_axes(self.turning, self.v, self.at.places.t)
-
 
 def head_numbers(layer: LayerSums) -> dict[str, Array]:
     """MEASURES, LATE and r along v by name, (H,) each."""
     found = _anatomy(layer)
     for name, kind in (("q", layer.q), ("k", layer.k)):
-        found |= _along(layer, kind, name, late=False) | _along(layer, kind, name, late=True)
+        projected = projected_paths(kind.paths, layer.at.places, layer.wave, layer.turning, layer.v)
+        for late in (False, True):
+            found |= _along(layer, kind, name, projected, late)
     return found
 
 
@@ -157,15 +156,15 @@ def mean_scores(layer: LayerSums) -> Array:
     return distance_curve(q, k, layer.rotation, layer.scale, at.lags, at.pairs)
 
 
-def _along(layer: LayerSums, kind: Kind, name: str, late: bool) -> dict[str, Array]:
+def _along(layer: LayerSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
     """r, eta, the constant part and the best linear reading of one kind, of all tokens or from position 4 on."""
     start, sums = (SINK, kind.late) if late else (0, kind.every)
     places, missing = layer.at.places.since(start), np.full(len(layer.v), np.nan)
     found = {f"r_{name}": correlation(sums, layer.v), f"R_{name}": linear_reading(sums)}
     found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
     if places.tokens.any():
-        turned = layer.turned[:, -len(places.t) :]
-        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, places, turned, sums, layer.v))
+        here = projected[:, :, -len(places.t) :]
+        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, places, here, sums, layer.v))
         if layer.rotation is not None:
             path = kind.path.window(len(layer.at.counts), start)
             found[f"r_{name}_const"] = constant_part(

@@ -34,8 +34,8 @@ FAINT = 0.05
 SAME = 0.7
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
-# Heads per batch: keeps the matrices of a batch, and of its leave-one-out copies, in tens of megabytes.
-BATCH = 32
+# Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
+BATCH = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -94,28 +94,22 @@ def join_axes(parts: Sequence[Axes]) -> Axes:
 
 
 def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
-    """Axes of all heads over the first `width` tokens of the documents of all units (one per group)."""
+    """Axes of all heads over the first `width` tokens of the documents of all units (one per group).
+
+    Standard errors are the delete-one-group jackknife's; with fewer than two groups they are NaN.
+    """
     first = units[0]
     for unit in units:
         if unit.heads.to_meta() != first.heads.to_meta():
             raise StudyError("units of different heads cannot be merged; measure them in separate studies")
-    groups = [window(unit, width) for unit in units if unit.tokens]
-    return measure_groups(groups, first.heads.kv_row, components)
-
-
-def measure_groups(
-    groups: Sequence[tuple[Moments, Moments]], kv_row: NDArray[np.int64], components: int = COMPONENTS
-) -> Axes:
-    """Axes of query heads from (q, k) moments per document group; query row h reads key row kv_row[h].
-
-    Standard errors are the delete-one-group jackknife's; with fewer than two groups they are NaN.
-    """
-    if not groups:
+    filled = [unit for unit in units if unit.tokens]
+    if not filled:
         raise StudyError("there are no tokens to measure; give at least one document")
-    rows = np.array_split(np.arange(len(kv_row)), max(1, -(-len(kv_row) // BATCH)))
+    size = max(1, BATCH // first.sink_q.mean_x.shape[1] ** 2)
+    rows = np.array_split(np.arange(len(first.heads)), -(-len(first.heads) // size))
 
     def one(batch: NDArray[np.int64]) -> Axes:
-        return measure_batch([(q.select(batch), k.select(kv_row[batch])) for q, k in groups], components)
+        return measure_batch([window(unit, width, rows=batch) for unit in filled], components)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
         return join_axes(list(pool.map(one, rows)))

@@ -10,13 +10,13 @@ mu is the mean of all vectors before rotation, m(t) the mean vector at position 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.grid import Grid
+from qkscope.measures.waves import terms
 from qkscope.moments import Moments
 from qkscope.path import Path
 from qkscope.rotation import Rotation
@@ -67,16 +67,21 @@ def phases(rotation: Rotation, weight: Array) -> Phase:
     return total
 
 
-def turned_axes(rotation: Rotation, v: Array, t: NDArray[np.int64]) -> Array:
-    """R_t^T v, so that v.m(t) = R_t^T v . mu: v (H, d), t (S,) -> (H, S, d)."""
-    back = replace(rotation, frequency=-rotation.frequency)
-    return back.rotate(v[:, None, :], t.astype(np.float64))
+def projected_paths(groups: Sequence[Path], places: Grid, wave: Array, rotation: Rotation, v: Array) -> Array:
+    """v.m_g(t) of each group at `places`, whose `waves` are (S, 2P + 1): v (H, d) -> (G, H, S)."""
+    mean = np.stack([group.filled.mean for group in groups])  # (G, H, B, d)
+    parts = terms(rotation, v[:, None], mean)
+    starts = np.append(np.searchsorted(places.t, groups[0].edges[:-1]), len(places.t))
+    found = np.empty((*parts.shape[:2], len(places.t)))
+    for b, (i, j) in enumerate(pairwise(starts)):
+        np.matmul(parts[:, :, b], wave[i:j].T, out=found[:, :, i:j])
+    return found
 
 
-def eta_squared(groups: Sequence[Path], places: Grid, turned: Array, sums: Moments, v: Array) -> Array:
+def eta_squared(groups: Sequence[Path], places: Grid, projected: Array, sums: Moments, v: Array) -> Array:
     """The share of the projection's variance that is a function of position, at least 0. (H,)
 
-    `turned` are the axes v (H, d) as `turned_axes` gives them at `places`.
+    `projected` (G, H, S) are the groups' `projected_paths` on v (H, d) at `places`.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
     than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
     """
@@ -86,7 +91,7 @@ def eta_squared(groups: Sequence[Path], places: Grid, turned: Array, sums: Momen
     tokens = np.where(pairs > 0, places.tokens, 0.0)
     if not tokens.any():
         return np.full(len(v), np.nan)
-    a = _projected_paths(groups, bins, turned) * n[:, None]  # (G, H, S)
+    a = projected * n[:, None]
     squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / np.where(pairs > 0, pairs, 1.0)) @ tokens
     starts = np.flatnonzero(np.diff(bins, prepend=-1))
     square_of_mean = _other_groups(np.add.reduceat(a * tokens, starts, axis=2), n[:, starts]) / tokens.sum()
@@ -119,11 +124,3 @@ def _over_spread(covariance: Array, sums: Moments, v: Array) -> Array:
     spread = np.einsum("hd,hde,he->h", v, sums.M, v) * sums.T
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(covariance / np.sqrt(np.where(spread > 0, spread, np.nan)))
-
-
-def _projected_paths(groups: Sequence[Path], bins: NDArray[np.int64], turned: Array) -> Array:
-    """v.m_g(t) of each group at positions in `bins`: turned (H, S, d) -> (G, H, S); 0 where a group has no tokens."""
-    mean = np.nan_to_num(np.stack([group.mean for group in groups], axis=-1))  # (H, B, d, G)
-    starts = np.append(np.flatnonzero(np.diff(bins, prepend=-1)), len(bins))
-    parts = [turned[:, i:j] @ mean[:, bins[i]] for i, j in pairwise(starts)]
-    return np.moveaxis(np.concatenate(parts, axis=1), 2, 0)
