@@ -59,8 +59,8 @@ def moments_to_r(heads: int, rows: int, dim: int, sample: int) -> None:
     q = Moments.concat([parts[2 * (i % sample)] for i in range(heads)])
     k = Moments.concat([parts[2 * (i % sample) + 1] for i in range(heads)])
     slow, _ = timed(lambda: [peer(x[0], t, x[1], t) for x in vectors])
-    rows = np.array_split(np.arange(heads), heads // 4)
-    fast, _ = timed(lambda: join_axes([measure_batch([(q.select(r), k.select(r))], 10) for r in rows]))
+    few = np.array_split(np.arange(heads), heads // 4)
+    fast, _ = timed(lambda: join_axes([measure_batch([(q.select(r), k.select(r))], 10) for r in few]))
     slow_a_head, fast_a_head = slow / sample, fast / heads
     print(f"moments to r, {heads} heads, d={dim}: {fast:.2f} s, {1e3 * fast_a_head:.2f} ms a head")
     print(

@@ -11,7 +11,7 @@ import pytest
 from simulated import ar1
 
 from qkscope.measures.null import LEVEL
-from qkscope.measures.pca import Axes, measure_groups
+from qkscope.measures.pca import Axes, measure_batch
 from qkscope.moments import Moments
 
 TOKENS, DIM = 256, 3
@@ -65,7 +65,7 @@ def measured(q: np.ndarray, k: np.ndarray, per_group: int) -> Axes:
         (moments(q[:, i : i + per_group]), moments(k[:, i : i + per_group]))
         for i in range(0, q.shape[1], per_group)
     ]
-    return measure_groups(groups, np.arange(len(q)), 2)
+    return measure_batch(groups, 2)
 
 
 def passing(make: Make, documents: int, per_group: int, blocks: int, heads: int, seed: int = 0) -> float:
