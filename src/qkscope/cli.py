@@ -95,7 +95,7 @@ def init(place: str, out: Path | None) -> None:
 def validate(study: Path) -> None:
     """Check a study file: prints every mistake at once, with its line, or what the study costs."""
     from qkscope.run.cost import cost
-    from qkscope.study import load_study
+    from qkscope.study import left_out_of, load_study
     from qkscope.study import validate as mistakes_in
 
     mistakes = mistakes_in(study)
@@ -103,6 +103,8 @@ def validate(study: Path) -> None:
         click.echo(mistake, err=True)
     if mistakes:
         sys.exit(1)
+    for name, why in left_out_of(study).items():
+        click.echo(f"left out: {name}: {why}", err=True)
     click.echo(f"{study}: no mistakes found\n{cost(load_study(study))}")
 
 
@@ -158,12 +160,14 @@ def list_checkpoints(model: str) -> None:
 def scan(model: str, heads: str, **options: Any) -> None:
     """Measure one model, quickly: prints what its heads do and writes qk.csv and heads.csv."""
     from qkscope.scanning import scan as scan_model
+    from qkscope.study import folder_name
 
     if heads != "all" and not (
         heads.isascii() and heads.isdigit() and 0 < len(heads) < 10 and int(heads) > 0
     ):
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
-    out = options.pop("out") or Path("results") / Path(model).name
+    revision = f"@{options['revision']}" if options["revision"] else ""
+    out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
     _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
 
 

@@ -53,13 +53,15 @@ class CorpusRecord(_Record):
 
 
 class Provenance(_Record):
-    """The whole record; `missing` says of each checkpoint that was not measured why."""
+    """The whole record; `missing` says of each checkpoint that was not measured why, `unmeasured` how many
+    heads of the others met values that are not finite."""
 
     versions: dict[str, Text] = {}
     checkpoints: dict[str, CheckpointRecord] = {}
     corpus: CorpusRecord = CorpusRecord()
     warnings: tuple[Text, ...] = ()
     missing: dict[str, str] = {}
+    unmeasured: dict[str, int] = {}
 
 
 def read_provenance(record: Mapping[str, Any], where: object) -> Provenance:

@@ -112,6 +112,11 @@ class Results:
 
         return read_set(self.folder, load, [name], self.made_from)
 
+    def beside_study(self, name: str) -> str:
+        """`name`, or another where this is a bare table in the folder of a study, whose own file has that name."""
+        bare = not self.study and (self.folder / "study.yaml").is_file()
+        return f"table_{name}" if bare else name
+
     @property
     def components(self) -> int:
         """How many principal components the table holds."""

@@ -99,6 +99,9 @@ def load_model(source: Source) -> Any:
         options["config"] = load_config(source)
     if not gguf_name(source) and not source.allow_pickle:
         options["use_safetensors"] = True
+    if not gguf_name(source):
+        # A state saved from torch.compile: its prefix is no module of any model.
+        options["key_mapping"] = {r"^_orig_mod\.": ""}
     with _clear_words(source, "model"):
         model, info = auto.from_pretrained(folder, **options)
         _check_weights(source, info)
@@ -113,6 +116,11 @@ def load_tokenizer(source: Source) -> Any:
     origin = source
     if source.tokenizer and source.tokenizer != source.model:
         origin = Source(source.tokenizer, trust_remote_code=source.trust_remote_code)
+        if origin.path is None and "/" not in source.tokenizer:
+            raise CheckpointError(
+                f"tokenizer {source.tokenizer!r}: no such folder here, and tokenizers on the hub are owner/name "
+                "(gpt2 is openai-community/gpt2)"
+            )
     folder, _ = local_files(origin, "tokenizer")
     if not gguf_name(origin) and not has_tokenizer(folder):
         raise CheckpointError(

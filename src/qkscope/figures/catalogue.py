@@ -93,7 +93,7 @@ def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
     """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
     loaded = _loaded(results)
     view, said = look(loaded), claims(loaded)
-    folder = Path(out) if out is not None else loaded.folder / "figures"
+    folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
     drawn, left_out = [], []
     for picture in CATALOGUE:
         reason = picture.why_not(view)

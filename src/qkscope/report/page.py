@@ -43,11 +43,12 @@ def write_report(results: Results | str | Path, out: str | Path | None = None) -
     """Write the report of a results folder (or loaded results) and return its path.
 
     `out` is a file, or an existing folder to put `report.html` in; by default the results folder itself.
+    A bare table in the folder of a study has a `table_report.html`: the study's own says more.
     """
     loaded = results if isinstance(results, Results) else load_results(results)
     path = Path(out) if out is not None else Path(loaded.folder)
     if path.is_dir():
-        path = path / "report.html"
+        path = path / (loaded.beside_study("report.html") if out is None else "report.html")
     write_text(path, render(loaded))
     return path
 

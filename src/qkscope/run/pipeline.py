@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkscope import manifest, store
+from qkscope import defaults, manifest, store
 from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress
 from qkscope.run.assemble import made_from, tables, write_tables
@@ -19,11 +19,12 @@ from qkscope.run.causes import causes
 from qkscope.run.controls import controls
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
+from qkscope.run.owner import refuse_other_study
 from qkscope.run.plan import Plan, Planned, needed, plan_study
 from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks
-from qkscope.study import Checkpoint, Study, dump_study, load_study, sources
+from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -47,6 +48,9 @@ def run(
         )
     study = load_study(study_path)
     results = Path(out) if out is not None else Path("results") / study.name
+    refuse_other_study(results, study.name)
+    for name, why in left_out_of(study_path).items():
+        _say(f"left out: {name}: {why}")
     try:
         with claimed(results, study.name, str(part) if part else None) as claim:
             place = open_engine(engine, study)
@@ -88,7 +92,22 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
     stamps.clear()
     if plan.missing:
         raise StudyError(_what_is_missing(plan.missing, results))
+    _judge_unmeasured(loaded)
     return loaded
+
+
+def _judge_unmeasured(results: Results) -> None:
+    """Name checkpoints with heads that have no numbers; where they are many, the run has not succeeded."""
+    without = results.heads["r_q"].isna() | results.heads["r_k"].isna()
+    shares = without.groupby(results.heads["model"], sort=False).mean()
+    for name, share in shares[shares > 0].items():
+        _say(f"warning: {name}: {share:.0%} of its heads met non-finite values and are unmeasured")
+    if shares.max() > defaults.MOST_UNMEASURED:
+        raise StudyError(
+            f"{results.folder}: more than {defaults.MOST_UNMEASURED:.0%} of the heads of "
+            f"{', '.join(map(str, shares[shares > defaults.MOST_UNMEASURED].index))} are unmeasured, because their "
+            "vectors are not finite; the rest is written. Try dtype: float32 in the study, or leave them out of it"
+        )
 
 
 def _run_shard(

@@ -6,16 +6,17 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import manifest, store
 from qkscope.errors import StoreError
+from qkscope.provenance import read_provenance
 from qkscope.run.engines import Shard, shard_jobs
 from qkscope.run.plan import Plan
 from qkscope.run.units import HEARTBEAT_SECONDS, Job, key_of, read_unit, unit_path, why_stale
-from qkscope.study import Checkpoint, Study
+from qkscope.study import Checkpoint, Study, load_study
 from qkscope.study.schema import folder_name
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ class Status:
     """Checkpoints that could not even be looked at, and why."""
     damage: tuple[str, ...] = ()
     """Files of the results that are not what was written, where that was asked for."""
+    unmeasured: Mapping[str, int] = field(default_factory=dict)
+    """Heads without numbers in the tables, by checkpoint."""
 
     def count(self, state: str) -> int:
         return sum(unit.state == state for unit in self.units)
@@ -63,6 +66,8 @@ class Status:
             units = [unit for unit in self.units if unit.checkpoint == name]
             states = Counter(unit.state for unit in units)
             notes = _notes(units) + ([self.missing[name]] if name in self.missing else [])
+            if name in self.unmeasured:
+                notes.append(f"{self.unmeasured[name]} heads met non-finite values and are unmeasured")
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
         return table
@@ -109,7 +114,13 @@ def status(folder: Path | str, verify: bool = False) -> Status:
         known["key"] = known["key"] or row["key"]
     missing = {name: why for plan in plans for name, why in plan["missing"].items()}
     units = tuple(_unit_status(folder, row, verify) for row in rows.values())
-    return Status(folder, plans[0]["study"], units, missing, tuple(_damage(folder)) if verify else ())
+    damage = tuple(_damage(folder)) if verify else ()
+    return Status(folder, plans[0]["study"], units, missing, damage, _unmeasured(folder))
+
+
+def _unmeasured(folder: Path) -> Mapping[str, int]:
+    path = folder / "study.yaml"
+    return read_provenance(load_study(path).provenance, path).unmeasured if path.is_file() else {}
 
 
 def _damage(folder: Path) -> Iterator[str]:

@@ -20,15 +20,16 @@ from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
-from qkscope.errors import CaptureError
+from qkscope.errors import CaptureError, StoreError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.moments import Unit
 from qkscope.progress import progress
+from qkscope.run.owner import refuse_other_study
 from qkscope.scanning.summary import ScanTables
-from qkscope.store import write_csv, write_json
+from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
 
@@ -64,6 +65,8 @@ class ScanResult(ScanTables):
     warnings: list[str] = field(default_factory=list)
     available: int | None = None
     """Tokens of the texts that were read, used or not; None for texts in memory."""
+    origin: str = ""
+    """The folder or hub name that was read; empty for a model in memory."""
 
     def save(self, out: Path | str) -> Path:
         """Write qk.csv, heads.csv, anatomy.csv and scan.json (what was measured, on how much) into a folder."""
@@ -71,7 +74,7 @@ class ScanResult(ScanTables):
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
-        names = ("model", "window", "documents", "tokens", "available", "filled", "warnings")
+        names = ("model", "origin", "window", "documents", "tokens", "available", "filled", "warnings")
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
@@ -115,6 +118,10 @@ def scan(
     """
     if save_vectors is not None and out is None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
+    where = _origin(model, revision)
+    if out is not None:
+        refuse_other_study(Path(out), None)
+        _refuse_other_scan(Path(out), where)
     subject = _Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
@@ -142,12 +149,31 @@ def scan(
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
-    result = replace(_result(subject, units, max_length, components, warnings), available=available)
+    result = _result(subject, units, max_length, components, warnings)
+    result = replace(result, available=available, origin=where)
     if out is not None:
         result.save(out)
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
+
+
+def _origin(model: Any, revision: str | None) -> str:
+    """A model's place in full, so that two of one name are told apart."""
+    if not isinstance(model, str | Path):
+        return ""
+    path = Path(model).expanduser()
+    return (str(path.resolve()) if path.exists() else str(model)) + (f"@{revision}" if revision else "")
+
+
+def _refuse_other_scan(folder: Path, origin: str) -> None:
+    path = folder / "scan.json"
+    before = read_json(path).get("origin") if path.is_file() else None
+    if before and origin and before != origin:
+        raise StoreError(
+            f"{folder} holds the scan of {before}, which would be overwritten by that of {origin}; choose another "
+            "folder with --out"
+        )
 
 
 @dataclass(frozen=True)

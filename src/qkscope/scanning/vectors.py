@@ -19,6 +19,7 @@ from qkscope.measures.pca import Axes, cores, join_axes, measure_batch, one_thre
 from qkscope.moments import Moments, Unit
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
+from qkscope.run.owner import refuse_other_study
 from qkscope.store import write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
@@ -72,6 +73,8 @@ def analyze(
     """
     import pandas as pd
 
+    if out is not None:
+        refuse_other_study(Path(out), None)
     models = find_models(Path(root))
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):

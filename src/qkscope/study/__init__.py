@@ -1,6 +1,6 @@
 """The study file: what to measure, on what, in which order."""
 
-from qkscope.study.checks import load_study, validate
+from qkscope.study.checks import left_out_of, load_study, validate
 from qkscope.study.schema import (
     Checkpoint,
     ControlsSpec,
@@ -28,6 +28,7 @@ __all__ = [
     "ThresholdsSpec",
     "dump_study",
     "folder_name",
+    "left_out_of",
     "load_study",
     "sources",
     "validate",

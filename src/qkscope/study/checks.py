@@ -113,6 +113,16 @@ def missing_files(path: Path, study: Study) -> list[str]:
     return _rendered(path, marked, mistakes)
 
 
+def left_out_of(path: Path | str) -> dict[str, str]:
+    """Folders that `checkpoints: FOLDER` of the study at `path` does not measure, and why."""
+    from qkscope.checkpoints.files import left_out
+
+    path = Path(path)
+    data = Marked(path.read_text(encoding="utf-8")).data
+    folder = data.get("checkpoints") if isinstance(data, dict) else None
+    return left_out(absolute(folder, path.resolve().parent)) if isinstance(folder, str) else {}
+
+
 def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:
     """Write shorthands out and make paths absolute; what has the wrong shape is left for pydantic to refuse."""
     mistakes: list[Mistake] = []

@@ -1,0 +1,131 @@
+"""What is left out, unmeasured or in the way is said, and nothing is overwritten by something else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tiny
+from click.testing import CliRunner
+from small_study import make_study
+
+import qkscope
+from qkscope.checkpoints import Source, load_model, load_tokenizer
+from qkscope.cli import main
+from qkscope.errors import CheckpointError, StoreError, StudyError
+from qkscope.run import run, status
+
+TEXTS = ["the cat sat on the mat and the dog ran under the fox"] * 4
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return make_study(tmp_path, groups=2)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+
+
+def whole_folder(study):
+    """The study over a folder of checkpoints, of which one is an adapter."""
+    (study.parent / "checkpoint-9").mkdir()
+    (study.parent / "checkpoint-9" / "adapter_config.json").write_text("{}")
+    path = study.parent / "folder.yaml"
+    path.write_text(
+        "name: folder\nwindows: [16]\ncorpus: texts\ngroups: 2\ntokenizer: tokenizer\ncheckpoints: .\ncomponents: 2\n"
+    )
+    return path
+
+
+def test_run_and_validate_name_what_a_folder_leaves_out(study, quiet, capsys):
+    path = whole_folder(study)
+    done = CliRunner().invoke(main, ["validate", str(path)])
+    assert done.exit_code == 0
+    assert "left out: checkpoint-9: an adapter (LoRA)" in done.output
+    run(path)
+    assert "left out: checkpoint-9: an adapter (LoRA) without its model; merge it" in capsys.readouterr().err
+
+
+def test_a_compiled_state_is_read_without_its_prefix(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    plain = tiny.save_checkpoint(tmp_path / "plain", seed=3)
+    compiled = tiny.save_checkpoint(tmp_path / "compiled", seed=4)
+    state = {f"_orig_mod.{name}": value for name, value in load_file(plain / "model.safetensors").items()}
+    save_file(state, compiled / "model.safetensors", metadata={"format": "pt"})
+    expected, found = (load_model(Source(str(path))).state_dict() for path in (plain, compiled))
+    assert all(found[name].equal(value) for name, value in expected.items())
+
+
+def spoil(study, rows):
+    from safetensors.torch import load_file, save_file
+
+    path = study.parent / "checkpoint-2" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.layers.1.self_attn.q_proj.weight"][:rows] = float("nan")
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(study, quiet, capsys):
+    spoil(study, 8)
+    run(study)
+    assert "warning: checkpoint-2: 12% of its heads" in capsys.readouterr().err
+    assert status("results/small").unmeasured == {"checkpoint-2": 1}
+    done = CliRunner().invoke(main, ["status", "results/small"])
+    assert "1 heads met non-finite values" in " ".join(done.output.split())
+
+
+def test_many_unmeasured_heads_fail_the_run_after_all_is_written(study, quiet):
+    spoil(study, 32)
+    for _ in range(2):  # also where nothing is left to do
+        with pytest.raises(
+            StudyError, match=r"more than 25% of the heads of checkpoint-2 are unmeasured.*float32"
+        ):
+            run(study)
+    assert qkscope.load_results("results/small").heads["r_q"].isna().sum() == 4
+
+
+def test_a_bare_table_does_not_overwrite_the_study_s_report(study):
+    run(study)
+    folder = study.parent / "results" / "small"
+    before = (folder / "report.html").read_bytes()
+    figures = sorted((folder / "figures").rglob("*"))
+    for command in ("report", "figures"):
+        done = CliRunner().invoke(main, [command, str(folder / "qk.csv")])
+        assert done.exit_code == 0, done.output
+    assert (folder / "report.html").read_bytes() == before
+    assert (folder / "table_report.html").is_file()
+    assert sorted((folder / "figures").rglob("*")) == figures
+    assert any((folder / "table_figures").iterdir())
+
+
+def test_another_study_s_folder_is_refused(study, quiet, tmp_path):
+    run(study, tmp_path / "out")
+    other = study.parent / "other.yaml"
+    other.write_text(study.read_text().replace("name: small", "name: other"))
+    with pytest.raises(StoreError, match=r"holds the results of the study 'small'.*--out"):
+        run(other, tmp_path / "out")
+    with pytest.raises(StoreError, match="'small'"):
+        qkscope.scan(str(study.parent / "checkpoint-1"), tokenizer="tokenizer", out=tmp_path / "out")
+
+
+def test_scans_of_two_models_of_one_name_stay_apart(study, tmp_path, monkeypatch):
+    options = {"tokenizer": str(study.parent / "tokenizer"), "texts": TEXTS, "max_length": 8, "components": 2}
+    for name in ("a", "b"):
+        tiny.save_checkpoint(tmp_path / name / "model", seed=1)
+    qkscope.scan(str(tmp_path / "a" / "model"), out="results/model", **options)
+    qkscope.scan("a/model", out="results/model", **options)
+    with pytest.raises(StoreError, match=r"holds the scan of .*/a/model, .* that of .*/b/model"):
+        qkscope.scan(str(tmp_path / "b" / "model"), out="results/model", **options)
+    facts = json.loads((tmp_path / "results" / "model" / "scan.json").read_text())
+    assert facts["origin"] == str(tmp_path / "a" / "model")
+
+
+def test_a_tokenizer_that_is_no_folder_does_not_ask_the_hub(study, monkeypatch):
+    monkeypatch.setattr("qkscope.checkpoints.hub.list_files", lambda *_: pytest.fail("asked the hub"))
+    with pytest.raises(CheckpointError, match="tokenizer 'tokk': no such folder here"):
+        load_tokenizer(Source(str(study.parent / "checkpoint-1"), tokenizer="tokk"))
