@@ -31,7 +31,7 @@ study, drawn = make_study(here / "study"), draw_all
 without_drawing()
 run(study, here / "out")
 from qkscope.figures import catalogue
-catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "17_cone")
+catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "22_cone")
 print(drawn(here / "out"))
 """
 
@@ -83,7 +83,7 @@ def test_the_code_is_as_the_house_asks(copy):
 
 def test_measure_question_and_picture_are_there_after_a_run(copy):
     out = copy / "out"
-    assert "17_cone" in python(copy, "-c", RUN, str(copy))
+    assert "22_cone" in python(copy, "-c", RUN, str(copy))
     header = (out / "anatomy.csv").read_text().partition("\n")[0].split(",")
     assert {"cone_q", "cone_k", "cone_q_se", "cone_k_se"} <= set(header)
     (claim,) = (
@@ -91,7 +91,7 @@ def test_measure_question_and_picture_are_there_after_a_run(copy):
     )
     assert claim["headline"].startswith("Their mean is ")
     assert claim["numbers"][0]["what"] == "cone of keys minus cone of queries"
-    figure = out / "figures" / "17_cone"
+    figure = out / "figures" / "22_cone"
     assert {path.name for path in figure.iterdir()} == {
         "figure.png",
         "figure.svg",
