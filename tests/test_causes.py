@@ -286,7 +286,7 @@ def test_without_counterfactuals_the_claim_says_what_cannot_be_told():
 def test_a_foreign_table_does_not_tell_causes():
     said = claim(replace(study(simulated(0, {})), causes=None))
     assert (said.verdict, said.rows) == ("cannot tell", ())
-    assert said.headline == "What caused changes between checkpoints cannot be told"
+    assert said.headline == "The causes of changes between checkpoints cannot be told"
 
 
 def test_the_waterfall_goes_from_level_to_level():

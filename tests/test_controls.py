@@ -14,8 +14,12 @@ import yaml
 from small_study import make_study
 from tiny import edit_config
 
+from qkscope import scan
+from qkscope.capture.rotary import RotaryCalls
 from qkscope.checkpoints import Source, load_config, load_model, rotation_settings, same_rotation
-from qkscope.errors import CheckpointError
+from qkscope.errors import CheckpointError, StudyError
+from qkscope.nano.recipe import Phase, Recipe
+from qkscope.nano.training import train, write_study
 from qkscope.results import load_results
 from qkscope.run import run, status
 from qkscope.run.controls import controls
@@ -287,6 +291,64 @@ def test_causes_are_those_of_swapping_the_base_in_config_json_by_hand(study, tmp
         assert row["rotation"] == pytest.approx(added(1, windows), abs=1e-6)
         if len(windows) == 2:
             assert row["window"] == pytest.approx(added(2, windows), abs=1e-6)
+
+
+def test_a_nano_checkpoint_swapped_by_hand_and_scanned_is_its_counterfactual(tmp_path):
+    phases = (
+        Phase("stage1", "Stage 1", 64, 5e4, 2, 0, (6,), 4e-3, 4e-3),
+        Phase("lc-64", "LC", 64, 2e6, 2, 0, (6,), 4e-3, 4e-3),
+    )
+    shape = {"layers": 4, "hidden": 16, "head_dim": 8, "intermediate": 24, "held_out": 8, "validation": 4}
+    recipe = Recipe(**shape, phases=phases)
+    train(tmp_path, 0, recipe)
+    causes = run(write_study(tmp_path, recipe), tmp_path / "results").causes.set_index("number")
+    found = {}
+    for name, theta in (("stage1-step-6", 2e6), ("lc-64-step-6", 5e4)):
+        own, swapped = tmp_path / "checkpoints" / name, tmp_path / f"swapped-{name}"
+        shutil.copytree(own, swapped)
+        edit_config(swapped, rope_parameters={"rope_type": "default", "rope_theta": theta})
+        for folder in (own, swapped):
+            scanned = scan(folder, text_paths=[tmp_path / "corpus"], max_length=64, dtype="float32")
+            found[folder.name] = scanned.heads[["r_q", "r_k"]].mean()
+    before, after = found["stage1-step-6"], found["lc-64-step-6"]
+    for number in ("r_q", "r_k"):
+        rotation = found["swapped-stage1-step-6"] - before + after - found["swapped-lc-64-step-6"]
+        row = causes.loc[f"mean {number}"]
+        assert row["rotation"] == pytest.approx(rotation[number] / 2, abs=1e-6)
+        assert row["total"] == pytest.approx(after[number] - before[number], abs=1e-6)
+        assert abs(row["rotation"]) > 1e-3
+
+
+def test_windows_that_cannot_be_cut_from_one_pass_are_refused_before_anything_is_measured(study, tmp_path):
+    from click.testing import CliRunner
+
+    from qkscope.cli import main
+
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    for number in (1, 2, 3):
+        edit_config(
+            study.parent / f"checkpoint-{number}", rope_parameters=dynamic, max_position_embeddings=32
+        )
+    why = r"(dynamic) depends on the length of a pass beyond 32 tokens, so the windows [16, 48] cannot"
+    said = CliRunner().invoke(main, ["validate", str(study)])
+    assert said.exit_code == 1
+    assert f"{study}: checkpoint-3: the rotation of this llama model {why}" in said.output
+    assert "checkpoint-2" not in said.output
+    with pytest.raises(StudyError) as refused:
+        run(study, tmp_path / "out")
+    assert why in str(refused.value)
+    assert not list((tmp_path / "out" / "moments").glob("checkpoint-3/*"))
+    change(study, windows=[48], phases=None, checkpoints=[{"folder": "checkpoint-3"}])
+    assert CliRunner().invoke(main, ["validate", str(study)]).exit_code == 0
+
+
+def test_a_run_says_where_the_rotation_is_not_known(study, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(RotaryCalls, "_watched", lambda self, function: function)
+    results = run(study, tmp_path / "out")
+    names = "checkpoint-1, checkpoint-2, checkpoint-3"
+    said = f"{names}: the rotation of layers 0, 1 is not known (no rotary function was called that could be asked)"
+    assert f"warning: {said}" in capsys.readouterr().err
+    assert any(line.startswith(said) for line in results.provenance["warnings"])
 
 
 def test_without_them_the_table_says_what_cannot_be_told(study, tmp_path):

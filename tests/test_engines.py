@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from small_study import make_study
+from tiny import edit_config
 
 from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
@@ -267,6 +269,20 @@ def test_ray_gives_the_same_bytes_as_local(nodes, study, local, tmp_path, capsys
     assert "[12/12]" in capsys.readouterr().err
     assert list(out.rglob("*.running")) == []
     assert list(out.rglob(".seen-*")) == []
+
+
+def test_counterfactual_units_are_done_on_ray_too(nodes, study, tmp_path, capsys):
+    folder = tmp_path / "study"
+    shutil.copytree(study.parent, folder)
+    edit_config(folder / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
+    outs = {engine: tmp_path / engine for engine in ("local", "ray")}
+    for engine, out in outs.items():
+        run(folder / study.name, out, engine=engine)
+        assert "[24/24]" in capsys.readouterr().err
+    made = {path.parent.name for path in outs["ray"].glob("moments/*/*.safetensors")}
+    assert sum("~" in name for name in made) == 3
+    for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
+        assert (outs["ray"] / name).read_bytes() == (outs["local"] / name).read_bytes()
 
 
 def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path, monkeypatch):

@@ -222,6 +222,31 @@ def test_claims_say_how_many_changes_are_another_axis_becoming_the_first():
     assert "same axis" not in by_id(study)["transitions"].detail
 
 
+def test_heads_without_an_error_are_left_out_and_counted():
+    r_q, r_k = np.full((2, 60), 0.2), np.full((2, 60), 0.2)
+    r_q[1, :12], r_k[1, :12] = 0.9, 0.9
+    study = results(*measured(["step1", "step2"], r_q, r_k, noise=0.01))
+    lost = (study.heads["model"] == "step2") & (study.heads.groupby("model").cumcount() < 3)
+    heads = study.heads.copy()
+    heads.loc[lost, ["r_q_se", "r_k_se"]] = np.nan
+    heads["same_axis"] = np.where(heads.groupby("model").cumcount() < 5, 0.0, 1.0)
+    found = by_id(replace(study, heads=heads))
+    assert found["sign_changes"].verdict == "no"
+    assert found["transitions"].verdict == "yes"
+    assert found["transitions"].headline.startswith("12 of 60 heads")
+    assert found["feeds"].headline.endswith("from content-focused: 9 of 9")
+    assert "Of those from content-focused, 2 enter because another axis" in found["feeds"].detail
+    for name in ("sign_changes", "transitions", "feeds"):
+        assert found[name].doubt.startswith("At one step three heads have no error")
+    assert not by_id(study)["transitions"].doubt
+    # So many could hide some that turn; and where most are not known, nothing is.
+    for count, verdict, said in ((7, "cannot tell", "No head"), (30, "cannot tell", "0 of 60 heads")):
+        heads.loc[heads.groupby("model").cumcount() < count, ["r_q_se", "r_k_se"]] = np.nan
+        claim = by_id(replace(study, heads=heads))["sign_changes"]
+        assert claim.verdict == verdict
+        assert claim.headline.startswith(said)
+
+
 def test_a_head_that_really_moved_says_little_about_noise():
     pair = a_pair([[0.5], [0.9]], [[0.9], [0.9]], se=0.01)
     assert unchanged(pair.r_q, pair.se_q)[0] == pytest.approx(0.515)

@@ -94,11 +94,11 @@ def init(place: str, out: Path | None) -> None:
 @clear_errors
 def validate(study: Path) -> None:
     """Check a study file: prints every mistake at once, with its line, or what the study costs."""
-    from qkscope.run.cost import cost
+    from qkscope.run.cost import cost, refusals
     from qkscope.study import left_out_of, load_study
     from qkscope.study import validate as mistakes_in
 
-    mistakes = mistakes_in(study)
+    mistakes = mistakes_in(study) or [f"{study}: {why}" for why in refusals(load_study(study))]
     for mistake in mistakes:
         click.echo(mistake, err=True)
     if mistakes:

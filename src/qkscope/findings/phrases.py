@@ -10,7 +10,7 @@ from qkscope.inference.contrast import Contrast
 from qkscope.inference.evidence import Evidence
 from qkscope.inference.series import Change
 from qkscope.inference.transitions import Moved
-from qkscope.words import Unit, about, arrow, joined, measured, sentence, tokens
+from qkscope.words import Unit, about, arrow, count, joined, measured, sentence, tokens
 
 NO_HEAD_ERRORS = "Without errors of single heads it is not known how many do so by noise."
 # A count of heads against its noise, in the words of a row.
@@ -79,6 +79,17 @@ def moved_row(e: Evidence, what: str, m: Moved) -> Row:
     """A count of heads at one step, against what noise alone would do."""
     verdict = BY_NOISE[m.verdict]
     return Row(what, m.to_model, m.heads, m.from_model, math.nan, e.name, verdict, "heads")
+
+
+def without_errors(most: int) -> str:
+    """That the largest number of heads at any one step could not be judged; nothing where all could."""
+    if not most:
+        return ""
+    verb = "has" if most == 1 else "have"
+    return (
+        f"At one step {count(most, 'head')} {verb} no error, since the first axis is another one without some "
+        "documents: noise is judged by the other heads."
+    )
 
 
 def _unit(e: Evidence, name: str) -> Unit:

@@ -18,7 +18,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, samples
-from qkscope.inference.levels import DEVIATIONS, PERHAPS, REACH, ROUGHLY, smallest_heads
+from qkscope.inference.levels import DEVIATIONS, MOST, PERHAPS, REACH, ROUGHLY, smallest_heads
 from qkscope.inference.significance import normal_cdf
 from qkscope.measures.pca import FAINT
 from qkscope.taxonomy import CLASSES, Thresholds, classify
@@ -68,9 +68,15 @@ class Pair:
         return np.asarray(clear & (self.r_k[0] * self.r_k[1] < 0))
 
     @property
+    def judged(self) -> NDArray[np.bool_]:
+        """(H,): heads with standard errors in both checkpoints; those whose axis is lost without some documents lack
+        them."""
+        return np.asarray(np.isfinite(self.se_q).all(axis=0) & np.isfinite(self.se_k).all(axis=0))
+
+    @property
     def has_errors(self) -> bool:
-        """Whether every head has its standard errors in both checkpoints."""
-        return bool(np.isfinite(self.se_q).all() and np.isfinite(self.se_k).all())
+        """Whether most heads have their errors, so that noise can be told of these."""
+        return bool(self.judged.sum() > MOST * len(self.judged))
 
 
 def pair(before: Sample, after: Sample, low: float = Thresholds().low) -> Pair:
@@ -155,13 +161,17 @@ def turn_chances(p: Pair) -> Array:
 
 @dataclass(frozen=True)
 class Moved:
-    """Heads that do something between two checkpoints, and how many would by noise alone (NaN if not known)."""
+    """Heads that do something between two checkpoints, and how many would by noise alone (NaN if not known).
+
+    `unjudged` of all heads have no error: they are left out of `expected` and of the verdict.
+    """
 
     from_model: str
     to_model: str
     heads: int
     expected: float
     verdict: str
+    unjudged: int = 0
 
     @property
     def known(self) -> bool:
@@ -173,9 +183,11 @@ def _moved(p: Pair, which: NDArray[np.bool_], chances: Array) -> Moved:
     heads, total = int(which.sum()), len(which)
     if not p.has_errors:
         return Moved(p.from_model, p.to_model, heads, math.nan, "cannot tell")
-    within = not perhaps_beyond_noise(heads, chances, total)
-    verdict = "yes" if beyond_noise(heads, chances, total) else "no" if within else "cannot tell"
-    return Moved(p.from_model, p.to_model, heads, float(chances.sum()), verdict)
+    sure, chances = int((which & p.judged).sum()), chances[p.judged]
+    within = not perhaps_beyond_noise(sure, chances, total)
+    verdict = "yes" if beyond_noise(sure, chances, total) else "no" if within else "cannot tell"
+    unjudged = int((~p.judged).sum())
+    return Moved(p.from_model, p.to_model, heads, float(chances.sum()), verdict, unjudged)
 
 
 def turned(p: Pair) -> Moved:
@@ -237,12 +249,14 @@ def transitions_into(
 ) -> pd.DataFrame:
     """Heads that enter and leave class `target`, by the class they come from or go to, over all the pairs.
 
+    Heads without errors are not counted where others have them.
     Columns: class, entered, left, expected (entries by noise alone), feeds (more enter than noise explains, and
     more than leave), at (index of the pair with most entries).
     """
     goal = CLASSES.index(target)
-    names = [p.classes(thresholds) for p in pairs]
-    noise = [noise_transitions(p, thresholds)[:, goal] for p in pairs]
+    kept = [p.judged if p.has_errors else np.ones(len(p.judged), dtype=bool) for p in pairs]
+    names = [p.classes(thresholds)[:, keep] for p, keep in zip(pairs, kept, strict=True)]
+    noise = [noise_transitions(p, thresholds)[:, goal, keep] for p, keep in zip(pairs, kept, strict=True)]
     heads = max((p.r_q.shape[1] for p in pairs), default=0)
     rows = []
     for i, kind in enumerate(CLASSES):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from qkscope import store
 from qkscope.axes_file import CheckpointAxes, dump_axes
+from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
@@ -34,12 +35,14 @@ class Tables:
     by_window   per window the qk table of the checkpoints that reach it
     frames      the name of a file without its ending -> its rows
     unmeasured  per checkpoint, heads that met a value that is not finite
+    warnings    what to know of some checkpoints: `a, b: ...`
     """
 
     by_window: Mapping[int, pd.DataFrame]
     frames: Mapping[str, pd.DataFrame]
     axes: Mapping[str, CheckpointAxes]
     unmeasured: Mapping[str, int]
+    warnings: Sequence[str]
 
     @property
     def qk(self) -> pd.DataFrame:
@@ -57,10 +60,13 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
     unmeasured: dict[str, int] = {}
     axes_by_model: dict[str, CheckpointAxes] = {}
+    unknown: dict[str, list[str]] = {}
     before: dict[str, Axes | None] = {"own": None, "matched": None}
     for each in planned:
         name, own = each.checkpoint.name, each.checkpoint.window
         units = [read_unit(job.path(results), job.key) for job in each.jobs]
+        if warning := unknown_rotation_warning(units):
+            unknown.setdefault(warning, []).append(name)
         for window in each.checkpoint.rings(study.windows):
             axes = measure(units, window, study.components)
             by_window[window].append(qk_table(name, units[0].heads, axes))
@@ -85,6 +91,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
         ),
         axes=axes_by_model,
         unmeasured={name: count for name, count in unmeasured.items() if count},
+        warnings=[f"{', '.join(names)}: {warning}" for warning, names in unknown.items()],
     )
 
 

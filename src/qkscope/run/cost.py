@@ -1,10 +1,12 @@
-"""What a study costs before it is begun: its units, and the tokens that pass through its models."""
+"""What a study costs before it is begun: its units, and the tokens that pass through its models; what is refused."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
+from qkscope.capture.rotation import check_windows
+from qkscope.errors import CaptureError, QkscopeError
 from qkscope.run.controls import controls
 from qkscope.study import Checkpoint, Study, sources
 
@@ -26,6 +28,22 @@ def cost(study: Study) -> str:
             "(controls: {rotation: false} leaves them out)"
         )
     return "\n".join(lines)
+
+
+def refusals(study: Study) -> list[str]:
+    """Checkpoints on this machine whose windows cannot be measured together, each with the reason."""
+    from qkscope.checkpoints import load_config
+
+    found = []
+    course = [each for each in sources(study) if Path(each.source.model).exists()]
+    for each in course + controls(study, course):
+        try:
+            check_windows(load_config(each.source), each.rings(study.windows))
+        except CaptureError as error:
+            found.append(f"{each.name}: {error}")
+        except QkscopeError:
+            continue  # that its configuration cannot be read is told when it is run
+    return found
 
 
 def _amount(study: Study, checkpoints: Iterable[Checkpoint]) -> str:

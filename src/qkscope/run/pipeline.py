@@ -7,7 +7,7 @@ by whatever, goes on where it was when it is started again; only whole and curre
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -162,8 +162,9 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
     else:
         _say(f"putting {sum(len(each.jobs) for each in measured)} units together")
         made = tables(plan.study, planned, results)
-        for name, count in made.unmeasured.items():
-            plan.warnings.append(f"{name}: {count} heads met non-finite values and are unmeasured")
+        for warning in (*_non_finite(made.unmeasured), *made.warnings):
+            _say(f"warning: {warning}")
+            plan.warnings.append(warning)
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
             for name, frame in causes(plan.study, measured, results).items():
@@ -173,6 +174,13 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
         drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]
         manifest.note_finished(results, drawn)
     return load_results(results)
+
+
+def _non_finite(unmeasured: Mapping[str, int]) -> list[str]:
+    return [
+        f"{name}: {count} heads met non-finite values and are unmeasured"
+        for name, count in unmeasured.items()
+    ]
 
 
 def _say_and_draw(results: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.rotation import check_windows
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.key_sample import KeySampling
@@ -139,6 +140,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         # A branch may move while the study runs: everything is read at the commit that is recorded.
         checkpoint = replace(checkpoint, source=replace(checkpoint.source, revision=resolved.commit))
     config = load_config(checkpoint.source)
+    check_windows(config, checkpoint.rings(study.windows))
     architecture = read_architecture(config)
     layers = architecture.measured_layers(longest=checkpoint.window)
     pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)

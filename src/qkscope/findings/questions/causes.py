@@ -35,7 +35,7 @@ def why(s: Asked) -> Answer | None:
     table = s.results.causes
     if table is None or table.empty:
         text = "the table does not say what else than the weights changed: `qkscope run` measures it"
-        return Answer(CANNOT_TELL, "What caused changes between checkpoints cannot be told", sentence(text))
+        return Answer(CANNOT_TELL, "The causes of changes between checkpoints cannot be told", sentence(text))
     found = parts(table)
     step = _telling(found)
     here = [part for part in found if (part.before, part.after) == step]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +22,7 @@ from qkscope.findings.phrases import (
     moved_row,
     rows_of,
     span,
+    without_errors,
 )
 from qkscope.inference import levels
 from qkscope.inference.contrast import exceeds
@@ -132,6 +135,7 @@ def feeds(s: Asked) -> Answer:
     """The classes whose heads become position-dominated more often than noise moves them."""
     e = s.best
     known = all(p.has_errors for p in e.pairs)
+    doubt = without_errors(max(int((~p.judged).sum()) for p in e.pairs)) if known else NO_HEAD_ERRORS
     table = transitions_into(e.pairs, "position-dominated", e.thresholds)
     records, ends_of = table.to_dict("records"), (e.stops[0].model, e.stops[-1].model)
     verdicts = [CANNOT_TELL if not known else "yes" if r["feeds"] else "no" for r in records]
@@ -144,18 +148,33 @@ def feeds(s: Asked) -> Answer:
     share = f"{s.over}{goes(e, DOMINATED)}"
     if not known:
         headline = f"Over all steps, a head becomes position-dominated {count(entered, 'time')}"
-        return Answer(CANNOT_TELL, headline, sentence(share), rows, NO_HEAD_ERRORS)
+        return Answer(CANNOT_TELL, headline, sentence(share), rows, doubt)
     real = table[table["feeds"]].sort_values("entered", ascending=False).to_dict("records")
     if not real:
         detail = f"{share}; {entered} enter over all steps{by_noise(float(table['expected'].sum()))}"
-        return Answer("no", "No class feeds position-dominated heads beyond noise", sentence(detail), rows)
+        return Answer(
+            "no", "No class feeds position-dominated heads beyond noise", sentence(detail), rows, doubt
+        )
     parts = [
         f"{r['entered']} enter from {r['class']} and {r['left']} return ({about(r['expected'])} by noise alone)"
         for r in real
     ]
     top = f"{real[0]['class']}: {real[0]['entered']} of {entered}"
     headline = f"Beyond noise, heads become position-dominated from {top}"
-    return Answer("yes", headline, sentence(f"{share}; over all steps {listing(parts)}"), rows)
+    detail = joined(
+        sentence(f"{share}; over all steps {listing(parts)}"), _entered_by_axis(e, real[0]["class"])
+    )
+    return Answer("yes", headline, detail, rows, doubt)
+
+
+def _entered_by_axis(e: Evidence, kind: str) -> str:
+    """How many of those that enter do so because another axis became the first."""
+    swapped = 0
+    for p in e.pairs:
+        first, then = p.classes(e.thresholds)
+        came = (first == kind) & (then == "position-dominated") & (p.judged | (not p.has_errors))
+        swapped += int((came & (p.same_axis == 0)).sum())
+    return f"Of those from {kind}, {swapped} enter because another axis became the first." if swapped else ""
 
 
 @question(
@@ -167,8 +186,12 @@ def feeds(s: Asked) -> Answer:
 )
 def transitions(s: Asked) -> Answer:
     """How many heads change class at each step, and how many would by noise alone."""
+    found = [moved(p, s.best.thresholds) for p in s.best.pairs]
+    return replace(_transitions(s, found), doubt=without_errors(max(m.unjudged for m in found)))
+
+
+def _transitions(s: Asked, found: Sequence[Moved]) -> Answer:
     e = s.best
-    found = [moved(p, e.thresholds) for p in e.pairs]
     rows = tuple(moved_row(e, "heads that change class", m) for m in found)
     most = max(found, key=lambda m: m.heads)
     clear = sum(m.verdict == "yes" for m in found)

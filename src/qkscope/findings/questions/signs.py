@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
-from qkscope.findings.phrases import NO_HEAD_ERRORS, amount, course, ends, goes, moved_row, rows_of
+from qkscope.findings.phrases import (
+    NO_HEAD_ERRORS,
+    amount,
+    course,
+    ends,
+    goes,
+    moved_row,
+    rows_of,
+    without_errors,
+)
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, Evidence, share_of, spoken
 from qkscope.inference.levels import HIDING, SMALLEST, rule_of_noise, rule_of_turning
 from qkscope.inference.transitions import Moved, part_of_turned, turned
@@ -25,6 +35,12 @@ def sign_changes(s: Asked) -> Answer:
     """Heads that turn from following position with the queries to following it against them, or back."""
     e = s.best
     found = [turned(p) for p in e.pairs]
+    unjudged = max(m.unjudged for m in found)
+    return replace(_sign_changes(s, found, unjudged), doubt=without_errors(unjudged))
+
+
+def _sign_changes(s: Asked, found: Sequence[Moved], unjudged: int) -> Answer:
+    e = s.best
     rows = tuple(moved_row(e, TURNING, m) for m in found)
     axes = _another_axis(e)
     real = sorted((m for m in found if m.verdict == "yes"), key=lambda m: -m.heads)
@@ -41,8 +57,8 @@ def sign_changes(s: Asked) -> Answer:
         return Answer("yes", size, joined(sentence(noise + more), _what_falls(e, most), axes), rows)
     if any(m.verdict == CANNOT_TELL for m in found):
         return Answer(CANNOT_TELL, f"At most {size}, perhaps by noise", joined(sentence(noise), axes), rows)
-    # Where noise turns many heads, some that really turn could hide among them.
-    hidden = max(m.expected for m in found) > HIDING * e.heads
+    # Where noise turns many heads or many have no error, some that really turn could hide among them.
+    hidden = max(m.expected for m in found) + unjudged > HIDING * e.heads
     verdict = CANNOT_TELL if hidden else "no"
     if not most.heads:
         return Answer(verdict, "No head changes the sign of r_k", axes, rows)
