@@ -34,7 +34,8 @@ from qkscope.study.schema import (
     sources,
 )
 
-_PARTS: dict[str, type[BaseModel]] = {
+# Under which key each part of a study stands.
+PARTS: dict[str, type[BaseModel]] = {
     "": Study,
     "corpus": CorpusSpec,
     "heads": HeadsSpec,
@@ -279,7 +280,7 @@ def _explained(detail: Any, loc: Loc) -> str:
 
 def _part(loc: Loc) -> type[BaseModel]:
     names = [part for part in loc if isinstance(part, str)]
-    return _PARTS.get(names[-1] if names else "", Study)
+    return PARTS.get(names[-1] if names else "", Study)
 
 
 def _found(value: object) -> str:

@@ -33,76 +33,95 @@ NotNegative = Annotated[int, Field(ge=0)]
 
 class _Part(BaseModel):
     # Strict: `windows: ["1024"]` and `groups: true` are mistakes, not numbers.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
 
 class CorpusSpec(_Part):
-    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`.
-
-    start  texts longer than the largest window are entered at a `random` place, drawn from `seed`, or at their
-           `beginning`, as the published study does
-    chunk  cut texts into documents of so many tokens (true: of the largest window's); a single text is, if not false
-    """
+    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`."""
 
     source: Annotated[
         list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = Field(default=["stdlib"], min_length=1)
+    """One or several: `stdlib` (Python's sources), a file, a folder, a .jsonl or .parquet file, `hub:owner/name`."""
     split: str = "train"
+    """Which split of a hub dataset."""
     text_column: str = "text"
+    """Which column or key of records holds the text."""
     id_column: str | None = None
+    """Which one names a record."""
     documents: Positive | None = None
+    """Use so many; all if nothing is said."""
     min_tokens: NotNegative = 0
+    """Leave shorter texts out."""
     start: Literal["random", "beginning"] = "random"
+    """Texts beyond the largest window are entered at a `random` place, drawn from `seed`, or at their `beginning`."""
     seed: NotNegative = defaults.SEED
+    """Draws the places where texts are entered."""
     chunk: Positive | bool | None = None
+    """Cut texts into documents of so many tokens (true: of the largest window's); a single text is, if not false."""
     revision: str | None = None
+    """Of a hub dataset."""
 
 
 class HeadsSpec(_Part):
     """All query heads (`sample` is None) or `sample` of them, drawn with `seed`."""
 
     sample: Positive | None = None
+    """How many query heads; all if nothing is said."""
     seed: NotNegative = defaults.SEED
+    """Draws them."""
 
 
 class ThresholdsSpec(_Part):
     """The two limits of the taxonomy."""
 
     high: Annotated[float, Field(ge=0, le=1)] = defaults.HIGH
+    """A correlation above it is strong."""
     low: Annotated[float, Field(ge=0, le=1)] = defaults.LOW
+    """A correlation below it is weak."""
 
 
 class ControlsSpec(_Part):
-    """What is measured beside the course, to tell causes apart where neighbours' rotation settings differ.
-
-    rotation  each of the two with the other's rotation settings
-    window    both, and the earlier as it is, over the longer of the two windows instead of the shorter
-    """
+    """What is measured beside the course, to tell causes apart where neighbours' rotation settings differ."""
 
     rotation: bool = True
+    """Measure each of the two with the other's rotation settings."""
     window: bool = True
+    """Measure both, and the earlier as it is, over the longer of the two windows instead of the shorter."""
 
 
 class PlasticitySpec(_Part):
     """What is kept for the measure `plasticity`: so many keys of each bucket, of so many documents of each group."""
 
     keys: Annotated[int, Field(ge=3, le=64)] = 8
+    """Keys of each bucket of positions."""
     documents: Positive = 4
+    """Documents of each group."""
 
 
 class Entry(_Part):
     """One checkpoint or model; what it leaves out comes from its phase or family, then from the study."""
 
     model: str | None = None
+    """A name on the hub, a folder or a .gguf file."""
     folder: str | None = None
+    """A checkpoint folder; relative to the study's file."""
     revision: str | None = None
+    """Branch, tag or commit on the hub."""
     gguf_file: str | None = None
+    """Which GGUF file of a repository or folder."""
     name: str | None = None
+    """Its name in every table; by default the revision's, the folder's or the model's."""
     label: str | None = None
+    """Its short name on axes."""
     step: NotNegative | None = None
+    """Its training step, where the name does not tell."""
     window: Positive | None = None
+    """Its own context window, one of `windows`; by default its phase's, else the largest."""
     tokenizer: str | None = None
+    """Where its tokenizer is, if not beside the weights."""
     dtype: Dtype | None = None
+    """As for the study."""
 
 
 Entries = Annotated[list[Entry], Field(min_length=1)]
@@ -112,55 +131,86 @@ class Phase(_Part):
     """A stage of training: its context window and its checkpoints, in order."""
 
     label: str = ""
+    """Its name on axes."""
     window: Positive | None = None
+    """The context it was trained with, one of `windows`."""
     checkpoints: Entries
+    """Its checkpoints, in training order: entries, or bare names of revisions or folders."""
 
 
 class Family(_Part):
     """Models shown together."""
 
     label: str = ""
+    """Its name on axes."""
     window: Positive | None = None
+    """The context its models are measured over, one of `windows`."""
     models: Entries
+    """Its models: entries, or bare names such as `owner/name` or `owner/name@revision`."""
 
 
 class Study(_Part):
     """What to measure, on what, in which order."""
 
     name: str
+    """The study's name, and that of its results folder."""
     title: str | None = None
+    """The heading of figures and report."""
     model: str | None = None
+    """The hub model or folder whose revisions the checkpoints are."""
     tokenizer: str | None = None
+    """Where the tokenizer is, if not beside the weights: a folder, or `owner/name` on the hub."""
     dtype: Dtype = "auto"
+    """The weights' number format; `auto` is as they were saved."""
     device: str | None = None
+    """`cpu`, `cuda`, `cuda:1`, `mps`; the best there is if nothing is said."""
     device_map: str | dict[str, Any] | None = None
+    """As transformers takes it (`auto`), for models larger than one GPU."""
     trust_remote_code: bool = False
+    """Run code that comes with the model. Only if you trust it."""
     allow_pickle: bool = False
+    """Read .bin weights, which can run code. Only if you trust them."""
     corpus: Annotated[
         CorpusSpec,
         BeforeValidator(lambda value: {"source": value} if isinstance(value, str | list) else value),
     ] = CorpusSpec()
+    """The texts; a bare source stands for `{source: ...}`."""
     heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
+    """`all`, or `{sample: 300, seed: 0}`."""
     windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
     groups: Annotated[int, Field(ge=2, le=10_000)] = defaults.GROUPS
+    """Groups of documents: errors come from leaving out one at a time."""
     shifts: NotNegative | None = Field(default=None, description="Ignored: of a null that is no more.")
     components: Positive = defaults.COMPONENTS
+    """Principal components of each head."""
     seed: NotNegative = defaults.SEED
+    """Draws what a measure samples."""
     batch_tokens: Positive = defaults.BATCH_TOKENS
+    """Tokens in one pass through the model."""
     thresholds: ThresholdsSpec = ThresholdsSpec()
+    """The two limits of the taxonomy."""
     controls: ControlsSpec = ControlsSpec()
+    """Counterfactual checkpoints, which tell causes apart."""
     measures: list[Measure] = Field(
         default=["rotation", "per_kind"],
         description="Measures beside the usual ones. plasticity keeps some keys, which costs a few percent of a pass.",
     )
     plasticity: PlasticitySpec = PlasticitySpec()
+    """What the measure `plasticity` keeps."""
     portraits: list[str] = []
+    """Checkpoints that the phase portraits show; some are chosen if nothing is said."""
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None
+    """Stages of one training run, in order."""
     families: Annotated[list[Family], Field(min_length=1)] | None = None
+    """Different models, grouped."""
     checkpoints: Entries | None = None
+    """One training run without phases: a folder of checkpoint folders, or a list."""
     gpus: NotNegative | None = None
+    """GPUs that a worker on Ray takes."""
     cpus: Positive | None = None
+    """CPU cores that a worker on Ray takes."""
     retries: NotNegative = 2
+    """How often a unit is tried again whose worker on Ray was lost."""
     provenance: dict[str, Any] = Field(default={}, exclude=True)
 
     @property

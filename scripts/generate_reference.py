@@ -1,0 +1,233 @@
+"""docs/study.md, docs/api.md and schemas/study.schema.json, made from the code they describe.
+
+python scripts/generate_reference.py     # writes them; a test holds that they are current
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+import qkscope
+from qkscope.study.checks import PARTS
+from qkscope.study.schema import Study
+
+ROOT = Path(__file__).parent.parent
+STUDY_PAGE = ROOT / "docs" / "study.md"
+API_PAGE = ROOT / "docs" / "api.md"
+SCHEMA = ROOT / "schemas" / "study.schema.json"
+EDITOR = "# yaml-language-server: $schema=schemas/study.schema.json"
+# Parts of a study in reading order: the heading, the key under which it stands.
+HEADINGS = {
+    "": "A study",
+    "corpus": "corpus",
+    "heads": "heads",
+    "thresholds": "thresholds",
+    "controls": "controls",
+    "plasticity": "plasticity",
+    "phases": "phases",
+    "families": "families",
+    "checkpoints": "checkpoints and models",
+}
+# A shorthand is written out before pydantic sees it: an editor must allow it too.
+TEXT = {"type": "string"}
+
+
+def study_schema() -> dict[str, Any]:
+    """The JSON Schema of a study file, shorthands included."""
+    schema = Study.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    schema["properties"].pop("provenance")
+    properties, parts = schema["properties"], schema["$defs"]
+    texts = {"type": "array", "items": TEXT}
+    properties["corpus"] = {"anyOf": [TEXT, texts, properties["corpus"]]}
+    properties["heads"] = {"anyOf": [{"const": "all"}, properties["heads"]]}
+    parts["CorpusSpec"]["properties"]["source"] = {
+        "anyOf": [TEXT, parts["CorpusSpec"]["properties"]["source"]]
+    }
+    entries = {"type": "array", "minItems": 1, "items": {"anyOf": [TEXT, {"$ref": "#/$defs/Entry"}]}}
+    parts["Phase"]["properties"]["checkpoints"] |= {"items": entries["items"]}
+    parts["Family"]["properties"]["models"] |= {"items": entries["items"]}
+    properties["checkpoints"] |= {"anyOf": [TEXT, entries, {"type": "null"}]}
+    return schema
+
+
+def study_page() -> str:
+    """Every key with its default and meaning, and a study of each kind."""
+    lines = [
+        "# The study file",
+        "",
+        "A study says what to measure, on what, in which order. `qkscope init FOLDER|MODEL` writes a first one,",
+        "`qkscope validate` finds every mistake at once, with its line. Paths are relative to the file. Editors that",
+        "read `schemas/study.schema.json` complete its keys; with the YAML language server, begin the file with",
+        f"`{EDITOR}`.",
+        "",
+        *EXAMPLES.strip().splitlines(),
+    ]
+    for key, heading in HEADINGS.items():
+        part = PARTS[key]
+        lines += ["", f"## {heading}", "", _opening(part), "", "| key | default | |", "|---|---|---|"]
+        lines += [_row(name, field) for name, field in part.model_fields.items() if name != "provenance"]
+    return "\n".join(lines) + "\n"
+
+
+def _opening(part: type[BaseModel]) -> str:
+    return " ".join((inspect.getdoc(part) or "").split())
+
+
+def _row(name: str, field: Any) -> str:
+    if field.is_required():
+        default = "required"
+    elif isinstance(field.default, BaseModel):
+        default = "as below"
+    else:
+        default = "" if field.default in (None, "") else f"`{json.dumps(field.default)}`"
+    return f"| `{name}` | {default} | {field.description} |"
+
+
+EXAMPLES = """
+One training run, from a folder of checkpoints:
+
+```yaml
+name: last-night
+checkpoints: runs/last-night   # checkpoint-500, checkpoint-1000, ...
+corpus: held-out/
+windows: [1024]
+```
+
+Phases of one run on the hub; where the context window grew, every checkpoint is measured over the smallest too:
+
+```yaml
+name: smollm3-short
+model: HuggingFaceTB/SmolLM3-3B-checkpoints
+corpus: {source: "hub:HuggingFaceFW/fineweb", documents: 64}
+windows: [4096, 32768]
+heads: {sample: 300, seed: 0}
+phases:
+  - label: Stage 1
+    window: 4096
+    checkpoints: [stage1-step-40000, stage1-step-1200000]
+  - label: Long context
+    window: 32768
+    checkpoints: [lc-4k-to-32k-step-20000]
+```
+
+Families: different models side by side, each measured over the same window:
+
+```yaml
+name: small-models
+corpus: stdlib
+windows: [2048]
+families:
+  - label: Pythia
+    models: [EleutherAI/pythia-160m, EleutherAI/pythia-410m@step143000]
+  - label: SmolLM2
+    models:
+      - {model: HuggingFaceTB/SmolLM2-135M, label: "135M"}
+      - {model: HuggingFaceTB/SmolLM2-360M, label: "360M", dtype: bfloat16}
+```
+"""
+
+
+def api_page() -> str:
+    """Every public name with its signature and its words, after examples that a test executes."""
+    lines = ["# Python", "", *API_EXAMPLES.strip().splitlines()]
+    for name in qkscope.__all__:
+        thing = getattr(qkscope, name)
+        kind = "class" if inspect.isclass(thing) else "def"
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            "```text",
+            f"{kind} {_signature(name, thing)}",
+            "```",
+            "",
+            *_words(thing),
+        ]
+        for member in ("head", "changed", "rethreshold") if name == "Results" else ():
+            method = getattr(thing, member)
+            lines += [
+                "",
+                f"### Results.{member}",
+                "",
+                "```text",
+                f"def {_signature(member, method)}",
+                "```",
+                "",
+            ]
+            lines += _words(method)
+    return "\n".join(lines) + "\n"
+
+
+def _signature(name: str, thing: Any) -> str:
+    """A class by its name alone: its docstring says what it holds."""
+    if inspect.isclass(thing):
+        return name
+    # Annotations are quoted where their module postpones them.
+    return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))
+
+
+def _words(thing: Any) -> list[str]:
+    """The docstring: its first paragraph as text, the rest as it is laid out."""
+    first, _, rest = (inspect.getdoc(thing) or "").partition("\n\n")
+    words = [" ".join(first.split())]
+    return [*words, "", "```text", *rest.splitlines(), "```"] if rest else words
+
+
+API_EXAMPLES = """
+Everything that the commands do, as functions that return tables. Results are frozen; tables are DataFrames.
+
+```python
+import qkscope
+
+results = qkscope.load_results("results/nano")
+print(results)  # checkpoint by checkpoint
+results.heads  # a row per checkpoint and head: r_q, r_k, errors, class
+results.qk  # every principal component, each with its errors
+```
+
+One head over training, and the heads that changed most. Errors are over documents; those of a change are paired:
+
+```python
+first, last = results.timeline.models[0], results.timeline.models[-1]
+course = results.head(layer=4, head=2)
+moved = results.changed(first, last, n=10, by="r_q", matched=True)
+```
+
+Other thresholds, claims, one picture as wide as a paper's column, tables for a paper:
+
+```python
+strict = results.rethreshold(high=0.8, low=0.2)
+for claim in qkscope.claims(strict):
+    print(claim.headline)
+drawing = qkscope.figure("position_signal", strict, width=3.3)  # a notebook shows it
+drawing.figure.savefig("signal.pdf")
+print(qkscope.to_latex(moved[["layer", "head", "r_q_change", "r_q_change_se"]]))
+print(qkscope.to_markdown(moved.head(3)))
+```
+
+Two runs as data, and several runs as one set of results:
+
+```python
+table = qkscope.compare("results/nano", "results/again").table()
+both = qkscope.concat(["results/nano", "results/again"])
+both.heads.groupby("model")["r_q"].mean()
+```
+"""
+
+
+def main() -> None:
+    STUDY_PAGE.write_text(study_page(), encoding="utf-8")
+    API_PAGE.write_text(api_page(), encoding="utf-8")
+    SCHEMA.parent.mkdir(exist_ok=True)
+    SCHEMA.write_text(json.dumps(study_schema(), indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
