@@ -101,7 +101,8 @@ def from_disk(rows: int, dim: int, layers: int) -> None:
                 for head in range(count):
                     x = rng.standard_normal((rows, dim), dtype=np.float32)
                     t = np.arange(rows)
-                    write_vectors(root, "model", layer, head, kind, example_id=t % 100, position=t, vector=x)
+                    at = ("model", layer, head, kind)
+                    write_vectors(root, *at, example_id=t % 100, position=t, vector=x, window=rows)
         context = multiprocessing.get_context("spawn")
         answer = context.Queue()
         found = {}

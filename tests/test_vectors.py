@@ -88,7 +88,8 @@ def test_the_command_writes_the_three_tables(root, tmp_path):
     out = tmp_path / "new" / "out"
     done = CliRunner().invoke(main, ["analyze", str(root[0]), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    assert sorted(p.name for p in out.iterdir()) == ["heads.csv", "qk.csv", "transitions.csv"]
+    tables = ["heads.csv", "per_kind.csv", "plasticity.csv", "qk.csv", "rotation.csv", "transitions.csv"]
+    assert sorted(p.name for p in out.glob("*.csv")) == tables
     assert "8 heads, mean r_q" in done.output
     heads = pd.read_csv(out / "heads.csv")
     assert len(heads) == 16
@@ -298,7 +299,9 @@ def test_vectors_we_write_read_back(tmp_path, rng):
             example_id=np.arange(50) % 7,
             position=position,
             vector=x,
+            window=8192,
             sliding_window=None,
+            token_str=[f"t{i}" for i in range(50)],
         )
     assert path == tmp_path / "m" / "l03h12k" / "data.parquet"
     table = pq.read_table(path)
@@ -307,6 +310,8 @@ def test_vectors_we_write_read_back(tmp_path, rng):
         for name in ("bucket", "example_id", "position", "sliding_window")
     }
     assert kinds == dict.fromkeys(kinds, "int32")
+    assert table["bucket"].to_pylist() == (position // 512).tolist()
+    assert table["token_str"].to_pylist()[7] == "t7"
     assert np.array_equal(np.stack(table["vector"].to_numpy(zero_copy_only=False)), x)
     assert np.array_equal(table["position"].to_numpy(), position)
     result = analyze(tmp_path, gqa_ratio=1)

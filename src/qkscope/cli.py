@@ -148,6 +148,10 @@ def list_checkpoints(model: str) -> None:
     metavar="[RATE]",
     help="Also write this share of the vectors as parquet.  [0.05 if bare]",
 )
+@click.option(
+    "--vectors-apart", is_flag=True, help="Draw the keys to write at other positions than the queries."
+)
+@click.option("--token-str", is_flag=True, help="Write each vector's token beside it.")
 @click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
 @click.option(
     "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."

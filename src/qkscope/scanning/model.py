@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -99,6 +99,8 @@ def scan(
     components: int = defaults.COMPONENTS,
     batch_tokens: int = defaults.BATCH_TOKENS,
     save_vectors: float | None = None,
+    vectors_apart: bool = False,
+    token_str: bool = False,
     include_sliding: bool = False,
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
@@ -135,7 +137,10 @@ def scan(
     chosen = _choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
     _check_room(subject, chosen, count)
-    sample = None if save_vectors is None else VectorSample(chosen, save_vectors, seed)
+    sample = None
+    if save_vectors is not None:
+        names = _token_names(subject) if token_str else None
+        sample = VectorSample(chosen, save_vectors, max_length, seed=seed, apart=vectors_apart, names=names)
     units = _measure_groups(
         subject,
         [corpus[group::count] for group in range(count)],
@@ -174,6 +179,13 @@ def _refuse_other_scan(folder: Path, origin: str) -> None:
             f"{folder} holds the scan of {before}, which would be overwritten by that of {origin}; choose another "
             "folder with --out"
         )
+
+
+def _token_names(subject: _Subject) -> Callable[[int], str]:
+    tokenizer = subject.find_tokenizer()
+    if tokenizer is None:
+        raise CaptureError("token_str needs a tokenizer: give `tokenizer`")
+    return lambda token: str(tokenizer.decode([token]))
 
 
 @dataclass(frozen=True)

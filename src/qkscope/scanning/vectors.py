@@ -14,17 +14,20 @@ from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
+from qkscope.measure_table import measure_frames
 from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.optional import OPTIONAL, Measured
 from qkscope.measures.pca import Axes, cores, join_axes, measure_batch, one_thread_each
 from qkscope.moments import Moments, Unit
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
 from qkscope.run.owner import refuse_other_study
-from qkscope.store import write_csv
+from qkscope.scanning.head_measures import head_measures
+from qkscope.store import replacing, write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
-from qkscope.vectors.files import document_lengths, read_moments, read_turned
+from qkscope.vectors.files import document_lengths, read_moments, read_rows, read_turned
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
 
 if TYPE_CHECKING:
@@ -44,6 +47,8 @@ class Analysis:
     problems: list[str] = field(default_factory=list)
     anatomy: pd.DataFrame | None = None
     """A row a head: what decides its scores. None where it was not said how the vectors were rotated."""
+    optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """By file: rotation, per_kind, plasticity (where the files have buckets), a row a head; and what is behind them."""
 
     def summary(self) -> str:
         """A line a model: heads, mean r_q and r_k, and the share of each class."""
@@ -66,7 +71,8 @@ def analyze(
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
 ) -> Analysis:
-    """Measure every model under `root`; write qk.csv, heads.csv and transitions.csv to `out` if given.
+    """Measure every model under `root`; write qk.csv, heads.csv, transitions.csv, rotation.csv, per_kind.csv and,
+    where the files have buckets, plasticity.csv to `out` if given.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
                 all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
@@ -81,10 +87,13 @@ def analyze(
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation)
     tables, problems, anatomies = [], [], []
+    optional: dict[str, list[pd.DataFrame]] = {}
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
             heads = HeadIndex.of(model.queries, ratio)
-            axes, beyond = _measure_model(model, heads, settings, bar.advance)
+            axes, beyond, asked = _measure_model(model, heads, settings, bar.advance)
+            for name, frames in asked.items():
+                optional.setdefault(name, []).extend(frames)
             anatomies += [anatomy_table(model.name, *each, None) for each in beyond]
             tables.append(qk_table(model.name, heads, axes))
             problems += _unmeasured(model, heads, axes)
@@ -93,7 +102,8 @@ def analyze(
     order = timeline_from_names([model.name for model in models]).models
     by_head = heads_table(qk, thresholds=thresholds)
     anatomy = pd.concat(anatomies, ignore_index=True) if anatomies else None
-    result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy)
+    joined = {name: pd.concat(frames, ignore_index=True) for name, frames in optional.items()}
+    result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy, joined)
     if out is not None:
         save_tables(result, Path(out))
     return result
@@ -105,6 +115,12 @@ def save_tables(result: Analysis, out: Path) -> None:
     write_csv(out / "transitions.csv", result.transitions)
     if result.anatomy is not None:
         write_csv(out / "anatomy.csv", result.anatomy)
+    for name, frame in result.optional.items():
+        if name in OPTIONAL:
+            write_csv(out / f"{name}.csv", frame)
+        else:
+            with replacing(out / f"{name}.parquet") as temporary:
+                frame.to_parquet(temporary, index=False, compression="zstd")
 
 
 @dataclass(frozen=True)
@@ -122,13 +138,14 @@ class _Settings:
 
 def _measure_model(
     model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any
-) -> tuple[Axes, list[tuple[HeadIndex, Axes, Beyond]]]:
+) -> tuple[Axes, list[tuple[HeadIndex, Axes, Beyond]], dict[str, list[pd.DataFrame]]]:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
+    asked: dict[int, tuple[int, dict[str, Measured]]] = {}
 
     def one(key: int) -> tuple[list[tuple[int, Axes]], tuple[HeadIndex, Axes, Beyond] | None]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file = model.keys[layer, kv_head]
-        k = read_moments(key_file, settings.groups)
+        k, key_rows = read_moments(key_file, settings.groups), read_rows(key_file)
         measured, queries = [], []
         for row in np.flatnonzero(heads.kv_row == key):
             query_file = model.queries[layer, int(heads.head[row])]
@@ -140,6 +157,7 @@ def _measure_model(
                 )
             pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
             measured.append((int(row), measure_batch(pairs, settings.components)))
+            asked[int(row)] = head_measures(query_file, key_rows, pairs, settings.groups)
             queries.append((query_file, q))
             advance(1)
         rotation = settings.turn(layer, k[0].M.shape[1])
@@ -156,7 +174,21 @@ def _measure_model(
         parts = list(pool.map(one, range(len(heads.keys))))
     measured = dict(pair for pairs, _ in parts for pair in pairs)
     joined = join_axes([measured[row] for row in range(len(heads))])
-    return joined, [beyond for _, beyond in parts if beyond is not None]
+    return joined, [beyond for _, beyond in parts if beyond is not None], _asked(model.name, heads, asked)
+
+
+def _asked(
+    model: str, heads: HeadIndex, asked: Mapping[int, tuple[int, dict[str, Measured]]]
+) -> dict[str, list[pd.DataFrame]]:
+    """Tables of the optional measures, head after head."""
+    found: dict[str, list[pd.DataFrame]] = {}
+    for row in range(len(heads)):
+        one = HeadIndex.from_meta({name: values[row : row + 1] for name, values in heads.to_meta().items()})
+        window, measured = asked[row]
+        for name, numbers in measured.items():
+            for file, frame in measure_frames(name, model, window, one, numbers).items():
+                found.setdefault(file, []).append(frame)
+    return found
 
 
 def _turned_units(

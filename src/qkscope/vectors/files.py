@@ -10,7 +10,7 @@ query heads at a time on each core; vectors are never all in memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
+from qkscope.key_sample import bucket_size
 from qkscope.moments import Accumulator, Moments
 from qkscope.path import SINK, Bins, bin_edges
 from qkscope.path import Path as BinSums
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 8_192
 # Compression hides how many rows a file has: more than this is no head's sample, and would fill the memory.
 MAX_ROWS = 20_000_000
-# Positions per bucket of the vectors we write ourselves.
-BUCKET = 1024
+# A map of query and key buckets has the square of this many cells.
+MAX_BUCKET = 1023
 
 
 def read_moments(path: Path, groups: int) -> list[Moments]:
@@ -51,6 +52,41 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
     return [
         total.moments() if count else Moments.empty(1, dim) for total, count in zip(sums, counts, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of one file: example and position (n,) int64; bucket too, None where the file has none.
+
+    vector (n, dim), empty where it was not asked for.
+    """
+
+    example: NDArray[np.int64]
+    position: NDArray[np.int64]
+    bucket: NDArray[np.int64] | None
+    vector: NDArray[Any]
+
+
+def read_rows(path: Path, vectors: bool = True) -> Rows:
+    """A file's rows with its own buckets."""
+    examples, positions = _labels(path)
+    found = [batch for _, batch in _checked_batches(path)] if vectors else []
+    return Rows(examples, positions, _buckets(path), np.concatenate(found) if found else np.empty((0, 0)))
+
+
+def _buckets(path: Path) -> NDArray[np.int64] | None:
+    with _parquet(path) as file:
+        if "bucket" not in file.schema_arrow.names:
+            return None
+        column = file.read(columns=["bucket"])["bucket"]
+        if column.null_count:
+            raise VectorsError(f"{path}: {column.null_count} rows without bucket; every row needs one")
+        bucket: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+    if bucket.min() < 0 or bucket.max() > MAX_BUCKET:
+        raise VectorsError(
+            f"{path}: buckets from {bucket.min()} to {bucket.max()}; expected 0 to {MAX_BUCKET}"
+        )
+    return bucket
 
 
 @dataclass(frozen=True)
@@ -130,28 +166,35 @@ def write_vectors(
     example_id: NDArray[Any],
     position: NDArray[Any],
     vector: NDArray[Any],
+    window: int,
     sliding_window: int | None = None,
+    token_str: Sequence[str] | None = None,
 ) -> Path:
-    """Write one head's vectors (rows, dim) in the public layout; returns the file's path."""
+    """Write one head's vectors (rows, dim) in the public layout; returns the file's path.
+
+    `window` is what was read of each document: it is cut into sixteen buckets. `token_str` names each row's token.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows, dim = vector.shape
     flat = pa.array(np.ascontiguousarray(vector, dtype=np.float32).reshape(-1))
-    window = (
+    sliding = (
         pa.nulls(rows, pa.int32())
         if sliding_window is None
         else pa.array(np.full(rows, sliding_window, "i4"))
     )
     table = pa.table(
         {
-            "bucket": pa.array((np.asarray(position) // BUCKET).astype(np.int32)),
+            "bucket": pa.array((np.asarray(position) // bucket_size(window)).astype(np.int32)),
             "example_id": pa.array(np.asarray(example_id, dtype=np.int32)),
             "position": pa.array(np.asarray(position, dtype=np.int32)),
             "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
-            "sliding_window": window,
+            "sliding_window": sliding,
         }
     )
+    if token_str is not None:
+        table = table.append_column("token_str", pa.array(list(token_str), pa.string()))
     path = root / model / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet"
     with replacing(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")

@@ -1,0 +1,77 @@
+"""Vectors on disk -> rotation.csv, per_kind.csv and plasticity.csv, against all pairs of the same vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from reference import per_kind_reference, plasticity_reference, rotation_model_reference
+from tiny import tiny_model, tiny_tokenizer
+
+from qkscope import analyze, scan
+from qkscope.vectors import write_vectors
+
+WINDOW, DIM, DOCUMENTS = 64, 5, 6
+
+
+@pytest.fixture
+def stored(tmp_path, rng):
+    """One head's queries and keys of six documents, as other programs store them."""
+    t = np.tile(np.arange(WINDOW), DOCUMENTS)
+    document = np.repeat(np.arange(DOCUMENTS), WINDOW)
+    axis = rng.standard_normal(DIM)
+    x = {}
+    for kind, drift in (("q", 1.0), ("k", -0.5)):
+        x[kind] = (
+            rng.standard_normal((len(t), DIM)) + drift * np.outer(t / WINDOW, axis) + rng.standard_normal(DIM)
+        )
+        x[kind] = x[kind].astype(np.float32)
+        write_vectors(
+            tmp_path / "in", "m", 0, 0, kind, example_id=document, position=t, vector=x[kind], window=WINDOW
+        )
+    return x["q"], x["k"], t, document
+
+
+def test_plasticity_of_stored_vectors_is_that_of_all_pairs(stored, tmp_path):
+    q, k, t, document = stored
+    analyze(tmp_path / "in", tmp_path / "out", groups=3)
+    bucket = t // (WINDOW // 16)
+    expected = plasticity_reference(q, t, bucket, k, bucket, document)
+    row = pd.read_csv(tmp_path / "out" / "plasticity.csv").iloc[0]
+    assert row["plasticity"] == pytest.approx(np.nanmean(expected), abs=1e-9)
+    assert row["sampling_se"] == 0
+    cells = pd.read_parquet(tmp_path / "out" / "plasticity_map.parquet")
+    found = np.full((16, 16), np.nan)
+    found[cells["query_bucket"], cells["key_bucket"]] = cells["value"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    first = document % 3 != 0
+    left = plasticity_reference(q[first], t[first], bucket[first], k[first], bucket[first], document[first])
+    loo = pd.read_parquet(tmp_path / "out" / "loo_plasticity.parquet")
+    assert loo["plasticity"][0] == pytest.approx(np.nanmean(left), abs=1e-9)
+
+
+def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
+    q, k, t, _ = stored
+    found = analyze(tmp_path / "in", tmp_path / "out", groups=3).optional
+    row = found["rotation"].iloc[0]
+    for name, value in rotation_model_reference(q, t, k, t, WINDOW).items():
+        assert row[name] == pytest.approx(value, rel=1e-9, abs=1e-9), name
+    assert row["bias_logits"] == pytest.approx(row["bias_strength"] * WINDOW / np.sqrt(DIM))
+    for name, value in per_kind_reference(q, t, k, t).items():
+        assert found["per_kind"].iloc[0][name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
+    assert row["window"] == WINDOW
+
+
+def test_saved_vectors_have_sixteen_buckets_own_positions_and_tokens(tmp_path):
+    texts = ["the cat sat on the mat and a quick brown fox ran under the dog " * 5] * 3
+    options = {"max_length": 64, "save_vectors": 0.5, "tokenizer": tiny_tokenizer(), "token_str": True}
+    scan(tiny_model(), texts=texts, out=tmp_path, vectors_apart=True, **options)
+    (model,) = (tmp_path / "vectors").iterdir()
+    q, k = (pq.read_table(model / f"l00h00{kind}" / "data.parquet").to_pandas() for kind in "qk")
+    for table in (q, k):
+        assert (table["bucket"] == table["position"] // 4).all()
+        assert table["bucket"].max() == 15
+        assert set(table["token_str"]) <= {"<s>", *texts[0].split()}
+    assert q["position"].tolist() != k["position"].tolist()
+    assert (q["token_str"][q["position"] == 0] == "<s>").all()
