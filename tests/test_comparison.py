@@ -34,6 +34,26 @@ def test_the_published_numbers_say_where_they_come_from_and_add_up():
         assert len(data[key]) == 10
 
 
+def test_the_published_plasticity_is_compared_where_it_was_measured():
+    ours, data = published_results("means"), published()["rotation_and_plasticity"]
+    assert len(data["plasticity"]) == len(data["plasticity_drop"]) == len(published()["checkpoints"])
+    rows = ours.heads[["model", "layer", "head"]].reset_index(drop=True)
+    of = {
+        name: dict(zip(published()["checkpoints"], data[name], strict=True))
+        for name in ("plasticity", "plasticity_drop")
+    }
+    table = rows.assign(
+        plasticity=rows["model"].map(of["plasticity"]), drop=rows["model"].map(of["plasticity_drop"]) + 0.1
+    )
+    found = compare(replace(ours, optional={"plasticity": table}), "published")
+    judged = found.table().set_index(["quantity", "checkpoint"])["agrees"]
+    assert judged["mean plasticity"].all()
+    assert not judged["mean plasticity, first less last"].any()
+    assert "16.7 a window" in found.to_text()
+    assert "Windows differ" in found.to_text()
+    assert "plasticity" not in compare(ours, "published").to_text()
+
+
 def test_heads_with_the_published_means_agree_with_them():
     found = compare(published_results("means"), "published")
     rows = found.table()

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from qkscope import aggregate
+from qkscope.anatomy_means import asked_for
 from qkscope.errors import TableError
 from qkscope.heads import sample_heads
 from qkscope.inference.levels import AGREES_WITHIN, rule_of_agreement
+from qkscope.measures.jackknife import jackknife
 from qkscope.results import Results, load_results
 from qkscope.taxonomy import CLASSES, Thresholds
 from qkscope.words import bare, number, tokens
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 
 # How far a number read off a published plot, or printed with two decimals, may be from the one plotted.
 READ_OFF, PRINTED = 0.002, 0.005
+# Half a unit of the last of three printed decimals.
+PRINTED_3 = 0.0005
+PLASTICITY = {"mean plasticity": "plasticity", "mean plasticity, first less last": "drop"}
+PLASTICITY_KEYS = {"mean plasticity": "plasticity", "mean plasticity, first less last": "plasticity_drop"}
 CELLS = ("r_q by depth", "r_k by depth")
 
 Numbers = dict[tuple[str, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
@@ -164,10 +170,12 @@ def _with_published(ours: Results) -> Comparison:
             f"{ours.folder}: the published numbers are of 300 heads, sampled with seed 0 from 36 layers of 16, and "
             f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
         )
-    rows = _rows(_measured(heads, loo, order, ours.thresholds), _published_numbers(data))
+    mine = _measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
+    rows = _rows(mine, _published_numbers(data))
     notes = (
         f"Published: {data['source']}",
         "The published numbers come without errors over documents: theirs is what reading them off adds.",
+        *_slope_note(ours, data),
         *_threshold_note(ours.thresholds, Thresholds()),
     )
     return Comparison(_name(ours), "published", rows, missing, other, notes)
@@ -260,6 +268,31 @@ def _measured(
     return found
 
 
+def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
+    """Mean plasticity and its drop along the window, where the study asked for it."""
+    found: Numbers = {}
+    for each in asked_for(ours, "plasticity", order):
+        shared = pd.Series(list(zip(each.heads["layer"], each.heads["head"], strict=True))).isin(sample)
+        for name, column in PLASTICITY.items():
+            means = each.mean(column, shared.to_numpy())
+            found[name, each.model] = float(means[0]), float(jackknife(means[1:]))
+    return found
+
+
+def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
+    """Slopes are not compared number by number: those that were published are told, over the window too."""
+    if not {"rotation", "plasticity"} & set(ours.optional):
+        return []
+    slopes = {
+        int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()
+    }
+    told = [f"{slope:g} a token over {tokens(w)} ({slope * w:.1f} a window)" for w, slope in slopes.items()]
+    return [
+        f"Published slope of keys along the drift axis: {'; '.join(told)}. Windows differ between checkpoints, and a "
+        "slope per token shrinks with the window: compare slope_k, over the window."
+    ]
+
+
 def _cell(name: str, depth_bin: int) -> str:
     return f"{name}, {depth_bin / 10:.1f} to {(depth_bin + 1) / 10:.1f}"
 
@@ -277,6 +310,8 @@ def _published_numbers(data: dict[str, Any]) -> Numbers:
         counts = {kind: column[i] for kind, column in data["taxonomy_head_counts"].items()}
         for kind, heads in counts.items():
             found[f"share {kind}", model] = heads / sum(counts.values()), 0.0
+        for name, key in PLASTICITY_KEYS.items():
+            found[name, model] = data["rotation_and_plasticity"][key][i], PRINTED_3
         for name, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
             for depth_bin, value in enumerate(data[key][i]):
                 found[_cell(name, depth_bin), model] = value, PRINTED
