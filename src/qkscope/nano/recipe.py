@@ -135,6 +135,7 @@ def study_text(recipe: Recipe, root: str) -> str:
         "heads: all",
         f"windows: [{', '.join(map(str, recipe.windows))}]",
         "measures: [rotation, per_kind, plasticity]",
+        "plasticity: {keys: 4, documents: 4}",
         "phases:",
     ]
     for phase in recipe.phases:
