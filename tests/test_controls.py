@@ -218,14 +218,16 @@ def test_validate_states_what_they_cost(study):
     from qkscope.cli import main
 
     said = CliRunner().invoke(main, ["validate", str(study)]).output
-    assert "3 checkpoints: 12 units, up to 80 tokens a document" in said
+    # Twelve documents, each longer than the largest window.
+    assert f"3 checkpoints: 12 units, {12 * 80:,} tokens" in said
     assert (
-        "3 counterfactual checkpoints, because rotation settings change: 12 units, up to 144 tokens" in said
+        f"3 counterfactual checkpoints, because rotation settings change: 12 units, {12 * 144:,} tokens"
+        in said
     )
     data = yaml.safe_load(study.read_text())
     change(study, corpus={"source": data["corpus"], "documents": 10}, controls={"rotation": False})
-    assert CliRunner().invoke(main, ["validate", str(study)]).output.splitlines()[1:] == [
-        "3 checkpoints: 12 units, up to 800 tokens"
+    assert CliRunner().invoke(main, ["validate", str(study)]).output.splitlines()[1:-1] == [
+        "3 checkpoints: 12 units, 800 tokens"
     ]
 
 
@@ -332,7 +334,7 @@ def test_windows_that_cannot_be_cut_from_one_pass_are_refused_before_anything_is
     why = r"(dynamic) depends on the length of a pass beyond 32 tokens, so the windows [16, 48] cannot"
     said = CliRunner().invoke(main, ["validate", str(study)])
     assert said.exit_code == 1
-    assert f"{study}: checkpoint-3: the rotation of this llama model {why}" in said.output
+    assert f"{study}:14: phases[1].checkpoints[0]: the rotation of this llama model {why}" in said.output
     assert "checkpoint-2" not in said.output
     with pytest.raises(StudyError) as refused:
         run(study, tmp_path / "out")

@@ -94,18 +94,14 @@ def init(place: str, out: Path | None) -> None:
 @clear_errors
 def validate(study: Path) -> None:
     """Check a study file: prints every mistake at once, with its line, or what the study costs."""
-    from qkscope.run.cost import cost, refusals
-    from qkscope.study import left_out_of, load_study
-    from qkscope.study import validate as mistakes_in
+    from qkscope.run.preflight import preflight
 
-    mistakes = mistakes_in(study) or [f"{study}: {why}" for why in refusals(load_study(study))]
-    for mistake in mistakes:
-        click.echo(mistake, err=True)
-    if mistakes:
+    found = preflight(study)
+    for line in (*found.mistakes, *found.warnings):
+        click.echo(line, err=True)
+    if found.mistakes:
         sys.exit(1)
-    for name, why in left_out_of(study).items():
-        click.echo(f"left out: {name}: {why}", err=True)
-    click.echo(f"{study}: no mistakes found\n{cost(load_study(study))}")
+    click.echo(f"{study}: no mistakes found\n{found.cost}")
 
 
 @main.command(name="ls")

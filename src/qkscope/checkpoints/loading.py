@@ -125,7 +125,7 @@ def load_tokenizer(source: Source) -> Any:
     if not gguf_name(origin) and not has_tokenizer(folder):
         raise CheckpointError(
             f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that "
-            "belongs to the model, with --tokenizer or `tokenizer:` in the study"
+            "belongs to the model: `tokenizer:` in a study, --tokenizer of a scan"
         )
     with _clear_words(origin, "tokenizer"):
         return auto.from_pretrained(folder, **_options(origin))

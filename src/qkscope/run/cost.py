@@ -1,54 +1,102 @@
-"""What a study costs before it is begun: its units, and the tokens that pass through its models; what is refused."""
+"""What a study costs before it is begun: units, tokens, disk and time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from qkscope.capture.rotation import check_windows
-from qkscope.errors import CaptureError, QkscopeError
+import numpy as np
+
+from qkscope.capture.architecture import Architecture
+from qkscope.capture.memory import moments_bytes, weights_bytes
+from qkscope.heads import HeadIndex
 from qkscope.run.controls import controls
 from qkscope.study import Checkpoint, Study, sources
 
+if TYPE_CHECKING:
+    from qkscope.corpus import Corpus
 
-def cost(study: Study) -> str:
+# Of the speed of a large matrix product, what a pass through a small model reaches: a fifth to a half was measured.
+REACHED = 0.3
+SIDE = 1024
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A checkpoint on this machine, and what its configuration tells."""
+
+    checkpoint: Checkpoint
+    config: Any
+    architecture: Architecture
+    heads: HeadIndex
+
+
+def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
     """In words. Only what lies on this machine is looked at: a hub's rotation settings are known when it is run."""
     course = sources(study)
     local = all(Path(each.source.model).exists() for each in course)
     extra = controls(study, course) if local else []
-    lines = [f"{len(course)} checkpoints: {_amount(study, course)}"]
+    lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
     if extra:
         lines.append(
-            f"{len(extra)} counterfactual checkpoints, because rotation settings change: {_amount(study, extra)} more "
-            "(controls: {rotation: false} leaves them out)"
+            f"{len(extra)} counterfactual checkpoints, because rotation settings change: "
+            f"{_amount(study, extra, corpus)} more (controls: {{rotation: false}} leaves them out)"
         )
     elif not local and study.kind == "training" and study.controls.rotation:
         lines.append(
             f"wherever rotation settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
             "(controls: {rotation: false} leaves them out)"
         )
+    known = looked or {}
+    if corpus is not None and all(each.name in known for each in course):
+        lines.append(_disk_and_time(study, [*course, *extra], known, corpus))
     return "\n".join(lines)
 
 
-def refusals(study: Study) -> list[str]:
-    """Checkpoints on this machine whose windows cannot be measured together, each with the reason."""
-    from qkscope.checkpoints import load_config
-
-    found = []
-    course = [each for each in sources(study) if Path(each.source.model).exists()]
-    for each in course + controls(study, course):
-        try:
-            check_windows(load_config(each.source), each.rings(study.windows))
-        except CaptureError as error:
-            found.append(f"{each.name}: {error}")
-        except QkscopeError:
-            continue  # that its configuration cannot be read is told when it is run
-    return found
-
-
-def _amount(study: Study, checkpoints: Iterable[Checkpoint]) -> str:
+def _amount(study: Study, checkpoints: Iterable[Checkpoint], corpus: Corpus | None) -> str:
     windows = [each.window for each in checkpoints]
-    tokens = f"up to {sum(windows):,} tokens a document"
-    if study.corpus.documents:
+    if corpus is not None:
+        tokens = f"{sum(corpus.tokens(window) for window in windows):,} tokens"
+    elif study.corpus.documents:
         tokens = f"up to {sum(windows) * study.corpus.documents:,} tokens"
+    else:
+        tokens = f"up to {sum(windows):,} tokens a document"
     return f"{len(windows) * study.groups} units, {tokens}"
+
+
+def _disk_and_time(
+    study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, Looked], corpus: Corpus
+) -> str:
+    size, operations = 0, 0.0
+    groups = min(study.groups, len(corpus.documents))
+    for each in checkpoints:
+        of = known[each.weights_of or each.name]
+        vectors = len(of.heads) + len(of.heads.keys)
+        size += groups * moments_bytes(vectors, of.architecture.head_dim, len(each.rings(study.windows)))
+        parameters = weights_bytes(of.config, of.architecture, "float32") / 4
+        operations += 2 * parameters * corpus.tokens(each.window)
+    minutes = operations / (REACHED * matrix_speed()) / 60
+    took = "under a minute" if minutes < 1 else f"about {_rounded(minutes)} minutes"
+    took = took if minutes < 120 else f"about {_rounded(minutes / 60)} hours"
+    return (
+        f"about {size / 1e6:,.0f} MB of moments; {took} of passes on this machine's processor, less on a GPU"
+    )
+
+
+def matrix_speed() -> float:
+    """Operations a second of a float32 matrix product here, from the best of three."""
+    square = np.ones((SIDE, SIDE), dtype=np.float32)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        square @ square
+        seconds.append(time.perf_counter() - started)
+    return 2 * SIDE**3 / min(seconds)
+
+
+def _rounded(value: float) -> str:
+    """Two digits: more would be pretended."""
+    return f"{float(f'{value:.1e}'):,.0f}"

@@ -99,9 +99,13 @@ def read_study(path: Path) -> tuple[Study | None, list[str]]:
     return study, _rendered(path, marked, every)
 
 
+def rendered(path: Path, mistakes: list[Mistake]) -> list[str]:
+    """Mistakes in the study at `path` as `file:line: field: what`, by line."""
+    return _rendered(path, Marked(path.read_text(encoding="utf-8")), mistakes)
+
+
 def missing_files(path: Path, study: Study) -> list[str]:
     """Texts and checkpoint folders that a study names by path and that are not there."""
-    marked = Marked(path.read_text(encoding="utf-8"))
     mistakes = [
         Mistake(("corpus", "source"), f"no file or folder at {source}")
         for source in study.corpus.source
@@ -111,7 +115,7 @@ def missing_files(path: Path, study: Study) -> list[str]:
         place = checkpoint.source.model
         if Path(place).is_absolute() and not _exists(place):
             mistakes.append(Mistake(checkpoint.loc, f"no folder at {place}"))
-    return _rendered(path, marked, mistakes)
+    return rendered(path, mistakes)
 
 
 def left_out_of(path: Path | str) -> dict[str, str]:

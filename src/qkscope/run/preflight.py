@@ -1,0 +1,144 @@
+"""All that can be known of a study before a model is loaded: what will fail, what to beware of, what it costs.
+
+Only what lies on this machine is looked at: configurations, names of weights files, tokenizers and texts. What is on a
+hub is looked at when the study is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from qkscope.capture.architecture import read_architecture
+from qkscope.capture.rotation import check_windows
+from qkscope.errors import QkscopeError
+from qkscope.heads import HeadIndex, sample_heads
+from qkscope.run.controls import controls
+from qkscope.run.cost import Looked, cost
+from qkscope.study import Checkpoint, Study, left_out_of, sources
+from qkscope.study.checks import missing_files, read_study, rendered
+from qkscope.study.marks import Loc, Mistake
+
+if TYPE_CHECKING:
+    from qkscope.corpus import Corpus
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Mistakes as `file:line: field: what`, warnings, and the cost in words (empty where a mistake is in the way)."""
+
+    mistakes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    cost: str = ""
+
+
+@dataclass
+class _Found:
+    mistakes: list[Mistake] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    looked: dict[str, Looked] = field(default_factory=dict)
+    corpus: Corpus | None = None
+
+
+def preflight(path: Path | str) -> Preflight:
+    """Check the study at `path` as far as that needs no model."""
+    path = Path(path)
+    study, wrong = read_study(path)
+    if study is None:
+        return Preflight(tuple(wrong))
+    found = _Found(warnings=[f"left out: {name}: {why}" for name, why in _left_out(path, wrong).items()])
+    course = [each for each in sources(study) if Path(each.source.model).exists()]
+    if find_spec("transformers") is None:
+        found.warnings.append("models are not looked into: that needs pip install 'qkscope[capture]'")
+    elif not wrong:
+        _look_at_checkpoints(study, course, found)
+        _look_at_texts(study, course, found)
+    mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
+    return Preflight(
+        mistakes, tuple(found.warnings), "" if mistakes else cost(study, found.looked, found.corpus)
+    )
+
+
+def _left_out(path: Path, wrong: list[str]) -> dict[str, str]:
+    return {} if wrong else left_out_of(path)
+
+
+def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
+    from qkscope.checkpoints import load_config
+    from qkscope.checkpoints.files import local_files
+
+    for each in course:
+        try:
+            local_files(each.source, "model")
+            config = load_config(each.source)
+            architecture = read_architecture(config)
+            layers = architecture.measured_layers(longest=each.window)
+            pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
+            check_windows(config, each.rings(study.windows))
+        except QkscopeError as error:
+            found.mistakes.append(Mistake(each.loc, str(error)))
+            continue
+        heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+        found.looked[each.name] = Looked(each, config, architecture, heads)
+        warning = architecture.window_warning(each.window)
+        if warning and warning not in found.warnings:
+            found.warnings.append(warning)
+    for each in controls(study, course):
+        try:
+            check_windows(load_config(each.source), each.rings(study.windows))
+        except QkscopeError as error:
+            found.mistakes.append(Mistake(each.loc, f"{each.name}: {error}"))
+
+
+def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
+    """The texts in the tokens of every tokenizer on this machine."""
+    from qkscope.checkpoints import load_tokenizer
+    from qkscope.corpus import load_corpus
+
+    places: dict[str, Checkpoint] = {}
+    for each in course:
+        place = each.source.tokenizer or each.source.model
+        # A name with an owner is a hub's.
+        if Path(place).exists() or "/" not in place:
+            places.setdefault(place, each)
+    of_hub = any(source.startswith("hub:") for source in study.corpus.source)
+    for each in places.values():
+        loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
+        try:
+            tokenizer = load_tokenizer(each.source)
+            if of_hub or found.corpus is not None or not _there(study):
+                continue
+            loc = ("corpus",)
+            found.corpus = load_corpus(study.corpus, tokenizer, max(study.windows))
+        except QkscopeError as error:
+            found.mistakes.append(Mistake(loc, str(error)))
+            continue
+        found.warnings += found.corpus.warnings
+        found.mistakes += _unfilled(study, found.corpus)
+
+
+def _there(study: Study) -> bool:
+    """Texts that are not there have been told of."""
+    return all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
+
+
+def _unfilled(study: Study, corpus: Corpus) -> Iterable[Mistake]:
+    longest = max((len(document.tokens) for document in corpus.documents), default=0)
+    for i, window in enumerate(study.windows):
+        if corpus.filled(window) == 0:
+            yield Mistake(
+                ("windows", i),
+                f"no document fills the window of {window:,} tokens: the longest of {len(corpus.documents):,} has "
+                f"{longest:,}; give longer texts or leave this window out",
+            )
+
+
+def _each_once(mistakes: Iterable[Mistake]) -> list[Mistake]:
+    """What is wrong with every checkpoint alike is said of the first."""
+    first: dict[str, Mistake] = {}
+    for mistake in mistakes:
+        first.setdefault(mistake.what, mistake)
+    return list(first.values())
