@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import json
 import math
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from published import published_qk, published_results
 from rich.console import Console
 from simulated import measured, results, truth
 
+from qkscope.cli import main
 from qkscope.comparison import READ_OFF, compare, published
 from qkscope.errors import TableError
 from qkscope.store import write_csv
@@ -173,9 +176,94 @@ def test_different_windows_and_thresholds_are_noted_and_matched_windows_compared
 
 def test_the_table_prints_names_as_they_are():
     names = ["[bold]step0", "step1000", "step2000"]
-    study = a_study(names=names)
     out = io.StringIO()
-    Console(file=out, width=140, color_system=None).print(compare(study, study))
+    found = compare(a_study(names=names), a_study(seed=1, names=names))
+    Console(file=out, width=140, color_system=None).print(found)
     assert "[bold]step0" in out.getvalue()
     assert "numbers agree within two standard errors" in out.getvalue()
     assert "r_k by depth" in out.getvalue()
+
+
+def renamed(study, names, **changes):
+    """The study with other names of its checkpoints; `changes` are attributes of every stop, by place."""
+    new = dict(zip(study.timeline.models, names, strict=True))
+    stops = tuple(
+        replace(stop, model=new[stop.model], **{key: values[i] for key, values in changes.items()})
+        for i, stop in enumerate(study.timeline.stops)
+    )
+    tables = {
+        name: getattr(study, name).assign(model=lambda t: t["model"].map(new))
+        for name in ("qk", "heads", "loo")
+    }
+    return replace(study, timeline=replace(study.timeline, name="other", stops=stops), **tables)
+
+
+@pytest.mark.parametrize(
+    ("changes", "how", "pairs"),
+    [
+        ({"step": [1, 2, 9]}, "by their step", {"step1000": "b", "step2000": "a"}),
+        ({"step": [None] * 3, "label": ["x", "step0", "y"]}, "by their label", {"step0": "b"}),
+        ({"step": [7, 8, 9], "label": list("xyz")}, "by their place in training", None),
+    ],
+)
+def test_checkpoints_named_differently_are_matched(changes, how, pairs):
+    ours, theirs = a_study(), a_study(seed=5)
+    names = ["a", "b", "c"] if how == "by their label" else ["b", "a", "c"]
+    found = compare(ours, renamed(theirs, names, **changes))
+    assert any(how in note for note in found.notes)
+    place = {name: i for i, name in enumerate(names)}
+    pairs = pairs or dict(zip(NAMES, names, strict=True))
+    assert {row.checkpoint for row in found.rows} == set(pairs)
+    assert set(found.only_theirs) == set(names) - set(pairs.values())
+    means = theirs.heads.groupby("model")["r_q"].mean()
+    for row in found.rows:
+        if row.quantity == "mean r_q":
+            assert row.theirs == pytest.approx(means[NAMES[place[pairs[row.checkpoint]]]], abs=1e-12)
+
+
+def test_runs_without_anything_in_common_are_refused():
+    other = a_study(names=["a", "b"])
+    other = replace(
+        other,
+        timeline=replace(
+            other.timeline, stops=tuple(replace(s, step=None, label=s.model) for s in other.timeline.stops)
+        ),
+    )
+    with pytest.raises(TableError, match="no checkpoint in common"):
+        compare(a_study(), other)
+
+
+def test_each_number_is_there_once_and_equal_ones_are_folded_away():
+    tables = measured(NAMES, *truth(0, 3), noise=0.02)
+    study = results(*tables, windows=[256, 256, 1024], matched=tables)
+    found = compare(study, study)
+    keys = [(row.quantity, row.checkpoint) for row in found.rows]
+    assert len(keys) == len(set(keys))
+    assert {row.checkpoint for row in found.rows if row.quantity.startswith("first 256")} == {"step2000"}
+    text = found.to_text()
+    assert "numbers are exactly equal on both sides and not shown" in text
+    assert "mean r_q" not in text
+    assert "Errors are over documents" in text
+
+
+def test_heads_of_both_runs_stand_beside_each_other():
+    ours, theirs = a_study(), a_study(seed=3)
+    heads = compare(ours, theirs).heads
+    assert len(heads) == len(ours.heads)
+    expected = ours.heads["r_k"].to_numpy() - theirs.heads["r_k"].to_numpy()
+    assert heads["r_k_difference"].to_numpy() == pytest.approx(expected, abs=1e-12)
+    errors = np.hypot(ours.heads["r_k_se"], theirs.heads["r_k_se"])
+    assert heads["r_k_difference_se"].to_numpy() == pytest.approx(errors.to_numpy(), abs=1e-12)
+
+
+def test_json_and_csv_for_machines(tmp_path):
+    for name, seed in (("a", 0), ("b", 1)):
+        write_csv(tmp_path / name / "qk.csv", a_study(seed=seed).qk)
+    table = tmp_path / "out.csv"
+    places = [str(tmp_path / "a"), "--with", str(tmp_path / "b")]
+    done = CliRunner().invoke(main, ["compare", *places, "--json", "--csv", str(table)])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.output)
+    assert found["rows"][0]["se"] is None  # a bare table has no groups
+    assert len(pd.read_csv(table)) == len(found["rows"])
+    assert len(pd.read_csv(tmp_path / "out_heads.csv")) == len(a_study().heads)

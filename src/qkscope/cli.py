@@ -243,12 +243,20 @@ def report(results: Path, out: Path | None) -> None:
 @main.command()
 @click.argument("results", type=PLACE)
 @click.option("--with", "other", required=True, metavar="published|RESULTS", help="What to compare with.")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--csv", type=PLACE, help="Also write every row to this file, and every head beside it.")
 @clear_errors
-def compare(results: Path, other: str) -> None:
+def compare(results: Path, other: str, as_json: bool, csv: Path | None) -> None:
     """Two results side by side: what agrees within uncertainty and what does not."""
     from qkscope.comparison import compare as compare_results
 
-    _print(compare_results(_local(results), other if other == "published" else _local(other)))
+    found = compare_results(_local(results), other if other == "published" else _local(other))
+    if csv is not None:
+        found.save(csv)
+    if as_json:
+        click.echo(found.to_json())
+    else:
+        _print(found)
 
 
 @main.command()

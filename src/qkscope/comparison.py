@@ -1,19 +1,21 @@
 """Two studies side by side: what agrees within uncertainty and what does not.
 
 The other side is another results folder, a qk.csv, or the published SmolLM3-3B numbers that ship with the package.
-Only what both have is compared: checkpoints of the same name, and the same heads of them.
+Only what both have is compared: the same checkpoints (by name; of two runs that name them differently by step, by label
+or by their place in training) and the same heads of them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from qkscope import aggregate
@@ -23,7 +25,9 @@ from qkscope.heads import sample_heads
 from qkscope.inference.levels import AGREES_WITHIN, rule_of_agreement
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import Results, load_results
+from qkscope.store import write_csv
 from qkscope.taxonomy import CLASSES, Thresholds
+from qkscope.timeline import Stop, Timeline
 from qkscope.words import bare, number, tokens
 
 if TYPE_CHECKING:
@@ -64,6 +68,8 @@ class Comparison:
     only_ours: tuple[str, ...]
     only_theirs: tuple[str, ...]
     notes: tuple[str, ...]
+    heads: pd.DataFrame | None = None
+    """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
 
     @property
     def agree(self) -> bool:
@@ -73,6 +79,19 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """The rows as a table."""
         return pd.DataFrame([asdict(row) for row in self.rows])
+
+    def to_json(self) -> str:
+        """Everything but the heads, for a machine; what is not known is null."""
+        rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
+        whole = {"ours": self.ours, "theirs": self.theirs, "agree": self.agree, "rows": rows}
+        whole |= {"only_ours": self.only_ours, "only_theirs": self.only_theirs, "notes": self.notes}
+        return json.dumps(whole, indent=2, ensure_ascii=False)
+
+    def save(self, path: Path) -> None:
+        """Every row as CSV; of two runs every head too, in `<name>_heads.csv` beside it."""
+        write_csv(path, self.table())
+        if self.heads is not None:
+            write_csv(path.with_name(f"{path.stem}_heads.csv"), self.heads)
 
     def verdict(self) -> str:
         """How many numbers agree, in a sentence."""
@@ -111,7 +130,7 @@ class Comparison:
         return Group(table, *(Text(line) for line in self._closing()))
 
     def _printed(self) -> list[tuple[str, ...]]:
-        """Cells of the table; the many cells of the depth maps are told in one line each below it."""
+        """Cells of the table. What is exactly equal and the many cells of the depth maps are told in lines below it."""
         words = {True: "agrees", False: "differs", None: "no error known"}
         return [
             (
@@ -119,11 +138,13 @@ class Comparison:
                 *(bare(row.difference, 3, signed=True), words[row.agrees]),
             )
             for row in self.rows
-            if not row.quantity.startswith(CELLS)
+            if not row.quantity.startswith(CELLS) and row.difference != 0
         ]
 
     def _closing(self) -> list[str]:
-        lines = [self._cells(name) for name in CELLS]
+        equal = sum(row.difference == 0 and not row.quantity.startswith(CELLS) for row in self.rows)
+        lines = [f"{equal} numbers are exactly equal on both sides and not shown." if equal else ""]
+        lines += [self._cells(name) for name in CELLS]
         lines += [self.verdict()]
         if self.only_ours:
             lines.append(f"Only in {self.ours}: {', '.join(self.only_ours)}.")
@@ -185,14 +206,98 @@ def _with_results(ours: Results, theirs: Results) -> Comparison:
     names = _name(ours), _name(theirs)
     if names[0] == names[1]:
         names = str(ours.folder), str(theirs.folder)
-    order, only_ours, only_theirs = _in_common(ours.timeline.models, theirs.timeline.models, *names)
+    pairs, how = _paired(ours.timeline, theirs.timeline, *names)
+    order = list(pairs)
+    theirs, only_theirs = _renamed(theirs, pairs), _unpaired(theirs, pairs.values())
     shared = _same_heads(ours, theirs, order)
-    sides = [_numbers_of(side, shared, order) for side in (ours, theirs)]
-    notes = [*_window_notes(ours, theirs, order), *_threshold_note(ours.thresholds, theirs.thresholds)]
+    sides = [_numbers_of(side, shared, order, _rematched(ours, theirs, order)) for side in (ours, theirs)]
+    notes = [*how, *_window_notes(ours, theirs, order), *_threshold_note(ours.thresholds, theirs.thresholds)]
+    notes.append("Errors are over documents: what another seed of the training would change is not in them.")
     counts = [len(_keys(side.heads)) for side in (ours, theirs)]
     if max(counts) > len(shared):
         notes.append(f"Compared on the {len(shared)} heads both have, of {counts[0]} and {counts[1]}.")
-    return Comparison(*names, _rows(*sides), only_ours, only_theirs, tuple(notes))
+    rows, heads = _rows(*sides), _by_head(ours.heads, theirs.heads, order)
+    return Comparison(*names, rows, _unpaired(ours, order), only_theirs, tuple(notes), heads)
+
+
+def _paired(
+    ours: Timeline, theirs: Timeline, our_name: str, their_name: str
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Our checkpoints -> theirs, in our order, and how they were matched where not by name."""
+    both = [model for model in ours.models if model in set(theirs.models)]
+    if both:
+        return {model: model for model in both}, ()
+    for what in ("step", "label"):
+        found = _by(what, ours.measured, theirs.measured)
+        if found:
+            return found, (f"Checkpoints are named differently and were matched by their {what}.",)
+    if ours.kind == theirs.kind == "training" and len(ours.models) == len(theirs.models):
+        how = "Checkpoints are named differently and were matched by their place in training."
+        return dict(zip(ours.models, theirs.models, strict=True)), (how,)
+    _in_common(ours.models, theirs.models, our_name, their_name)
+    return {}, ()
+
+
+def _by(what: str, ours: Sequence[Stop], theirs: Sequence[Stop]) -> dict[str, str]:
+    """Stops with the same step or label within the same phase; none if that does not tell them apart."""
+    sides = [
+        {(getattr(stop, what), stop.phase): stop.model for stop in side if getattr(stop, what) is not None}
+        for side in (ours, theirs)
+    ]
+    if len(sides[0]) < len(ours) or len(sides[1]) < len(theirs):
+        return {}
+    return {model: sides[1][key] for key, model in sides[0].items() if key in sides[1]}
+
+
+def _renamed(theirs: Results, pairs: Mapping[str, str]) -> Results:
+    """Their results under our checkpoints' names."""
+    ours = {their: our for our, their in pairs.items()}
+    if all(our == their for our, their in pairs.items()):
+        return theirs
+
+    def table(frame: pd.DataFrame | None) -> pd.DataFrame | None:
+        if frame is None:
+            return None
+        return frame[frame["model"].isin(ours)].assign(model=lambda t: t["model"].map(ours))
+
+    stops = tuple(replace(s, model=ours[s.model]) for s in theirs.timeline.stops if s.model in ours)
+    heads = table(theirs.heads)
+    return replace(
+        theirs,
+        timeline=replace(theirs.timeline, stops=stops),
+        heads=theirs.heads if heads is None else heads,
+        loo=table(theirs.loo),
+        matched=table(theirs.matched),
+        loo_matched=table(theirs.loo_matched),
+    )
+
+
+def _unpaired(side: Results, paired: Iterable[str]) -> tuple[str, ...]:
+    known = set(paired)
+    return tuple(model for model in side.timeline.models if model not in known)
+
+
+def _rematched(ours: Results, theirs: Results, order: Sequence[str]) -> list[str]:
+    """Checkpoints whose matched window is not their own on one side: elsewhere the same number would stand twice."""
+    return [
+        model
+        for model in order
+        if any(side.timeline.stop(model).window != side.timeline.matched_window for side in (ours, theirs))
+    ]
+
+
+def _by_head(ours: pd.DataFrame, theirs: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
+    key, values = ["model", "layer", "head"], ["r_q", "r_q_se", "r_k", "r_k_se"]
+    sides = [side[side["model"].isin(order)].set_index(key)[values] for side in (ours, theirs)]
+    both = sides[0].add_suffix("_ours").join(sides[1].add_suffix("_theirs"), how="inner")
+    for name in ("r_q", "r_k"):
+        both[f"{name}_difference"] = both[f"{name}_ours"] - both[f"{name}_theirs"]
+        both[f"{name}_difference_se"] = np.hypot(both[f"{name}_se_ours"], both[f"{name}_se_theirs"])
+    return both.reset_index()
+
+
+def _json(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _name(results: Results) -> str:
@@ -236,13 +341,15 @@ def _only(table: pd.DataFrame, heads: set[tuple[int, int]]) -> pd.DataFrame:
     return table[keep]
 
 
-def _numbers_of(side: Results, shared: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
+def _numbers_of(
+    side: Results, shared: set[tuple[int, int]], order: Sequence[str], rematched: Sequence[str]
+) -> Numbers:
     """Own-window numbers, and the matched window's under its own name where there is one."""
     loo = None if side.loo is None else _only(side.loo, shared)
     found = _measured(_only(side.heads, shared), loo, order, side.thresholds)
     if side.matched is not None and side.timeline.matched_window is not None:
         matched_loo = None if side.loo_matched is None else _only(side.loo_matched, shared)
-        matched = _measured(_only(side.matched, shared), matched_loo, order, side.thresholds)
+        matched = _measured(_only(side.matched, shared), matched_loo, rematched, side.thresholds)
         prefix = f"first {side.timeline.matched_window:,}: "
         found |= {
             (prefix + name, model): value for (name, model), value in matched.items() if "depth" not in name
