@@ -20,6 +20,7 @@ from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
 from qkscope.moments import Unit
+from qkscope.run.causes import Measured, for_causes
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit, short_digest
 from qkscope.study import Study, dump_study
@@ -36,6 +37,7 @@ class Tables:
     frames      the name of a file without its ending -> its rows
     unmeasured  per checkpoint, heads that met a value that is not finite
     warnings    what to know of some checkpoints: `a, b: ...`
+    measured    per checkpoint and window, what the causes of changes are found from
     """
 
     by_window: Mapping[int, pd.DataFrame]
@@ -43,6 +45,7 @@ class Tables:
     axes: Mapping[str, CheckpointAxes]
     unmeasured: Mapping[str, int]
     warnings: Sequence[str]
+    measured: Mapping[tuple[str, int], Measured]
 
     @property
     def qk(self) -> pd.DataFrame:
@@ -59,6 +62,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     parts: dict[str, list[pd.DataFrame]] = {}
     by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
     unmeasured: dict[str, int] = {}
+    measured: dict[tuple[str, int], Measured] = {}
     axes_by_model: dict[str, CheckpointAxes] = {}
     unknown: dict[str, list[str]] = {}
     before: dict[str, Axes | None] = {"own": None, "matched": None}
@@ -73,6 +77,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
             kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
             if kinds:
                 beyond = measure_beyond(units, window, axes)
+                measured[name, window] = for_causes(axes, beyond)
                 asked = {of: OPTIONAL[of](units, window) for of in study.measures}
             for kind in kinds:
                 found = _frames(name, window, units, axes, beyond, before[kind])
@@ -92,6 +97,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
         axes=axes_by_model,
         unmeasured={name: count for name, count in unmeasured.items() if count},
         warnings=[f"{', '.join(names)}: {warning}" for warning, names in unknown.items()],
+        measured=measured,
     )
 
 

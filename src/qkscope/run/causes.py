@@ -6,7 +6,7 @@ the other checkpoint, as far as they were measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, pairwise
 from pathlib import Path
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
+Measured = tuple[Heads, Axes]
 
 
 @dataclass(frozen=True)
@@ -49,15 +50,23 @@ class _Route:
     places: dict[Cell, _Place]
 
 
-def causes(study: Study, measured: Sequence[Planned], results: Path) -> dict[str, pd.DataFrame]:
-    """The tables `causes` (each checkpoint over its own window) and `causes_matched` (all over the smallest)."""
+def causes(
+    study: Study, measured: Sequence[Planned], results: Path, known: Mapping[tuple[str, int], Measured]
+) -> dict[str, pd.DataFrame]:
+    """The tables `causes` (each checkpoint over its own window) and `causes_matched` (all over the smallest).
+
+    `known` are checkpoints and windows that need not be measured again.
+    """
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
     routes = {
         "causes": _routes(study, measured, None),
         "causes_matched": _routes(study, measured, study.matched_window),
     }
     wanted = {place for each in chain(*routes.values()) for place in each.places.values()}
-    found = dict(_measure(study, measured, wanted, results))
+    found = {
+        place: known[place.name, place.window] for place in wanted if (place.name, place.window) in known
+    }
+    found |= _measure(study, measured, wanted - found.keys(), results)
     return {name: attribute([_step(each, found) for each in some], limits) for name, some in routes.items()}
 
 
@@ -92,25 +101,25 @@ def _route(study: Study, measured: Sequence[Planned], a: Planned, b: Planned, wi
 
 def _measure(
     study: Study, measured: Sequence[Planned], wanted: set[_Place], results: Path
-) -> Iterator[tuple[_Place, tuple[Heads, Axes]]]:
+) -> Iterator[tuple[_Place, Measured]]:
     """What the heads do at each place: the units of one checkpoint are in memory at a time."""
     for each in measured:
         windows = sorted(place.window for place in wanted if place.name == each.checkpoint.name)
         units = [read_unit(job.path(results), job.key) for job in each.jobs] if windows else []
         for window in windows:
             axes = measure(units, window, study.components)
-            values = _heads(axes, measure_beyond(units, window, axes))
-            yield _Place(each.checkpoint.name, window), (values, axes)
+            yield _Place(each.checkpoint.name, window), for_causes(axes, measure_beyond(units, window, axes))
 
 
-def _heads(axes: Axes, beyond: Beyond) -> Heads:
+def for_causes(axes: Axes, beyond: Beyond) -> Measured:
+    """What the causes of a change are found from: numbers of the heads, and their axes."""
     found = {name: np.stack([beyond.value(name), *beyond.left_out(name)]) for name in MEASURED}
     found["r_q"] = np.concatenate([axes.r_q[None, :, 0], axes.loo_r_q])
     found["r_k"] = np.concatenate([axes.r_k[None, :, 0], axes.loo_r_k])
-    return found
+    return found, axes
 
 
-def _step(route: _Route, found: dict[_Place, tuple[Heads, Axes]]) -> Step:
+def _step(route: _Route, found: dict[_Place, Measured]) -> Step:
     ends = [found[route.places[cell]][1] for cell in (frozenset[str](), frozenset(route.changed))]
     overlap = overlaps(ends[0].v, ends[1].v)
     stayed = np.where(np.isfinite(overlap).all(axis=(1, 2)), same_axis(overlap), np.nan)

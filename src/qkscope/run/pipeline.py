@@ -167,7 +167,7 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
             plan.warnings.append(warning)
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
-            for name, frame in causes(plan.study, measured, results).items():
+            for name, frame in causes(plan.study, measured, results, made.measured).items():
                 store.write_csv(folder / f"{name}.csv", frame)
             store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
         _say_and_draw(results)
