@@ -2,10 +2,10 @@
 # make test   set up, then check format, lint, types and every test, the browser's included
 # make soak   hours of faults and hostile input in one: every kill, every failing write, a million fuzzed files
 # make test-lowest  what needs no model, with the oldest versions that pyproject.toml allows
-# make bench  speed against the peers, as ratios of one run
+# make bench  speed against the peers, as ratios of one run, in benchmarks/RESULTS.md; bench-quick: the main rows
 # make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
-.PHONY: setup demo test soak test-lowest check format bench families docs clean
+.PHONY: setup demo bench-quick test soak test-lowest check format bench families docs clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -43,10 +43,10 @@ format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup
+bench bench-quick: setup
 	scripts/setup.sh peers $(PYTHON)
 	$(BIN)/python scripts/fetch_smollm2.py
-	.venv-bench/bin/python -m benchmarks
+	.venv-bench/bin/python -m benchmarks $(if $(filter bench-quick,$@),--quick)
 
 families: setup
 	$(BIN)/python -m survey

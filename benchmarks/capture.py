@@ -1,17 +1,13 @@
 """Capture + moments beside its peers, on the real SmolLM2-135M in one interleaved run.
 
-    .venv-bench/bin/python benchmarks/capture.py            # make bench
-
 Every peer does the same work on the same 2048 tokens in float32: the plain `model(ids)` call that a user would make,
 qkscope (moments of every token and head), nnsight (rotated q and k of every layer saved), TransformerLens
 (`run_with_cache` of rot_q and rot_k). Rounds are interleaved and start with another peer each time, so that whatever
-else the machine does meets them all. Then qkscope's peak memory after 4 and after 40 documents, in a process of
-its own. Prints a table; nothing is asserted.
+else the machine does meets them all. A unit of one document is the worst case: what a unit costs once counts in full.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
 import json
 import os
@@ -21,10 +17,11 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
+
+from benchmarks.rows import Row
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
@@ -63,6 +60,20 @@ def qkscope_peer(model: Any) -> Peer:
 
 def plain_peer(model: Any) -> Peer:
     return lambda document: model(ids_of(document))
+
+
+def backbone_peer(model: Any) -> Peer:
+    return lambda document: model.model(input_ids=ids_of(document), use_cache=False)
+
+
+def seam_peer(model: Any) -> Peer:
+    from qkscope.capture import capture
+
+    def run(document: Any) -> object:
+        with capture(model, lambda layer, q, k: None) as backbone:
+            return backbone(input_ids=ids_of(document), use_cache=False)
+
+    return run
 
 
 def nnsight_peer(model: Any) -> Peer:
@@ -130,20 +141,6 @@ def time_peers(peers: dict[str, Peer], rounds: int) -> dict[str, list[tuple[floa
     return taken
 
 
-def report_times(taken: dict[str, list[tuple[float, float]]]) -> None:
-    plain = taken["model(ids)"]
-    print(
-        f"\n{'':18s} {'wall s':>8s} {'ratio':>6s} {'cpu s':>8s} {'ratio':>6s}   ratios to model(ids) of the same round"
-    )
-    for name, seconds in taken.items():
-        wall, processor = median(s[0] for s in seconds), median(s[1] for s in seconds)
-        ratios = [(s[0] / p[0], s[1] / p[1]) for s, p in zip(seconds, plain, strict=True)]
-        print(
-            f"{name:18s} {wall:8.2f} {median(r[0] for r in ratios):6.2f} {processor:8.2f} "
-            f"{median(r[1] for r in ratios):6.2f}   {' '.join(f'{r[0]:.2f}' for r in ratios)}"
-        )
-
-
 def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
@@ -169,39 +166,33 @@ def measure_memory(counts: tuple[int, ...]) -> None:
     print(json.dumps({"loaded": loaded, "peaks": peaks}))
 
 
-def report_memory() -> None:
-    answer = subprocess.run(
-        [sys.executable, __file__, "--memory"], capture_output=True, text=True, check=True, env=os.environ
-    )
+def memory_line() -> str:
+    """Peak memory after 4 and after 40 documents, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.capture"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     found = json.loads(answer.stdout.splitlines()[-1])
     few, many = (found["peaks"][key] for key in ("4", "40"))
-    print(
-        f"\npeak memory: model loaded {found['loaded']:,.0f} MB; after 4 documents {few:,.0f} MB, "
-        f"after 40 {many:,.0f} MB"
+    return (
+        f"peak memory of capture: model loaded {found['loaded']:,.0f} MB; after 4 documents {few:,.0f} MB, "
+        f"after 40 {many:,.0f} MB (ratio {many / few:.3f})"
     )
-    print(f"ratio 40 / 4: {many / few:.3f}")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--memory", action="store_true", help="only the memory of this process, as JSON")
-    parser.add_argument("--no-memory", action="store_true", help="only the times")
-    options = parser.parse_args()
-    if options.memory:
-        measure_memory((4, 40))
-        return
+def rows(rounds: int) -> list[Row]:
+    """Plain, backbone, seam, everything, and the peers, interleaved."""
     model = load_model()
     peers = {
         "model(ids)": plain_peer(model),
-        "qkscope": qkscope_peer(model),
-        "nnsight": nnsight_peer(model),
-        "TransformerLens": transformer_lens_peer(model),
+        "backbone only (limit)": backbone_peer(model),
+        "our seam, nothing summed": seam_peer(model),
+        "qkscope, everything on": qkscope_peer(model),
+        "nnsight, q and k saved": nnsight_peer(model),
+        "TransformerLens, rot_q and rot_k cached": transformer_lens_peer(model),
     }
-    report_times(time_peers(peers, options.rounds))
-    if not options.no_memory:
-        report_memory()
+    taken = time_peers(peers, rounds)
+    part = f"Capture, SmolLM2-135M, {TOKENS} tokens, float32"
+    return [Row(part, name, seconds, taken["model(ids)"]) for name, seconds in taken.items()]
 
 
 if __name__ == "__main__":
-    main()
+    measure_memory((4, 40))

@@ -1,0 +1,1 @@
+"""What measuring costs, beside peers and limits: `make bench`."""
