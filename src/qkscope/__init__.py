@@ -70,7 +70,7 @@ _HOME = {
     "transitions": "taxonomy",
     "write_report": "report",
 }
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Accumulator",
     "Axes",

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
+import logging
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +16,7 @@ import click
 from qkscope import __version__
 from qkscope.defaults import COMPONENTS, GROUPS
 from qkscope.errors import QkscopeError
+from qkscope.progress import quieten
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,10 +44,21 @@ def clear_errors(command: Command) -> Command:
     return wrapped
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 110,
+        "auto_envvar_prefix": "QKSCOPE",
+    }
+)
 @click.version_option(__version__, prog_name="qkscope")
-def main() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Only results, warnings and errors.")
+@click.option("-v", "--verbose", is_flag=True, help="Also what the libraries underneath report.")
+def main(quiet: bool, verbose: bool) -> None:
     """How a language model's attention heads come to encode position while it trains."""
+    quieten(quiet)
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
 
 
 @main.command()
@@ -91,12 +106,16 @@ def init(place: str, out: Path | None) -> None:
 
 @main.command()
 @click.argument("study", type=PLACE)
+@click.option("--json", "as_json", is_flag=True, help="Print mistakes, warnings and cost as JSON.")
 @clear_errors
-def validate(study: Path) -> None:
+def validate(study: Path, as_json: bool) -> None:
     """Check a study file: prints every mistake at once, with its line, or what the study costs."""
     from qkscope.run.preflight import preflight
 
     found = preflight(study)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        sys.exit(1 if found.mistakes else 0)
     for line in (*found.mistakes, *found.warnings):
         click.echo(line, err=True)
     if found.mistakes:
@@ -262,16 +281,20 @@ def compare(results: Path, other: str, as_json: bool, csv: Path | None) -> None:
 @main.command()
 @click.argument("results", type=PLACE)
 @click.option("--verify", is_flag=True, help="Check every byte of units, tables, figures and report.")
+@click.option("--json", "as_json", is_flag=True, help="Print every unit as JSON.")
 @clear_errors
-def status(results: Path, verify: bool) -> None:
+def status(results: Path, verify: bool, as_json: bool) -> None:
     """Units of work done, running and failed, from the files alone."""
     from qkscope.run import status as status_of
 
     found = status_of(results, verify=verify)
-    _print(found)
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+    else:
+        _print(found)
     if found.damage:
         raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
-    if verify:
+    if verify and not as_json:
         _print("every table, figure and page is what was written")
 
 

@@ -1,4 +1,4 @@
-"""Long work shows progress: a bar on a terminal, one line per finished unit elsewhere."""
+"""Long work shows progress: a bar on a terminal, one line per finished unit elsewhere, nothing where quiet is asked."""
 
 from __future__ import annotations
 
@@ -10,6 +10,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+
+class _Voice:
+    """Whether the work in hand is told of; warnings and errors always are."""
+
+    quiet = False
+
+
+def quieten(quiet: bool = True) -> None:
+    """Leave bars and reports of finished work out, for the rest of the process."""
+    _Voice.quiet = quiet
+
+
+def say(line: str) -> None:
+    """A line about the work in hand, on standard error. A warning is said in any case."""
+    if not _Voice.quiet or line.startswith(("warning:", "left out:")):
+        print(line, file=sys.stderr, flush=True)
 
 
 class Bar:
@@ -34,7 +51,7 @@ class Bar:
         if self._rich:
             self._rich[0].console.print(line, highlight=False, markup=False)
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
 
     def describe(self, text: str) -> None:
         """Change the words beside the bar; without a terminal nothing is printed."""
@@ -50,7 +67,7 @@ class Bar:
 def progress(description: str, total: int | None, unit: str = "tokens") -> Iterator[Bar]:
     """A bar on standard error while the block runs, if that is a terminal."""
     bar = Bar(description, total, unit)
-    if not sys.stderr.isatty():
+    if _Voice.quiet or not sys.stderr.isatty():
         yield bar
         return
     from rich.console import Console

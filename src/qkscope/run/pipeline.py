@@ -6,14 +6,13 @@ by whatever, goes on where it was when it is started again; only whole and curre
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope import defaults, manifest, store
 from qkscope.errors import EngineError, StudyError
-from qkscope.progress import progress
+from qkscope.progress import progress, say
 from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.causes import causes
 from qkscope.run.controls import controls
@@ -50,7 +49,7 @@ def run(
     results = Path(out) if out is not None else Path("results") / study.name
     refuse_other_study(results, study.name)
     for name, why in left_out_of(study_path).items():
-        _say(f"left out: {name}: {why}")
+        say(f"left out: {name}: {why}")
     try:
         with claimed(results, study.name, str(part) if part else None) as claim:
             place = open_engine(engine, study)
@@ -78,7 +77,7 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
         return _run_shard(study, results, engine, shard, stamps, checkpoints)
     behind, count = stamps.unfinished()
     plan = plan_study(study, checkpoints, results / TOKENS)
-    todo = needed(plan, results, plan.jobs, _say)
+    todo = needed(plan, results, plan.jobs, say)
     _say_missing_shards(todo, behind, count, checkpoints)
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
@@ -101,7 +100,7 @@ def _judge_unmeasured(results: Results) -> None:
     without = results.heads["r_q"].isna() | results.heads["r_k"].isna()
     shares = without.groupby(results.heads["model"], sort=False).mean()
     for name, share in shares[shares > 0].items():
-        _say(f"warning: {name}: {share:.0%} of its heads met non-finite values and are unmeasured")
+        say(f"warning: {name}: {share:.0%} of its heads met non-finite values and are unmeasured")
     if shares.max() > defaults.MOST_UNMEASURED:
         raise StudyError(
             f"{results.folder}: more than {defaults.MOST_UNMEASURED:.0%} of the heads of "
@@ -122,9 +121,9 @@ def _run_shard(
     mine = shard_checkpoints(checkpoints, study.groups, shard)
     plan = plan_study(study, mine, results / TOKENS)
     write_shard_plan(results, study, checkpoints, plan, shard)
-    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), _say)
+    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), say)
     if not todo:
-        _say(
+        say(
             f"shard {shard}: nothing to do"
             + ("" if mine else f" ({len(checkpoints)} checkpoints are too few)")
         )
@@ -138,14 +137,14 @@ def _run_shard(
 def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> None:
     """Do units. Checkpoints that fail join the plan's missing ones."""
     for corpus in {each.corpus.digest: each.corpus for each in plan.planned}.values():
-        _say(corpus.usage(max(plan.study.windows)))
+        say(corpus.usage(max(plan.study.windows)))
     for warning in plan.warnings:
-        _say(f"warning: {warning}")
+        say(f"warning: {warning}")
     for name, why in plan.missing.items():
-        _say(f"{name}: cannot be measured: {why}")
+        say(f"warning: {name}: cannot be measured: {why}")
     done = len(plan.jobs) - len(todo)
     if done and todo:
-        _say(f"{done} of {len(plan.jobs)} units are done already")
+        say(f"{done} of {len(plan.jobs)} units are done already")
     if todo:
         with progress("measuring", sum(job.tokens for job in todo)) as bar:
             plan.missing.update(engine.run(todo, plan.documents, results, bar))
@@ -158,12 +157,12 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
     if manifest.is_finished(results, digest):
-        _say(f"nothing changed: {results} is as it was")
+        say(f"nothing changed: {results} is as it was")
     else:
-        _say(f"putting {sum(len(each.jobs) for each in measured)} units together")
+        say(f"putting {sum(len(each.jobs) for each in measured)} units together")
         made = tables(plan.study, planned, results)
         for warning in (*_non_finite(made.unmeasured), *made.warnings):
-            _say(f"warning: {warning}")
+            say(f"warning: {warning}")
             plan.warnings.append(warning)
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
@@ -210,13 +209,13 @@ def _say_missing_shards(
                 else "has finished, but not all of its units are current"
             )
             names = ", ".join(dict.fromkeys(job.name for job in jobs)) or "none"
-            _say(f"shard {number}/{count} {state}: {len(jobs)} units are done here instead ({names})")
+            say(f"shard {number}/{count} {state}: {len(jobs)} units are done here instead ({names})")
 
 
 def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
     names = [each.name for each in checkpoints if each.counterfactual]
     if names:
-        _say(
+        say(
             f"rotation settings change, so {len(names)} counterfactual checkpoints are measured too: "
             + ", ".join(names)
         )
@@ -231,7 +230,3 @@ def _what_is_missing(missing: dict[str, str], results: Path) -> str:
         + "\nWhat was measured is kept: put the cause right "
         "and run again."
     )
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
