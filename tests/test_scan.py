@@ -20,7 +20,7 @@ from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
 from qkscope.anatomy_table import ANATOMY_COLUMNS, read_anatomy
 from qkscope.cli import main
-from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError
+from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
 from qkscope.scanning import ScanResult, scan
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from qkscope.taxonomy import CLASSES
@@ -110,6 +110,25 @@ def test_what_decides_is_in_the_result_in_print_and_in_a_file(tmp_path: Path) ->
     assert "position" in repr(result)
 
 
+def test_measures_that_are_asked_for_are_in_the_result_and_in_files(tmp_path: Path) -> None:
+    model, documents = build("smollm3"), ids(64, 64, 64, 64)
+    options: dict[str, Any] = {"texts": documents, "max_length": 64, "groups": 4, "out": tmp_path}
+    result = scan(model, measures=["rotation", "per_kind", "plasticity"], **options)
+    for name in ("rotation", "per_kind", "plasticity"):
+        table = getattr(result, name)
+        assert table[["layer", "head"]].equals(result.heads[["layer", "head"]])
+        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / f"{name}.csv"), table, check_dtype=False)
+    assert result.rotation["slope_k"].to_numpy() == pytest.approx(64 * result.rotation["alpha_k"].to_numpy())
+    assert result.plasticity["plasticity"].between(0, 1).all()
+    assert (tmp_path / "plasticity_map.parquet").is_file()
+    # A later scan without a measure leaves no table of an earlier one.
+    again = scan(model, **options)
+    assert not list(tmp_path.glob("*plasticity*"))
+    pd.testing.assert_frame_equal(again.rotation, result.rotation)
+    with pytest.raises(TableError, match=r'plasticity was not measured: .*measures=\["plasticity"\]'):
+        again.plasticity  # noqa: B018
+
+
 def test_texts_with_a_tokenizer() -> None:
     result = scan(
         tiny_model(), tokenizer=tiny_tokenizer(), texts=["the cat sat " * 10, "a dog ran"], max_length=16
@@ -145,12 +164,24 @@ def test_on_the_command_line(checkpoint: Path, texts: Path, tmp_path: Path) -> N
         "5",
     ]
     answer = CliRunner().invoke(
-        main, ["scan", str(checkpoint), *options, "--out", str(tmp_path), "--save-vectors"]
+        main,
+        [
+            "scan",
+            str(checkpoint),
+            *options,
+            "--out",
+            str(tmp_path),
+            "--save-vectors",
+            "--measures",
+            "per_kind,plasticity",
+        ],
     )
     assert answer.exit_code == 0, answer.output
     assert "tiny-llama (llama): 5 of 8 heads, 2 documents, 115 of " in answer.output
     assert all(name in answer.output for name in CLASSES)
     assert (tmp_path / "qk.csv").exists()
+    assert {path.name for path in tmp_path.glob("*.csv")} >= {"per_kind.csv", "plasticity.csv"}
+    assert not (tmp_path / "rotation.csv").exists()
     assert len(list((tmp_path / "vectors" / "tiny-llama").glob("*q/data.parquet"))) == 5
 
 
@@ -240,6 +271,12 @@ def test_sliding_window_layers_on_request() -> None:
         ({"texts": ids(9), "heads": "some"}, CaptureError, "heads is 'some'"),
         ({"texts": ids(9), "heads": 17}, StudyError, "sample of 17 heads"),
         ({"texts": ids(9), "heads": [(0, 9)]}, CaptureError, "head 9 was asked for"),
+        (
+            {"texts": ids(9), "measures": ["rotatoin"]},
+            CaptureError,
+            "found 'rotatoin'; expected a list of some of",
+        ),
+        ({"texts": ids(9), "measures": "rotation"}, CaptureError, "found 'rotation'; expected a list"),
         ({"texts": ids(9), "save_vectors": 0.1}, CaptureError, "give `out`"),
         ({"texts": [[5, 500]]}, CaptureError, "holds the token 500"),
     ],

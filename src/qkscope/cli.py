@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from qkscope import __version__
-from qkscope.defaults import COMPONENTS, GROUPS
+from qkscope.defaults import COMPONENTS, GROUPS, MEASURES
 from qkscope.errors import QkscopeError
 from qkscope.progress import quieten
 
@@ -167,6 +167,13 @@ def list_checkpoints(model: str) -> None:
     "--vectors-apart", is_flag=True, help="Draw the keys to write at other positions than the queries."
 )
 @click.option("--token-str", is_flag=True, help="Write each vector's token beside it.")
+@click.option(
+    "--measures",
+    default=",".join(MEASURES),
+    show_default=True,
+    metavar="NAME,...",
+    help="Beside the usual ones: rotation, per_kind, plasticity; empty for none.",
+)
 @click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
 @click.option(
     "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
@@ -174,10 +181,10 @@ def list_checkpoints(model: str) -> None:
 @click.option(
     "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
 )
-@click.option("--out", type=FOLDER, help="Write qk.csv and heads.csv here.  [default: results/<model name>]")
+@click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
 @clear_errors
-def scan(model: str, heads: str, **options: Any) -> None:
-    """Measure one model, quickly: prints what its heads do and writes qk.csv and heads.csv."""
+def scan(model: str, heads: str, measures: str, **options: Any) -> None:
+    """Measure one model, quickly: prints what its heads do and writes the tables of its heads."""
     from qkscope.scanning import scan as scan_model
     from qkscope.study import folder_name
 
@@ -187,6 +194,7 @@ def scan(model: str, heads: str, **options: Any) -> None:
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     revision = f"@{options['revision']}" if options["revision"] else ""
     out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
+    options["measures"] = [name.strip() for name in measures.split(",") if name.strip()]
     _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
 
 

@@ -1,7 +1,10 @@
 """What is taken where nothing is said: by a study's file, a scan, vectors on disk and the command line alike."""
 
+from typing import Final
+
 GROUPS = 8  # of documents, for errors by leaving one out
 COMPONENTS = 10  # principal components of a head
+MEASURES: Final = ("rotation", "per_kind")  # beside the usual ones: they need no more than the moments
 SEED = 0
 BATCH_TOKENS = 4096  # in one pass through the model
 # Of the taxonomy: a correlation is strong above HIGH and weak below LOW.

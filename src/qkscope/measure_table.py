@@ -15,8 +15,8 @@ import numpy as np
 
 from qkscope.errors import StoreError, TableError
 from qkscope.heads import HeadIndex
-from qkscope.measures.optional import Measured
-from qkscope.store import in_short
+from qkscope.measures.optional import OPTIONAL, Measured
+from qkscope.store import in_short, replacing, write_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,20 @@ def measure_table(model: str, window: int, heads: HeadIndex, found: Measured) ->
     for name in found.names:
         columns |= {name: found.value(name), f"{name}_se": found.error(name)}
     return pd.DataFrame(columns | dict(found.about))
+
+
+def write_measures(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
+    """Every table to its file; those of measures that are not there go: they would tell of an earlier measurement."""
+    for name in OPTIONAL:
+        for file in (f"{name}.csv", f"loo_{name}.parquet", f"{name}_map.parquet"):
+            if file.partition(".")[0] not in frames:
+                (folder / file).unlink(missing_ok=True)
+    for name, frame in frames.items():
+        if name in OPTIONAL:
+            write_csv(folder / f"{name}.csv", frame)
+        else:
+            with replacing(folder / f"{name}.parquet") as temporary:
+                frame.to_parquet(temporary, index=False, compression="zstd")
 
 
 def with_matched_slopes(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.heads import HeadIndex
 from qkscope.measures import per_kind, plasticity, rotation
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import BATCH, cores, one_thread_each
@@ -90,12 +89,12 @@ def plasticity_measure(units: Sequence[Unit], width: int) -> Measured:
 
 def _batched(units: Sequence[Unit], width: int, one: Callable[[Groups, NDArray[np.int64]], Array]) -> Array:
     """(1 + G, names, H) of all heads, some at a time on every core; query row h reads key row kv_row[h]."""
-    heads: HeadIndex = units[0].heads
-    groups = [window(unit, width) for unit in units if unit.tokens]
-    batches = np.array_split(np.arange(len(heads)), max(1, -(-len(heads) // BATCH)))
+    heads, filled = len(units[0].heads), [unit for unit in units if unit.tokens]
+    size = max(1, BATCH // units[0].sink_q.mean_x.shape[1] ** 2)
+    batches = np.array_split(np.arange(heads), -(-heads // size))
 
     def some(rows: NDArray[np.int64]) -> Array:
-        return one([(q.select(rows), k.select(heads.kv_row[rows])) for q, k in groups], rows)
+        return one([window(unit, width, rows=rows) for unit in filled], rows)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
         return np.concatenate(list(pool.map(some, batches)), axis=2)

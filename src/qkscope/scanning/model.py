@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,10 +20,13 @@ from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
-from qkscope.errors import CaptureError, StoreError
+from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.heads import HeadIndex, sample_heads
+from qkscope.key_sample import KeySampling
+from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
+from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.moments import Unit
 from qkscope.progress import progress
@@ -47,7 +50,7 @@ class ScanResult(ScanTables):
     """What one model's heads do: a row per head in `heads` (r, class) and `anatomy` (what r alone does not tell).
 
     `qk` has a row per head and principal component, `spectrum` one per head, kind and rotary pair, `distance` one per
-    head and distance.
+    head and distance. `rotation`, `per_kind` and `plasticity` have a row per head if they were asked for.
     """
 
     model: str
@@ -67,13 +70,36 @@ class ScanResult(ScanTables):
     """Tokens of the texts that were read, used or not; None for texts in memory."""
     origin: str = ""
     """The folder or hub name that was read; empty for a model in memory."""
+    optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+
+    @property
+    def rotation(self) -> pd.DataFrame:
+        """The rotation model of each head."""
+        return self._asked("rotation")
+
+    @property
+    def per_kind(self) -> pd.DataFrame:
+        """Queries alone and keys alone."""
+        return self._asked("per_kind")
+
+    @property
+    def plasticity(self) -> pd.DataFrame:
+        """How open it is which of two keys a query prefers."""
+        return self._asked("plasticity")
+
+    def _asked(self, name: str) -> pd.DataFrame:
+        if name not in self.optional:
+            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
+        return self.optional[name]
 
     def save(self, out: Path | str) -> Path:
-        """Write qk.csv, heads.csv, anatomy.csv and scan.json (what was measured, on how much) into a folder."""
+        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder."""
         folder = Path(out)
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
+        write_measures(folder, self.optional)
         names = ("model", "origin", "window", "documents", "tokens", "available", "filled", "warnings")
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
@@ -97,6 +123,7 @@ def scan(
     groups: int = defaults.GROUPS,
     seed: int = defaults.SEED,
     components: int = defaults.COMPONENTS,
+    measures: Sequence[str] = defaults.MEASURES,
     batch_tokens: int = defaults.BATCH_TOKENS,
     save_vectors: float | None = None,
     vectors_apart: bool = False,
@@ -116,8 +143,11 @@ def scan(
     start       texts that are read from files and longer than that are entered at a `random` place, drawn from
                 `seed`, or at their `beginning`
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
-    out         a folder for qk.csv, heads.csv, anatomy.csv and, with `save_vectors` (a rate), a sample of the vectors
+    measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
+    out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
+                (a rate), a sample of the vectors
     """
+    _check_measures(measures)
     if save_vectors is not None and out is None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
     where = _origin(model, revision)
@@ -150,17 +180,26 @@ def scan(
             "batch_tokens": batch_tokens,
             "include_sliding": include_sliding,
             "save": sample,
+            "keep_keys": KeySampling(seed=seed) if "plasticity" in measures else None,
         },
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
     result = _result(subject, units, max_length, components, warnings)
-    result = replace(result, available=available, origin=where)
+    optional = _optional(subject.name, units, max_length, measures)
+    result = replace(result, available=available, origin=where, optional=optional)
     if out is not None:
         result.save(out)
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
+
+
+def _check_measures(measures: Sequence[str]) -> None:
+    unknown = [name for name in measures if name not in OPTIONAL]
+    if isinstance(measures, str) or unknown:
+        found = repr(measures) if isinstance(measures, str) else ", ".join(map(repr, unknown))
+        raise CaptureError(f"measures: found {found}; expected a list of some of {', '.join(OPTIONAL)}")
 
 
 def _origin(model: Any, revision: str | None) -> str:
@@ -347,6 +386,16 @@ def _result(
         filled=sum(unit.filled[0] for unit in units),
         warnings=warnings,
     )
+
+
+def _optional(
+    model: str, units: Sequence[Unit], window: int, measures: Sequence[str]
+) -> dict[str, pd.DataFrame]:
+    """The tables of the measures asked for, by file."""
+    found: dict[str, pd.DataFrame] = {}
+    for name in measures:
+        found |= measure_frames(name, model, window, units[0].heads, OPTIONAL[name](units, window))
+    return found
 
 
 def _warn(warnings: list[str], message: str | None) -> None:

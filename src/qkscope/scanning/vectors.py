@@ -14,16 +14,16 @@ from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
-from qkscope.measure_table import measure_frames
+from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.optional import OPTIONAL, Measured
+from qkscope.measures.optional import Measured
 from qkscope.measures.pca import Axes, cores, join_axes, measure_batch, one_thread_each
 from qkscope.moments import Moments, Unit
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
 from qkscope.run.owner import refuse_other_study
 from qkscope.scanning.head_measures import head_measures
-from qkscope.store import replacing, write_csv
+from qkscope.store import write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
@@ -115,12 +115,7 @@ def save_tables(result: Analysis, out: Path) -> None:
     write_csv(out / "transitions.csv", result.transitions)
     if result.anatomy is not None:
         write_csv(out / "anatomy.csv", result.anatomy)
-    for name, frame in result.optional.items():
-        if name in OPTIONAL:
-            write_csv(out / f"{name}.csv", frame)
-        else:
-            with replacing(out / f"{name}.parquet") as temporary:
-                frame.to_parquet(temporary, index=False, compression="zstd")
+    write_measures(out, result.optional)
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ class Study(_Part):
     controls: ControlsSpec = ControlsSpec()
     """Counterfactual checkpoints, which tell causes apart."""
     measures: list[Measure] = Field(
-        default=["rotation", "per_kind"],
+        default=[*defaults.MEASURES],
         description="Measures beside the usual ones. plasticity keeps some keys, which costs a few percent of a pass.",
     )
     plasticity: PlasticitySpec = PlasticitySpec()
