@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.words import MINUS, percent, tokens
 
+HOLLOW = " Hollow: heads whose first axis is another than at the checkpoint before; filled: the same axis."
 X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
 
 
 class PhasePortraits(Picture):
-    """Coloured by class, or by family in a study of models; RoPE heads filled circles, NoPE heads open diamonds."""
+    """Coloured by class, or by family in a study of models; RoPE heads circles, NoPE heads diamonds; heads hollow whose
+    first axis is another than before."""
 
     name = "07_phase_portraits"
     claims = ("spread", "sign_changes", "models", "signal")
@@ -61,7 +64,8 @@ class PhasePortraits(Picture):
             shows=f"One point a head: r_q across, r_k up, on PC0, at {count} {view.noun}{'s' if count > 1 else ''}. "
             "Dashed lines are the thresholds of the taxonomy; percentages are the share of heads in each region, "
             f"split by the sign of r_k. Colour is the {'family' if view.of_models else 'class'}."
-            + (" Filled circles: heads of RoPE layers; open diamonds: NoPE." if rope else "")
+            + (" Circles: heads of RoPE layers; diamonds: NoPE." if rope else "")
+            + (HOLLOW if data["same_axis"].notna().any() else "")
             + again,
             made="No aggregation: every measured head of the table is one point, over its own window where the panel "
             f"does not say otherwise. The {view.noun}s are "
@@ -112,7 +116,9 @@ def _some(heads: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame | N
     heads = heads[heads["model"].isin(models)]
     place = {model: i for i, model in enumerate(models)}
     heads = heads.iloc[np.argsort(heads["model"].map(place).to_numpy(), kind="stable")]
-    return heads[["model", "layer", "head", "r_q", "r_k", "class", *(["rope"] if "rope" in heads else [])]]
+    heads = heads if "same_axis" in heads else heads.assign(same_axis=np.nan)
+    names = ["model", "layer", "head", "r_q", "r_k", "class", "rope", "same_axis"]
+    return heads[[name for name in names if name in heads]]
 
 
 def _portrait(
@@ -134,10 +140,11 @@ def _portrait(
     rope = points["rope"] if "rope" in points else pd.Series(np.nan, points.index)
     size = float(np.clip(9000 / max(len(points), 1), 13, 28)) * paper.factor**4
     for name, colour in colours.items():
-        for nope in (False, True):
-            some = points[(points[column] == name) & ((rope == 0) == nope) & (points["class"] != UNMEASURED)]
+        mine = (points[column] == name) & (points["class"] != UNMEASURED)
+        for nope, hollow in product((False, True), repeat=2):
+            some = points[mine & ((rope == 0) == nope) & ((points["same_axis"] == 0) == hollow)]
             if len(some):
-                _scatter(axes, some, colour, nope, size)
+                _scatter(axes, some, colour, nope, hollow, size)
     ticks = (0.0, limits.low, limits.high, 1.0)
     both = (*(-tick for tick in reversed(ticks[1:])), *ticks)
     scale(axes, "x", ticks, [f"{tick:g}" for tick in ticks], paper)
@@ -145,9 +152,9 @@ def _portrait(
     _write_regions(axes, points, limits, paper)
 
 
-def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, size: float) -> None:
-    face, edge, marker = ("none", colour, "D") if nope else (colour, style.PAPER, "o")
-    size, rim = (size, 0.9) if nope else (size * 1.1, 0.25)
+def _scatter(axes: Axes, points: pd.DataFrame, colour: str, nope: bool, hollow: bool, size: float) -> None:
+    face, edge, rim = ("none", colour, 0.9) if hollow else (colour, style.PAPER, 0.25)
+    marker, size = ("D", 0.8 * size) if nope else ("o", 1.1 * size)
     axes.scatter(
         points["r_q"], points["r_k"], size, facecolors=face, edgecolors=edge, marker=marker, linewidths=rim,
         alpha=0.75, zorder=3, clip_on=False,
@@ -208,7 +215,9 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
     if "rope" in data and data["rope"].notna().any():
         keys.append(Key(dot(style.MUTED), "head of a RoPE layer"))
         if (data["rope"] == 0).any():
-            keys.append(Key(dot(style.MUTED, "D", style.PAPER), "head of a NoPE layer"))
+            keys.append(Key(dot(style.MUTED, "D"), "head of a NoPE layer"))
+    if (data["same_axis"] == 0).any():
+        keys.append(Key(dot(style.MUTED, "o", style.PAPER), "hollow: another axis became the first"))
     return keys
 
 

@@ -21,10 +21,12 @@ from qkscope.taxonomy import CLASSES, UNMEASURED, transitions
 
 NODE = 0.16  # of one checkpoint's place: the column of classes the flows run between
 STAYED, MOVED = 0.16, 0.62  # opacity
+HATCHED = " Hatched: heads whose first axis is another than at the checkpoint before; plain: the same axis."
 
 
 class Transitions(Picture):
-    """Ribbons as high as their number of heads, in the colour of the class they leave; pale where heads stay."""
+    """Ribbons as high as their number of heads, in the colour of the class they leave; pale where heads stay, hatched
+    where another axis became the first."""
 
     name = "08_transitions"
     claims = ("transitions", "feeds", "sign_changes")
@@ -52,25 +54,27 @@ class Transitions(Picture):
         return Drawing(draw_stack(view, self.title(view), panels, keys=_keys(data), width=width), data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
+        axes = data["same_axis"].notna().any()
         lower = f" The lower panel is the same over the {view.matched_text} of every checkpoint."
         return Caption(
             shows="Columns are the heads of a checkpoint by class; ribbons between columns are the same heads at the "
             "next checkpoint, in the colour of the class they leave: pale where they stay, strong where they move. "
-            "Numbers are heads." + (lower if view.rematched else ""),
+            "Numbers are heads." + (HATCHED if axes else "") + (lower if view.rematched else ""),
             made="Heads are matched by layer and head number between consecutive checkpoints and counted by their "
             "class before and after; only heads in both are counted.",
         )
 
 
 def _flows(view: View) -> pd.DataFrame:
-    """window, from_model, to_model, from_class, to_class, heads: a row per ribbon."""
+    """A row per ribbon: window, from_model, to_model, from_class, to_class, heads, and same_axis, how many of these
+    kept their first axis (NaN where that is not known)."""
     tables = [transitions(view.results.heads, view.order).assign(window=OWN)]
     matched = view.results.matched
     if view.rematched and matched is not None:
         there = set(matched["model"])
         found = transitions(matched, [model for model in view.order if model in there])
         tables.append(found.assign(window=MATCHED))
-    columns = ["window", "from_model", "to_model", "from_class", "to_class", "heads"]
+    columns = ["window", "from_model", "to_model", "from_class", "to_class", "heads", "same_axis"]
     return pd.concat(tables, ignore_index=True)[columns]
 
 
@@ -135,7 +139,9 @@ def _column(axes: Axes, left: float, width: float, counts: dict[str, int]) -> No
 def _ribbons(axes: Axes, axis: CheckpointAxis, left: float, right: float, step: pd.DataFrame) -> None:
     """Stack the ribbons inside their classes on both sides: by target where they leave, by origin where they land."""
     classes = (*CLASSES, UNMEASURED)
-    counts = {(a, b): int(n) for a, b, n in step[["from_class", "to_class", "heads"]].itertuples(index=False)}
+    flows = step.set_index(["from_class", "to_class"])
+    counts = {(str(a), str(b)): int(n) for (a, b), n in flows["heads"].items()}
+    swapped = (flows["heads"] - flows["same_axis"]).fillna(0).astype(int).to_dict()
     start = _stacked([(a, b) for a in classes for b in classes], counts)
     stop = _stacked([(a, b) for b in classes for a in classes], counts)
     size = axis.paper.points(8.5)
@@ -148,6 +154,10 @@ def _ribbons(axes: Axes, axis: CheckpointAxis, left: float, right: float, step: 
         alpha, zorder = (STAYED, 2) if a == b else (MOVED, 3)
         ribbon.set(facecolor=colour, linewidth=0, alpha=alpha, zorder=zorder)
         axes.add_artist(ribbon)
+        if swapped[a, b]:
+            _hatch(
+                axes, _ribbon(left, right, *(y + count - swapped[a, b] for y in (low, high)), swapped[a, b])
+            )
         # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
         x, y = left + 0.13 * (right - left), low + 0.025 * (high - low) + count / 2
         fits = count >= 0.75 * least and extent(f"{count}", size)[0] <= 0.4 * axis.pitch
@@ -155,6 +165,12 @@ def _ribbons(axes: Axes, axis: CheckpointAxis, left: float, right: float, step: 
             written.append(y)
             place = {"ha": "center", "va": "center_baseline", "zorder": 6, "path_effects": halo(2.2)}
             write(axes, x, y, f"{count}", size, INK, **place)
+
+
+def _hatch(axes: Axes, outline: Outline) -> None:
+    """The part of a ribbon whose heads have another first axis."""
+    part = PathPatch(outline, fill=False, hatch="/////", edgecolor=PAPER, linewidth=0, zorder=3.5)
+    axes.add_artist(part)
 
 
 def _stacked(pairs: list[tuple[str, str]], counts: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
@@ -184,7 +200,11 @@ def _keys(data: pd.DataFrame) -> list[Key]:
     keys = [Key(Patch(facecolor=CLASS_COLOURS[name], edgecolor=MUTED, linewidth=0.3), name) for name in names]
     keys.append(Key(Patch(facecolor=INK, alpha=STAYED, linewidth=0), "pale: heads that stay"))
     moving = "strong: heads that move, in the colour they leave"
-    return [*keys, Key(Patch(facecolor=INK, alpha=MOVED, linewidth=0), moving)]
+    keys.append(Key(Patch(facecolor=INK, alpha=MOVED, linewidth=0), moving))
+    if (data["same_axis"] < data["heads"]).any():
+        mark = Patch(facecolor=MUTED, hatch="/////", edgecolor=PAPER, linewidth=0)
+        keys.append(Key(mark, "hatched: another axis became the first"))
+    return keys
 
 
 PICTURE = Transitions()
