@@ -162,7 +162,9 @@ def anatomy_frame(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
     frame[measured] = noise.uniform(0, 1, (len(frame), len(measured)))
     shares = [name for name in measured if name.startswith("share_") and not name.endswith("_se")]
     frame[shares] = noise.dirichlet(np.ones(len(shares)), len(frame))
-    return frame.assign(same_axis=1.0, overlap_pc=0.0, sink=20 * frame["sink"] - 4)
+    first = frame["model"] == frame["model"].iloc[0]
+    same = np.where(first, np.nan, np.where(frame["head"] % 4 == 2, 0.0, 1.0))
+    return frame.assign(same_axis=same, overlap_pc=0.0, sink=20 * frame["sink"] - 4)
 
 
 def distance_frame(qk: pd.DataFrame) -> pd.DataFrame:
@@ -175,7 +177,7 @@ def distance_frame(qk: pd.DataFrame) -> pd.DataFrame:
         .merge(pd.DataFrame({"distance": distance}), how="cross")
     )
     score = 2 - frame["r_q"] * np.log2(frame["distance"])
-    return frame.assign(window=256, score=score, score_se=0.01)[list(DISTANCE_COLUMNS)]
+    return frame.assign(window=256, score=score, score_se=0.01, measured=score)[list(DISTANCE_COLUMNS)]
 
 
 def causes_frame(names: list[str]) -> pd.DataFrame:

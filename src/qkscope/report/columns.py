@@ -130,7 +130,7 @@ def first_component(heads: pd.DataFrame, grid: Grid, names: list[str]) -> dict[s
     # In a large study only the correlations keep their errors.
     sure = names if grid.rows <= MOST_ROWS_WITH_ERRORS else [name for name in names if name in VALUES]
     also = [f"{name}{end}" for name in sure for end in _ABOUT_A_MEASURE]
-    columns = {name: pack_column(placed.column(name)) for name in (*names, *also)}
+    columns = {name: pack_column(placed.column(name)) for name in (*names, *also, "same_axis")}
     classes = placed.codes("class", NAMED_CLASSES)
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},

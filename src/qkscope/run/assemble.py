@@ -85,7 +85,8 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
                     found |= measure_frames(of, name, window, units[0].heads, numbers)
                 for file, frame in found.items():
                     parts.setdefault(_file(file, kind), []).append(frame)
-                before[kind] = axes
+                # Heads of different models are not one head at two times.
+                before[kind] = axes if study.kind == "training" else None
             if window == own:
                 unmeasured[name] = int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())
                 axes_by_model[name] = CheckpointAxes.of(units, window, axes)

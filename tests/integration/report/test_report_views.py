@@ -56,6 +56,30 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     expect(again.locator("#search")).to_have_value("")
 
 
+def test_heads_whose_axis_is_another_are_hollow_told_and_filtered(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    hollow = page.locator("#portrait .point.open")
+    expect(hollow).to_have_count(8)
+    expect(hollow.first).to_have_attribute("aria-label", re.compile("head 2,.*another axis became the first"))
+    expect(page.locator("#portrait .legend")).to_contain_text("hollow: another axis became the first")
+    page.locator("#axis").select_option("another")
+    expect(page.locator("#table tbody tr")).to_have_count(8)
+    assert "axis=another" in page.url
+    again = open_page(full_report, page.url[page.url.index("#") :])
+    expect(again.locator("#table tbody tr")).to_have_count(8)
+    page.locator("#axis").select_option("same")
+    expect(page.locator("#table tbody tr")).to_have_count(24)
+    page.locator("#stop").select_option("0")
+    expect(page.locator("#table tbody tr")).to_have_count(0)
+    expect(page.locator("#portrait .point.open")).to_have_count(0)
+    for head, said in (("1.2", "another axis became the first"), ("1.1", "same axis")):
+        page = open_page(full_report, f"#view=head&head={head}")
+        steps = page.locator("#head .history li").all_inner_texts()
+        changed = "→" in "".join(steps)
+        assert all(step.endswith(said) for step in steps)
+        assert len(steps) == page.evaluate("data.stops.length - 1") if head == "1.2" else changed
+
+
 def test_filters_hold_in_every_view(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
     page = open_page(report)
     last = heads.loc["lc-256-to-512-step-100"].reset_index()

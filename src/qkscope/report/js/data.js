@@ -172,6 +172,13 @@ const data = (() => {
     measured: (table, stop, head) =>
       !Number.isNaN(value(table, "r_q", stop, head) + value(table, "r_k", stop, head)),
 
+    /* Whether a head's first axis is another than at the checkpoint before; null where that is not known. */
+    /** @type {(table: Table, stop: number, head: number) => boolean | null} */
+    anotherAxis(table, stop, head) {
+      const same = value(table, "same_axis", stop, head);
+      return Number.isNaN(same) ? null : same === 0;
+    },
+
     /** @type {(kind: Kind) => string[]} */
     kinds: (kind) => (kind === "class" ? raw.classes : raw.polarities),
 

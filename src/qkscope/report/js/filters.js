@@ -1,5 +1,5 @@
 // @ts-check
-/* Filters: which heads pass, by class, layer, polarity, rotation, search or selection. They hold in every view. */
+/* Filters: which heads pass, by class, layer, polarity, rotation, axis, search or selection; in every view. */
 "use strict";
 
 const filters = (() => {
@@ -30,7 +30,7 @@ const filters = (() => {
     return set;
   }
 
-  /** @type {(key: "polarity" | "rope", label: string, entries: [string, string][]) => HTMLElement} */
+  /** @type {(key: "polarity" | "rope" | "axis", label: string, entries: [string, string][]) => HTMLElement} */
   function choice(key, label, entries) {
     const { field, box } = dom.menu(key, label, entries, "", (value) => filter({ [key]: value }));
     controls[key] = box;
@@ -115,6 +115,8 @@ const filters = (() => {
     ];
     const turning = Object.entries({ "": "any", rope: "RoPE", nope: "NoPE" });
     if (data.hasRope) parts.push(choice("rope", "Positions", turning));
+    const kept = Object.entries({ "": "any", same: "same axis", another: "another axis became the first" });
+    if (data.has("same_axis")) parts.push(choice("axis", "First axis", kept));
     controls.only = h("input", { type: "checkbox", id: "only" });
     controls.only.addEventListener("change", () => filter({ only: controls.only.checked }));
     parts.push(h("label", { class: "tickbox" }, controls.only, "selected only"));
@@ -123,10 +125,11 @@ const filters = (() => {
   }
 
   function draw() {
-    const { polarity, rope, layers, search, only } = state.filter;
+    const { polarity, rope, axis, layers, search, only } = state.filter;
     for (const box of classes) box.checked = state.filter.classes.includes(box.value);
     controls.polarity.value = polarity;
     if (controls.rope) controls.rope.value = rope;
+    if (controls.axis) controls.axis.value = axis;
     controls.from.value = layers ? String(layers[0]) : "";
     controls.to.value = layers ? String(layers[1]) : "";
     if (controls.search.value !== search) controls.search.value = search;

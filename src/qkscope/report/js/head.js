@@ -97,6 +97,25 @@ const head = (() => {
     return h("ol", { class: "strip", "aria-label": "Kind of head over training" }, items);
   }
 
+  /* Where its class or its first axis changed, and whether the one came with the other. */
+  function history() {
+    const table = data.table(state.window);
+    const steps = d3.pairs(stops()).flatMap(([{ index: before }, { index: stop, label }]) => {
+      const [from, to] = [before, stop].map((at) => data.code(table, "class", at, index()));
+      const another = data.anotherAxis(table, stop, index());
+      if (another === null || from < 0 || to < 0 || (from === to && !another)) return [];
+      const kinds = from === to ? data.classes[to] : `${data.classes[from]} → ${data.classes[to]}`;
+      return [h("li", {}, `${label}: ${kinds}, ${another ? "another axis became the first" : "same axis"}`)];
+    });
+    if (!data.has("same_axis") || stops().length < 2) return null;
+    return h(
+      "div",
+      { class: "history" },
+      h("h3", {}, "Its changes of class, and of first axis"),
+      steps.length ? h("ul", {}, steps) : h("p", { class: "absent" }, "Neither changes over training."),
+    );
+  }
+
   function facts() {
     const table = data.table(state.window);
     const stop = data.stopOf(data.heads[index()], state.stop);
@@ -271,6 +290,7 @@ const head = (() => {
       h("div", { class: "pair" }, charts),
       maps.length ? h("h3", {}, "All components") : null,
       h("div", { class: "triple" }, maps),
+      history(),
       ...headMeasures.charts(half),
       h(
         "div",

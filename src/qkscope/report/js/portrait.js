@@ -74,6 +74,7 @@ const portrait = (() => {
       name[0].toUpperCase() + name.slice(1),
       ...new Set([state.across, state.up, ...also].map(said)),
       `${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`,
+      ...(data.anotherAxis(table(), state.stop, index) ? ["another axis became the first"] : []),
       data.stops[state.stop].label,
     ];
   }
@@ -98,8 +99,10 @@ const portrait = (() => {
     if (data.hasRope)
       items.push(
         h("span", { class: "key" }, "● RoPE: layer rotates with position"),
-        h("span", { class: "key" }, "◇ NoPE: does not"),
+        h("span", { class: "key" }, "◆ NoPE: does not"),
       );
+    if (data.has("same_axis"))
+      items.push(h("span", { class: "key" }, "○ hollow: another axis became the first"));
     return h("p", { class: "legend" }, items);
   }
 
@@ -133,7 +136,8 @@ const portrait = (() => {
     joined.each(function dress(d) {
       const path = /** @type {SVGPathElement} */ (this);
       path.style.setProperty("--kind", tint(d.index));
-      path.setAttribute("class", `mark point${d.rope === 0 ? " open" : ""}`);
+      const another = data.anotherAxis(table(), state.stop, d.index);
+      path.setAttribute("class", `mark point${another ? " open" : ""}`);
     });
     clearTimeout(naming);
     if (named) naming = setTimeout(name, 200);

@@ -40,7 +40,7 @@ const store = (() => {
       pc: 0,
       sort: "layer",
       down: false,
-      filter: { classes: [], polarity: "", rope: "", layers: null, search: "", only: false },
+      filter: { classes: [], polarity: "", rope: "", axis: "", layers: null, search: "", only: false },
     };
     for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0] ?? "";
     return /** @type {State} */ (found);
@@ -97,10 +97,11 @@ const store = (() => {
 
   /** @param {URLSearchParams} params */
   function writeFilter(params) {
-    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
+    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
     if (classes.length) params.set("classes", classes.join(","));
     if (polarity) params.set("polarity", polarity);
     if (rope) params.set("rope", rope);
+    if (axis) params.set("axis", axis);
     if (range) params.set("layers", range.join("-"));
     if (search) params.set("search", search);
     if (alone) params.set("only", "1");
@@ -132,6 +133,7 @@ const store = (() => {
         .filter((name) => data.classes.includes(name)),
       polarity: data.polarities.includes(get("polarity")) ? get("polarity") : "",
       rope: ["rope", "nope"].includes(get("rope")) ? get("rope") : "",
+      axis: ["same", "another"].includes(get("axis")) ? get("axis") : "",
       layers: range ? [Number(range[1]), Number(range[2])] : null,
       search: get("search"),
       only: get("only") === "1",
@@ -223,8 +225,8 @@ const store = (() => {
   }
 
   function filtering() {
-    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
-    return Boolean(classes.length || polarity || rope || range || search.trim() || alone);
+    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
+    return Boolean(classes.length || polarity || rope || axis || range || search.trim() || alone);
   }
 
   /* Words of the search: "7.3" or "L7H3" a head, "L7" a layer, anything else a part of a name. */
@@ -246,7 +248,7 @@ const store = (() => {
 
   /* Whether a head passes the filter at the chosen checkpoint. */
   function passes() {
-    const { classes, polarity, rope, layers: range, search, only: alone } = state.filter;
+    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
     const table = data.table(state.window);
     const matches = matcher(search);
     /** @type {(head: Head) => boolean} */
@@ -258,6 +260,7 @@ const store = (() => {
       if (classes.length && !classes.includes(kind)) return false;
       if (polarity && sign !== polarity) return false;
       if (rope && head.rope !== (rope === "rope" ? 1 : 0)) return false;
+      if (axis && data.anotherAxis(table, stop, head.index) !== (axis === "another")) return false;
       if (range && (head.layer < range[0] || head.layer > range[1])) return false;
       const shape = head.rope === 1 ? "rope" : head.rope === 0 ? "nope" : "";
       return !search.trim() || matches(head, [kind, sign, shape, data.headName(head.index)]);

@@ -143,6 +143,7 @@ interface Filter {
   classes: string[];
   polarity: string;
   rope: string;
+  axis: string;
   layers: [number, number] | null;
   search: string;
   only: boolean;
