@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 from simulated import measured, results, truth
 
+from qkscope.causes_table import CAUSES_COLUMNS
 from qkscope.findings import VERDICTS, Claim, Row, claims, summary
 from qkscope.findings.claim import ROW_VERDICTS
 from qkscope.inference.course import direction, jumps, plateaus
@@ -245,6 +246,26 @@ def test_heads_without_an_error_are_left_out_and_counted():
         claim = by_id(replace(study, heads=heads))["sign_changes"]
         assert claim.verdict == verdict
         assert claim.headline.startswith(said)
+
+
+def test_what_came_to_the_untrained_model_is_said_against_it():
+    names = ["step0", "step1000", "step2000"]
+    r_q = np.linspace([0.02] * 60, [0.6] * 60, 3)
+    study = results(*measured(names, r_q, r_q, noise=0.005))
+    parts = pd.DataFrame({"from_model": names[:2], "to_model": names[1:], "number": "mean r_q"})
+    parts = parts.assign(total=0.29, weights=[0.29, 0.4], rotation=[0.0, -0.11], window=0.0)
+    parts = parts.reindex(columns=list(CAUSES_COLUMNS)).fillna({"groups": 8, "same_text": 1.0})
+    said = by_id(study)["signal"]
+    assert "Untrained, at step0, 0 do in their queries and 0 in their keys" in said.detail
+    assert said.detail.endswith("mean r_q has since changed by +0.579 ± 0.002.")
+    assert said.doubt == ""
+    told = by_id(replace(study, causes=parts))["signal"].detail
+    assert told.endswith("+0.579 ± 0.002, training's own parts of which sum to +0.69.")
+    level = results(*measured(names, np.full((3, 60), 0.4), np.full((3, 60), 0.4), noise=0.005))
+    assert by_id(level)["signal"].doubt.startswith("No fewer do so untrained")
+    later = tuple(replace(stop, step=stop.step + 1000) for stop in study.timeline.stops)
+    begun = replace(study, timeline=replace(study.timeline, stops=later))
+    assert "Untrained" not in by_id(begun)["signal"].detail
 
 
 def test_a_head_that_really_moved_says_little_about_noise():

@@ -154,10 +154,8 @@ def _ribbons(axes: Axes, axis: CheckpointAxis, left: float, right: float, step: 
         alpha, zorder = (STAYED, 2) if a == b else (MOVED, 3)
         ribbon.set(facecolor=colour, linewidth=0, alpha=alpha, zorder=zorder)
         axes.add_artist(ribbon)
-        if swapped[a, b]:
-            _hatch(
-                axes, _ribbon(left, right, *(y + count - swapped[a, b] for y in (low, high)), swapped[a, b])
-            )
+        if other := swapped[a, b]:
+            _hatch(axes, _ribbon(left, right, low + count - other, high + count - other, other))
         # Close to where the ribbon leaves: there ribbons stand side by side and do not cross yet.
         x, y = left + 0.13 * (right - left), low + 0.025 * (high - low) + count / 2
         fits = count >= 0.75 * least and extent(f"{count}", size)[0] <= 0.4 * axis.pitch

@@ -9,7 +9,7 @@ import pandas as pd
 from qkscope.aggregate import above_null, positional_below_null
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
-from qkscope.findings.phrases import contrast_row
+from qkscope.findings.phrases import amount, contrast_row
 from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_Q, Evidence, average
 from qkscope.inference.levels import ABOVE_CHANCE, rule_of_contrast, rule_of_signal
@@ -57,7 +57,34 @@ def signal(s: Asked) -> Answer:
         for _, row in table.iterrows()
         for name, letter in (("queries", "q"), ("keys", "k"))
     )
-    return Answer(verdict, words[verdict], sentence(detail), rows, sentence(doubt))
+    against = _against_untrained(s, table)
+    if against and table.iloc[0][f"share_{who[0]}"] >= best:
+        doubt = joined(sentence(doubt), "No fewer do so untrained: to pass the test is no sign of training.")
+    return Answer(verdict, words[verdict], joined(sentence(detail), against), rows, sentence(doubt))
+
+
+def _against_untrained(s: Asked, table: pd.DataFrame) -> str:
+    """What the untrained model has of it, where the study begins with one, and what came to it since."""
+    e = s.best
+    if e.timeline.kind != "training" or len(e.stops) < 2 or e.stops[0].step != 0:
+        return ""
+    first, since = table.iloc[0], e.overall(MEAN_R_Q)
+    said = (
+        f"Untrained, at {e.label(0)}, {first['above_q']} do in their queries and {first['above_k']} in their keys; "
+        f"mean r_q has since changed by {amount(e, since)}"
+    )
+    added = _by_training(s)
+    parts = "" if math.isnan(added) else f", training's own parts of which sum to {bare(added, signed=True)}"
+    return sentence(said + parts)
+
+
+def _by_training(s: Asked) -> float:
+    """The parts of mean r_q's changes that exchanging the weights makes, over all steps; NaN where one is not known."""
+    causes = s.results.causes if s.matched is None else s.results.causes_matched
+    if causes is None:
+        return math.nan
+    parts = causes.loc[causes["number"] == MEAN_R_Q, "weights"]
+    return float(parts.sum()) if len(parts) == len(s.best.stops) - 1 and parts.notna().all() else math.nan
 
 
 def _above_chance(share: float, chance: float, heads: int) -> str:
