@@ -5,7 +5,8 @@
 # make bench  speed against the peers, as ratios of one run, in benchmarks/RESULTS.md; bench-quick: the main rows
 # make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
-.PHONY: setup demo bench-quick test soak test-lowest check format bench families docs clean
+# make wheel-check  wheel and sdist built, installed into a clean environment and used from there
+.PHONY: setup demo bench-quick test soak test-lowest check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -53,6 +54,9 @@ families: setup
 
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+wheel-check: setup
+	scripts/check_wheel.sh $(BIN)/python
 
 clean:
 	rm -rf .venv .venv-bench .venv-lowest .cache build results
