@@ -16,8 +16,10 @@ from rich.console import Console
 from simulated import measured, results, truth
 
 from qkscope.cli import main
-from qkscope.comparison import READ_OFF, compare, published
+from qkscope.comparison import compare, published
+from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
+from qkscope.findings import claims
 from qkscope.store import write_csv
 from qkscope.taxonomy import Thresholds
 
@@ -46,7 +48,10 @@ def test_the_published_plasticity_is_compared_where_it_was_measured():
         for name in ("plasticity", "plasticity_drop")
     }
     table = rows.assign(
-        plasticity=rows["model"].map(of["plasticity"]), drop=rows["model"].map(of["plasticity_drop"]) + 0.1
+        plasticity=rows["model"].map(of["plasticity"]),
+        drop=rows["model"].map(of["plasticity_drop"]) + 0.1,
+        first=0.9,
+        last=0.8,
     )
     found = compare(replace(ours, optional={"plasticity": table}), "published")
     judged = found.table().set_index(["quantity", "checkpoint"])["agrees"]
@@ -66,6 +71,43 @@ def test_heads_with_the_published_means_agree_with_them():
     assert len(rows) == 280
     assert not found.only_ours
     assert not found.only_theirs
+
+
+def test_published_conclusions_are_answered_as_far_as_their_numbers_allow(tmp_path):
+    # Fewest heads above 0.7 in |r_k| at the end: 212 + 1 of 300; the smallest step of mean r_q is a fall.
+    opposite, monotonic, jump, cause = conclusions(published())
+    assert (opposite.verdict, monotonic.verdict, jump.verdict, cause.verdict) == (
+        "no",
+        "no",
+        "cannot tell",
+        "cannot tell",
+    )
+    assert "from 174 to 212, so mean |r_k| is above 0.50 at LC2-20K, mean r_k 0.47" in opposite.headline
+    assert "0.813 → 0.809, from S1-2.4M to S1-3.4M" in monotonic.headline
+    assert (
+        "+0.14, lies within 1,160,000 training steps between S1-40K and S1-1.2M and cannot" in jump.headline
+    )
+    assert "weights, window and rotation settings change together" in cause.headline
+    write_csv(tmp_path / "qk.csv", published_qk())
+    said = " ".join(
+        CliRunner().invoke(main, ["compare", str(tmp_path), "--with", "published"]).output.split()
+    )
+    own = {claim.id: claim for claim in claims(published_results("means"))}
+    for each in (opposite, monotonic, jump, cause):
+        claim = own[each.claim]
+        line = f"“{each.said}”: {each.verdict}. {each.headline}. Here: {claim.verdict}. {claim.headline}"
+        assert line in said
+
+
+def test_conclusions_follow_the_numbers():
+    data = published()
+    rising = data | {"mean_r_q": [0.1 * i for i in range(10)]}
+    assert conclusions(rising)[1].verdict == "yes"
+    faint = data | {"mean_r_q": [0.8, 0.81, 0.82, 0.819, *data["mean_r_q"][4:]]}
+    assert conclusions(faint)[1].verdict == "cannot tell"
+    assert conclusions(data | {"mean_r_q": [0.5] * 9 + [0.9]})[2].verdict == "yes"
+    concordant = data | {"mean_r_k": [0.5] * 10}
+    assert conclusions(concordant)[0].verdict == "cannot tell"
 
 
 def test_heads_with_the_published_cells_agree_with_them():

@@ -167,6 +167,7 @@ ORDER = [
     ["anatomy_means"],
     ["inference"],
     ["findings"],
+    ["conclusions"],
     ["published", "comparison"],
     ["figures"],
     ["report"],

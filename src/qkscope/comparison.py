@@ -20,7 +20,9 @@ import pandas as pd
 
 from qkscope import aggregate
 from qkscope.anatomy_means import asked_for
+from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
+from qkscope.findings import claims
 from qkscope.heads import sample_heads
 from qkscope.inference.levels import AGREES_WITHIN, rule_of_agreement
 from qkscope.measures.jackknife import jackknife
@@ -33,8 +35,8 @@ from qkscope.words import bare, number, tokens
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# How far a number read off a published plot, or printed with two decimals, may be from the one plotted.
-READ_OFF, PRINTED = 0.002, 0.005
+# How far a number printed with two decimals may be from the one meant.
+PRINTED = 0.005
 # Half a unit of the last of three printed decimals.
 PRINTED_3 = 0.0005
 PLASTICITY = {"mean plasticity": "plasticity", "mean plasticity, first less last": "drop"}
@@ -60,7 +62,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All numbers both sides have, the checkpoints only one of them has, and what to know when reading."""
+    """All numbers both sides have, the checkpoints only one of them has, and what to know when reading.
+
+    `answers` are the published study's conclusions, each by its own numbers and by ours.
+    """
 
     ours: str
     theirs: str
@@ -70,6 +75,7 @@ class Comparison:
     notes: tuple[str, ...]
     heads: pd.DataFrame | None = None
     """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
+    answers: tuple[str, ...] = ()
 
     @property
     def agree(self) -> bool:
@@ -85,6 +91,7 @@ class Comparison:
         rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
         whole = {"ours": self.ours, "theirs": self.theirs, "agree": self.agree, "rows": rows}
         whole |= {"only_ours": self.only_ours, "only_theirs": self.only_theirs, "notes": self.notes}
+        whole |= {"answers": self.answers}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:
@@ -150,7 +157,7 @@ class Comparison:
             lines.append(f"Only in {self.ours}: {', '.join(self.only_ours)}.")
         if self.only_theirs:
             lines.append(f"Only in {self.theirs}: {', '.join(self.only_theirs)}.")
-        return [line for line in (*lines, *self.notes) if line]
+        return [line for line in (*lines, *self.answers, *self.notes) if line]
 
     def _cells(self, name: str) -> str:
         cells = [row for row in self.rows if row.quantity.startswith(name)]
@@ -199,7 +206,13 @@ def _with_published(ours: Results) -> Comparison:
         *_slope_note(ours, data),
         *_threshold_note(ours.thresholds, Thresholds()),
     )
-    return Comparison(_name(ours), "published", rows, missing, other, notes)
+    return Comparison(_name(ours), "published", rows, missing, other, notes, answers=_answers(ours, data))
+
+
+def _answers(ours: Results, data: dict[str, Any]) -> tuple[str, ...]:
+    own = {claim.id: claim for claim in claims(ours)}
+    lines = [line for each in conclusions(data) for line in each.lines(own)]
+    return ("What the published study concludes, by its numbers and by these results:", *lines)
 
 
 def _with_results(ours: Results, theirs: Results) -> Comparison:

@@ -1,0 +1,113 @@
+"""What the published SmolLM3-3B study concludes, held against its own numbers, and what a study here answers to it.
+
+Its figures give means over heads and counts of classes, without errors over documents, counterfactuals or windows
+that match. So each conclusion has two answers: what these numbers allow, and the claim of one's own results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from qkscope.findings import Claim
+from qkscope.findings.claim import CANNOT_TELL
+from qkscope.inference.course import intervals
+from qkscope.inference.levels import PLACED_IN_PART, PLACED_WITHIN
+from qkscope.taxonomy import Thresholds
+from qkscope.timeline import timeline_from_names
+from qkscope.words import bare, sentence
+
+# How far a mean read off a published plot may be from the one plotted.
+READ_OFF = 0.002
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """What was concluded, whether the published numbers bear it, and which claim of other results answers it."""
+
+    said: str
+    verdict: str
+    headline: str
+    claim: str
+
+    def lines(self, claims: Mapping[str, Claim]) -> list[str]:
+        """The conclusion, what its numbers allow, and the answer of one's own results."""
+        found = [f"“{self.said}”: {self.verdict}. {sentence(self.headline)}"]
+        if self.claim in claims:
+            own = claims[self.claim]
+            found.append(f"  Here: {own.verdict}. {sentence(own.headline)}")
+        return found
+
+
+def conclusions(data: Mapping[str, Any]) -> tuple[Conclusion, ...]:
+    """The published study's conclusions about position, each judged by its published numbers alone."""
+    return (_fewer_keys(data), _monotonic(data), _jump(data), _cause(data))
+
+
+def _fewer_keys(data: Mapping[str, Any]) -> Conclusion:
+    """Heads above the threshold make mean |r_k| at least so large; where mean r_k is smaller, signs differ."""
+    before, last = _onset(data) - 1, len(data["checkpoints"]) - 1
+    counts = data["taxonomy_head_counts"]
+    heads = sum(column[last] for column in counts.values())
+    follow = sum(counts[kind][last] for kind in ("position-dominated", "K-positional"))
+    least, mean = Thresholds().high * follow / heads, data["mean_r_k"][last]
+    dominated = [counts["position-dominated"][i] for i in (before, last)]
+    shown = least > mean + READ_OFF and dominated[1] >= dominated[0]
+    headline = (
+        f"Keys of opposite sign cancel: position-dominated heads go from {dominated[0]} to {dominated[1]}, so mean "
+        f"|r_k| is above {bare(least)} at {data['short_labels'][last]}, mean r_k {bare(mean)}"
+    )
+    if not shown:
+        headline = "Whether keys follow position less or turn round cannot be told"
+    return Conclusion(
+        "mean r_k falls at long context: keys follow position less",
+        "no" if shown else CANNOT_TELL,
+        headline,
+        "abs_r_k",
+    )
+
+
+def _monotonic(data: Mapping[str, Any]) -> Conclusion:
+    values, labels = data["mean_r_q"], data["short_labels"]
+    change, at = min((after - before, i) for i, (before, after) in enumerate(pairwise(values)))
+    # Both ends of a step may be off by reading; a rise by rounding of the subtraction is none.
+    verdict = "no" if change + 2 * READ_OFF < 1e-9 else CANNOT_TELL if change < 0 else "yes"
+    headline = (
+        f"Its smallest step is {bare(values[at], 3)} → {bare(values[at + 1], 3)}, from {labels[at]} to "
+        f"{labels[at + 1]}; no error is known that would tell a fall from noise"
+    )
+    return Conclusion("mean r_q rises monotonically", verdict, headline, "r_q")
+
+
+def _jump(data: Mapping[str, Any]) -> Conclusion:
+    values, labels = data["mean_r_q"], data["short_labels"]
+    spans = intervals(timeline_from_names(list(data["checkpoints"]), "published").stops)
+    known = [span for span in spans if span]
+    at = max(range(len(spans)), key=lambda i: abs(values[i + 1] - values[i]))
+    span, short = spans[at], max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known))
+    where = f"between {labels[at]} and {labels[at + 1]}"
+    rise = bare(values[at + 1] - values[at], signed=True)
+    if span is None or span <= short:
+        return Conclusion("mean r_q jumps early", "yes", f"Its largest step, {rise}, lies {where}", "jumps")
+    headline = f"Its largest step, {rise}, lies within {span:,} training steps {where} and cannot be placed"
+    return Conclusion("mean r_q jumps early", CANNOT_TELL, headline, "jumps")
+
+
+def _cause(data: Mapping[str, Any]) -> Conclusion:
+    """Long-context phases change the weights, the window and the rotation settings in one step."""
+    at = data["short_labels"][_onset(data)]
+    headline = (
+        f"At {at} weights, window and rotation settings change together, and nothing between was measured"
+    )
+    return Conclusion(
+        "long-context training changes how keys follow position", CANNOT_TELL, headline, "causes"
+    )
+
+
+def _onset(data: Mapping[str, Any]) -> int:
+    """The first long-context checkpoint."""
+    names: Sequence[str] = data["checkpoints"]
+    return next(i for i, name in enumerate(names) if name.startswith("lc-"))
