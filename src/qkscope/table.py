@@ -103,7 +103,16 @@ def read_qk(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        raw = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8", skip_blank_lines=False)
+        # Columns of numbers alone are parsed at once; those with words stay words, to be named with their line.
+        raw = pd.read_csv(
+            path,
+            dtype={"model": str},
+            keep_default_na=False,
+            na_values={name: [""] for name in _NUMBERS},
+            encoding="utf-8",
+            skip_blank_lines=False,
+            low_memory=False,
+        )
     except FileNotFoundError as error:
         raise TableError(f"{path}: no such file; a results folder or a qk.csv was expected") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
@@ -125,9 +134,10 @@ def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
     """One column as numbers; empty, `nan` and `NA` are NaN, words are an error with their line."""
     import pandas as pd
 
-    values = pd.to_numeric(raw[name], errors="coerce").astype(np.float64)
-    if values.isna().any():
-        text = raw[name].where(values.isna(), "").str.strip().str.lower()
+    column = raw[name].astype(str) if raw[name].dtype == bool and name != "rope" else raw[name]
+    values = pd.to_numeric(column, errors="coerce").astype(np.float64)
+    if values.isna().any() and not pd.api.types.is_numeric_dtype(column):
+        text = column.where(values.isna(), "").fillna("").str.strip().str.lower()
         if name == "rope":
             values = values.mask(text == "true", 1.0).mask(text == "false", 0.0)
         _refuse(path, raw[name], values.isna() & ~text.isin(_NOTHING), name, "a number")
@@ -170,5 +180,5 @@ def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) 
     if len(rows):
         more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
         raise TableError(
-            f"{path}, line {rows[0] + 2}{more}: {name} is {found.iloc[rows[0]]!r}, expected {expected}"
+            f"{path}, line {rows[0] + 2}{more}: {name} is {str(found.iloc[rows[0]])!r}, expected {expected}"
         )
