@@ -95,7 +95,7 @@ def test_published_conclusions_are_answered_as_far_as_their_numbers_allow(tmp_pa
     own = {claim.id: claim for claim in claims(published_results("means"))}
     for each in (opposite, monotonic, jump, cause):
         claim = own[each.claim]
-        line = f"“{each.said}”: {each.verdict}. {each.headline}. Here: {claim.verdict}. {claim.headline}"
+        line = f"{each.said}; by its numbers: {each.verdict}. {each.headline}. Here: {claim.verdict}. {claim.headline}"
         assert line in said
 
 

@@ -35,7 +35,7 @@ class Conclusion:
 
     def lines(self, claims: Mapping[str, Claim]) -> list[str]:
         """The conclusion, what its numbers allow, and the answer of one's own results."""
-        found = [f"“{self.said}”: {self.verdict}. {sentence(self.headline)}"]
+        found = [f"{self.said}; by its numbers: {self.verdict}. {sentence(self.headline)}"]
         if self.claim in claims:
             own = claims[self.claim]
             found.append(f"  Here: {own.verdict}. {sentence(own.headline)}")
@@ -63,7 +63,7 @@ def _fewer_keys(data: Mapping[str, Any]) -> Conclusion:
     if not shown:
         headline = "Whether keys follow position less or turn round cannot be told"
     return Conclusion(
-        "mean r_k falls at long context: keys follow position less",
+        "Keys are partly decoupled from position at long context",
         "no" if shown else CANNOT_TELL,
         headline,
         "abs_r_k",
@@ -79,7 +79,7 @@ def _monotonic(data: Mapping[str, Any]) -> Conclusion:
         f"Its smallest step is {bare(values[at], 3)} → {bare(values[at + 1], 3)}, from {labels[at]} to "
         f"{labels[at + 1]}; no error is known that would tell a fall from noise"
     )
-    return Conclusion("mean r_q rises monotonically", verdict, headline, "r_q")
+    return Conclusion("Mean r_q increases monotonically", verdict, headline, "r_q")
 
 
 def _jump(data: Mapping[str, Any]) -> Conclusion:
@@ -91,9 +91,11 @@ def _jump(data: Mapping[str, Any]) -> Conclusion:
     where = f"between {labels[at]} and {labels[at + 1]}"
     rise = bare(values[at + 1] - values[at], signed=True)
     if span is None or span <= short:
-        return Conclusion("mean r_q jumps early", "yes", f"Its largest step, {rise}, lies {where}", "jumps")
+        return Conclusion(
+            "Mean r_q jumps early in stage 1", "yes", f"Its largest step, {rise}, lies {where}", "jumps"
+        )
     headline = f"Its largest step, {rise}, lies within {span:,} training steps {where} and cannot be placed"
-    return Conclusion("mean r_q jumps early", CANNOT_TELL, headline, "jumps")
+    return Conclusion("Mean r_q jumps early in stage 1", CANNOT_TELL, headline, "jumps")
 
 
 def _cause(data: Mapping[str, Any]) -> Conclusion:
@@ -103,7 +105,7 @@ def _cause(data: Mapping[str, Any]) -> Conclusion:
         f"At {at} weights, window and rotation settings change together, and nothing between was measured"
     )
     return Conclusion(
-        "long-context training changes how keys follow position", CANNOT_TELL, headline, "causes"
+        "Long-context training reshapes how queries and keys follow position", CANNOT_TELL, headline, "causes"
     )
 
 
