@@ -1,0 +1,50 @@
+"""The notebooks: they run from top to bottom, and are shown with their output."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+ROOT = Path(__file__).parent.parent
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+EXECUTE = """
+import sys, nbformat, nbclient
+nbclient.NotebookClient(nbformat.read(sys.argv[1], 4), timeout=120).execute(cwd=sys.argv[2])
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Small stand-ins for what the notebooks read: two results folders and a checkpoint."""
+    folder = tmp_path_factory.mktemp("notebooks")
+    for name in ("nano", "nano-beginning"):
+        shutil.copytree(Path(__file__).parent / "old_results", folder / "results" / name)
+        study = folder / "results" / name / "study.yaml"
+        study.write_text(re.sub(r"^name: .*", f"name: {name}", study.read_text(), flags=re.M))
+    checkpoint = folder / "results" / "nano" / "checkpoints" / "stage3-step-760"
+    tiny.save_checkpoint(checkpoint, seed=1, tokenizer=True, max_position_embeddings=256)
+    (folder / "examples").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_from_top_to_bottom(notebook, folder):
+    command = [sys.executable, "-c", EXECUTE, str(notebook), str(folder / "examples")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_shown_with_its_output(notebook):
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert all(cell["execution_count"] for cell in cells)
+    assert sum(bool(cell["outputs"]) for cell in cells) >= len(cells) - 1
+    assert not [output for output in outputs if output["output_type"] == "error"]
