@@ -2,5 +2,17 @@
 
 from qkscope.figures.catalogue import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.plane import scatter
 
-__all__ = ["CATALOGUE", "Caption", "Drawing", "Drawn", "LeftOut", "Made", "Picture", "draw", "draw_all"]
+__all__ = [
+    "CATALOGUE",
+    "Caption",
+    "Drawing",
+    "Drawn",
+    "LeftOut",
+    "Made",
+    "Picture",
+    "draw",
+    "draw_all",
+    "scatter",
+]
