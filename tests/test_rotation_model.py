@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from reference import jackknife_reference, rotation_model_reference
 from synthetic import make_head
+from tiny import tiny_model
 
+from qkscope import scan
 from qkscope.measures.rotation import NAMES, rotation_errors, rotation_model
 from qkscope.moments import Accumulator
 
@@ -36,6 +38,33 @@ def test_a_slope_over_the_window_does_not_shrink_with_it(rng):
         found[window] = rotation_model(moments(q, t), moments(q[:, ::-1].copy() - 5, t), window)
     assert found[256].alpha_q[0] / found[1024].alpha_q[0] == pytest.approx(4.0, rel=0.1)
     assert found[256].slope_q[0] == pytest.approx(found[1024].slope_q[0], rel=0.1)
+
+
+def test_slopes_of_one_model_over_two_windows_agree_over_the_window_and_not_per_token(rng):
+    """Constant queries and keys, spread evenly over wavelengths that grow fourfold every four pairs, plus words.
+
+    A window four times as long meets the same turns four pairs further on. A trained head is as even only roughly.
+    """
+    import torch
+
+    model = tiny_model(
+        hidden_size=64, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, head_dim=64,
+        max_position_embeddings=256, attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 4.0**8},
+    )  # fmt: skip
+    with torch.no_grad():
+        words, attention = model.model.embed_tokens.weight, model.model.layers[0].self_attn
+        words -= words.mean(dim=0)
+        for projection in (attention.q_proj, attention.k_proj):
+            projection.weight *= 5
+            projection.bias.fill_(1.0)
+    texts = rng.integers(0, 64, (16, 256)).tolist()
+    short, long = (scan(model, texts=texts, max_length=window).rotation for window in (64, 256))
+    for kind in "qk":
+        error = np.hypot(short[f"slope_{kind}_se"], long[f"slope_{kind}_se"])
+        assert (np.abs(short[f"slope_{kind}"] - long[f"slope_{kind}"]) < 2 * error).all()
+        assert (error < 0.03 * short[f"slope_{kind}"]).all()
+        assert (short[f"alpha_{kind}"] / long[f"alpha_{kind}"]).to_numpy() == pytest.approx(4.0, rel=0.1)
 
 
 def test_errors_are_the_jackknife_over_groups(rng):
