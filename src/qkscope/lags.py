@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 # Every distance up to NEAR, then this many an octave.
 NEAR, PER_OCTAVE = 32, 16
 # Documents of a unit whose scores are measured, and queries of each of their rings.
-DOCUMENTS, QUERIES = 2, 32
+DOCUMENTS, QUERIES = 2, 16
 # Queries step through a ring by the golden ratio: even, and in tune with no rotary wavelength.
 GOLDEN = (5**0.5 - 1) / 2
 

@@ -44,16 +44,15 @@ class ScoreSums:
                 self._present.append((row, ring, t, there))
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
-        if layer not in self._rows:
-            return
-        rows = self._rows[layer]
-        heads, keys = self._heads.head[rows].tolist(), self._heads.kv_head[rows].tolist()
-        for row, ring, t, there in self._present:
-            asked = q[row][heads][:, t].float()  # (heads, queries, dim)
-            scores = asked @ k[row][keys].float().transpose(1, 2)  # (heads, queries, tokens)
-            back = np.maximum(t[:, None] - self._lags, 0)
-            found = scores[:, np.arange(len(t))[:, None], back].double().cpu().numpy()
-            self._total[ring, rows] += np.where(there, found, 0.0).sum(axis=1)
+        for key in np.unique(self._heads.kv_head[self._rows[layer]]) if layer in self._rows else ():
+            rows = self._rows[layer][self._heads.kv_head[self._rows[layer]] == key]
+            heads = self._heads.head[rows].tolist()
+            for row, ring, t, there in self._present:
+                asked = q[row, heads][:, t].float()  # (heads, queries, dim)
+                scores = asked @ k[row, int(key)].float().T  # (heads, queries, tokens)
+                back = np.maximum(t[:, None] - self._lags, 0)
+                found = scores[:, np.arange(len(t))[:, None], back].double().cpu().numpy()
+                self._total[ring, rows] += np.where(there, found, 0.0).sum(axis=1)
 
     def scores(self) -> LagScores:
         """The sums so far, as a unit's file keeps them."""

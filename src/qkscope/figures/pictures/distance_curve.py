@@ -71,7 +71,7 @@ class DistanceCurve(Picture):
             "see its height. Dashed: the last as measured on a few queries of every group. Bands are ±1 standard "
             "error over documents.",
             made="Predicted from the paths: the mean over all pairs at a distance of scale m_q(i).m_k(j), keys from "
-            "position 4 on. Measured: the mean score of 32 queries a ring in two documents of each group.",
+            "position 4 on. Measured: the mean score of 16 queries a ring in two documents of each group.",
             components="none: scores are of the whole vectors",
         )
 
