@@ -35,10 +35,12 @@ Heads = Mapping[str, Array]
 """A measure -> its values (1 + G, H): of all documents, then without each group of them."""
 
 # Measures whose means are taken apart beside those of r; whichever of them were measured.
-MEASURED = (
+ANATOMY = (
     *("eta_q", "eta_k", "R_q", "R_k"),
     *("share_position", "share_key", "share_match", "share_query_position"),
 )
+# Of the rotation model, what does not shrink with the window by construction.
+DRIFT = ("slope_q", "slope_k", "bias_logits")
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _numbers(heads: Heads, limits: Thresholds) -> dict[str, Array]:
     """Every number as values of its heads (1 + G, H), whose mean it is; a share's are 0 and 1."""
     r_q, r_k = heads["r_q"], heads["r_k"]
     found = {MEAN_R_Q: r_q, MEAN_R_K: r_k, MEAN_ABS_R_K: np.abs(r_k)}
-    found |= {f"mean {name}": heads[name] for name in MEASURED if name in heads}
+    found |= {f"mean {name}": heads[name] for name in (*ANATOMY, *DRIFT) if name in heads}
     kinds = classify(r_q, r_k, limits)
     known = np.isfinite(r_q) & np.isfinite(r_k)
     return found | {share_of(kind): np.where(known, kinds == kind, np.nan) for kind in CLASSES}

@@ -77,8 +77,8 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
             kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
             if kinds:
                 beyond = measure_beyond(units, window, axes)
-                measured[name, window] = for_causes(axes, beyond)
                 asked = {of: OPTIONAL[of](units, window) for of in study.measures}
+                measured[name, window] = for_causes(axes, beyond, asked.get("rotation"))
             for kind in kinds:
                 found = _frames(name, window, units, axes, beyond, before[kind])
                 for of, numbers in asked.items():

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.causes_table import ROTATION, WEIGHTS, WINDOW
-from qkscope.inference.causes import MEASURED, Cell, Heads, Step, attribute
+from qkscope.inference.causes import ANATOMY, DRIFT, Cell, Heads, Step, attribute
 from qkscope.measures.axes import overlaps, same_axis
 from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.optional import OPTIONAL
+from qkscope.measures.optional import Measured as Optional
 from qkscope.measures.pca import Axes, measure
 from qkscope.run.plan import Planned
 from qkscope.run.units import read_unit
@@ -108,12 +110,19 @@ def _measure(
         units = [read_unit(job.path(results), job.key) for job in each.jobs] if windows else []
         for window in windows:
             axes = measure(units, window, study.components)
-            yield _Place(each.checkpoint.name, window), for_causes(axes, measure_beyond(units, window, axes))
+            beyond = measure_beyond(units, window, axes)
+            drift = OPTIONAL["rotation"](units, window) if "rotation" in study.measures else None
+            yield _Place(each.checkpoint.name, window), for_causes(axes, beyond, drift)
 
 
-def for_causes(axes: Axes, beyond: Beyond) -> Measured:
-    """What the causes of a change are found from: numbers of the heads, and their axes."""
-    found = {name: np.stack([beyond.value(name), *beyond.left_out(name)]) for name in MEASURED}
+def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Measured:
+    """What the causes of a change are found from: numbers of the heads, and their axes.
+
+    `drift` is the rotation model, where the study asks for it.
+    """
+    found = {name: np.stack([beyond.value(name), *beyond.left_out(name)]) for name in ANATOMY}
+    if drift is not None:
+        found |= {name: np.stack([drift.value(name), *drift.left_out(name)]) for name in DRIFT}
     found["r_q"] = np.concatenate([axes.r_q[None, :, 0], axes.loo_r_q])
     found["r_k"] = np.concatenate([axes.r_k[None, :, 0], axes.loo_r_k])
     return found, axes
