@@ -22,7 +22,7 @@ demo: setup
 test: check
 	scripts/setup.sh browser
 	$(BIN)/python scripts/fetch_smollm2.py
-	$(BIN)/pytest
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
 
 soak: setup
 	cd tests && ../$(BIN)/python -m fuzz --executions 1000000 --findings ../build/findings

@@ -372,7 +372,7 @@ def test_saved_vectors_are_a_deterministic_sample_that_others_can_check(tmp_path
     documents = [document(i, n) for i, n in enumerate((60, 20, 45))]
     heads = HeadIndex.of([(0, 1), (3, 2)], 2)
     for rate, batch_tokens in ((0.4, 1000), (0.4, 10)):
-        sample = VectorSample(heads, rate, seed=5)
+        sample = VectorSample(heads, rate, 50, seed=5)
         measure(model, documents, heads, (50,), batch_tokens=batch_tokens, save=sample)
         sample.write(tmp_path / str(batch_tokens), "m", read_architecture(model.config))
     import pyarrow.parquet as pq
@@ -385,7 +385,7 @@ def test_saved_vectors_are_a_deterministic_sample_that_others_can_check(tmp_path
         first, second = (table.to_pydict() for table in tables)
         assert first["position"] == second["position"]
         labels = [
-            (i, t) for i, n in enumerate((50, 20, 45)) for t in sampled_positions(i, n, 0.4, 5).tolist()
+            (i, t) for i, n in enumerate((50, 20, 45)) for t in sampled_positions(i, n, 0.4, (5,)).tolist()
         ]
         assert list(zip(first["example_id"], first["position"], strict=True)) == labels
         layer, head, kind = int(name[1:3]), int(name[4:6]), "qk".index(name[6])
@@ -398,7 +398,7 @@ def test_all_vectors_saved_analyse_to_the_moments_result(tmp_path: Any) -> None:
     model = build("llama")
     documents = [document(i, 40) for i in range(6)]
     heads = every_head(model)
-    sample = VectorSample(heads, 1.0)
+    sample = VectorSample(heads, 1.0, 40)
     unit = measure(model, documents, heads, (40,), save=sample)
     sample.write(tmp_path, "m", read_architecture(model.config))
     table = analyze(tmp_path).qk
@@ -412,7 +412,7 @@ def test_all_vectors_saved_analyse_to_the_moments_result(tmp_path: Any) -> None:
 
 
 def test_a_longer_document_keeps_the_positions_of_the_shorter() -> None:
-    short, long = sampled_positions(7, 100, 0.3, 0), sampled_positions(7, 1000, 0.3, 0)
+    short, long = sampled_positions(7, 100, 0.3, (0,)), sampled_positions(7, 1000, 0.3, (0,))
     assert short.tolist() == [t for t in long.tolist() if t < 100]
     assert 250 < len(long) < 350
-    assert sampled_positions(8, 100, 0.3, 0).tolist() != short.tolist()
+    assert sampled_positions(8, 100, 0.3, (0,)).tolist() != short.tolist()

@@ -135,7 +135,11 @@ def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
     import pandas as pd
 
     column = raw[name].astype(str) if raw[name].dtype == bool and name != "rope" else raw[name]
-    values = pd.to_numeric(column, errors="coerce").astype(np.float64)
+    try:
+        values = pd.to_numeric(column, errors="coerce").astype(np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        text = column.astype(str)
+        values = pd.to_numeric(text.where(text.str.len() < 300, "inf"), errors="coerce").astype(np.float64)
     if values.isna().any() and not pd.api.types.is_numeric_dtype(column):
         text = column.where(values.isna(), "").fillna("").str.strip().str.lower()
         if name == "rope":

@@ -178,7 +178,7 @@ phases:
   - {label: Long, window: 48, checkpoints: [{model: owner/name, revision: step-3}]}
 provenance: {checkpoints: {a: {num_layers: 2, commit: x}}, missing: {b: gone}, corpus: {documents: 3}}
 """
-    return [made, b"name: a\nmodel: o/n\ncheckpoints: [step1, step2]\nwindows: [8]\n"]
+    return [made, b"name: a\nmodel: o/n\ncheckpoints: [{revision: step1, name: a}, step2]\nwindows: [8]\n"]
 
 
 def read_study(path: Path) -> object:
