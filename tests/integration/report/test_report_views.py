@@ -355,7 +355,7 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     assert (
         "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, weights 0.080 ± 0.004, rotation -0.100" in said
     )
-    page.locator("label[for='number-mean r_k']").click()
+    page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")

@@ -6,8 +6,8 @@
 const causes = (() => {
   const { state } = store;
   const { h } = dom;
-  /** @type {HTMLElement | null} */
-  let controls = null;
+  /** @type {HTMLSelectElement | null} */
+  let box = null;
 
   const numbers = [...new Set((data.causes || []).map((cause) => cause.number))];
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
@@ -90,7 +90,7 @@ const causes = (() => {
 
   function draw() {
     if (!data.causes || !data.causes.length) return;
-    dom.choose(controls, shownNumber());
+    if (box) box.value = shownNumber();
     const drawing = dom.find("causes-drawing");
     const list = data.causes.filter((cause) => cause.number === shownNumber());
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
@@ -109,14 +109,15 @@ const causes = (() => {
 
   function setUp() {
     if (numbers.length < 2) return;
-    controls = dom.options(
+    const menu = dom.menu(
       "number",
       "Change of",
       numbers.map((name) => [name, name]),
       shownNumber(),
       (value) => store.set({ number: value }),
     );
-    dom.find("causes-controls").replaceChildren(controls);
+    box = menu.box;
+    dom.find("causes-controls").replaceChildren(menu.field);
   }
 
   /** @type {View} */
