@@ -318,9 +318,13 @@ def test_a_nano_checkpoint_swapped_by_hand_and_scanned_is_its_counterfactual(tmp
     for number in before.index:
         rotation = found["swapped-stage1-step-6"] - before + after - found["swapped-lc-64-step-6"]
         row = causes.loc[f"mean {number}"]
-        assert row["rotation"] == pytest.approx(rotation[number] / 2, rel=1e-5, abs=2e-6)
-        assert row["total"] == pytest.approx(after[number] - before[number], rel=1e-5, abs=2e-6)
-        assert abs(row["rotation"]) > 1e-4
+        # A correlation to the bit that float32 leaves it; slopes and logits have a scale of their own.
+        close, visible = (
+            ({"abs": 1e-6}, 1e-3) if number in ("r_q", "r_k") else ({"rel": 1e-5, "abs": 2e-6}, 1e-4)
+        )
+        assert row["rotation"] == pytest.approx(rotation[number] / 2, **close)
+        assert row["total"] == pytest.approx(after[number] - before[number], **close)
+        assert abs(row["rotation"]) > visible
 
 
 def test_windows_that_cannot_be_cut_from_one_pass_are_refused_before_anything_is_measured(study, tmp_path):

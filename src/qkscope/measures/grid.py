@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.lags import GOLDEN
 from qkscope.path import SINK
 
 Array = NDArray[np.float64]
-
-# A sample steps through its strata by the golden ratio: even, and in tune with no rotary wavelength.
-GOLDEN = (5**0.5 - 1) / 2
 
 
 @dataclass(frozen=True)
