@@ -19,6 +19,7 @@ PHASES = (
 )
 
 Open = Callable[..., Page]
+AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 
 
 def count(page: Page, number: int) -> None:
@@ -43,6 +44,14 @@ def linked(page: Page, number: int) -> None:
     expect(page.locator("#depth .has-selected")).to_have_attribute("d", re.compile(r"^M"))
     expect(page.locator("#taxonomy .picked-strip").first).to_be_attached()
     assert "heads=" in page.url
+
+
+def violations(page: Page) -> list[str]:
+    """What axe finds serious or critical on a page."""
+    page.evaluate(AXE)
+    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
+    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
+    return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])})" for v in bad]
 
 
 def click_on(page: Page, selector: str, **options: object) -> str:

@@ -6,6 +6,9 @@ seed gives the same folder.
 
 from __future__ import annotations
 
+import base64
+import json
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +19,7 @@ import pandas as pd
 import yaml
 
 from qkscope.anatomy_table import ANATOMY_COLUMNS, DISTANCE_COLUMNS
+from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
 from qkscope.table import QK_COLUMNS, heads_table
 from qkscope.timeline import Stop, Timeline
@@ -258,6 +262,23 @@ def make_results(
         study=study or {},
         provenance=provenance or {},
     )
+
+
+def unpack(text: str, scale: float = SCALE) -> np.ndarray:
+    """The reader's side of `pack_numbers`, as js/data.js does it."""
+    q = np.frombuffer(base64.b64decode(text), dtype="<i2")
+    return np.where(q == MISSING, np.nan, q / scale)
+
+
+def column(table: dict, name: str) -> np.ndarray:
+    """A column of the first component, unpacked."""
+    return unpack(table["columns"][name]["values"], table["columns"][name]["scale"])
+
+
+def page_data(text: str) -> dict:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
+    assert found
+    return json.loads(found[1])
 
 
 def write_foreign(folder: Path, names: list[str], shape: Shape | None = None) -> Path:

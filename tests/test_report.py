@@ -18,8 +18,11 @@ from report_data import (
     Shape,
     anatomy_frame,
     causes_frame,
+    column,
     distance_frame,
     make_results,
+    page_data,
+    unpack,
     write_foreign,
     write_results,
 )
@@ -54,26 +57,9 @@ FOLDER = Path(__file__).parents[1] / "src" / "qkscope" / "report"
 HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 
-def unpack(text: str, scale: float = SCALE) -> np.ndarray:
-    """The reader's side of `pack_numbers`, as js/data.js does it."""
-    q = np.frombuffer(base64.b64decode(text), dtype="<i2")
-    return np.where(q == MISSING, np.nan, q / scale)
-
-
-def column(table: dict, name: str) -> np.ndarray:
-    """A column of the first component, unpacked."""
-    return unpack(table["columns"][name]["values"], table["columns"][name]["scale"])
-
-
 def unpack_small(text: str) -> np.ndarray:
     q = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
     return np.where(q == 255, np.nan, q / 1000)
-
-
-def page_data(text: str) -> dict:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)
-    assert found
-    return json.loads(found[1])
 
 
 def shown(value: float) -> str:

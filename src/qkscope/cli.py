@@ -258,13 +258,17 @@ def figures(results: Path, out: Path | None) -> None:
 
 @main.command()
 @click.argument("results", type=PLACE)
-@click.option("--out", type=PLACE, help="The file to write.  [default: RESULTS/report.html]")
+@click.argument("other", type=PLACE, required=False)
+@click.option(
+    "--out", type=PLACE, help="The file to write.  [default: RESULTS/report.html, or report_with_OTHER.html]"
+)
 @clear_errors
-def report(results: Path, out: Path | None) -> None:
-    """Write the interactive report of a results folder or a qk.csv: one self-contained file."""
+def report(results: Path, other: Path | None, out: Path | None) -> None:
+    """Write the interactive report of a results folder or a qk.csv, or of two of them together: one file."""
     from qkscope.report import write_report
 
-    click.echo(write_report(_local(results), out=out))
+    beside = None if other is None else _local(other)
+    click.echo(write_report(_local(results), out=out, beside=beside))
 
 
 @main.command()

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from qkscope.results import Results
 
 
-def payload(results: Results) -> dict[str, Any]:
-    """Everything the page's script reads, ready for JSON."""
+def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
+    """Everything the page's script reads, ready for JSON; on a grid of its own unless one is given."""
     timeline = results.timeline
-    models = list(timeline.models)
-    grid = Grid.of(results.heads, models, training=timeline.kind == "training")
+    grid = grid or grid_of(results)
     own = with_asked(with_anatomy(results.heads, results.anatomy), results.optional)
     matched = None
     if results.matched is not None:
@@ -79,6 +78,12 @@ def payload(results: Results) -> dict[str, Any]:
         "shares": [name for name in names if name.startswith(SHARE)],
         "curves": curves(results, grid),
     }
+
+
+def grid_of(results: Results) -> Grid:
+    """Where every checkpoint's heads stand on the page."""
+    timeline = results.timeline
+    return Grid.of(results.heads, list(timeline.models), training=timeline.kind == "training")
 
 
 def stops(results: Results) -> dict[str, list[Any]]:

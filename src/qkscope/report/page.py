@@ -18,13 +18,16 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from qkscope.comparison import match
+from qkscope.comparison.matching import run_names
 from qkscope.findings import Claim, claims
-from qkscope.report import palette
+from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
 from qkscope.report.story import arrange, tone
 from qkscope.results import Results, load_results
 from qkscope.store import write_text
+from qkscope.study import folder_name
 from qkscope.timeline import Stop, Timeline
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
@@ -39,44 +42,91 @@ SCRIPTS = (
 )
 
 
-def write_report(results: Results | str | Path, out: str | Path | None = None) -> Path:
+def write_report(
+    results: Results | str | Path,
+    out: str | Path | None = None,
+    *,
+    beside: Results | str | Path | None = None,
+) -> Path:
     """Write the report of a results folder (or loaded results) and return its path.
 
-    `out` is a file, or an existing folder to put `report.html` in; by default the results folder itself.
-    A bare table in the folder of a study has a `table_report.html`: the study's own says more.
+    `out` is a file, or an existing folder to put the page in; by default the results folder itself. A bare table in
+    the folder of a study has a `table_report.html`: the study's own says more. With `beside`, another run, the page
+    shows both, matched as `compare` matches them, and is called `report_with_<other>.html`.
     """
     loaded = results if isinstance(results, Results) else load_results(results)
+    name = loaded.beside_study("report.html") if out is None else "report.html"
+    if beside is None:
+        text = render(loaded)
+    else:
+        other = beside if isinstance(beside, Results) else load_results(beside)
+        text, name = (
+            render_pair(loaded, other),
+            f"report_with_{folder_name(run_names(loaded, other)[1])}.html",
+        )
     path = Path(out) if out is not None else Path(loaded.folder)
-    if path.is_dir():
-        path = path / (loaded.beside_study("report.html") if out is None else "report.html")
-    write_text(path, render(loaded))
+    path = path / name if path.is_dir() else path
+    write_text(path, text)
     return path
 
 
 def render(results: Results, found: Sequence[Claim] | None = None) -> str:
     """The whole page as text; `found` are its claims where they are known already."""
-    scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
-    data = payload(results)
     found = claims(results) if found is None else found
+    return _filled(
+        "template.html",
+        results,
+        payload(results),
+        rules=_rules(found),
+        story=arrange(found),
+        methods=methods(results),
+    )
+
+
+def render_pair(ours: Results, theirs: Results) -> str:
+    """The page of two runs as text: both measured where they match, each with its own claims and methods."""
+    found = pair.same_windows(match(ours, theirs))
+    said = [claims(side) for side in (ours, theirs)]
+    return _filled(
+        "two_runs.html",
+        found.ours,
+        pair.pair_payload(found),
+        rules=_rules([claim for side in said for claim in side]),
+        difference=pair.difference(found),
+        answers=pair.answers(*said),
+        names=found.names,
+        methods=methods(ours),
+        runs=[
+            {"letter": letter, "name": name, "timeline": side.timeline, "methods": methods(side)}
+            for letter, name, side in zip(pair.LETTERS, found.names, (ours, theirs), strict=True)
+        ],
+    )
+
+
+def _filled(template: str, results: Results, data: dict[str, Any], **parts: Any) -> str:
+    """A template with its data, scripts and style inside."""
+    scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
     return (
         _environment(results.timeline)
-        .get_template("template.html")
+        .get_template(template)
         .render(
             data=data,
             json=json_for_html(data),
-            story=arrange(found),
-            rules=list(dict.fromkeys(claim.rule for claim in found if claim.rule)),
             labels=labels(results.timeline),
             two_windows=results.matched is not None,
-            methods=methods(results),
             timeline=results.timeline,
             heads=len(data["heads"]["layer"]),
             scripts=scripts,
             style=palette.properties() + "\n" + _read("style.css"),
             policy=policy(scripts),
             licences=[_read("vendor/LICENSE-d3"), _read("vendor/LICENSE-plot")],
+            **parts,
         )
     )
+
+
+def _rules(found: Sequence[Claim]) -> list[str]:
+    return list(dict.fromkeys(claim.rule for claim in found if claim.rule))
 
 
 def _environment(timeline: Timeline) -> Environment:

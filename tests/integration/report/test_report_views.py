@@ -12,15 +12,12 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 from matplotlib.image import imread
-from playwright.sync_api import Page, expect
-from report_browser import MINUS, PICTURES, ROOT, Open, click_on, count, selected
+from playwright.sync_api import expect
+from report_browser import MINUS, PICTURES, Open, click_on, count, selected, violations
 from report_data import Shape, make_results
 
 from qkscope.report import write_report
 from qkscope.taxonomy import classify
-
-AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
-
 
 # ---- state, filters, CSV ----
 
@@ -398,13 +395,6 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
 
 
 # ---- for everybody ----
-
-
-def violations(page: Page) -> list[str]:
-    page.evaluate(AXE)
-    found = page.evaluate("axe.run(document, { resultTypes: ['violations'] })")
-    bad = [v for v in found["violations"] if v["impact"] in ("serious", "critical")]
-    return [f"{v['id']}: {v['nodes'][0]['html'][:200]} ({len(v['nodes'])})" for v in bad]
 
 
 @pytest.mark.parametrize(

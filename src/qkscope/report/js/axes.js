@@ -36,9 +36,37 @@ const axes = (() => {
 
   /** @type {(index: number) => [string, string]} */
   function stopLines(index) {
-    const { label, model, phase, window: size } = data.stops[index];
-    const parts = [model === label ? null : model, phase, size ? `window ${count(size)}` : null];
+    const { label, phase } = data.stops[index];
+    const here = store.runs().map((run) => data.stopIn(run, index));
+    const names = [...new Set(here.map(({ model }) => model))].filter((name) => name !== label);
+    const sizes = [...new Set(here.map(({ window: size }) => size))].filter((size) => size !== null);
+    const parts = [...names, phase, sizes.length ? `window ${sizes.map(count).join(" and ")}` : null];
     return [label, parts.filter(Boolean).join(" · ")];
+  }
+
+  /* ---- two runs ---- */
+
+  /* Beside the first run's, a line of the second is dashed and its points are hollow. */
+  /** @param {number} run */
+  const isSecond = (run) => store.both() && run === 1;
+  /** @param {number} run */
+  const dashOf = (run) => (isSecond(run) ? "6 4" : undefined);
+
+  /* "A: " before what is said of a run, where the page has two. */
+  /** @type {(run: number, said: string) => string} */
+  const ofRun = (run, said) => (store.both() ? `${data.letters[run]}: ${said}` : said);
+
+  /* Keys of a legend for the runs shown, where the page has two. */
+  function runKeys() {
+    if (!data.runNames.length) return [];
+    return store.runs().map((run) =>
+      dom.h(
+        "span",
+        { class: "key" },
+        dom.h("i", { class: isSecond(run) ? "dash" : "line" }),
+        `${data.letters[run]} ${shorten(data.runNames[run], 28)}`,
+      ),
+    );
   }
 
   /* Plot's options for an x axis of checkpoints, numbered 0, 1, ..., with room for phases above. */
@@ -190,6 +218,10 @@ const axes = (() => {
     stopColumns,
     showChosen,
     stopLines,
+    isSecond,
+    dashOf,
+    ofRun,
+    runKeys,
     widthOf,
   };
 })();

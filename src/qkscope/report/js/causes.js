@@ -1,6 +1,7 @@
 // @ts-check
 /* Causes: each change between neighbouring checkpoints, split into what training, rotation settings and window did.
- * Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum. */
+ * Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum.
+ * Two runs stand one below the other, change by change. */
 "use strict";
 
 const causes = (() => {
@@ -9,12 +10,22 @@ const causes = (() => {
   /** @type {HTMLSelectElement | null} */
   let box = null;
 
-  const numbers = [...new Set((data.causes || []).map((cause) => cause.number))];
+  const numbers = store.choices.number;
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
-  /** @typedef {{ row: string, name: string, low: number, high: number, cause: Cause }} Part */
+  /** @typedef {Cause & { run: number }} Change */
+  /** @typedef {{ row: string, name: string, low: number, high: number, cause: Change }} Part */
 
-  /** @type {(list: Cause[]) => Part[]} */
+  /** @returns {Change[]} */
+  function changes() {
+    const found = store
+      .runs()
+      .flatMap((run) => data.causes(run).map((cause) => ({ ...cause, run })))
+      .filter((cause) => cause.number === shownNumber());
+    return found.sort((a, b) => a.to - b.to || a.run - b.run);
+  }
+
+  /** @type {(list: Change[]) => Part[]} */
   const parts = (list) =>
     list.flatMap((cause) => {
       let [left, right] = [0, 0];
@@ -26,17 +37,18 @@ const causes = (() => {
       });
     });
 
-  /** @param {Cause} cause */
-  const rowName = ({ from, to }) => `${data.stops[from].label} → ${data.stops[to].label}`;
+  /** @param {Change} cause */
+  const rowName = ({ from, to, run }) =>
+    `${data.stops[from].label} → ${data.stops[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
-  /** @param {Cause} cause */
+  /** @param {Change} cause */
   function lines(cause) {
     const said = cause.parts.map(({ name, value, se }) => `${name} ${text.withError(value, se)}`);
     const total = `change of ${cause.number} ${text.withError(cause.total, cause.total_se)}`;
     return [rowName(cause), total, ...said];
   }
 
-  /** @type {(list: Cause[], width: number) => any} */
+  /** @type {(list: Change[], width: number) => any} */
   function plotOptions(list, width) {
     const rows = list.map(rowName);
     const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
@@ -64,8 +76,8 @@ const causes = (() => {
           list.filter(({ total_se: se }) => se !== null),
           {
             y: rowName,
-            x1: (/** @type {Cause} */ d) => d.total - (d.total_se || 0),
-            x2: (/** @type {Cause} */ d) => d.total + (d.total_se || 0),
+            x1: (/** @type {Change} */ d) => d.total - (d.total_se || 0),
+            x2: (/** @type {Change} */ d) => d.total + (d.total_se || 0),
             stroke: "var(--ink)",
             strokeWidth: 1.6,
           },
@@ -75,7 +87,7 @@ const causes = (() => {
     };
   }
 
-  /** @param {Cause[]} list */
+  /** @param {Change[]} list */
   function legend(list) {
     const keys = list[0].parts.map(({ name }) =>
       h(
@@ -89,10 +101,14 @@ const causes = (() => {
   }
 
   function draw() {
-    if (!data.causes || !data.causes.length) return;
+    const list = changes();
     if (box) box.value = shownNumber();
     const drawing = dom.find("causes-drawing");
-    const list = data.causes.filter((cause) => cause.number === shownNumber());
+    if (numbers.length && !list.length) {
+      const whose = store.runs().map((run) => data.runNames[run]);
+      marks.mount(drawing, h("p", { class: "absent" }, `${whose.join(" and ")}: causes were not measured.`));
+    }
+    if (!list.length) return;
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       if (!(dot instanceof SVGElement)) return;
@@ -121,5 +137,5 @@ const causes = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["number"] };
+  return { setUp, draw, needs: ["number", "run"] };
 })();

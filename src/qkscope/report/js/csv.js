@@ -5,7 +5,11 @@
 const csv = (() => {
   const { state } = store;
   const NUMBERS = Object.keys(data.own.columns).filter((name) => name !== "abs_r_k");
-  const HEADER = ["model", "layer", "head", "kv_head", ...NUMBERS, "rope", "class", "polarity"];
+  const two = data.runNames.length > 0;
+  const HEADER = [
+    ...(two ? ["run"] : []),
+    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope", "class", "polarity"],
+  ];
 
   /* A field that a spreadsheet would take for a formula is quoted as text. */
   /** @param {string | number | null} value */
@@ -19,19 +23,23 @@ const csv = (() => {
   /* The first component of some heads at some checkpoints, over the window that is shown. */
   /** @type {(heads: Head[], stops: Stop[]) => string} */
   function write(heads, stops) {
-    const table = data.table(state.window);
-    const lines = [HEADER.join(",")];
-    for (const stop of stops) {
-      for (const head of heads) {
-        const code = data.code(table, "class", stop.index, head.index);
-        if (code < 0) continue;
-        const numbers = NUMBERS.map((name) => data.value(table, name, stop.index, head.index));
-        const sign = data.polarities[data.code(table, "polarity", stop.index, head.index)];
-        const cells = [stop.model, head.layer, head.head, head.kv, ...numbers, head.rope];
-        lines.push([...cells, data.classes[code], sign].map(field).join(","));
-      }
-    }
-    return `${lines.join("\r\n")}\r\n`;
+    const lines = store.runs().flatMap((run) =>
+      stops.flatMap((stop) => heads.map((head) => line(run, stop.index, head))),
+    );
+    return `${[HEADER.join(","), ...lines.filter(Boolean)].join("\r\n")}\r\n`;
+  }
+
+  /* One head at one checkpoint of a run; nothing where it is not there. */
+  /** @type {(run: number, stop: number, head: Head) => string} */
+  function line(run, stop, head) {
+    const table = store.table(run);
+    const code = data.code(table, "class", stop, head.index);
+    if (code < 0) return "";
+    const numbers = NUMBERS.map((name) => data.value(table, name, stop, head.index));
+    const sign = data.polarities[data.code(table, "polarity", stop, head.index)];
+    const { model } = data.stopIn(run, stop);
+    const cells = [...(two ? [data.runNames[run]] : []), model, head.layer, head.head, head.kv];
+    return [...cells, ...numbers, head.rope, data.classes[code], sign].map(field).join(",");
   }
 
   /** @type {(heads: Head[], stops: Stop[]) => void} */

@@ -1,6 +1,7 @@
 // @ts-check
 /* The page's data: packed columns -> arrays, and how to find a head's row in them.
  *
+ * A page may hold two runs, whose checkpoints and heads are the same: run 0 and run 1, A and B.
  * Over training, row = checkpoint * heads + head. In a study of models each head belongs to one of them (owner)
  * and row = head. A missing number is NaN; a head that a checkpoint lacks has no class.
  */
@@ -72,8 +73,12 @@ const data = (() => {
   }));
 
   const training = raw.kind === "training";
-  const own = unpackTable(raw.own);
-  const matched = raw.matched ? unpackTable(raw.matched) : null;
+  const parts = raw.other ? [raw, raw.other] : [raw];
+  const runs = parts.map((part) => ({
+    own: unpackTable(part.own),
+    matched: part.matched ? unpackTable(part.matched) : null,
+  }));
+  const { own, matched } = runs[0];
 
   /* What heads can be placed by; |r_k| is of the page's own making. */
   const measures = raw.measures.flatMap((one) =>
@@ -103,20 +108,21 @@ const data = (() => {
   const lazy = {};
 
   /* A component beyond the first, own windows only; unpacked when first asked for. */
-  /** @type {(name: string, stop: number, head: number, pc: number) => number} */
-  function component(name, stop, head, pc) {
-    if (pc === 0) return value(own, name, stop, head);
-    if (!raw.more || !raw.more[name]) return NaN;
-    if (!lazy[name])
-      lazy[name] = (raw.more.thousandths.includes(name) ? unpackSmall : unpack)(raw.more[name]);
+  /** @type {(name: string, stop: number, head: number, pc: number, run: number) => number} */
+  function component(name, stop, head, pc, run) {
+    if (pc === 0) return value(runs[run].own, name, stop, head);
+    const { more } = parts[run];
+    if (!more || !more[name] || pc > more.count) return NaN;
+    const key = `${run}:${name}`;
+    if (!lazy[key]) lazy[key] = (more.thousandths.includes(name) ? unpackSmall : unpack)(more[name]);
     const at = row(stop, head);
-    return at < 0 ? NaN : lazy[name][at * raw.more.count + pc - 1];
+    return at < 0 ? NaN : lazy[key][at * more.count + pc - 1];
   }
 
   /* A curve of a head at a checkpoint: a number at each place of its axis. */
-  /** @type {(curve: PackedCurve, stop: number, head: number) => Float64Array} */
-  function curve({ name, column, at }, stop, head) {
-    const key = `curve:${name}`;
+  /** @type {(curve: PackedCurve, stop: number, head: number, run: number) => Float64Array} */
+  function curve({ name, column, at }, stop, head, run) {
+    const key = `${run}:curve:${name}`;
     if (!lazy[key]) lazy[key] = unpack(column.values, column.scale);
     const from = row(stop, head) * at.length;
     return from < 0 ? new Float64Array() : lazy[key].subarray(from, from + at.length);
@@ -125,6 +131,8 @@ const data = (() => {
   return {
     name: raw.name,
     title: raw.title,
+    runNames: raw.runs || [],
+    letters: raw.runs ? ["A", "B"] : [""],
     training,
     thresholds: raw.thresholds,
     classes: raw.classes,
@@ -145,9 +153,7 @@ const data = (() => {
     matched,
     omitted: raw.omitted,
     components: raw.more ? raw.more.count + 1 : 1,
-    causes: raw.causes,
     shares: raw.shares,
-    curves: raw.curves,
     row,
     value,
     code,
@@ -160,13 +166,25 @@ const data = (() => {
     /** @type {(name: string) => string} */
     measureLabel: (name) => measures.find((one) => one.name === name)?.label || name,
 
-    /* Columns of the window asked for; own where there is no other. */
-    /** @type {(windowName: WindowName) => Table} */
-    table: (windowName) => (windowName === "matched" && matched ? matched : own),
+    /* Columns of a run over the window asked for; own where there is no other. */
+    /** @type {(windowName: WindowName, run: number) => Table} */
+    table: (windowName, run) => (windowName === "matched" && runs[run].matched) || runs[run].own,
 
-    /** @type {(windowName: WindowName) => Aggregates} */
-    aggregate: (windowName) =>
-      windowName === "matched" && raw.aggregates.matched ? raw.aggregates.matched : raw.aggregates.own,
+    /** @type {(windowName: WindowName, run: number) => Aggregates} */
+    aggregate(windowName, run) {
+      const { aggregates } = parts[run];
+      return (windowName === "matched" && aggregates.matched) || aggregates.own;
+    },
+
+    /** @type {(run: number) => Cause[]} */
+    causes: (run) => parts[run].causes || [],
+
+    /** @type {(run: number) => PackedCurve[]} */
+    curves: (run) => parts[run].curves,
+
+    /* The window a checkpoint of a run was measured over, and its name there. */
+    /** @type {(run: number, stop: number) => { model: string, window: Maybe }} */
+    stopIn: (run, stop) => ({ model: parts[run].stops.model[stop], window: parts[run].stops.window[stop] }),
 
     /** @type {(table: Table, stop: number, head: number) => boolean} */
     measured: (table, stop, head) =>

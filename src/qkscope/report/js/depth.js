@@ -1,5 +1,6 @@
 // @ts-check
-/* Depth map: the mean over the heads of each layer (or tenth of the depth) at each checkpoint, as colour. */
+/* Depth map: the mean over the heads of each layer (or tenth of the depth) at each checkpoint, as colour; of two runs
+ * together the difference of their means. */
 "use strict";
 
 const depth = (() => {
@@ -18,7 +19,8 @@ const depth = (() => {
   let drawn = null;
 
   const binned = () => state.rows === "bins";
-  const cellsOf = () => data.aggregate(state.window)[state.rows];
+  /** @param {number} run */
+  const cellsOf = (run = store.runs()[0]) => store.aggregate(run)[state.rows];
   /** @param {number} head */
   const rowOf = (head) => (binned() ? (data.heads[head].bin ?? -1) : data.heads[head].layer);
   /** @param {number} row */
@@ -27,7 +29,7 @@ const depth = (() => {
   /* Heads of each cell: found[stop].get(row), measured ones only. */
   /** @param {Iterable<number>} heads */
   function cellHeads(heads) {
-    const table = data.table(state.window);
+    const table = store.table();
     /** @type {Map<number, number[]>[]} */
     const found = data.stops.map(() => new Map());
     for (const head of heads) {
@@ -42,10 +44,10 @@ const depth = (() => {
     return found;
   }
 
-  /** @type {(shown: Set<number> | null) => Cell[]} */
-  function cells(shown) {
-    const { places, [state.cell]: known } = cellsOf();
-    const table = data.table(state.window);
+  /** @type {(shown: Set<number> | null, run: number) => Cell[]} */
+  function cellsIn(shown, run) {
+    const { places, [state.cell]: known } = cellsOf(run);
+    const table = store.table(run);
     const members = cellHeads(shown || data.heads.map(({ index }) => index));
     /** @type {Cell[]} */
     const found = [];
@@ -63,8 +65,25 @@ const depth = (() => {
     return found;
   }
 
+  /** @type {(shown: Set<number> | null) => Cell[]} */
+  function cells(shown) {
+    const [ours, theirs] = store.runs().map((run) => cellsIn(shown, run));
+    if (!theirs) return ours;
+    const others = new Map(theirs.map((cell) => [`${cell.stop}:${cell.row}`, cell]));
+    return ours.flatMap((cell) => {
+      const other = others.get(`${cell.stop}:${cell.row}`);
+      if (!other) return [];
+      const se = cell.se === null || other.se === null ? null : Math.hypot(cell.se, other.se);
+      return [{ ...cell, mean: cell.mean - other.mean, se }];
+    });
+  }
+
+  const name = () => (store.both() ? `A − B, mean ${NAMES[state.cell]}` : `mean ${NAMES[state.cell]}`);
+
   /** @type {(list: Cell[]) => [number, number]} */
   function range(list) {
+    const most = d3.max(list, (d) => Math.abs(d.mean)) || 0;
+    if (store.both()) return [-Math.max(0.1, most), Math.max(0.1, most)];
     if (state.cell === "explained_variance") return [0, d3.max(list, (d) => d.mean) || 1];
     return [state.cell === "r_k" ? -1 : 0, 1];
   }
@@ -77,7 +96,7 @@ const depth = (() => {
     const picked = heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
     return [
       `${data.stops[stop].label} · ${rowName(row)}`,
-      `mean ${NAMES[state.cell]} ${text.withError(mean, se)}`,
+      `${name()} ${text.withError(mean, se)}`,
       text.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
     ];
   }
@@ -185,7 +204,7 @@ const depth = (() => {
     h(
       "p",
       { class: "legend" },
-      paint.rampKeys(`mean ${NAMES[state.cell]}`, ends),
+      paint.rampKeys(name(), ends),
       h("span", { class: "key outlined-key" }, h("i", { class: "block outlined" }), "holds selected heads"),
     );
 
@@ -194,6 +213,7 @@ const depth = (() => {
     const said = [];
     if (binned()) said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
     if (data.stops.length === 1) said.push("One checkpoint: one column.");
+    if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
     if (shown)
       said.push(
         `The filter holds: means over ${text.headCount(shown.size)} that pass it at ` +
@@ -227,7 +247,7 @@ const depth = (() => {
         act: (event) => store.select(cell.heads, event, { stop: cell.stop }),
       });
     });
-    axes.dress(svg, `Map of mean ${NAMES[state.cell]} by depth and ${axes.stopWord}`);
+    axes.dress(svg, `Map of ${name()} by depth and ${axes.stopWord}`);
     marks.mount(drawing, legend(ends), svg);
     drawn = { svg, list, rects };
     outlines();
@@ -265,5 +285,5 @@ const depth = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["cell", "rows", "window", "filter", "heads", "stop"] };
+  return { setUp, draw, needs: ["cell", "rows", "window", "run", "filter", "heads", "stop"] };
 })();

@@ -14,9 +14,8 @@ const filters = (() => {
   const filter = (changes) => store.set({ filter: { ...state.filter, ...changes } });
 
   function classBoxes() {
-    const used = data.classes.filter((_, code) =>
-      [data.own, data.matched].some((table) => table?.class.includes(code)),
-    );
+    const tables = data.letters.flatMap((_, run) => [data.table("own", run), data.table("matched", run)]);
+    const used = data.classes.filter((_, code) => tables.some((table) => table.class.includes(code)));
     const set = h("fieldset", { class: "chips" }, h("legend", {}, "Class"));
     classes = used.map((name) => {
       const code = data.classes.indexOf(name);

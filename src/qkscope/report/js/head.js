@@ -81,8 +81,9 @@ const head = (() => {
 
   /* ---- what it is, and the heads that share its keys ---- */
 
-  function strip() {
-    const table = data.table(state.window);
+  /** @param {number} run */
+  function strip(run) {
+    const table = store.table(run);
     const items = stops().map(({ index: stop, label }) => {
       const code = data.code(table, "class", stop, index());
       const name = data.classes[code] || "not measured here";
@@ -94,12 +95,14 @@ const head = (() => {
         h("span", { class: "visually-hidden" }, `${label}: ${name}`),
       );
     });
-    return h("ol", { class: "strip", "aria-label": "Kind of head over training" }, items);
+    const whose = store.both() ? ` in ${data.letters[run]}` : "";
+    const letter = store.both() ? h("li", { "aria-hidden": "true" }, data.letters[run]) : null;
+    return h("ol", { class: "strip", "aria-label": `Kind of head over training${whose}` }, letter, items);
   }
 
   /* Where its class or its first axis changed, and whether the one came with the other. */
   function history() {
-    const table = data.table(state.window);
+    const table = store.table();
     const steps = d3.pairs(stops()).flatMap(([{ index: before }, { index: stop, label }]) => {
       const [from, to] = [before, stop].map((at) => data.code(table, "class", at, index()));
       const another = data.anotherAxis(table, stop, index());
@@ -117,22 +120,33 @@ const head = (() => {
   }
 
   function facts() {
-    const table = data.table(state.window);
     const stop = data.stopOf(data.heads[index()], state.stop);
     const { kv, rope } = data.heads[index()];
+    /* What is said of each run shown, a line each; once where they say the same. */
+    /** @type {(say: (table: Table) => string) => Child[]} */
+    const each = (say) => {
+      const said = store.runs().map((run) => say(store.table(run)));
+      if (new Set(said).size === 1) return said.slice(0, 1);
+      return said.map((one, run) => h("span", { class: "each" }, axes.ofRun(run, one)));
+    };
+    /** @param {Table} table */
+    const since = (table) => data.stops[table.since?.[index()] ?? -1]?.label || "–";
     /** @param {string} name */
-    const value = (name) => data.value(table, name, stop, index());
-    const since = table.since?.[index()] ?? null;
+    const measured = (name) => (/** @type {Table} */ table) => {
+      const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, stop, index()));
+      return text.withError(value, se);
+    };
+    /** @type {(string | Child[])[][]} */
     const rows = [
       [
         `at ${data.stops[stop].label}`,
-        data.classes[data.code(table, "class", stop, index())] || "not measured",
+        each((table) => data.classes[data.code(table, "class", stop, index())] || "not measured"),
       ],
-      ...(since === null ? [] : [["final class since", data.stops[since].label]]),
-      ["polarity", data.polarities[data.code(table, "polarity", stop, index())] || "–"],
+      ...(store.table().since ? [["final class since", each(since)]] : []),
+      ["polarity", each((table) => data.polarities[data.code(table, "polarity", stop, index())] || "–")],
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
-        .map(({ name, label }) => [label, text.withError(value(name), value(`${name}_se`))]),
+        .map(({ name, label }) => [label, each(measured(name))]),
       ["key head", kv === null ? "not known" : String(kv)],
       ["position embedding", rope === null ? "not known" : rope === 1 ? "RoPE" : "NoPE"],
     ];
@@ -146,7 +160,7 @@ const head = (() => {
   /** @param {number} head */
   function spark(head) {
     const [width, height] = [86, 26];
-    const table = data.table(state.window);
+    const table = store.table();
     const x = d3.scaleLinear([0, Math.max(1, data.stops.length - 1)], [2, width - 2]);
     const y = d3.scaleLinear([-1, 1], [height - 2, 2]);
     /** @param {string} name */
@@ -176,7 +190,7 @@ const head = (() => {
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
     if (group.length === 1)
       return h("p", { class: "absent" }, `No other measured head reads key head ${kv} of layer ${layer}.`);
-    const table = data.table(state.window);
+    const table = store.table();
     const stop = data.stopOf(data.heads[me], state.stop);
     const items = group.map((d) => {
       const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(table, name, stop, d.index)));
@@ -224,10 +238,14 @@ const head = (() => {
     const said = [];
     if (state.head === null && !state.heads.size)
       said.push(
-        data.training && data.stops.length > 1
-          ? "No head chosen: this is the one whose r_q changed most."
-          : "No head chosen: this is the one with the largest r_q.",
+        data.runNames.length
+          ? "No head chosen: this is the one whose r_q differs most between the runs at the end."
+          : data.training && data.stops.length > 1
+            ? "No head chosen: this is the one whose r_q changed most."
+            : "No head chosen: this is the one with the largest r_q.",
       );
+    if (store.both())
+      said.push("Components, changes, shares, null bands and neighbours are A’s: switch to B for its own.");
     if (stops().length === 1)
       said.push(
         data.training
@@ -253,6 +271,7 @@ const head = (() => {
       key("var(--r_q)", "●", "r_q"),
       key("var(--r_k)", "■", "r_k"),
       data.has("explained_variance") ? key("var(--variance)", "▲", "explained variance") : null,
+      axes.runKeys(),
       data.has("r_q_null") ? h("span", { class: "key" }, h("i", { class: "band" }), "null band") : null,
     );
   }
@@ -284,7 +303,7 @@ const head = (() => {
     marks.mount(dom.find("head-controls"), pickerRow());
     marks.mount(
       drawing,
-      strip(),
+      store.runs().map(strip),
       legend(),
       data.components > 1 ? componentPicker() : null,
       h("div", { class: "pair" }, charts),
@@ -303,5 +322,5 @@ const head = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["head", "heads", "pc", "window", "stop"] };
+  return { setUp() {}, draw, needs: ["head", "heads", "pc", "window", "run", "stop"] };
 })();

@@ -11,24 +11,24 @@ const headCharts = (() => {
   const stops = () => data.stopsOf(index());
 
   /* A value of the head at a checkpoint; the page holds components beyond the first over own windows only. */
-  /** @type {(name: string, stop: number) => number} */
-  function at(name, stop) {
-    if (state.pc === 0) return data.value(data.table(state.window), name, stop, index());
-    return data.component(name, stop, index(), state.pc);
+  /** @type {(name: string, stop: number, run: number) => number} */
+  function at(name, stop, run) {
+    if (state.pc === 0) return data.value(store.table(run), name, stop, index());
+    return data.component(name, stop, index(), state.pc, run);
   }
 
   /* ---- the chart of one component ---- */
 
   /** @typedef {{ stop: number, value: number, se: number, limit: number }} Point */
 
-  /** @type {(name: string) => Point[]} */
-  function series(name) {
+  /** @type {(name: string, run: number) => Point[]} */
+  function series(name, run) {
     return stops()
       .map(({ index: stop }) => ({
         stop,
-        value: at(name, stop),
-        se: at(`${name}_se`, stop),
-        limit: at(`${name}_null`, stop),
+        value: at(name, stop, run),
+        se: at(`${name}_se`, stop, run),
+        limit: at(`${name}_null`, stop, run),
       }))
       .filter(({ value }) => !Number.isNaN(value));
   }
@@ -42,11 +42,12 @@ const headCharts = (() => {
     return [Plot.ruleX(found, { ...band, stroke: colour, strokeOpacity: 0.16, strokeWidth: 22 })];
   }
 
-  /** @type {(points: Point[], colour: string, symbol: "circle" | "square" | "triangle") => any[]} */
-  function valueMarks(points, colour, symbol) {
-    const joined = data.training
-      ? [Plot.line(points, { x: "stop", y: "value", stroke: colour, strokeWidth: 2 })]
-      : [];
+  /** @type {(name: string, run: number, colour: string, symbol: "circle" | "square" | "triangle") => any[]} */
+  function valueMarks(name, run, colour, symbol) {
+    const points = series(name, run);
+    const second = axes.isSecond(run);
+    const way = { x: "stop", y: "value", stroke: colour, strokeWidth: 2, strokeDasharray: axes.dashOf(run) };
+    const joined = data.training ? [Plot.line(points, way)] : [];
     if (joined.length && data.stops.length > 60) return joined; // dots would hide the line
     const barred = points.filter(({ se }) => !Number.isNaN(se));
     return [
@@ -63,31 +64,34 @@ const headCharts = (() => {
         y: "value",
         symbol,
         r: 4.2,
-        fill: colour,
-        stroke: "var(--paper)",
+        fill: second ? "var(--paper)" : colour,
+        stroke: second ? colour : "var(--paper)",
       }),
     ];
   }
 
-  /** @type {(stop: number) => (string | null)[]} */
-  function lines(stop) {
+  /** @type {(stop: number, run: number) => (string | null)[]} */
+  function linesOf(stop, run) {
     const said = ["r_q", "r_k"].map((name) => {
-      const limit = at(`${name}_null`, stop);
+      const limit = at(`${name}_null`, stop, run);
       const band = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
-      return `${name} ${text.withError(at(name, stop), at(`${name}_se`, stop))}${band}`;
+      return `${name} ${text.withError(at(name, stop, run), at(`${name}_se`, stop, run))}${band}`;
     });
-    const variance = at("explained_variance", stop);
-    return [
-      `${data.stops[stop].label} · PC${state.pc}`,
-      ...said,
-      Number.isNaN(variance) ? null : `explained variance ${text.number(variance)}`,
-    ];
+    const variance = at("explained_variance", stop, run);
+    const more = Number.isNaN(variance) ? [] : [`explained variance ${text.number(variance)}`];
+    return [...said, ...more].map((line) => axes.ofRun(run, line));
   }
+
+  /** @type {(stop: number) => (string | null)[]} */
+  const lines = (stop) => [
+    `${data.stops[stop].label} · PC${state.pc}`,
+    ...store.runs().flatMap((run) => linesOf(stop, run)),
+  ];
 
   /** @param {number} width */
   function correlationChart(width) {
     const height = 290;
-    const [q, k] = [series("r_q"), series("r_k")];
+    const shown = store.runs();
     const axis = axes.stopAxis(width, height, `correlation with position, PC${state.pc}`);
     const svg = axes.plot({
       ...axis,
@@ -106,10 +110,10 @@ const headCharts = (() => {
           strokeDasharray: "2 4",
         }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...nullMarks(q, "var(--r_q)"),
-        ...nullMarks(k, "var(--r_k)"),
-        ...valueMarks(q, "var(--r_q)", "circle"),
-        ...valueMarks(k, "var(--r_k)", "square"),
+        ...nullMarks(series("r_q", shown[0]), "var(--r_q)"),
+        ...nullMarks(series("r_k", shown[0]), "var(--r_k)"),
+        ...shown.flatMap((run) => valueMarks("r_q", run, "var(--r_q)", "circle")),
+        ...shown.flatMap((run) => valueMarks("r_k", run, "var(--r_k)", "square")),
       ],
     });
     return finish(svg, `r_q and r_k of PC${state.pc} at each ${axes.stopWord}`, "correlation");
@@ -117,7 +121,7 @@ const headCharts = (() => {
 
   /** @param {number} width */
   function varianceChart(width) {
-    const points = series("explained_variance");
+    const points = store.runs().flatMap((run) => series("explained_variance", run));
     const height = 290;
     const axis = axes.stopAxis(width, height, `explained variance, PC${state.pc}`);
     const svg = axes.plot({
@@ -133,7 +137,9 @@ const headCharts = (() => {
         ...axis.marks,
         Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...valueMarks(points, "var(--variance)", "triangle"),
+        ...store
+          .runs()
+          .flatMap((run) => valueMarks("explained_variance", run, "var(--variance)", "triangle")),
       ],
     });
     return finish(svg, `Explained variance of PC${state.pc} at each ${axes.stopWord}`, "variance");
@@ -157,11 +163,12 @@ const headCharts = (() => {
 
   /** @type {(name: string, width: number) => Drawn} */
   function componentMap(name, width) {
+    const [run] = store.runs();
     /** @type {{ stop: number, pc: number, value: number }[]} */
     const list = [];
     for (const { index: stop } of stops()) {
       for (let pc = 0; pc < data.components; pc += 1) {
-        const value = data.component(name, stop, index(), pc);
+        const value = data.component(name, stop, index(), pc, run);
         if (!Number.isNaN(value)) list.push({ stop, pc, value });
       }
     }

@@ -10,7 +10,7 @@ const headMeasures = (() => {
   const stops = () => data.stopsOf(index());
 
   /** @type {(name: string, stop: number) => number} */
-  const at = (name, stop) => data.value(data.table(state.window), name, stop, index());
+  const at = (name, stop) => data.value(store.table(), name, stop, index());
 
   /* ---- shares: parts of a whole at every checkpoint ---- */
 
@@ -76,18 +76,20 @@ const headMeasures = (() => {
 
   /* ---- curves: the chosen checkpoint in ink, the others behind it, pale to deep as training goes on ---- */
 
-  /** @type {(curve: PackedCurve, width: number) => HTMLElement} */
-  function curveChart(curve, width) {
+  /** @type {(curve: PackedCurve, width: number, run: number) => HTMLElement} */
+  function curveChart(curve, width, run) {
     const stop = data.stopOf(data.heads[index()], state.stop);
     const last = Math.max(1, data.stops.length - 1);
     const colour = paint.ramp([-0.35 * last, last]);
-    /** @param {number} one */
-    const points = (one) =>
-      [...data.curve(curve, one, index())].flatMap((value, i) =>
-        Number.isNaN(value) ? [] : [{ at: curve.at[i], value }],
+    const second = store.both() ? data.curves(1).find(({ name }) => name === curve.name) : undefined;
+    /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
+    const points = (one, of = curve, side = run) =>
+      [...data.curve(of, one, index(), side)].flatMap((value, i) =>
+        Number.isNaN(value) ? [] : [{ at: of.at[i], value }],
       );
     /** @type {(one: number, look: any) => any} */
     const line = (one, look) => Plot.line(points(one), { x: "at", y: "value", ...look });
+    const ink = { x: "at", y: "value", stroke: "var(--ink)", strokeWidth: 2.2 };
     const svg = axes.plot({
       width,
       height: 250,
@@ -100,14 +102,21 @@ const headMeasures = (() => {
       marks: [
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...stops()
+        ...(store.both() ? [] : stops())
           .filter((one) => one.index !== stop)
           .map((one) => line(one.index, { stroke: colour(one.index), strokeWidth: 1.2 })),
-        line(stop, { stroke: "var(--ink)", strokeWidth: 2.2 }),
+        Plot.line(points(stop), ink),
+        ...(second ? [Plot.line(points(stop, second, 1), { ...ink, strokeDasharray: axes.dashOf(1) })] : []),
       ],
     });
     axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
-    return h("div", {}, h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label} in ink`), svg);
+    const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in ink";
+    return h(
+      "div",
+      {},
+      h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label}${whose}`),
+      svg,
+    );
   }
 
   /* Nothing where the results hold none of it. */
@@ -115,7 +124,8 @@ const headMeasures = (() => {
   function charts(width) {
     const found = [];
     if (data.shares.length) found.push(sharesChart(width));
-    found.push(...data.curves.map((curve) => curveChart(curve, width)));
+    const [run] = store.runs();
+    found.push(...data.curves(run).map((curve) => curveChart(curve, width, run)));
     if (!found.length) return [];
     return [h("h3", {}, "What decides where it looks"), h("div", { class: "pair" }, found)];
   }

@@ -1,6 +1,7 @@
 // @ts-check
 /* Phase portrait: every head by two measures, r_q and r_k to begin with, at the chosen checkpoint; the points move as
- * training goes on. What lies behind them is in portrait_frame.js. */
+ * training goes on. Of two runs, a line leads from each head to where it stands in the second. What lies behind the
+ * points is in portrait_frame.js. */
 "use strict";
 
 const portrait = (() => {
@@ -20,16 +21,16 @@ const portrait = (() => {
   /** @type {ReturnType<typeof portraitFrame.build> | null} the drawing that stands */
   let frame = null;
 
-  const table = () => data.table(state.window);
+  const { table } = store;
   /** @type {(element: Element) => number} */
   const headOf = (element) => /** @type {any} */ (element).__data__.index;
 
   /* ---- where a head stands, and in which colour ---- */
 
-  /** @type {(head: number, stop?: number) => [number, number]} */
-  const place = (head, stop = state.stop) => [
-    data.value(table(), state.across, stop, head),
-    data.value(table(), state.up, stop, head),
+  /** @type {(head: number, stop?: number, run?: number) => [number, number]} */
+  const place = (head, stop = state.stop, run = store.runs()[0]) => [
+    data.value(store.table(run), state.across, stop, head),
+    data.value(store.table(run), state.up, stop, head),
   ];
 
   /** @type {(head: number) => [number, number]} */
@@ -62,11 +63,23 @@ const portrait = (() => {
 
   /** @param {number} index */
   function lines(index) {
+    /** @type {(name: string, run: number) => string} */
+    const inRun = (name, run) => {
+      const [value, se] = [name, `${name}_se`].map((one) =>
+        data.value(table(run), one, state.stop, index),
+      );
+      return axes.ofRun(run, text.withError(value, se));
+    };
     /** @param {string} name */
-    const at = (name) => data.value(table(), name, state.stop, index);
-    /** @param {string} name */
-    const said = (name) => `${data.measureLabel(name)} ${text.withError(at(name), at(`${name}_se`))}`;
-    const kind = data.classes[data.code(table(), "class", state.stop, index)];
+    const said = (name) =>
+      `${data.measureLabel(name)} ${store
+        .runs()
+        .map((run) => inRun(name, run))
+        .join(", ")}`;
+    const kinds = store
+      .runs()
+      .map((run) => data.classes[data.code(table(run), "class", state.stop, index)] || "not measured");
+    const kind = [...new Set(kinds)].join(" in A, ") + (new Set(kinds).size > 1 ? " in B" : "");
     const { rope } = data.heads[index];
     const name = data.headName(index);
     const also = store.choices.across.includes(state.tint) ? [state.tint] : [];
@@ -103,6 +116,8 @@ const portrait = (() => {
       );
     if (data.has("same_axis"))
       items.push(h("span", { class: "key" }, "○ hollow: another axis became the first"));
+    if (store.both())
+      items.push(h("span", { class: "key" }, h("i", { class: "move" }), "from A to where it stands in B"));
     return h("p", { class: "legend" }, items);
   }
 
@@ -188,6 +203,23 @@ const portrait = (() => {
       .join("path");
     if (moving) joined.transition("move").duration(550).attr("d", path);
     else joined.interrupt("move").attr("d", path);
+  }
+
+  /* Lines from where heads stand in the first run to where they stand in the second. */
+  function moves() {
+    if (!frame) return;
+    const { x, y, layers } = frame;
+    const tint = tinter();
+    const drawn = (store.both() ? visible() : []).flatMap(({ index }) => {
+      const [[a, b], [c, d]] = [0, 1].map((run) => place(index, state.stop, run));
+      if (Number.isNaN(c + d)) return [];
+      const picked = state.heads.has(index) ? "move picked" : "move";
+      const way = `M${x(a)},${y(b)}L${x(c)},${y(d)}`;
+      const end = s("circle", { cx: x(c), cy: y(d), r: 2.2 });
+      return [s("g", { class: picked, style: `--kind:${tint(index)}` }, s("path", { d: way }), end)];
+    });
+    layers.moves.replaceChildren(...drawn);
+    layers.moves.classList.toggle("some", state.heads.size > 0);
   }
 
   function paths() {
@@ -308,7 +340,7 @@ const portrait = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    const rebuilt = ["size", "across", "up", "window", "tint"];
+    const rebuilt = ["size", "across", "up", "window", "run", "tint"];
     const fresh = !frame || !keys || rebuilt.some((key) => keys.has(key));
     if (fresh) {
       named = false;
@@ -319,6 +351,7 @@ const portrait = (() => {
     if (!fresh && store.selectionOnly(keys)) markSelected();
     else points(moving);
     bars(moving);
+    moves();
     paths();
     player.draw();
     if (controls.bars) dom.choose(controls.bars, state.bars);
@@ -330,6 +363,6 @@ const portrait = (() => {
   return {
     setUp,
     draw,
-    needs: ["stop", "heads", "filter", "window", "bars", "across", "up", "tint"],
+    needs: ["stop", "heads", "filter", "window", "run", "bars", "across", "up", "tint"],
   };
 })();

@@ -19,9 +19,8 @@ const portraitFrame = (() => {
   /** @type {(name: string) => [number, number]} */
   function extent(name) {
     if (name === "r_k") return [-1, 1];
-    const [least, most] = d3.extent(data.table(state.window).columns[name] || [], (v) =>
-      Number.isNaN(v) ? undefined : v,
-    );
+    const all = store.runs().flatMap((run) => [...(store.table(run).columns[name] || [])]);
+    const [least, most] = d3.extent(all, (v) => (Number.isNaN(v) ? undefined : v));
     if (LIMITS[name]) return [Math.min(0, least ?? 0), 1];
     return [Math.min(0, least ?? 0), most ?? 1];
   }
@@ -90,7 +89,7 @@ const portraitFrame = (() => {
   }
 
   /** @type {(container: HTMLElement, choosing: Choosing) => { svg: SVGSVGElement, x: LinearScale, y: LinearScale,
-   *   layers: Record<"paths" | "bars" | "points" | "box", SVGGElement> }} */
+   *   layers: Record<"moves" | "paths" | "bars" | "points" | "box", SVGGElement> }} */
   function build(container, choosing) {
     const width = axes.widthOf(container);
     const height = Math.round(Math.min(600, Math.max(340, width * 0.86)));
@@ -108,6 +107,7 @@ const portraitFrame = (() => {
       "aria-label": `Scatter of heads: ${one} across, ${other} up. Arrow keys move between heads, Enter selects.`,
     });
     const layers = {
+      moves: s("g", { class: "moves", "aria-hidden": "true" }),
       paths: s("g", { class: "paths", "aria-hidden": "true" }),
       bars: s("g", { class: "bars", "aria-hidden": "true" }),
       points: s("g", { class: "points" }),
@@ -118,6 +118,7 @@ const portraitFrame = (() => {
       limitLines(x, y),
       s("line", { x1: left, x2: right, y1: y(0), y2: y(0), class: "zero" }),
       scales(x, y, width, height),
+      layers.moves,
       layers.paths,
       layers.bars,
       layers.points,

@@ -16,29 +16,34 @@ const signal = (() => {
 
   /* A series: its name, colour, mark, and per checkpoint the mean, the spread over heads and the error. */
   /** @typedef {"circle" | "square" | "triangle"} Shape */
-  /** @typedef {{ column: string, label: string, symbol: Shape, colour: string, mean: Maybe[], sd: Maybe[],
-   *   se: Maybe[] }} Line */
+  /** @typedef {{ run: number, column: string, label: string, symbol: Shape, colour: string, mean: Maybe[],
+   *   sd: Maybe[], se: Maybe[] }} Line */
   /** @typedef {{ index: number, mean: number, sd: Maybe, se: Maybe }} Point */
 
   const gap = data.stops.map(() => null);
   /** @type {Record<Shape, string>} */
   const SHAPES = { circle: "●", square: "■", triangle: "▲" };
 
-  /** @type {(windowName: WindowName) => Line[]} */
-  function whole(windowName) {
-    const { signal: means, variance } = data.aggregate(windowName);
+  /** @type {(windowName: WindowName, run: number) => Line[]} */
+  function whole(windowName, run) {
+    const { signal: means, variance } = data.aggregate(windowName, run);
+    // The bands of two runs would hide each other.
+    const spread = store.both() ? { sd: gap } : {};
     if (state.measure === "variance")
       return [
         {
+          run,
           column: "explained_variance",
           label: "explained variance",
           symbol: "triangle",
           colour: "var(--variance)",
           ...variance,
+          ...spread,
         },
       ];
     /** @type {(name: string, label: string, symbol: Shape, colour: string) => Line} */
     const line = (name, label, symbol, colour) => ({
+      run,
       column: name,
       label,
       symbol,
@@ -46,6 +51,7 @@ const signal = (() => {
       mean: means[`mean_${name}`],
       sd: means[`sd_${name}`] || gap,
       se: means[`se_${name}`] || gap,
+      ...spread,
     });
     const absolute = state.measure === "abs_r_k";
     return [
@@ -55,9 +61,9 @@ const signal = (() => {
   }
 
   /* Means over some heads, head by head from the page's own data: no document-level error is known for these. */
-  /** @type {(heads: number[], name: string) => Maybe[]} */
-  function meansOf(heads, name) {
-    const table = data.table(state.window);
+  /** @type {(heads: number[], name: string, run: number) => Maybe[]} */
+  function meansOf(heads, name, run) {
+    const table = store.table(run);
     return data.stops.map(({ index }) => {
       const values = heads.map((head) =>
         data.measured(table, index, head) ? data.value(table, name, index, head) : NaN,
@@ -67,9 +73,21 @@ const signal = (() => {
     });
   }
 
+  /* Quantity by quantity, of each run shown. */
+  /** @type {(of: (run: number) => Line[]) => Line[]} */
+  const ofRuns = (of) => d3.transpose(store.runs().map(of)).flat();
+
   /** @type {(heads: number[]) => Line[]} */
   const part = (heads) =>
-    whole(state.window).map((one) => ({ ...one, mean: meansOf(heads, one.column), sd: gap, se: gap }));
+    ofRuns((run) => whole(state.window, run)).map((one) => ({
+      ...one,
+      mean: meansOf(heads, one.column, one.run),
+      sd: gap,
+      se: gap,
+    }));
+
+  /** @param {Line} one */
+  const nameOf = (one) => (store.both() ? `${one.label} ${data.letters[one.run]}` : one.label);
 
   /** @type {(one: Line) => Point[]} */
   const points = (one) =>
@@ -92,16 +110,16 @@ const signal = (() => {
     return [Plot.ruleX(found, { ...band, stroke: one.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
   }
 
-  /** @type {(one: Line, look?: { dashed?: boolean, faint?: boolean }) => any[]} */
-  function lineMarks(one, { dashed = false, faint = false } = {}) {
+  /** @type {(one: Line, look?: { chosen?: boolean, faint?: boolean }) => any[]} */
+  function lineMarks(one, { chosen = false, faint = false } = {}) {
     const at = { x: "index", y: "mean", stroke: one.colour };
     if (!course && !faint) return [];
     if (!course) return [Plot.dot(points(one), { ...at, dx: 13, symbol: one.symbol, r: 3 })];
     return [
       Plot.line(points(one), {
         ...at,
-        strokeWidth: faint ? 1.6 : 2.5,
-        strokeDasharray: faint ? "1.5 3.5" : dashed ? "6 4" : undefined,
+        strokeWidth: faint ? 1.6 : chosen && store.both() ? 1.2 : 2.5,
+        strokeDasharray: faint ? "1.5 3.5" : chosen && !store.both() ? "6 4" : axes.dashOf(one.run),
         strokeOpacity: faint ? 0.9 : 1,
       }),
     ];
@@ -111,11 +129,14 @@ const signal = (() => {
   function dotMarks(one, hollow) {
     if (data.stops.length > 60) return []; // the line says it all
     const found = points(one);
+    // Two runs of different models would stand on each other: a little apart.
+    const dx = store.both() && !course ? 10 * (one.run - 0.5) : 0;
     return [
       Plot.ruleX(
         found.filter(({ se }) => se !== null),
         {
           x: "index",
+          dx,
           y1: (/** @type {Point} */ d) => d.mean - (d.se || 0),
           y2: (/** @type {Point} */ d) => d.mean + (d.se || 0),
           stroke: one.colour,
@@ -125,6 +146,7 @@ const signal = (() => {
       Plot.dot(found, {
         x: "index",
         y: "mean",
+        dx,
         symbol: one.symbol,
         r: 4.8,
         fill: hollow ? "var(--paper)" : one.colour,
@@ -139,7 +161,7 @@ const signal = (() => {
   function nameMarks(all, height, domain) {
     if (!course) return [];
     const ends = all.map((one) => ({ one, point: points(one).at(-1) })).filter(({ point }) => point);
-    const apart = (18 * (domain[1] - domain[0])) / height;
+    const apart = (18 * (domain[1] - domain[0])) / (height - 70); // less what the margins take
     ends.sort((a, b) => (a.point?.mean || 0) - (b.point?.mean || 0));
     let least = -Infinity;
     return ends.map(({ one, point }) => {
@@ -149,7 +171,7 @@ const signal = (() => {
         x: "x",
         y: "y",
         dx: 12,
-        text: () => one.label,
+        text: () => (state.measure === "variance" ? data.letters[one.run] : nameOf(one)),
         textAnchor: "start",
         fill: one.colour,
         fontWeight: 650,
@@ -169,8 +191,8 @@ const signal = (() => {
 
   /** @type {(index: number, all: Line[], chosen: Line[]) => (string | null)[]} */
   function lines(index, all, chosen) {
-    const said = all.map((one) => `mean ${one.label} ${withError(one.mean[index], one.se[index])}`);
-    const picked = chosen.map((one) => `selected heads: mean ${one.label} ${number(one.mean[index])}`);
+    const said = all.map((one) => `mean ${nameOf(one)} ${withError(one.mean[index], one.se[index])}`);
+    const picked = chosen.map((one) => `selected heads: mean ${nameOf(one)} ${number(one.mean[index])}`);
     const [name, about] = axes.stopLines(index);
     return [name, about, ...said, ...picked];
   }
@@ -179,14 +201,22 @@ const signal = (() => {
   function legend(all, { chosen, other }) {
     /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
     const key = (mark, said) => h("span", { class: "key" }, mark, said);
-    const items = all.map((one) =>
-      key(h("span", { class: "swatch", style: `color:${one.colour}` }, SHAPES[one.symbol]), one.label),
-    );
+    const items = all
+      .filter(({ run }) => !axes.isSecond(run))
+      .map((one) =>
+        key(h("span", { class: "swatch", style: `color:${one.colour}` }, SHAPES[one.symbol]), one.label),
+      );
+    items.push(...axes.runKeys());
     if (all.some((one) => one.sd.some((v) => v !== null)))
       items.push(key(h("i", { class: "band" }), "± 1 sd across heads"));
     if (all.some((one) => one.se.some((v) => v !== null)))
       items.push(key(h("i", { class: "bar" }), "± 1 se over documents"));
-    if (chosen.length) items.push(key(h("i", { class: "dash" }), "selected heads"));
+    if (chosen.length)
+      items.push(
+        store.both()
+          ? key(h("i", { class: "hair" }), "thin: selected heads")
+          : key(h("i", { class: "dash" }), "selected heads"),
+      );
     const which = state.window === "own" ? "matched window" : "own windows";
     if (other.length) items.push(key(h("i", { class: course ? "dots" : "ring" }), which));
     return h("p", { class: "legend" }, items);
@@ -198,7 +228,7 @@ const signal = (() => {
       "tr",
       {},
       h("th", { scope: "col" }, axes.stopWord),
-      all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${one.label}`)),
+      all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${nameOf(one)}`)),
     );
     const rows = data.stops.map(({ index, label }) =>
       h(
@@ -229,15 +259,14 @@ const signal = (() => {
         `The filter holds: means are over ${text.headCount(shown.size)} that pass it at ` +
           `${data.stops[state.stop].label}, without document-level errors.`,
       );
-    else if (!data.aggregate(state.window).signal.se_r_q.some((v) => v !== null))
+    else if (!store.aggregate().signal.se_r_q.some((v) => v !== null))
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
     if (state.measure === "abs_r_k" && !shown) said.push("No band is drawn for |r_k|.");
-    if (data.windowChanges.length && state.window === "own")
-      said.push(
-        data.matched
-          ? "Dashed uprights: the context window changes. Dotted: every checkpoint over the matched window."
-          : "Dashed uprights: the context window changes. No matched window was measured.",
-      );
+    if (data.windowChanges.length && state.window === "own") {
+      said.push("Dashed uprights: the context window changes.");
+      if (!data.matched) said.push("No matched window was measured.");
+      else if (!store.both()) said.push("Dotted: every checkpoint over the matched window.");
+    }
     note.textContent = said.join(" ");
   }
 
@@ -248,10 +277,11 @@ const signal = (() => {
     const title = state.measure === "variance" ? "explained variance" : "correlation with position";
     const axis = axes.stopAxis(width, height, title);
     const domain = range([...all, ...chosen]);
+    const named = state.measure !== "variance" || store.both();
     const digits = state.measure === "variance" ? 2 : 1;
     return {
       ...axis,
-      marginRight: course && state.measure !== "variance" ? 44 : axis.marginRight,
+      marginRight: course && named ? (store.both() ? 62 : 44) : axis.marginRight,
       y: {
         tickSize: 0,
         domain,
@@ -266,10 +296,10 @@ const signal = (() => {
         ...all.flatMap(bandMarks),
         ...other.flatMap((one) => lineMarks(one, { faint: true })),
         ...all.flatMap((one) => lineMarks(one)),
-        ...all.flatMap((one) => dotMarks(one, false)),
-        ...chosen.flatMap((one) => lineMarks(one, { dashed: true })),
-        ...chosen.flatMap((one) => dotMarks(one, true)),
-        ...(state.measure === "variance" ? [] : nameMarks(all, height, domain)),
+        ...all.flatMap((one) => dotMarks(one, axes.isSecond(one.run))),
+        ...chosen.flatMap((one) => lineMarks(one, { chosen: true })),
+        ...(store.both() ? [] : chosen.flatMap((one) => dotMarks(one, true))),
+        ...(named ? nameMarks(all, height, domain) : []),
       ],
     };
   }
@@ -282,9 +312,11 @@ const signal = (() => {
       return;
     }
     const shown = store.shown();
-    const all = shown ? part([...shown]) : whole(state.window);
+    const all = shown ? part([...shown]) : ofRuns((run) => whole(state.window, run));
     const chosen = state.heads.size ? part([...state.heads]) : [];
-    const other = data.matched && !shown ? whole(state.window === "own" ? "matched" : "own") : [];
+    const [main] = store.runs();
+    const dotted = data.matched && !shown && !store.both();
+    const other = dotted ? whole(state.window === "own" ? "matched" : "own", main) : [];
     const svg = axes.plot(plotOptions(all, chosen, other));
     axes.stopColumns(svg, {
       label: (index) =>
@@ -298,7 +330,7 @@ const signal = (() => {
   }
 
   function setUp() {
-    const hasVariance = data.aggregate("own").variance.mean.some((v) => v !== null);
+    const hasVariance = data.aggregate("own", 0).variance.mean.some((v) => v !== null);
     controls = dom.options(
       "measure",
       "Show",
@@ -314,5 +346,5 @@ const signal = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["measure", "window", "filter", "heads", "stop"] };
+  return { setUp, draw, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
 })();

@@ -17,13 +17,14 @@ const store = (() => {
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
   const CHOICES = {
+    run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["own", "matched"] : ["own"],
     measure: ["r_k", "abs_r_k", "variance"],
     kind: ["class", "polarity"],
     rows: layers < data.bins ? ["layers"] : ["bins", "layers"],
     cell: ["r_q", "r_k", "abs_r_k", "explained_variance"],
     bars: ["selected", "all", "none"],
-    number: [...new Set((data.causes || []).map(({ number }) => number))],
+    number: [...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number)))],
     across: names,
     up: ["r_k", ...names.filter((name) => name !== "r_k")],
     tint: ["class", "polarity", ...(data.hasRope ? ["rope"] : []), ...names],
@@ -168,7 +169,7 @@ const store = (() => {
 
   /** @param {Set<string>} keys */
   function tell(keys) {
-    if (["stop", "window", "filter", "heads"].some((key) => keys.has(key))) shownCache = null;
+    if (["stop", "window", "run", "filter", "heads"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
   }
 
@@ -197,6 +198,16 @@ const store = (() => {
     written = location.hash;
     tell(new Set(Object.keys(state)));
   }
+
+  /* ---- runs ---- */
+
+  /* The runs shown, the first of them the one that a view shows which has room for one. */
+  const runs = () => (state.run === "both" ? [0, 1] : [Math.max(0, data.letters.indexOf(state.run))]);
+  const both = () => state.run === "both";
+
+  /* The columns and the averages of a run over the window shown. */
+  const table = (run = runs()[0]) => data.table(state.window, run);
+  const aggregate = (run = runs()[0]) => data.aggregate(state.window, run);
 
   /* ---- heads ---- */
 
@@ -249,18 +260,18 @@ const store = (() => {
   /* Whether a head passes the filter at the chosen checkpoint. */
   function passes() {
     const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
-    const table = data.table(state.window);
+    const here = table();
     const matches = matcher(search);
     /** @type {(head: Head) => boolean} */
     return (head) => {
       const stop = data.stopOf(head, state.stop);
-      const kind = data.classes[data.code(table, "class", stop, head.index)] || "";
-      const sign = data.polarities[data.code(table, "polarity", stop, head.index)] || "";
+      const kind = data.classes[data.code(here, "class", stop, head.index)] || "";
+      const sign = data.polarities[data.code(here, "polarity", stop, head.index)] || "";
       if (alone && !state.heads.has(head.index)) return false;
       if (classes.length && !classes.includes(kind)) return false;
       if (polarity && sign !== polarity) return false;
       if (rope && head.rope !== (rope === "rope" ? 1 : 0)) return false;
-      if (axis && data.anotherAxis(table, stop, head.index) !== (axis === "another")) return false;
+      if (axis && data.anotherAxis(here, stop, head.index) !== (axis === "another")) return false;
       if (range && (head.layer < range[0] || head.layer > range[1])) return false;
       const shape = head.rope === 1 ? "rope" : head.rope === 0 ? "nope" : "";
       return !search.trim() || matches(head, [kind, sign, shape, data.headName(head.index)]);
@@ -274,7 +285,8 @@ const store = (() => {
     return shownCache;
   }
 
-  /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most. */
+  /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most; of two runs the one
+   * whose r_q differs most between them at the end. */
   /** @type {Maybe} */
   let striking = null;
 
@@ -289,7 +301,12 @@ const store = (() => {
         const stops = data.stopsOf(index);
         const first = data.value(data.own, "r_q", stops[0].index, index);
         const final = data.value(data.own, "r_q", stops[stops.length - 1].index, index);
-        const change = Math.abs(stops.length > 1 ? final - first : final);
+        const other = data.runNames.length
+          ? data.value(data.table("own", 1), "r_q", stops[stops.length - 1].index, index)
+          : stops.length > 1
+            ? first
+            : 0;
+        const change = Math.abs(final - other);
         if (change > best) [best, striking] = [change, index];
       }
     }
@@ -310,6 +327,10 @@ const store = (() => {
   return {
     choices: CHOICES,
     state,
+    runs,
+    both,
+    table,
+    aggregate,
     set,
     select,
     shown,

@@ -10,11 +10,12 @@ const headTable = (() => {
   const PAGE = 50;
   let page = 0;
 
-  const table = () => data.table(state.window);
-  /** @type {(name: string, head: Head) => number} */
-  const at = (name, head) => data.value(table(), name, data.stopOf(head, state.stop), head.index);
-  /** @type {(kind: Kind, head: Head) => number} */
-  const codeOf = (kind, head) => data.code(table(), kind, data.stopOf(head, state.stop), head.index);
+  const { table } = store;
+  /** @type {(name: string, head: Head, run?: number) => number} */
+  const at = (name, head, run) => data.value(table(run), name, data.stopOf(head, state.stop), head.index);
+  /** @type {(kind: Kind, head: Head, run?: number) => number} */
+  const codeOf = (kind, head, run) =>
+    data.code(table(run), kind, data.stopOf(head, state.stop), head.index);
   /** @param {Head} head */
   const sinceOf = (head) => table().since?.[head.index] ?? null;
 
@@ -27,21 +28,21 @@ const headTable = (() => {
     return said.map((name) => name.slice(-1).toUpperCase()).join(" ") || "–";
   }
 
-  /** @type {(name: string) => (head: Head) => Child[]} */
-  function measureCell(name) {
+  /** @type {(name: string, run?: number) => (head: Head) => Child[]} */
+  function measureCell(name, run) {
     return (head) => {
-      const se = at(`${name}_se`, head);
+      const se = at(`${name}_se`, head, run);
       return [
-        text.number(at(name, head)),
+        text.number(at(name, head, run)),
         Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${text.error(se)}`),
       ];
     };
   }
 
-  /** @type {(kind: Kind) => (head: Head) => Child[]} */
-  function kindCell(kind) {
+  /** @type {(kind: Kind, run?: number) => (head: Head) => Child[]} */
+  function kindCell(kind, run) {
     return (head) => {
-      const code = codeOf(kind, head);
+      const code = codeOf(kind, head, run);
       return [paint.block(kind, code), data.kinds(kind)[code] || ""];
     };
   }
@@ -86,6 +87,7 @@ const headTable = (() => {
       num: true,
       opens: true,
     });
+    if (store.both()) return [...found, ...ofBoth()];
     found.push({ key: "class", name: "class", by: (d) => codeOf("class", d), cell: kindCell("class") });
     if (data.training && data.stops.length > 1)
       found.push({
@@ -116,7 +118,46 @@ const headTable = (() => {
     if (data.has("r_q_null")) found.push({ key: "null", name: "above null", by: aboveNull, cell: aboveNull });
     return found;
   }
-  const columns = columnsOf();
+
+  /* Columns of two runs: the class in each, and each correlation in A, in B and their difference. */
+  /** @returns {Column[]} */
+  function ofBoth() {
+    const kinds = store.runs().map((run) => ({
+      key: `class_${data.letters[run]}`,
+      name: `class ${data.letters[run]}`,
+      by: (/** @type {Head} */ d) => codeOf("class", d, run),
+      cell: kindCell("class", run),
+    }));
+    const numbers = ["r_q", "r_k", "explained_variance"]
+      .filter((name) => data.has(name))
+      .flatMap((name) => [...store.runs().map((run) => inRun(name, run)), change(name)]);
+    return [...kinds, ...numbers];
+  }
+
+  /** @type {(name: string, run: number) => Column} */
+  const inRun = (name, run) => ({
+    key: `${name}_${data.letters[run]}`,
+    name: `${data.measureLabel(name)} ${data.letters[run]}`,
+    by: (d) => at(name, d, run),
+    cell: measureCell(name, run),
+    num: true,
+  });
+
+  /* The difference of a number between the runs, sorted by its size. */
+  /** @type {(name: string) => Column} */
+  function change(name) {
+    const value = (/** @type {Head} */ d) => at(name, d, 0) - at(name, d, 1);
+    return {
+      key: `${name}_change`,
+      name: "A − B",
+      by: (d) => Math.abs(value(d)),
+      cell: (d) => text.number(value(d)),
+      num: true,
+      means: `${data.measureLabel(name)} in A less that in B; sorted by its size`,
+    };
+  }
+
+  let columns = columnsOf();
 
   function rows() {
     const shown = store.shown();
@@ -253,11 +294,14 @@ const headTable = (() => {
       return;
     }
     if (keys && keys.has("filter")) page = 0;
+    columns = columnsOf();
     const list = rows();
     const turns = pager(list.length);
     const body = list.slice(page * PAGE, (page + 1) * PAGE).map(row);
     const place = data.training ? data.stops[state.stop].label : "All models";
-    const caption = h("caption", {}, data.matched ? `${place}, ${state.window} window` : place);
+    const whose = data.runNames.length ? `, ${state.run === "both" ? "A and B" : `run ${state.run}`}` : "";
+    const over = data.matched ? `, ${state.window} window` : "";
+    const caption = h("caption", {}, `${place}${over}${whose}`);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     marks.mount(
       drawing,
@@ -274,6 +318,6 @@ const headTable = (() => {
   return {
     setUp: () => filters.setUp(rows),
     draw,
-    needs: ["stop", "heads", "filter", "window", "sort", "down"],
+    needs: ["stop", "heads", "filter", "window", "run", "sort", "down"],
   };
 })();

@@ -1,5 +1,6 @@
 // @ts-check
-/* Taxonomy: heads of each kind as stacked bars, joined by flows of the heads that stay or change kind. */
+/* Taxonomy: heads of each kind as stacked bars, joined by flows of the heads that stay or change kind. Two runs stand
+ * side by side at each checkpoint, and the flows show which heads are of another kind in the second. */
 "use strict";
 
 const taxonomy = (() => {
@@ -12,6 +13,7 @@ const taxonomy = (() => {
   /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
    *   element?: Element }} Flow */
   /** @typedef {(at: number) => number} Place */
+  /** @typedef {{ stop: number, run: number }} Bar what a bar shows: a checkpoint of a run */
   /** @typedef {{ svg: SVGSVGElement, stops: number[], bars: Segment[][], list: Flow[], x: Place, y: Place,
    *   wide: number }} Picture */
   /** @type {HTMLElement | null} */
@@ -24,16 +26,19 @@ const taxonomy = (() => {
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
   /** @param {number} width */
   function drawnStops(width) {
-    const found = new Set(axes.spread(width, 44));
+    const found = new Set(axes.spread(width, store.both() ? 78 : 44));
     if (!found.has(state.stop)) found.add(state.stop);
     return [...found].sort((a, b) => a - b);
   }
 
-  /* members[i][code]: heads of each kind at the i-th drawn checkpoint. */
-  /** @type {(stops: number[], heads: number[]) => number[][][]} */
-  function membersAt(stops, heads) {
-    const table = data.table(state.window);
-    return stops.map((stop) => {
+  /** @type {(stops: number[]) => Bar[]} */
+  const barsAt = (stops) => stops.flatMap((stop) => store.runs().map((run) => ({ stop, run })));
+
+  /* members[i][code]: heads of each kind in the i-th bar. */
+  /** @type {(shown: Bar[], heads: number[]) => number[][][]} */
+  function membersAt(shown, heads) {
+    return shown.map(({ stop, run }) => {
+      const table = store.table(run);
       /** @type {number[][]} */
       const groups = kinds().map(() => []);
       for (const head of heads) {
@@ -58,18 +63,19 @@ const taxonomy = (() => {
   }
 
   /* Ribbons between neighbouring bars: heads by (from kind, to kind), placed along both segments in order. */
-  /** @type {(stops: number[], bars: Segment[][]) => Flow[]} */
-  function flows(stops, bars) {
-    const table = data.table(state.window);
+  /** @type {(shown: Bar[], bars: Segment[][]) => Flow[]} */
+  function flows(shown, bars) {
     /** @type {Flow[]} */
     const found = [];
-    for (let i = 0; i + 1 < stops.length; i += 1) {
+    for (let i = 0; i + 1 < shown.length; i += store.both() ? 2 : 1) {
+      const { stop, run } = shown[i + 1];
+      const table = store.table(run);
       const used = kinds().map(() => 0);
       for (const from of bars[i]) {
         /** @type {number[][]} */
         const byTarget = kinds().map(() => []);
         for (const head of from.heads) {
-          const code = data.code(table, state.kind, stops[i + 1], head);
+          const code = data.code(table, state.kind, stop, head);
           if (code >= 0) byTarget[code].push(head);
         }
         let out = from.y0;
@@ -98,25 +104,30 @@ const taxonomy = (() => {
   /** @param {number} stop */
   const labelAt = (stop) => data.stops[stop].label;
 
-  /** @type {(stop: number, segment: Segment, total: number) => (string | null)[]} */
-  function segmentLines(stop, segment, total) {
+  /** @type {(bar: Bar, segment: Segment, total: number) => (string | null)[]} */
+  function segmentLines({ stop, run }, segment, total) {
     const name = kinds()[segment.code];
-    const { se, borderline } = data.aggregate(state.window)[state.kind];
+    const { se, borderline } = store.aggregate(run)[state.kind];
     const error = !store.shown() && se[name] ? se[name][stop] : null;
     const measured = name !== data.unmeasured;
     const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
     const points = error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
     const near = !store.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
     return [
-      `${labelAt(stop)} · ${name}`,
+      axes.ofRun(run, `${labelAt(stop)} · ${name}`),
       `${text.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another kind`,
     ];
   }
 
-  /** @type {(stops: number[], flow: Flow) => string[]} */
-  function flowLines(stops, flow) {
+  /** @type {(shown: Bar[], flow: Flow) => string[]} */
+  function flowLines(shown, flow) {
     const [from, to] = [kinds()[flow.from], kinds()[flow.to]];
+    const stops = shown.map(({ stop }) => stop);
+    if (store.both()) {
+      const kind = flow.from === flow.to ? `${from} in both` : `${from} in A, ${to} in B`;
+      return [labelAt(stops[flow.i]), `${text.headCount(flow.n)} ${kind}`];
+    }
     const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
     return [
       `${labelAt(stops[flow.i])} to ${labelAt(stops[flow.i + 1])}`,
@@ -124,8 +135,8 @@ const taxonomy = (() => {
     ];
   }
 
-  /** @type {(layer: SVGGElement, stops: number[], list: Flow[], x: Place, y: Place, wide: number) => void} */
-  function drawFlows(layer, stops, list, x, y, wide) {
+  /** @type {(layer: SVGGElement, shown: Bar[], list: Flow[], x: Place, y: Place, wide: number) => void} */
+  function drawFlows(layer, shown, list, x, y, wide) {
     for (const flow of list) {
       const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
       const colour = paint.colour(state.kind, flow.from);
@@ -134,11 +145,11 @@ const taxonomy = (() => {
         class: flow.from === flow.to ? "flow stay" : "flow",
         fill: colour,
       });
-      const lines = flowLines(stops, flow);
+      const lines = flowLines(shown, flow);
       flow.element = path;
       layer.append(
         marks.mark(path, {
-          key: `flow:${stops[flow.i]}:${stops[flow.i + 1]}:${flow.from}:${flow.to}`,
+          key: `flow:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
           label: `${lines.join(": ")}. Select them.`,
           lines,
           act: (event) => store.select(flow.heads, event),
@@ -147,9 +158,9 @@ const taxonomy = (() => {
     }
   }
 
-  /** @type {(layer: SVGGElement, stop: number, segment: Segment, x: Place, y: Place, wide: number,
+  /** @type {(layer: SVGGElement, bar: Bar, segment: Segment, x: Place, y: Place, wide: number,
    *   total: number) => void} */
-  function drawSegment(layer, stop, segment, x, y, wide, total) {
+  function drawSegment(layer, bar, segment, x, y, wide, total) {
     const height = y(segment.y0) - y(segment.y1);
     const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
     const hatched = kinds()[segment.code] === data.unmeasured;
@@ -158,11 +169,11 @@ const taxonomy = (() => {
       class: "segment",
       fill: hatched ? "url(#hatch)" : paint.colour(state.kind, segment.code),
     });
-    const lines = segmentLines(stop, segment, total);
+    const lines = segmentLines(bar, segment, total);
     segment.element = rect;
     layer.append(
       marks.mark(rect, {
-        key: `segment:${stop}:${segment.code}`,
+        key: `segment:${bar.stop}${data.letters[bar.run]}:${segment.code}`,
         label: `${lines.filter(Boolean).join(", ")}. Select them.`,
         lines,
         act: (event) => store.select(segment.heads, event),
@@ -212,12 +223,12 @@ const taxonomy = (() => {
     svg.append(strips);
   }
 
-  /** @type {(stops: number[], x: Place, wide: number, bottom: number,
+  /** @type {(stops: number[], middle: Place, bottom: number,
    *   look: { slant: boolean, names: string[] }) => SVGElement} */
-  function axis(stops, x, wide, bottom, { slant, names }) {
+  function axis(stops, middle, bottom, { slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
     stops.forEach((_, i) => {
-      const at = [x(i) + wide / 2, bottom + 16];
+      const at = [middle(i), bottom + 16];
       const turn = slant ? `rotate(-40 ${at[0]} ${at[1]})` : null;
       const kind = slant ? "tick end" : "tick";
       layer.append(s("text", { x: at[0], y: at[1], transform: turn, class: kind }, names[i]));
@@ -239,17 +250,21 @@ const taxonomy = (() => {
     );
   }
 
-  /** @type {(stops: number[], bars: Segment[][], list: Flow[]) => Picture} */
-  function picture(stops, bars, list) {
+  /** @type {(stops: number[], shown: Bar[], bars: Segment[][], list: Flow[]) => Picture} */
+  function picture(stops, shown, bars, list) {
     const width = axes.widthOf(drawing);
     const height = Math.round(Math.min(620, Math.max(340, width * 0.98)));
     const step = (width - 12) / stops.length;
     const labels = axes.labelling(stops, step);
     const [top, bottom] = [8, height - labels.room - 8];
     const flowing = list.length > 0;
-    const wide = Math.min(flowing ? 40 : 72, step * (flowing ? 0.46 : 0.68));
+    const two = store.both();
+    const between = two ? "the runs" : "neighbouring bars";
+    const wide = Math.min(flowing ? 40 : 72, step * (two ? 0.32 : flowing ? 0.46 : 0.68));
     /** @type {Place} */
-    const x = (i) => 6 + step * i + (step - wide) / 2;
+    const middle = (i) => 6 + step * (i + 0.5);
+    /** @type {Place} */
+    const x = (i) => (two ? middle(i >> 1) + (i % 2 ? 0.35 : -1.35) * wide : middle(i) - wide / 2);
     const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
     const y = d3.scaleLinear([0, most], [bottom, top]);
     const svg = s(
@@ -260,19 +275,19 @@ const taxonomy = (() => {
         height,
         class: "chart",
         role: "group",
-        "aria-label": `Stacked bars of heads by ${state.kind}, with flows between neighbouring bars`,
+        "aria-label": `Stacked bars of heads by ${state.kind}, with flows between ${between}`,
       },
       hatch(),
     );
     const flowLayer = s("g", { class: "flows" });
     const barLayer = s("g", {});
-    drawFlows(flowLayer, stops, list, x, y, wide);
+    drawFlows(flowLayer, shown, list, x, y, wide);
     bars.forEach((groups, i) => {
       const total = d3.sum(groups, (g) => (kinds()[g.code] === data.unmeasured ? 0 : g.heads.length));
       for (const segment of groups)
-        if (segment.heads.length) drawSegment(barLayer, stops[i], segment, x, y, wide, total);
+        if (segment.heads.length) drawSegment(barLayer, shown[i], segment, x, y, wide, total);
     });
-    svg.append(flowLayer, barLayer, axis(stops, x, wide, bottom, labels));
+    svg.append(flowLayer, barLayer, axis(stops, middle, bottom, labels));
     return { svg, stops, bars, list, x, y, wide };
   }
 
@@ -283,17 +298,21 @@ const taxonomy = (() => {
         ? h("span", { class: "key" }, paint.block(state.kind, code), name)
         : null,
     );
-    return h("p", { class: "legend" }, keys);
+    const sides = store.both() ? h("span", { class: "key" }, "left bar A, right bar B") : null;
+    return h("p", { class: "legend" }, keys, sides);
   }
 
   /** @type {(stops: number[], shown: Set<number> | null) => void} */
   function explain(stops, shown) {
     const said = [];
-    if (!data.training) said.push("No flows: these are different models, whose heads are not each other’s.");
+    if (store.both()) said.push("Flows show which heads are of another kind in B than in A.");
+    else if (!data.training)
+      said.push("No flows: these are different models, whose heads are not each other’s.");
     else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
     if (stops.length < data.stops.length)
       said.push(
-        `${stops.length} of ${data.stops.length} ${axes.stopWord}s are drawn; flows join the ones drawn.`,
+        `${stops.length} of ${data.stops.length} ${axes.stopWord}s are drawn` +
+          (store.both() ? "." : "; flows join the ones drawn."),
       );
     if (shown)
       said.push(`The filter holds: ${text.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
@@ -314,11 +333,12 @@ const taxonomy = (() => {
     const shown = store.shown();
     const heads = shown ? [...shown] : data.heads.map(({ index }) => index);
     const stops = drawnStops(axes.widthOf(drawing));
-    const bars = stack(membersAt(stops, heads));
-    const list = data.training ? flows(stops, bars) : [];
-    drawn = picture(stops, bars, list);
+    const bars = barsAt(stops);
+    const stacked = stack(membersAt(bars, heads));
+    const list = data.training || store.both() ? flows(bars, stacked) : [];
+    drawn = picture(stops, bars, stacked, list);
     drawPicked();
-    marks.mount(drawing, legend(bars), drawn.svg);
+    marks.mount(drawing, legend(stacked), drawn.svg);
     explain(stops, shown);
   }
 
@@ -337,5 +357,5 @@ const taxonomy = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["kind", "window", "filter", "heads", "stop"] };
+  return { setUp, draw, needs: ["kind", "window", "run", "filter", "heads", "stop"] };
 })();

@@ -54,6 +54,15 @@ const tools = (() => {
     dom.find("window-choice").replaceChildren(controls.window);
   }
 
+  /* Which of two runs is shown. */
+  function runs() {
+    if (!data.runNames.length) return;
+    /** @type {[string, string][]} */
+    const choices = store.choices.run.map((run) => [run, run]);
+    controls.run = dom.options("run", "Run", choices, state.run, (value) => store.set({ run: value }));
+    dom.find("run-choice").replaceChildren(controls.run);
+  }
+
   function selection() {
     controls.count = h("span", { id: "selected-count" });
     controls.add = h(
@@ -92,6 +101,7 @@ const tools = (() => {
     controls.before.disabled = state.stop === 0;
     controls.after.disabled = state.stop === data.stops.length - 1;
     dom.choose(controls.window || null, state.window);
+    dom.choose(controls.run || null, state.run);
     const n = state.heads.size;
     controls.count.textContent = n ? `${text.headCount(n)} selected` : "no selection";
     controls.clear.disabled = n === 0;
@@ -187,11 +197,12 @@ const tools = (() => {
   return {
     setUp() {
       stepper();
+      runs();
       windows();
       selection();
       theme();
     },
     draw,
-    needs: ["stop", "window", "heads", "filter"],
+    needs: ["stop", "window", "run", "heads", "filter"],
   };
 })();

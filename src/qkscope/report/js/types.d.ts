@@ -72,7 +72,28 @@ interface Cause {
   parts: { name: string; value: number; se: Maybe }[];
 }
 
-interface Payload {
+/* What a run has of its own. */
+interface PackedRun {
+  stops: {
+    model: string[];
+    label: string[];
+    phase: (string | null)[];
+    window: Maybe[];
+    step: Maybe[];
+  };
+  own: PackedTable;
+  matched: PackedTable | null;
+  more: { count: number; thousandths: string[]; [column: string]: any } | null;
+  omitted: string | null;
+  aggregates: { own: Aggregates; matched: Aggregates | null };
+  causes: Cause[] | null;
+  curves: PackedCurve[];
+}
+
+/* The first run, what all views share, and where the page has two runs the second. */
+interface Payload extends PackedRun {
+  runs?: string[];
+  other?: PackedRun;
   name: string;
   title: string;
   kind: "training" | "models";
@@ -86,13 +107,6 @@ interface Payload {
   bins: number;
   measures: { name: string; label: string; inTable: boolean }[];
   matchedWindow: Maybe;
-  stops: {
-    model: string[];
-    label: string[];
-    phase: (string | null)[];
-    window: Maybe[];
-    step: Maybe[];
-  };
   phases: [string, number, number][];
   windowChanges: number[];
   heads: {
@@ -103,14 +117,7 @@ interface Payload {
     rope: Maybe[] | null;
     bin: Maybe[];
   };
-  own: PackedTable;
-  matched: PackedTable | null;
-  more: { count: number; thousandths: string[]; [column: string]: any } | null;
-  omitted: string | null;
-  aggregates: { own: Aggregates; matched: Aggregates | null };
-  causes: Cause[] | null;
   shares: string[];
-  curves: PackedCurve[];
 }
 
 interface Table {
@@ -158,6 +165,7 @@ interface State {
   sort: string;
   down: boolean;
   filter: Filter;
+  run: string;
   window: WindowName;
   measure: string;
   kind: Kind;

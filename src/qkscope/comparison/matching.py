@@ -1,0 +1,158 @@
+"""Which checkpoints and heads of two runs belong together.
+
+Checkpoints are matched by name; those of runs that name them differently by step, by label or by their place in
+training. Heads are those that both runs measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from qkscope.errors import TableError
+from qkscope.results import Results
+from qkscope.timeline import Stop, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Heads = set[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Matched:
+    """Two runs as far as they can be compared: the same checkpoints, in our order, and the same heads of them.
+
+    `pairs` are our checkpoints' names -> theirs; each side keeps its own. `notes` say how they were matched and what
+    is left out.
+    """
+
+    ours: Results
+    theirs: Results
+    names: tuple[str, str]
+    pairs: Mapping[str, str]
+    only_ours: tuple[str, ...]
+    only_theirs: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def match(ours: Results, theirs: Results) -> Matched:
+    """The part of each run that the other has too."""
+    names = run_names(ours, theirs)
+    pairs, how = pair_checkpoints(ours.timeline, theirs.timeline, *names)
+    shared = _same_heads(ours, theirs, pairs)
+    counts = [len(head_keys(side.heads)) for side in (ours, theirs)]
+    fewer = f"Compared on the {len(shared)} heads both have, of {counts[0]} and {counts[1]}."
+    return Matched(
+        ours=part(ours, list(pairs), shared),
+        theirs=part(theirs, list(pairs.values()), shared),
+        names=names,
+        pairs=pairs,
+        only_ours=_others(ours, pairs.keys()),
+        only_theirs=_others(theirs, pairs.values()),
+        notes=(*how, *([fewer] if max(counts) > len(shared) else [])),
+    )
+
+
+def run_name(results: Results) -> str:
+    """What a run is called: its study's name, else its folder."""
+    return results.timeline.name or str(results.folder)
+
+
+def run_names(ours: Results, theirs: Results) -> tuple[str, str]:
+    """What tells two runs apart: their studies' names, their folders' names, else their whole paths."""
+    for name in (run_name, lambda side: side.folder.name, lambda side: str(side.folder)):
+        names = name(ours), name(theirs)
+        if names[0] != names[1]:
+            break
+    return names
+
+
+def part(side: Results, order: Sequence[str], heads: Heads) -> Results:
+    """Some checkpoints of a run, in this order, and some heads of them. Causes are of all heads or not at all."""
+
+    def table(frame: pd.DataFrame) -> pd.DataFrame:
+        return only_heads(frame[frame["model"].isin(order)], heads)
+
+    whole = head_keys(side.heads) == heads
+    return replace(
+        side,
+        timeline=replace(side.timeline, stops=tuple(side.timeline.stop(model) for model in order)),
+        heads=table(side.heads),
+        matched=None if side.matched is None else table(side.matched),
+        loo=None if side.loo is None else table(side.loo),
+        loo_matched=None if side.loo_matched is None else table(side.loo_matched),
+        causes=side.causes if whole else None,
+        causes_matched=side.causes_matched if whole else None,
+    )
+
+
+def pair_checkpoints(
+    ours: Timeline, theirs: Timeline, our_name: str, their_name: str
+) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Our checkpoints -> theirs, in our order, and how they were matched where not by name."""
+    both = [model for model in ours.models if model in set(theirs.models)]
+    if both:
+        return {model: model for model in both}, ()
+    for what in ("step", "label"):
+        found = _by(what, ours.measured, theirs.measured)
+        if found:
+            return found, (f"Checkpoints are named differently and were matched by their {what}.",)
+    if ours.kind == theirs.kind == "training" and len(ours.models) == len(theirs.models):
+        how = "Checkpoints are named differently and were matched by their place in training."
+        return dict(zip(ours.models, theirs.models, strict=True)), (how,)
+    raise nothing_in_common(ours.models, theirs.models, our_name, their_name)
+
+
+def nothing_in_common(
+    ours: Sequence[str], theirs: Sequence[str], our_name: str, their_name: str
+) -> TableError:
+    """The error that names both sides' checkpoints."""
+    return TableError(
+        f"{our_name} and {their_name} have no checkpoint in common: {our_name} has {_some(ours)}; {their_name} has "
+        f"{_some(theirs)}. Checkpoints are matched by name"
+    )
+
+
+def head_keys(table: pd.DataFrame) -> Heads:
+    """The (layer, head) of a table's rows."""
+    return set(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
+
+
+def only_heads(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """The rows of some heads."""
+    keep = [key in heads for key in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)]
+    return table[keep]
+
+
+def _by(what: str, ours: Sequence[Stop], theirs: Sequence[Stop]) -> dict[str, str]:
+    """Stops with the same step or label within the same phase; none if that does not tell them apart."""
+    sides = [
+        {(getattr(stop, what), stop.phase): stop.model for stop in side if getattr(stop, what) is not None}
+        for side in (ours, theirs)
+    ]
+    if len(sides[0]) < len(ours) or len(sides[1]) < len(theirs):
+        return {}
+    return {model: sides[1][key] for key, model in sides[0].items() if key in sides[1]}
+
+
+def _same_heads(ours: Results, theirs: Results, pairs: Mapping[str, str]) -> Heads:
+    """The heads to compare: the smaller set, if the other side has all of it."""
+    mine = head_keys(ours.heads[ours.heads["model"].isin(list(pairs))])
+    others = head_keys(theirs.heads[theirs.heads["model"].isin(list(pairs.values()))])
+    if not (mine <= others or others <= mine):
+        raise TableError(
+            f"{ours.folder} and {theirs.folder} measured different heads: {len(mine)} and {len(others)}, of which "
+            f"{len(mine & others)} are the same; measure both with the same `heads:` (sample and seed) or all heads"
+        )
+    return mine & others
+
+
+def _others(side: Results, paired: Iterable[str]) -> tuple[str, ...]:
+    known = set(paired)
+    return tuple(model for model in side.timeline.models if model not in known)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")

@@ -1,0 +1,118 @@
+"""The numbers published for SmolLM3-3B, and results beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from qkscope.anatomy_means import asked_for
+from qkscope.comparison.differences import Numbers, cell_name, measured, rows_of, threshold_note
+from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
+from qkscope.comparison.outcome import Comparison
+from qkscope.comparison.words import CELLS
+from qkscope.conclusions import READ_OFF, conclusions
+from qkscope.errors import TableError
+from qkscope.findings import claims
+from qkscope.heads import sample_heads
+from qkscope.measures.jackknife import jackknife
+from qkscope.results import Results
+from qkscope.taxonomy import Thresholds
+from qkscope.words import tokens
+
+# How far a number printed with two decimals may be from the one meant.
+PRINTED = 0.005
+# Half a unit of the last of three printed decimals.
+PRINTED_3 = 0.0005
+PLASTICITY = {"mean plasticity": "plasticity", "mean plasticity, first less last": "drop"}
+PLASTICITY_KEYS = {"mean plasticity": "plasticity", "mean plasticity, first less last": "plasticity_drop"}
+
+
+def published() -> dict[str, Any]:
+    """The published SmolLM3-3B numbers, with where they come from."""
+    text = (files("qkscope") / "published" / "smollm3.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def with_published(ours: Results) -> Comparison:
+    """Results beside the published numbers: the same checkpoints by name, the same 300 heads."""
+    data, own = published(), ours.timeline.models
+    order = [model for model in own if model in data["checkpoints"]]
+    if not order:
+        raise nothing_in_common(own, data["checkpoints"], run_name(ours), "published")
+    sample = set(sample_heads(range(36), 16, 300, seed=0))
+    heads, loo = only_heads(ours.heads, sample), None if ours.loo is None else only_heads(ours.loo, sample)
+    if any(len(table) != len(sample) for _, table in heads[heads["model"].isin(order)].groupby("model")):
+        raise TableError(
+            f"{ours.folder}: the published numbers are of 300 heads, sampled with seed 0 from 36 layers of 16, and "
+            f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
+        )
+    mine = measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
+    rows = rows_of(mine, _published_numbers(data))
+    notes = (
+        f"Published: {data['source']}",
+        "The published numbers come without errors over documents: theirs is what reading them off adds.",
+        *_slope_note(ours, data),
+        *threshold_note(ours.thresholds, Thresholds()),
+    )
+    only_ours, only_theirs = (
+        tuple(model for model in side if model not in order) for side in (own, data["checkpoints"])
+    )
+    answers = _answers(ours, data)
+    return Comparison(run_name(ours), "published", rows, only_ours, only_theirs, notes, answers=answers)
+
+
+def _answers(ours: Results, data: dict[str, Any]) -> tuple[str, ...]:
+    own = {claim.id: claim for claim in claims(ours)}
+    lines = [line for each in conclusions(data) for line in each.lines(own)]
+    return ("What the published study concludes, by its numbers and by these results:", *lines)
+
+
+def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
+    """Mean plasticity and its drop along the window, where the study asked for it."""
+    found: Numbers = {}
+    for each in asked_for(ours, "plasticity", order):
+        shared = pd.Series(list(zip(each.heads["layer"], each.heads["head"], strict=True))).isin(sample)
+        for name, column in PLASTICITY.items():
+            means = each.mean(column, shared.to_numpy())
+            found[name, each.model] = float(means[0]), float(jackknife(means[1:]))
+    return found
+
+
+def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
+    """Slopes are not compared number by number: those that were published are told, over the window too."""
+    if not {"rotation", "plasticity"} & set(ours.optional):
+        return []
+    slopes = {
+        int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()
+    }
+    told = [f"{slope:g} a token over {tokens(w)} ({slope * w:.1f} a window)" for w, slope in slopes.items()]
+    return [
+        f"Published slope of keys along the drift axis: {'; '.join(told)}. Windows differ between checkpoints, and a "
+        "slope per token shrinks with the window: compare slope_k, over the window."
+    ]
+
+
+def _published_numbers(data: dict[str, Any]) -> Numbers:
+    found: Numbers = {}
+    names = {
+        "mean_r_q": "mean r_q",
+        "mean_r_k": "mean r_k",
+        "mean_explained_variance": "mean explained variance",
+    }
+    for i, model in enumerate(data["checkpoints"]):
+        for key, name in names.items():
+            found[name, model] = data[key][i], READ_OFF
+        counts = {kind: column[i] for kind, column in data["taxonomy_head_counts"].items()}
+        for kind, heads in counts.items():
+            found[f"share {kind}", model] = heads / sum(counts.values()), 0.0
+        for name, key in PLASTICITY_KEYS.items():
+            found[name, model] = data["rotation_and_plasticity"][key][i], PRINTED_3
+        for name, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
+            for depth_bin, value in enumerate(data[key][i]):
+                found[cell_name(name, depth_bin), model] = value, PRINTED
+    return found

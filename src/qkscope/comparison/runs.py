@@ -1,0 +1,65 @@
+"""Two runs side by side, or a run beside the published numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from qkscope.comparison.differences import by_head, numbers_of, rows_of, threshold_note
+from qkscope.comparison.matching import Matched, match
+from qkscope.comparison.outcome import Comparison
+from qkscope.comparison.published import with_published
+from qkscope.results import Results, load_results
+from qkscope.words import tokens
+
+OVER_DOCUMENTS = "Errors are over documents: what another seed of the training would change is not in them."
+
+
+def compare(results_dir: Path | str | Results, with_: Path | str | Results) -> Comparison:
+    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B."""
+    ours = results_dir if isinstance(results_dir, Results) else load_results(results_dir)
+    if with_ == "published":
+        return with_published(ours)
+    theirs = with_ if isinstance(with_, Results) else load_results(Path(with_))
+    return compare_matched(match(ours, theirs))
+
+
+def compare_matched(found: Matched) -> Comparison:
+    """Every number that two matched runs have."""
+    ours, theirs = found.ours, found.theirs
+    our_name = {their: our for our, their in found.pairs.items()}
+    rematched = _rematched(found)
+    mine = numbers_of(ours, rematched)
+    others = numbers_of(theirs, [found.pairs[model] for model in rematched])
+    notes = [*found.notes, *_window_notes(found), *threshold_note(ours.thresholds, theirs.thresholds)]
+    return Comparison(
+        *found.names,
+        rows=rows_of(mine, {(name, our_name[model]): value for (name, model), value in others.items()}),
+        only_ours=found.only_ours,
+        only_theirs=found.only_theirs,
+        notes=(*notes, OVER_DOCUMENTS),
+        heads=by_head(ours.heads, theirs.heads.assign(model=theirs.heads["model"].map(our_name))),
+    )
+
+
+def _rematched(found: Matched) -> list[str]:
+    """Checkpoints whose matched window is not their own on one side: elsewhere the same number would stand twice."""
+    sides = [found.ours.timeline, found.theirs.timeline]
+    return [
+        pair[0]
+        for pair in found.pairs.items()
+        if any(
+            side.stop(model).window != side.matched_window for side, model in zip(sides, pair, strict=True)
+        )
+    ]
+
+
+def _window_notes(found: Matched) -> list[str]:
+    notes = []
+    for model, their in found.pairs.items():
+        mine, other = found.ours.timeline.stop(model).window, found.theirs.timeline.stop(their).window
+        if mine is not None and other is not None and mine != other:
+            notes.append(
+                f"{model} was measured over {tokens(mine)} here and {tokens(other)} there: its own-window numbers may "
+                "differ for that alone."
+            )
+    return notes

@@ -1,0 +1,111 @@
+"""A comparison as people read it: what differs in one sentence, a table of what is not equal, what to know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qkscope.inference.levels import rule_of_agreement
+from qkscope.words import bare, capital, number
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from qkscope.comparison.outcome import Comparison, Row
+
+# Quantities of which there are many: told in a line each.
+CELLS = ("r_q by depth", "r_k by depth")
+# What a sentence is about first, where it differs.
+_FIRST = ("mean r_q", "mean r_k")
+_JUDGED = {True: "agrees", False: "differs", None: "no error known"}
+
+
+def difference(found: Comparison) -> str:
+    """What differs, in one sentence: how many numbers, and the largest difference."""
+    named = [row for row in found.rows if not row.quantity.startswith(CELLS)]
+    differ = [row for row in named if row.agrees is False]
+    if all(row.difference == 0 for row in found.rows):
+        return f"{found.ours} and {found.theirs} have exactly the same numbers."
+    if not differ:
+        return f"{found.ours} and {found.theirs} agree: none of {len(named)} numbers differs by more than chance."
+    first = [row for row in differ if row.quantity in _FIRST] or differ
+    most = max(first, key=lambda row: abs(row.difference))
+    return (
+        f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}: "
+        f"{number(most.ours, most.se)} in {found.ours}, {number(most.theirs, most.their_se)} in {found.theirs}."
+    )
+
+
+def verdict(found: Comparison) -> str:
+    """How many numbers agree, in a sentence."""
+    agree = sum(row.agrees is True for row in found.rows)
+    unknown = sum(row.agrees is None for row in found.rows)
+    text = f"{agree} of {len(found.rows)} numbers agree {rule_of_agreement()}"
+    return text + (f"; for {unknown} neither side has an error." if unknown else ".")
+
+
+def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
+    """Cells of the table. What is exactly equal and the many cells of the depth maps are told in lines below it."""
+    return [
+        (
+            *(row.quantity, row.checkpoint, number(row.ours, row.se), number(row.theirs, row.their_se)),
+            *(bare(row.difference, 3, signed=True), _JUDGED[row.agrees]),
+        )
+        for row in rows
+        if not row.quantity.startswith(CELLS) and row.difference != 0
+    ]
+
+
+def closing(found: Comparison) -> list[str]:
+    """What stands below the table, a line each."""
+    equal = sum(row.difference == 0 and not row.quantity.startswith(CELLS) for row in found.rows)
+    lines = [f"{equal} numbers are exactly equal on both sides and not shown." if equal else ""]
+    lines += [_cells(found.rows, name) for name in CELLS]
+    lines += [verdict(found)]
+    if found.only_ours:
+        lines.append(f"Only in {found.ours}: {', '.join(found.only_ours)}.")
+    if found.only_theirs:
+        lines.append(f"Only in {found.theirs}: {', '.join(found.only_theirs)}.")
+    return [line for line in (*lines, *found.answers, *found.notes) if line]
+
+
+def plain(found: Comparison) -> str:
+    """The comparison as plain text."""
+    lines = [f"{found.ours} against {found.theirs}", ""]
+    for row in printed(found.rows):
+        lines.append("  ".join((f"{row[0]:<28}", f"{row[1]:<26}", *(f"{cell:>15}" for cell in row[2:]))))
+    return "\n".join([*lines, "", capital(difference(found)), *closing(found)]) + "\n"
+
+
+def rich(found: Comparison) -> RenderableType:
+    """The comparison as a table for a terminal."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(f"{found.ours} against {found.theirs}"))
+    for name in ("quantity", "checkpoint", "ours", "theirs", "difference", ""):
+        table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
+    above = ""
+    for quantity, *cells in printed(found.rows):
+        if above and quantity != above:
+            table.add_section()
+        named = "" if quantity == above else quantity
+        table.add_row(
+            *(Text(cell) for cell in (named, *cells)), style="bold" if cells[-1] == "differs" else None
+        )
+        above = quantity
+    return Group(table, *(Text(line) for line in (difference(found), *closing(found))))
+
+
+def _cells(rows: Sequence[Row], name: str) -> str:
+    cells = [row for row in rows if row.quantity.startswith(name)]
+    if not cells:
+        return ""
+    worst = max(cells, key=lambda row: abs(row.difference))
+    agree = sum(row.agrees is True for row in cells)
+    largest = bare(worst.difference, 3, signed=True)
+    return (
+        f"Mean {name}: {agree} of {len(cells)} cells agree; the largest difference is {largest} "
+        f"({worst.quantity.removeprefix(name).strip(' ,')}, {worst.checkpoint})."
+    )

@@ -1,0 +1,144 @@
+"""A report of two runs in a browser: both are drawn, the switch shows one or the other, and everybody can read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from playwright.sync_api import Page, expect
+from report_browser import MINUS, PHASES, PICTURES, Open, violations
+from report_data import Shape, anatomy_frame, causes_frame, distance_frame, write_results
+
+from qkscope.report import write_report
+from qkscope.results import load_results
+
+SHAPE = Shape(layers=4, heads=4, group=2, components=2)
+LAST = "lc-256-to-512-step-100"
+
+
+def run(folder: Path, seed: int) -> Path:
+    """Results that hold everything; those of another seed differ in r_q."""
+    write_results(folder, SHAPE, PHASES, title=f"A small study, seed {seed}")
+    noise = np.random.default_rng(seed)
+    for table in ("qk", "qk_matched"):
+        qk = pd.read_csv(folder / f"{table}.csv")
+        qk["r_q"] = (qk["r_q"] + seed * noise.normal(-0.05, 0.08, len(qk)) * (qk["pc"] == 0)).clip(0, 0.99)
+        qk.to_csv(folder / f"{table}.csv", index=False)
+    qk = load_results(folder).qk
+    anatomy_frame(qk, seed=5 + seed).to_csv(folder / "anatomy.csv", index=False)
+    distance_frame(qk).to_parquet(folder / "distance.parquet", index=False)
+    parts = dict.fromkeys(("same_axis", "another_axis", "same_axis_se", "another_axis_se"), np.nan)
+    causes = causes_frame(list(dict.fromkeys(qk["model"]))).assign(**parts, same_text=1, heads=16, groups=8)
+    causes.to_csv(folder / "causes.csv", index=False)
+    study = yaml.safe_load((folder / "study.yaml").read_text())
+    (folder / "study.yaml").write_text(yaml.safe_dump(study | {"name": folder.name}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    base = tmp_path_factory.mktemp("pair")
+    return [run(base / f"seed-{seed}", seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def pair(runs: list[Path]) -> Path:
+    return write_report(runs[0], beside=runs[1])
+
+
+def means(folder: Path, table: str = "qk") -> pd.Series:
+    return pd.read_csv(folder / f"{table}.csv").query("pc == 0").groupby("model")["r_q"].mean()
+
+
+def show(page: Page, choice: str) -> None:
+    page.locator(f"label[for=run-{choice}]").click()
+
+
+def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Path, runs: list[Path]) -> None:
+    page = open_page(pair)
+    ours, theirs = (means(folder)[LAST] for folder in runs)
+    mark = page.locator(f'#signal [data-key="stop:{LAST}"]')
+    said = mark.get_attribute("aria-label").translate(MINUS)
+    assert f"mean r_q A {ours:.3f} ±" in said
+    assert f"mean r_q B {theirs:.3f} ±" in said
+    dashed = "#signal path[stroke-dasharray='6 4'], #signal g[stroke-dasharray='6 4'] path"
+    expect(page.locator(dashed)).to_have_count(2)
+    for choice, value, other in (("A", ours, theirs), ("B", theirs, ours)):
+        show(page, choice)
+        expect(page.locator(dashed)).to_have_count(0)
+        said = mark.get_attribute("aria-label")
+        assert f"mean r_q {value:.3f} ±" in said
+        assert f"{other:.3f}" not in said
+        assert f"run={choice}" in page.url
+    show(page, "both")
+    expect(page.locator(dashed)).to_have_count(2)
+    page.locator("label[for=window-matched]").click()
+    matched = means(runs[1], "qk_matched")[LAST]
+    assert f"mean r_q B {matched:.3f} ±" in mark.get_attribute("aria-label")
+
+
+def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs: list[Path]) -> None:
+    page = open_page(pair, "#head=2.1")
+    tables = [
+        pd.read_csv(folder / "qk.csv").query("pc == 0").set_index(["model", "layer", "head"]).sort_index()
+        for folder in runs
+    ]
+    ours, theirs = (table.loc[LAST, 2, 1] for table in tables)
+    expect(page.locator("#portrait g.move")).to_have_count(16)
+    point = page.locator('#portrait .point[aria-label^="Layer 2, head 1,"]')
+    said = point.get_attribute("aria-label").translate(MINUS)
+    assert f"r_q A: {ours.r_q:.3f} ± {ours.r_q_se:.3f}, B: {theirs.r_q:.3f} ±" in said
+    change = tables[0].loc[LAST, 3]["r_q"].mean() - tables[1].loc[LAST, 3]["r_q"].mean()
+    cell = page.locator('#depth .mark[aria-label^="LC1-100 · layer 3,"]').get_attribute("aria-label")
+    assert f"A − B, mean r_q {change:.3f}" in cell.translate(MINUS).replace("A - B", "A − B")
+    expect(page.locator("#taxonomy .tick")).to_have_count(4)
+    assert page.locator("#taxonomy .segment[aria-label^='A: LC1-100']").count() >= 1
+    assert page.locator("#taxonomy .segment[aria-label^='B: LC1-100']").count() >= 1
+    expect(page.locator("#head .strip")).to_have_count(2)
+    label = page.locator('#head .mark[data-key^="correlation:"]').last.get_attribute("aria-label")
+    assert f"A: r_q {ours.r_q:.3f}" in label
+    assert f"B: r_q {theirs.r_q:.3f}" in label
+    page.locator("#sort-r_q_change").click()
+    page.locator("#sort-r_q_change").click()
+    first = page.locator('#table tbody tr [data-column="r_q_change"]').first.inner_text().translate(MINUS)
+    widest = (tables[0].loc[LAST]["r_q"] - tables[1].loc[LAST]["r_q"]).abs().max()
+    assert abs(float(first)) == pytest.approx(widest, abs=1.1e-3)
+    expect(page.locator("#causes circle")).to_have_count(6)
+    show(page, "B")
+    expect(page.locator("#portrait g.move")).to_have_count(0)
+    expect(page.locator("#causes circle")).to_have_count(3)
+    expect(page.locator("#head .strip")).to_have_count(1)
+    expect(page.locator('#table tbody tr [data-column="r_q"]').first).to_be_visible()
+
+
+def test_a_flow_selects_heads_of_another_kind_in_the_second_run(open_page: Open, pair: Path) -> None:
+    page = open_page(pair)
+    flow = page.locator("#taxonomy .flow:not(.stay)").first
+    said = flow.get_attribute("aria-label")
+    assert " in A, " in said
+    flow.dispatch_event("click")
+    expect(page.locator("#portrait .move.picked")).to_have_count(int(said.split(": ")[1].split()[0]))
+
+
+def test_both_runs_download_as_csv(open_page: Open, pair: Path, tmp_path: Path) -> None:
+    page = open_page(pair)
+    with page.expect_download() as wait:
+        page.locator("#save-all").click()
+    wait.value.save_as(tmp_path / "both.csv")
+    table = pd.read_csv(tmp_path / "both.csv")
+    assert len(table) == 2 * 4 * 16
+    assert list(table["run"].unique()) == ["seed-0", "seed-1"]
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+)
+def test_axe_finds_no_serious_violation(open_page: Open, pair: Path, width: int, scheme: str) -> None:
+    page = open_page(pair, "#heads=2.0-3", width=width, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert violations(page) == []
+    page.screenshot(path=PICTURES / f"pair-{width}-{scheme}.png", full_page=True)

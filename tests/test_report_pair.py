@@ -1,0 +1,145 @@
+"""Two runs on one page: the second one's numbers where the first one's stand, and what the page says of both."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from report_data import Shape, column, make_results, page_data, write_results
+
+from qkscope.cli import main
+from qkscope.comparison import compare, match
+from qkscope.errors import TableError
+from qkscope.findings import claims
+from qkscope.report import render, write_report
+from qkscope.report.data import payload
+from qkscope.report.page import render_pair
+from qkscope.report.pair import OF_A_RUN, answers, pair_payload, same_windows
+from qkscope.results import Results, load_results
+
+SHAPE = Shape(layers=4, heads=3, group=1, components=3)
+NAMES = ["step1", "step2", "step3"]
+HOSTILE = "</script><img src=x onerror=alert(1)>"
+
+
+def run(folder: Path, names: list[str] = NAMES, *, name: str = "first", shift: float = 0.0) -> Results:
+    results = make_results(folder, names, SHAPE, loo=True)
+    moved = {
+        table: getattr(results, table).assign(r_q=lambda t: np.clip(t["r_q"] + shift, 0, 0.999))
+        for table in ("qk", "heads", "loo")
+    }
+    return replace(results, timeline=replace(results.timeline, name=name), **moved)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Results, Results]:
+    return run(tmp_path / "a"), run(tmp_path / "b", name="second", shift=0.1)
+
+
+def test_the_first_run_is_on_the_page_as_it_is_alone(two):
+    data = pair_payload(match(*two))
+    alone = payload(two[0])
+    assert {name: data[name] for name in alone} == alone
+    assert data["runs"] == ["first", "second"]
+    assert set(data["other"]) == set(OF_A_RUN)
+
+
+def test_the_second_run_stands_row_by_row_beside_the_first(two, tmp_path):
+    """Checkpoints under other names, in another order, one of them alone, and a head less in the first run."""
+    ours = replace(two[0], heads=two[0].heads.query("layer > 0 or head > 0"))
+    theirs = run(tmp_path / "b", ["c", "b", "a"], name="second", shift=0.05)
+    stops = tuple(
+        replace(s, step=n, phase="x") for s, n in zip(theirs.timeline.stops, (2, 9, 0), strict=True)
+    )
+    theirs = replace(theirs, timeline=replace(theirs.timeline, stops=stops))
+    same = tuple(replace(s, phase="x") for s in ours.timeline.stops)
+    ours = replace(ours, timeline=replace(ours.timeline, stops=same))
+    data = pair_payload(match(ours, theirs))
+    assert data["stops"]["model"] == ["step1", "step3"]
+    assert data["other"]["stops"]["model"] == ["a", "c"]
+    expected = theirs.heads.set_index(["model", "layer", "head"])["r_q"]
+    keys = list(zip(data["heads"]["layer"], data["heads"]["head"], strict=True))
+    assert len(keys) == 11
+    shown = column(data["other"]["own"], "r_q").reshape(2, 11)
+    for row, model in enumerate(("a", "c")):
+        wanted = [expected[model, layer, head] for layer, head in keys]
+        assert shown[row] == pytest.approx(wanted, abs=1.5e-4)
+    mean = data["other"]["aggregates"]["own"]["signal"]["mean_r_q"]
+    kept = theirs.heads.query("layer > 0 or head > 0").groupby("model")["r_q"].mean()
+    assert mean == pytest.approx([kept["a"], kept["c"]], abs=1.5e-4)
+
+
+def test_a_matched_window_is_shown_where_both_have_the_same(tmp_path):
+    folders = [write_results(tmp_path / name, SHAPE, (("S", 256, NAMES[:2]),)) for name in ("a", "b")]
+    ours, theirs = map(load_results, folders)
+    assert same_windows(match(ours, theirs)).theirs.matched is not None
+    longer = replace(theirs, timeline=replace(theirs.timeline, matched_window=512))
+    assert same_windows(match(ours, longer)).ours.matched is None
+    assert same_windows(match(ours, replace(theirs, matched=None))).ours.matched is None
+
+
+def test_the_page_says_what_compare_says(two):
+    page = html.unescape(render_pair(*two))
+    found = compare(*two)
+    assert found.sentence() in page
+    assert "mean r_q most of all" in found.sentence()
+    assert "Errors are over documents" in page
+    assert "exactly equal on both sides and not shown" in page
+    rows = re.findall(r'<tr><th scope="row">mean r_q</th>', page)
+    assert len(rows) >= 3
+    listed = page.split("All numbers that differ")[1].split("</details>")[0]
+    assert "mean r_k" not in listed.split("</table>")[0]
+
+
+def test_the_same_run_twice_has_the_same_numbers(two):
+    page = html.unescape(render_pair(two[0], two[0]))
+    assert "have exactly the same numbers" in page
+
+
+def test_questions_stand_once_with_both_answers(two):
+    sides = [claims(side) for side in two]
+    cards = [said for group in answers(*sides).values() for said in group]
+    ids = [said[0][1].id for said in cards]
+    assert len(ids) == len(set(ids))
+    assert set(ids) == {claim.id for side in sides for claim in side}
+    assert all([letter for letter, _ in said] in (["A"], ["B"], ["A", "B"]) for said in cards)
+    page = html.unescape(render_pair(*two))
+    for claim in (claim for side in sides for claim in side):
+        assert claim.headline in page
+
+
+def test_names_of_both_runs_are_text(tmp_path):
+    ours = run(tmp_path / "a", name=HOSTILE)
+    theirs = run(tmp_path / "b", name=HOSTILE + "2", shift=0.1)
+    page = render_pair(ours, theirs)
+    assert HOSTILE not in page
+    assert html.escape(HOSTILE) in page or "&lt;/script&gt;" in page
+    assert page_data(page)["runs"] == [HOSTILE, HOSTILE + "2"]
+
+
+def test_the_command_writes_beside_the_first_and_leaves_its_report(tmp_path):
+    for name in ("a", "b"):
+        write_results(tmp_path / name, SHAPE, (("S", 256, NAMES[:2]),))
+    alone = write_report(tmp_path / "a").read_text()
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "a"), str(tmp_path / "b")])
+    assert done.exit_code == 0, done.output
+    written = Path(done.output.strip())
+    assert written == tmp_path / "a" / "report_with_b.html"
+    assert "two runs" in written.read_text().lower()
+    assert (tmp_path / "a" / "report.html").read_text() == alone == render(load_results(tmp_path / "a"))
+    out = CliRunner().invoke(
+        main, ["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "both.html")]
+    )
+    assert out.output.strip() == str(tmp_path / "both.html")
+
+
+def test_runs_with_nothing_in_common_are_refused(two, tmp_path):
+    other = run(tmp_path / "c", ["x", "y"])
+    stops = tuple(replace(s, step=None) for s in other.timeline.stops)
+    with pytest.raises(TableError, match="no checkpoint in common"):
+        render_pair(two[0], replace(other, timeline=replace(other.timeline, stops=stops)))
