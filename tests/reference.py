@@ -40,6 +40,15 @@ def moments_reference(x, t):
     return len(x), x.mean(axis=0), t.mean(axis=0), dx.T @ dx, dx.T @ dt, (dt**2).sum(axis=0)
 
 
+def welch_reference(ours, theirs):
+    """Means, their errors, and (se, df, p) of the difference of two arms, straight from scipy."""
+    from scipy.stats import ttest_ind
+
+    test = ttest_ind(ours, theirs, equal_var=False)
+    errors = [np.std(arm, ddof=1) / np.sqrt(len(arm)) for arm in (ours, theirs)]
+    return np.mean(ours), np.mean(theirs), *errors, np.hypot(*errors), test.df, test.pvalue
+
+
 def jackknife_reference(estimates):
     """Standard error from the estimates without each group in turn."""
     g = len(estimates)

@@ -21,7 +21,7 @@ CONSTANTS = [
 JUDGES = [
     *(SOURCE / "inference").glob("*.py"),
     *(SOURCE / "findings").rglob("*.py"),
-    *SOURCE.rglob("compar*.py"),
+    *(SOURCE / "comparison").glob("*.py"),
 ]
 # Halves and units of formulas (a half of a variance, a third of the depth) are no thresholds.
 PLAIN = {0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 1 / 3}

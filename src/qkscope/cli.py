@@ -272,16 +272,29 @@ def report(results: Path, other: Path | None, out: Path | None) -> None:
 
 
 @main.command()
-@click.argument("results", type=PLACE)
-@click.option("--with", "other", required=True, metavar="published|RESULTS", help="What to compare with.")
+@click.argument("results", type=PLACE, nargs=-1, required=True)
+@click.option(
+    "--with",
+    "others",
+    required=True,
+    multiple=True,
+    metavar="published|RESULTS",
+    help="What to compare with; may be repeated.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
 @click.option("--csv", type=PLACE, help="Also write every row to this file, and every head beside it.")
 @clear_errors
-def compare(results: Path, other: str, as_json: bool, csv: Path | None) -> None:
-    """Two results side by side: what agrees within uncertainty and what does not."""
+def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:
+    """Two results side by side: what agrees within uncertainty and what does not.
+
+    Several seeds of two trainings: A1 A2 A3 --with B1 --with B2 --with B3; errors are then over seeds.
+    """
     from qkscope.comparison import compare as compare_results
 
-    found = compare_results(_local(results), other if other == "published" else _local(other))
+    ours = [_local(place) for place in results]
+    found = compare_results(
+        ours, "published" if others == ("published",) else [_local(place) for place in others]
+    )
     if csv is not None:
         found.save(csv)
     if as_json:

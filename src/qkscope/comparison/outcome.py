@@ -47,6 +47,10 @@ class Comparison:
     heads: pd.DataFrame | None = None
     """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
     answers: tuple[str, ...] = ()
+    seeds: tuple[int, int] | None = None
+    """How many runs each side has, where it has several: errors are then over these."""
+    clear: tuple[Row, ...] = ()
+    """Of several runs a side: the numbers over all checkpoints that differ when all are looked at together."""
 
     @property
     def agree(self) -> bool:
@@ -62,7 +66,7 @@ class Comparison:
         rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
         whole = {"ours": self.ours, "theirs": self.theirs, "agree": self.agree, "sentence": self.sentence()}
         whole |= {"rows": rows, "only_ours": self.only_ours, "only_theirs": self.only_theirs}
-        whole |= {"notes": self.notes, "answers": self.answers}
+        whole |= {"notes": self.notes, "answers": self.answers, "seeds": self.seeds}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:

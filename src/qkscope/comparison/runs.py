@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from qkscope.comparison.differences import by_head, numbers_of, rows_of, threshold_note
 from qkscope.comparison.matching import Matched, match
 from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.published import with_published
+from qkscope.comparison.seeds import compare_arms
+from qkscope.errors import TableError
 from qkscope.results import Results, load_results
 from qkscope.words import tokens
+
+Run = Path | str | Results
 
 OVER_DOCUMENTS = "Errors are over documents: what another seed of the training would change is not in them."
 
 
-def compare(results_dir: Path | str | Results, with_: Path | str | Results) -> Comparison:
-    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B."""
-    ours = results_dir if isinstance(results_dir, Results) else load_results(results_dir)
+def compare(results_dir: Run | Sequence[Run], with_: Run | Sequence[Run]) -> Comparison:
+    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B.
+
+    Lists of runs on both sides, such as several seeds of two trainings, are compared by their means, with errors over
+    runs instead of documents.
+    """
     if with_ == "published":
-        return with_published(ours)
-    theirs = with_ if isinstance(with_, Results) else load_results(Path(with_))
-    return compare_matched(match(ours, theirs))
+        if _several(results_dir):
+            raise TableError("the published numbers are of one run: compare one run with them")
+        return with_published(_loaded(results_dir)[0])
+    ours, theirs = _loaded(results_dir), _loaded(with_)
+    if len(ours) == len(theirs) == 1:
+        return compare_matched(match(ours[0], theirs[0]))
+    return compare_arms(ours, theirs)
+
+
+def _loaded(runs: Run | Sequence[Run]) -> list[Results]:
+    each = [runs] if isinstance(runs, Path | str | Results) else list(runs)
+    return [run if isinstance(run, Results) else load_results(run) for run in each]
+
+
+def _several(runs: Run | Sequence[Run]) -> bool:
+    return not isinstance(runs, Path | str | Results) and len(runs) > 1
 
 
 def compare_matched(found: Matched) -> Comparison:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qkscope.inference.levels import rule_of_agreement
-from qkscope.words import bare, capital, number
+from qkscope.inference.levels import rule_of_agreement, rule_of_seeds
+from qkscope.words import bare, capital, count, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -22,25 +22,44 @@ _JUDGED = {True: "agrees", False: "differs", None: "no error known"}
 
 def difference(found: Comparison) -> str:
     """What differs, in one sentence: how many numbers, and the largest difference."""
+    if found.seeds is not None:
+        return _over_seeds(found, found.seeds)
     named = [row for row in found.rows if not row.quantity.startswith(CELLS)]
     differ = [row for row in named if row.agrees is False]
     if all(row.difference == 0 for row in found.rows):
         return f"{found.ours} and {found.theirs} have exactly the same numbers."
     if not differ:
         return f"{found.ours} and {found.theirs} agree: none of {len(named)} numbers differs by more than chance."
-    first = [row for row in differ if row.quantity in _FIRST] or differ
-    most = max(first, key=lambda row: abs(row.difference))
-    return (
-        f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}: "
-        f"{number(most.ours, most.se)} in {found.ours}, {number(most.theirs, most.their_se)} in {found.theirs}."
-    )
+    most = _most(differ)
+    told = f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}"
+    return f"{told}: {_sides(found, most)}."
+
+
+def _over_seeds(found: Comparison, seeds: tuple[int, int]) -> str:
+    over = f"over {count(seeds[0], 'seed')} and {count(seeds[1], 'seed')}"
+    if not found.clear:
+        return f"{found.ours} and {found.theirs} differ in no number by more than seeds do, {over}."
+    most = _most(found.clear)
+    others = f", and {count(len(found.clear) - 1, 'other number')}" if len(found.clear) > 1 else ""
+    sides = _sides(found, most)
+    return f"{capital(most.quantity)} differs by more than seeds do{others}: {sides}; errors are {over}."
+
+
+def _most(rows: Sequence[Row]) -> Row:
+    first = [row for row in rows if row.quantity in _FIRST] or rows
+    return max(first, key=lambda row: abs(row.difference))
+
+
+def _sides(found: Comparison, row: Row) -> str:
+    return f"{number(row.ours, row.se)} in {found.ours}, {number(row.theirs, row.their_se)} in {found.theirs}"
 
 
 def verdict(found: Comparison) -> str:
     """How many numbers agree, in a sentence."""
     agree = sum(row.agrees is True for row in found.rows)
     unknown = sum(row.agrees is None for row in found.rows)
-    text = f"{agree} of {len(found.rows)} numbers agree {rule_of_agreement()}"
+    rule = rule_of_agreement() if found.seeds is None else rule_of_seeds(*found.seeds)
+    text = f"{agree} of {len(found.rows)} numbers agree {rule}"
     return text + (f"; for {unknown} neither side has an error." if unknown else ".")
 
 

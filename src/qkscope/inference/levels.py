@@ -170,6 +170,19 @@ def rule_of_agreement() -> str:
     return f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
 
 
+def rule_of_seeds(ours: int, theirs: int) -> str:
+    """When numbers of two arms of several runs agree."""
+    return f"by Welch's t-test at {percent(1 - CONFIDENCE)} over {ours} and {theirs} seeds"
+
+
+def rule_of_arms() -> str:
+    """When a difference between two arms is put into words."""
+    return (
+        f"A difference over all checkpoints counts if it is at least {bare(SMALLEST)} and passes Welch's t-test over "
+        f"seeds held at {percent(1 - CONFIDENCE)} over all numbers together."
+    )
+
+
 def rule_of_vanishing() -> str:
     """When a class of heads has vanished."""
     return (

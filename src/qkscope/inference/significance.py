@@ -15,7 +15,7 @@ def normal_cdf(z: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(ndtr(np.asarray(z, dtype=np.float64)))
 
 
-def two_sided_p(t: float, df: int) -> float:
+def two_sided_p(t: float, df: float) -> float:
     """P(|T| >= |t|) of Student's t with `df` degrees of freedom."""
     return float(2.0 * stdtr(df, -abs(t)))
 
