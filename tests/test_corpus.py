@@ -14,7 +14,7 @@ import tiny
 from qkscope.corpus import documents as module
 from qkscope.corpus import documents_from, load_corpus, tokenizer_identity
 from qkscope.corpus.texts import Notes, read_texts
-from qkscope.errors import CorpusError
+from qkscope.errors import CorpusError, HubError
 
 
 def spec(source, **changes):
@@ -258,7 +258,7 @@ def test_empty_corpora(tmp_path):
         load_corpus(spec(str(tmp_path), min_tokens=9), Words(), 10)
     with pytest.raises(CorpusError, match=r"missing: no such file or folder; expected text, a folder"):
         load_corpus(spec(str(tmp_path / "missing")), Words(), 10)
-    with pytest.raises(CorpusError, match="expected hub:owner/name"):
+    with pytest.raises(HubError, match="expected hub:owner/name"):
         load_corpus(spec("hub:justaname"), Words(), 10)
 
 

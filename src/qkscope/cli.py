@@ -199,7 +199,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 
 
 @main.command()
-@click.argument("vectors", type=PLACE)
+@click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
 @click.option("--out", type=FOLDER, required=True, help="Where qk.csv, heads.csv and transitions.csv go.")
 @click.option(
     "--gqa-ratio",
@@ -228,7 +228,7 @@ def analyze(
     interleaved: bool,
     **options: Any,
 ) -> None:
-    """From query and key vectors on disk (the public parquet layout) to qk.csv."""
+    """From query and key vectors on disk or on the hub (the public parquet layout) to qk.csv."""
     from qkscope.rotation import Rotation
     from qkscope.scanning.vectors import analyze as analyze_vectors
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import huggingface_hub
+import numpy as np
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from hub_server import serve
 from test_hub import point_at
 
+from qkscope import analyze
 from qkscope.cli import main
-from qkscope.errors import HubError, StoreError
+from qkscope.errors import HubError, StoreError, VectorsError
 from qkscope.results import load_results
 from qkscope.run.publish import card, fetch_results, published_files, push, repository
+from qkscope.vectors import write_vectors
 
 QK = "model,layer,head,pc,r_q,r_k\nstep-1,0,0,0,0.5,0.25\nstep-2,0,0,0,0.75,-0.5\n"
 
@@ -98,3 +102,54 @@ def test_commands_read_results_from_the_hub(server, results, tmp_path, monkeypat
     done = CliRunner().invoke(main, ["compare", "hub:lab/mine", "--with", str(results)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "results" / "lab--mine" / "qk.csv").read_text() == QK
+
+
+def some_vectors(root):
+    """Two models, two query heads and a key head each."""
+    rng = np.random.default_rng(3)
+    position = np.tile(np.arange(40), 6)
+    for model in ("step-1", "step-2"):
+        for head, kind in ((0, "q"), (1, "q"), (0, "k")):
+            vector = rng.standard_normal((240, 8)) + 0.1 * position[:, None] * rng.standard_normal(8)
+            write_vectors(
+                root,
+                model,
+                0,
+                head,
+                kind,
+                example_id=np.repeat(np.arange(6), 40),
+                position=position,
+                vector=vector.astype(np.float32),
+                window=48,
+                sliding_window=None,
+            )
+
+
+def test_vectors_on_the_hub_are_analysed_as_those_on_disk(server, tmp_path, monkeypatch):
+    there = server.root / "datasets/lab/vectors/main"
+    some_vectors(there / "deep")
+    (there / "weights.bin").write_bytes(b"not these")
+    (there / "deep" / "step-1" / "notes.parquet").write_bytes(b"nor these")
+    done = CliRunner().invoke(main, ["analyze", "hub:lab/vectors/deep", "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    expected = analyze(there / "deep")
+    pd.testing.assert_frame_equal(
+        pd.read_csv(tmp_path / "out" / "qk.csv"), expected.qk, check_dtype=False, rtol=1e-12
+    )
+    assert set(expected.qk["model"]) == {"step-1", "step-2"}
+    asked = {path for _, path, _ in server.requests() if "resolve" in path}
+    assert asked
+    assert all(path.endswith("data.parquet") for path in asked)
+    bare = analyze("hub:lab/vectors/deep/step-2")
+    assert set(bare.qk["model"]) == {"step-2"}
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert analyze("hub:lab/vectors/deep").qk.equals(expected.qk)
+
+
+def test_a_dataset_without_vectors_says_what_was_expected(server):
+    (server.root / "datasets/lab/none/main").mkdir(parents=True)
+    (server.root / "datasets/lab/none/main/a.parquet").write_bytes(b"")
+    with pytest.raises(VectorsError, match=r"none of its 1 files are vectors; expected <model>/l00h00q"):
+        analyze("hub:lab/none")
+    with pytest.raises(HubError, match="no such dataset on the hub"):
+        analyze("hub:lab/nowhere")

@@ -19,7 +19,10 @@ Run = Path | str | Results
 OVER_DOCUMENTS = "Errors are over documents: what another seed of the training would change is not in them."
 
 
-def compare(results_dir: Run | Sequence[Run], with_: Run | Sequence[Run]) -> Comparison:
+def compare(
+    results_dir: Path | str | Results | Sequence[Path | str | Results],
+    with_: Path | str | Results | Sequence[Path | str | Results],
+) -> Comparison:
     """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B.
 
     Lists of runs on both sides, such as several seeds of two trainings, are compared by their means, with errors over

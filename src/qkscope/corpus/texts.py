@@ -23,6 +23,7 @@ from typing import IO, Any, Protocol
 
 from qkscope import store
 from qkscope.checkpoints import hub
+from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import CorpusError, HubError, printable
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -81,8 +82,8 @@ def read_texts(spec: Spec, notes: Notes) -> Generator[Text]:
     for source in [spec.source] if isinstance(spec.source, str) else spec.source:
         if source == "stdlib":
             yield from _standard_library(notes)
-        elif source.startswith("hub:"):
-            yield from _hub_dataset(source.removeprefix("hub:"), spec, notes)
+        elif on_hub(source):
+            yield from _hub_dataset(source, spec, notes)
         else:
             yield from _path(Path(source).expanduser(), spec, notes)
 
@@ -240,29 +241,32 @@ def _whole(text: str, where: str) -> str:
     return text
 
 
-def _hub_dataset(name: str, spec: Spec, notes: Notes) -> Generator[Text]:
-    """`owner/name`, or `owner/name/folder` for one configuration: the split's files, fetched as they are reached."""
-    owner, _, rest = name.partition("/")
-    repository, _, folder = rest.partition("/")
-    if not owner or not repository:
-        raise CorpusError(f"hub:{name}: expected hub:owner/name")
-    listing = hub.list_files(f"{owner}/{repository}", spec.revision, "dataset")
+def _hub_dataset(source: str, spec: Spec, notes: Notes) -> Generator[Text]:
+    """The split's files, fetched as they are reached."""
+    listing, files = files_on_hub(source, spec)
+    notes.origins.append(f"{source}@{listing.commit} split {spec.split}")
+    for file in files:
+        yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
+
+
+def files_on_hub(source: str, spec: Spec) -> tuple[hub.Listing, list[str]]:
+    """What the dataset `hub:owner/name` holds (`hub:owner/name/folder`: one configuration), and the split's files."""
+    repo, folder = split_address(source)
+    listing = hub.list_files(repo, spec.revision, "dataset")
     files = _split_files(listing.files, spec.split, folder)
     if not files and spec.revision is None and not _records(listing.files, folder):
         with suppress(HubError):
-            listing = hub.list_files(f"{owner}/{repository}", CONVERTED, "dataset")
+            listing = hub.list_files(repo, CONVERTED, "dataset")
             files = _split_files(listing.files, spec.split, folder)
     if not files:
         found = hub.some(_records(listing.files, folder)) or "no .parquet or .jsonl file at all"
-        raise CorpusError(f"hub:{name}: no .parquet or .jsonl files of split {spec.split!r}; found {found}")
+        raise CorpusError(f"{source}: no .parquet or .jsonl files of split {spec.split!r}; found {found}")
     folders = sorted({file.rpartition("/")[0] for file in files})
     if len(folders) > 1:
         raise CorpusError(
-            f"hub:{name}: split {spec.split!r} is in several folders; name one: hub:{name}/{folders[0]}"
+            f"{source}: split {spec.split!r} is in several folders; name one: {source}/{folders[0]}"
         )
-    notes.origins.append(f"hub:{name}@{listing.commit} split {spec.split}")
-    for file in files:
-        yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
+    return listing, files
 
 
 def _records(files: Sequence[str], folder: str) -> list[str]:

@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 
 from qkscope.checkpoints import hub
+from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
 from qkscope.typeset import escape_markdown
 
-PREFIX = "hub:"
 PUBLISHED = (
     "*.csv",
     "*.parquet",
@@ -63,14 +63,13 @@ def fetch_results(place: str, into: Path | str = "results") -> Path:
 
 def local(place: Path | str) -> Path:
     """A results folder or table as it is, or a copy of the one on the hub."""
-    text = str(place)
-    return fetch_results(text) if text.startswith(PREFIX) else Path(place)
+    return fetch_results(str(place)) if on_hub(place) else Path(place)
 
 
 def repository(place: str) -> str:
     """`owner/name` of `hub:owner/name`."""
-    repo = place.removeprefix(PREFIX)
-    if not place.startswith(PREFIX) or repo.count("/") != 1 or not all(repo.split("/")):
+    repo, folder = split_address(place)
+    if folder:
         raise HubError(f"{place!r}: expected hub:owner/name")
     return repo
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table
+from qkscope.checkpoints.address import on_hub
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
 from qkscope.measure_table import measure_frames, write_measures
@@ -28,6 +29,7 @@ from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
 from qkscope.vectors.files import document_lengths, read_moments, read_rows, read_turned
+from qkscope.vectors.hub import fetch_vectors
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
 
 if TYPE_CHECKING:
@@ -71,8 +73,8 @@ def analyze(
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
 ) -> Analysis:
-    """Measure every model under `root`; write qk.csv, heads.csv, transitions.csv, rotation.csv, per_kind.csv and,
-    where the files have buckets, plasticity.csv to `out` if given.
+    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv,
+    rotation.csv, per_kind.csv and, where the files have buckets, plasticity.csv to `out` if given.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
                 all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
@@ -81,7 +83,7 @@ def analyze(
 
     if out is not None:
         refuse_other_study(Path(out), None)
-    models = find_models(Path(root))
+    models = find_models(*fetch_vectors(root)) if on_hub(root) else find_models(Path(root))
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)

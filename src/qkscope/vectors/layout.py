@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkscope.errors import VectorsError
@@ -26,10 +26,12 @@ class ModelFolder:
     path: Path
     queries: dict[Head, Path]
     keys: dict[Head, Path]
+    called: str = ""
+    """The model's name where the folder's is not it."""
 
     @property
     def name(self) -> str:
-        return self.path.resolve().name
+        return self.called or self.path.resolve().name
 
     @classmethod
     def read(cls, path: Path) -> ModelFolder:
@@ -46,8 +48,14 @@ class ModelFolder:
         return cls(path, files["q"], files["k"])
 
 
-def find_models(root: Path) -> list[ModelFolder]:
-    """The models under `root`: its folders that hold heads, or `root` itself."""
+def is_vectors(name: str) -> bool:
+    """Whether a path below a root is a file of the layout: `<model>/l00h00q/data.parquet`, or without the model."""
+    *above, folder, file = ["", *name.split("/")]
+    return len(above) <= 2 and bool(_FOLDER.fullmatch(folder)) and file == "data.parquet"
+
+
+def find_models(root: Path, called: str = "") -> list[ModelFolder]:
+    """The models under `root`: its folders that hold heads, or `root` itself, a model `called` so."""
     if not root.is_dir():
         raise VectorsError(f"{root}: no such folder; expected {root}/<model>/l00h00q/data.parquet and so on")
     folders = [ModelFolder.read(path) for path in [root, *_listed(root)] if path.is_dir()]
@@ -61,7 +69,7 @@ def find_models(root: Path) -> list[ModelFolder]:
             raise VectorsError(
                 f"{folder.path}: has key heads but no query heads (l<LL>h<HH>q); both are needed"
             )
-    return found[:1] if found[0].path == root else found
+    return [replace(found[0], called=called)] if found[0].path == root else found
 
 
 def _listed(folder: Path) -> list[Path]:
