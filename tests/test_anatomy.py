@@ -5,8 +5,10 @@ import pytest
 from reference import anatomy_reference, distance_reference, score_variance_reference
 from synthetic import rope, summed
 
-from qkscope.measures.anatomy import Layout, anatomy
-from qkscope.measures.distance import distance_curve, distances, pairs_by_bin
+from qkscope.lags import distances
+from qkscope.measures.anatomy import Layout, Staging, anatomy
+from qkscope.measures.distance import BinPairs, distance_curve
+from qkscope.measures.waves import Pairs, waves
 from qkscope.rotation import Rotation
 
 LENGTH, DIM, SCALE = 48, 8, 0.35
@@ -25,8 +27,15 @@ def documents(rng, rotation, count, *, noise=1.0, constant=1.0, drift=1.0, lengt
 
 def anatomy_of(q, k, rotation, edges, **layout):
     (_, late_q, path_q), (_, late_k, path_k) = (summed(x[None], rotation, edges) for x in (q, k))
-    counts = np.full(q.shape[1], float(len(q)))
-    return anatomy(path_q, path_k, late_q, late_k, rotation, Layout.of(counts, **layout))
+    made = Layout.of(np.full(q.shape[1], float(len(q))), **layout)
+    return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)), made)
+
+
+def curve_of(q, k, rotation, counts, lags):
+    means = (Pairs.of(rotation, summed(x[None], rotation, EVERY)[2].mean) for x in (q, k))
+    pairs = BinPairs.of(EVERY, lags)
+    wave = waves(rotation, -lags, rotated=2)
+    return SCALE * distance_curve(*means, pairs, pairs.counted(counts), wave)[0]
 
 
 @pytest.mark.parametrize("rotation", [rope(DIM), rope(DIM, scale=1.2, unrotated=4), Rotation.none(DIM)])
@@ -87,15 +96,20 @@ def test_a_sample_of_positions_is_enough_in_a_long_window(rng, length):
         assert few.sink[0] == pytest.approx(all_keys.sink[0], abs=0.02 * few.score_sd[0])
 
 
+def test_where_nothing_turns_a_bin_is_one_position(rng):
+    edges, still = np.array([0, 1, 4, 15, 26, 37, 48]), Rotation.none(DIM)
+    q, k = documents(rng, still, 7), documents(rng, still, 7)
+    few, every = anatomy_of(q, k, still, edges, bins=edges), anatomy_of(q, k, still, edges)
+    for name in (*NAMES, "sink"):
+        np.testing.assert_allclose(getattr(few, name), getattr(every, name), rtol=1e-11)
+
+
 @pytest.mark.parametrize("rotation", [rope(DIM), rope(DIM, scale=1.2, unrotated=4), Rotation.none(DIM)])
 def test_the_distance_curve_is_the_mean_over_pairs(rng, rotation):
     """One bin a position, no residual: then the prediction is the measurement."""
     q, k = (np.repeat(documents(rng, rotation, 1), 3, axis=0) for _ in "qk")
-    path_q, path_k = (summed(x[None], rotation, EVERY)[2] for x in (q, k))
     lags = distances(LENGTH)
-    found = distance_curve(
-        path_q, path_k, rotation, SCALE, lags, pairs_by_bin(EVERY, np.full(LENGTH, 3.0), lags)
-    )[0]
+    found = curve_of(q, k, rotation, np.full(LENGTH, 3.0), lags)
     expected = [distance_reference(q, k, SCALE, lag) for lag in lags]
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)
 
@@ -106,11 +120,9 @@ def test_documents_of_unequal_length_count_where_they_are(rng):
     cut = [x.copy() for x in (q, k)]
     for x in cut:
         x[1:, 30:] = np.nan
-    path_q, path_k = (summed(x[None], rotation, EVERY)[2] for x in cut)
     counts = np.where(np.arange(LENGTH) < 30, 3.0, 1.0)
     lag = 9
-    pairs = pairs_by_bin(EVERY, counts, np.array([lag]))
-    found = distance_curve(path_q, path_k, rotation, SCALE, np.array([lag]), pairs)[0, 0]
+    found = curve_of(*cut, rotation, counts, np.array([lag]))[0]
     scores = [q[d, j + lag] @ k[d, j] for d, n in enumerate((48, 30, 30)) for j in range(4, n - lag)]
     assert found == pytest.approx(SCALE * np.mean(scores), rel=1e-9)
 

@@ -104,6 +104,31 @@ def test_errors_are_the_jackknifes(units, measured):
         np.testing.assert_allclose(found.error(name)[keep], np.array(expected)[keep], rtol=1e-6, atol=1e-12)
 
 
+def test_heads_that_read_one_key_are_as_each_alone(rng):
+    """Some keys have one reader, some two, some three; layers turn or not: blocks change no number."""
+    pairs = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 5), (1, 0), (1, 1), (1, 2), (1, 5)]
+    heads = HeadIndex.of(pairs, 3)
+    data = [(rng.standard_normal((9, WINDOW, DIM)), rng.standard_normal((4, WINDOW, DIM))) for _ in range(8)]
+    made = [unit_of(heads, [WINDOW], data[g::4], ROTATIONS, SCALE) for g in range(4)]
+    axes = measure(made, WINDOW, 3)
+    found = measure_beyond(made, WINDOW, axes)
+    for i, (pair, key) in enumerate(zip(pairs, heads.kv_row, strict=True)):
+        cut = [(q[[i]], k[[key]]) for q, k in data]
+        alone = [unit_of(HeadIndex.of([pair], 3), [WINDOW], cut[g::4], ROTATIONS, SCALE) for g in range(4)]
+        its = measure(alone, WINDOW, 3)
+        beyond = measure_beyond(alone, WINDOW, its)
+        np.testing.assert_allclose(axes.r_k[i], its.r_k[0], atol=1e-9)
+        np.testing.assert_allclose(axes.loo_r_q[:, i], its.loo_r_q[:, 0], atol=1e-9)
+        np.testing.assert_allclose(found.values[:, :, i], beyond.values[:, :, 0], rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(found.curve[:, i], beyond.curve[:, 0], atol=1e-9)
+        spectrum = next(each for each in found.spectra if i in each.rows)
+        row = spectrum.rows.tolist().index(i)
+        for kind in "qk":
+            np.testing.assert_allclose(
+                spectrum.signal[kind][:, row], beyond.spectra[0].signal[kind][:, 0], atol=1e-9
+            )
+
+
 def test_an_axis_that_a_sample_lost_has_no_error(rng):
     """Two axes of nearly the same variance: which comes first depends on the documents."""
     heads = HeadIndex.of([(0, 0)], 1)

@@ -9,6 +9,7 @@ from synthetic import rope, summed
 from qkscope.measures.grid import grid, whole_grid
 from qkscope.measures.layer import PLACES
 from qkscope.measures.position import (
+    Along,
     about_mean,
     constant_part,
     correlation,
@@ -17,7 +18,7 @@ from qkscope.measures.position import (
     phases,
     projected_paths,
 )
-from qkscope.measures.waves import waves
+from qkscope.measures.waves import Pairs, waves
 from qkscope.moments import merge_all
 from qkscope.rotation import Rotation
 
@@ -26,9 +27,11 @@ EVERY = np.arange(LENGTH + 1)
 
 
 def eta_of(made, places, rotation, sums, v):
-    paths = [m[2] for m in made]
-    projected = projected_paths(paths, places, waves(rotation, places.t), rotation, v)
-    return eta_squared(paths, places, projected, sums, v)[0]
+    paths, edges = [m[2] for m in made], np.asarray(made[0][2].edges)
+    means = Pairs.of(rotation, np.stack([path.filled.mean for path in paths]))
+    wave, n = waves(rotation, places.t), np.stack([path.n for path in paths])
+    projected = projected_paths(means, edges, places, wave, Pairs.of(rotation, v))
+    return eta_squared(n, edges, places, projected, Along(sums, v))[0]
 
 
 def unit_axis(rng, dim=DIM):
@@ -56,8 +59,8 @@ def test_the_constant_part_is_what_rotating_the_mean_does(rng, rotation):
     t = np.tile(np.arange(LENGTH), 6)
     r, r_const = constant_part_reference(x.reshape(-1, DIM), t.astype(float), rotation, v)
     phase = phases(rotation, about_mean(np.full(LENGTH, 6.0)))
-    assert correlation(sums, v[None])[0] == pytest.approx(r, abs=1e-12)
-    assert constant_part(path, rotation, phase, sums, v[None])[0] == pytest.approx(r_const, abs=1e-12)
+    assert correlation(Along(sums, v[None]))[0] == pytest.approx(r, abs=1e-12)
+    assert constant_part(path, rotation, phase, Along(sums, v[None]))[0] == pytest.approx(r_const, abs=1e-12)
     if not len(rotation.pairs):
         assert r_const == pytest.approx(0, abs=1e-12)
 
@@ -66,8 +69,8 @@ def test_a_rotated_constant_is_all_constant_part(rng):
     rotation = rope(DIM)
     sums, _, path = summed(noisy_path(rng, rotation, 4, noise=1e-9)[None], rotation, [0, 1, 4, 40])
     v = unit_axis(rng)[None]
-    found = constant_part(path, rotation, phases(rotation, about_mean(np.full(LENGTH, 4.0))), sums, v)
-    np.testing.assert_allclose(found, correlation(sums, v), atol=1e-7)
+    found = constant_part(path, rotation, phases(rotation, about_mean(np.full(LENGTH, 4.0))), Along(sums, v))
+    np.testing.assert_allclose(found, correlation(Along(sums, v)), atol=1e-7)
 
 
 @pytest.mark.parametrize("skip", [0, 4])
@@ -119,7 +122,7 @@ def test_a_periodic_head_has_no_r_and_all_eta(rng):
         x[:, :, 0] += wave
         made.append(summed(x[None], rotation, EVERY))
     sums = merge_all([m[0] for m in made])
-    assert abs(correlation(sums, v)[0]) < 0.05
+    assert abs(correlation(Along(sums, v))[0]) < 0.05
     places = grid(np.full(LENGTH, 8.0), 0, LENGTH)
     assert eta_of(made, places, rotation, sums, v) > 0.98
 
@@ -162,7 +165,7 @@ def test_the_best_linear_reading_is_the_regressions(rng):
     flat = x.reshape(-1, DIM)
     expected = np.sqrt(LinearRegression().fit(flat, t).score(flat, t))
     assert linear_reading(sums)[0] == pytest.approx(expected, abs=1e-6)
-    assert linear_reading(sums)[0] >= abs(correlation(sums, unit_axis(rng)[None])[0])
+    assert linear_reading(sums)[0] >= abs(correlation(Along(sums, unit_axis(rng)[None]))[0])
 
 
 def test_a_flat_direction_is_not_read(rng):

@@ -7,7 +7,7 @@ import pytest
 from synthetic import rope, summed
 
 from qkscope.measures.axes import assign, gap, overlaps, same_axis
-from qkscope.measures.position import correlation
+from qkscope.measures.position import Along, correlation
 from qkscope.measures.spectrum import energy, signal, wavelengths
 from qkscope.rotation import Rotation
 
@@ -20,10 +20,10 @@ def test_pairs_share_the_energy_and_sum_to_r(rng, rotation):
     sums, _, _ = summed(x, rotation, [0, 1, 4, 50])
     v = rng.standard_normal((2, DIM))
     v /= np.linalg.norm(v, axis=1, keepdims=True)
-    share, part = energy(sums, rotation), signal(sums, rotation, v)
+    share, part = energy(sums, rotation), signal(Along(sums, v), rotation)
     assert share.shape == (2, len(rotation.pairs) + 1)
     np.testing.assert_allclose(share.sum(axis=1), 1, atol=1e-12)
-    np.testing.assert_allclose(part.sum(axis=1), correlation(sums, v), atol=1e-12)
+    np.testing.assert_allclose(part.sum(axis=1), correlation(Along(sums, v)), atol=1e-12)
     squares = (x**2).reshape(2, -1, DIM).sum(axis=1)
     for p, (i, j) in enumerate(rotation.pairs):
         np.testing.assert_allclose(share[:, p], (squares[:, i] + squares[:, j]) / squares.sum(axis=1))
@@ -37,7 +37,7 @@ def test_one_frequency_carries_a_head_that_turns_at_one_frequency(rng):
     sums, _, _ = summed(x[None], rotation, [0, 1, 4, 60])
     v = sums.C / np.linalg.norm(sums.C)
     assert energy(sums, rotation)[0].argmax() == 2
-    assert signal(sums, rotation, v)[0, 2] > 0.99 * correlation(sums, v)[0]
+    assert signal(Along(sums, v), rotation)[0, 2] > 0.99 * correlation(Along(sums, v))[0]
     lengths = wavelengths(rotation)
     assert lengths[0] == pytest.approx(2 * np.pi)
     assert np.isinf(lengths[-1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from synthetic import rope
 
-from qkscope.measures.waves import terms, waves
+from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.rotation import Rotation
 
 DIM = 10
@@ -26,7 +26,7 @@ def test_waves_are_the_product_with_the_rotated_vector(rng, rotation):
     i, j = rng.integers(0, 4000, (2, 50)).astype(float)
     once = np.einsum("htd,htd->ht", np.broadcast_to(a, (3, 50, DIM)), rotation.rotate(b, j))
     twice = np.einsum("htd,htd->ht", rotation.rotate(a, i), rotation.rotate(b, j))
-    found = terms(rotation, a[:, 0], b[:, 0])
+    found = terms(Pairs.of(rotation, a[:, 0]), Pairs.of(rotation, b[:, 0]))
     np.testing.assert_allclose(found @ waves(rotation, j).T, once, rtol=0, atol=1e-11)
     np.testing.assert_allclose(found @ waves(rotation, j - i, rotated=2).T, twice, rtol=0, atol=1e-11)
     np.testing.assert_allclose(rotation.derotate(rotation.rotate(b, j), j), np.broadcast_to(b, (3, 50, DIM)))

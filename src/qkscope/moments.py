@@ -27,6 +27,7 @@ from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.int64] | slice
 
 # Tokens per matrix product. Bounds the float32 rounding of a sum and the size of temporaries.
 CHUNK = 4096
@@ -360,25 +361,24 @@ class Unit:
 
 
 def window(
-    unit: Unit, width: int, skip_sink: bool = False, rows: NDArray[np.int64] | None = None
+    unit: Unit, width: int, skip_sink: bool = False, rows: tuple[Rows, Rows] = (slice(None), slice(None))
 ) -> tuple[Moments, Moments]:
     """(q, k) moments over each document's first `width` tokens; `skip_sink` leaves its first four out.
 
-    Of all query and all key heads, or of the query heads at `rows` and the key head that each of them reads.
+    Of all query and all key heads, or of those at `rows`.
     """
     if width not in unit.windows:
         raise StoreError(f"no ring ends at a window of {width} tokens; the rings end at {list(unit.windows)}")
     last = unit.windows.index(width) + 1
-    of = (slice(None), slice(None)) if rows is None else (rows, unit.heads.kv_row[rows])
     q, k = (
         merge_all([ring.select(at) for ring in rings[:last]])
-        for rings, at in zip((unit.q, unit.k), of, strict=True)
+        for rings, at in zip((unit.q, unit.k), rows, strict=True)
     )
     if not skip_sink:
         return q, k
     if width < SINK:
         raise StoreError(f"a window of {width} tokens is empty without its first {SINK}; choose a longer one")
-    return q.without(unit.sink_q.select(of[0])), k.without(unit.sink_k.select(of[1]))
+    return q.without(unit.sink_q.select(rows[0])), k.without(unit.sink_k.select(rows[1]))
 
 
 def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:

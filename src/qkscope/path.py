@@ -60,8 +60,11 @@ class Path:
 
     def at(self, rotation: Rotation, t: NDArray[np.int64]) -> Array:
         """m(t) = R_t mu_b(t) for heads of one rotation: t (T,) within the edges -> (H, T, d)."""
-        bins = np.searchsorted(self.edges, t, side="right") - 1
-        return rotation.rotate(self.mean[:, bins], np.asarray(t, dtype=np.float64))
+        return rotation.rotate(self.means_at(t), np.asarray(t, dtype=np.float64))
+
+    def means_at(self, t: NDArray[np.int64]) -> Array:
+        """mu_b(t), not rotated: t (T,) within the edges -> (H, T, d)."""
+        return np.asarray(self.mean[:, np.searchsorted(self.edges, t, side="right") - 1])
 
 
 def bin_edges(windows: Sequence[int]) -> NDArray[np.int64]:

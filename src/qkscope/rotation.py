@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64] | slice
+Turns = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
@@ -72,24 +73,41 @@ class Rotation:
         first, second = self._halves
         return x[..., first], x[..., second]
 
+    def paired(self, x: Array) -> NDArray[np.complex128]:
+        """Each pair as one complex number, which rotation multiplies by exp(i t frequency): x (..., d) -> (..., P)."""
+        first, second = self.split(x)
+        found = np.empty(first.shape, dtype=np.complex128)
+        found.real, found.imag = first, second
+        return found
+
     def rotate(self, u: Array, t: Array) -> Array:
         """R_t u: u (..., T, d) or (..., 1, d), t (T,) -> (..., T, d)."""
-        return self._turn(u, t, 1.0, self.scale)
+        return self.turn(u, self.turns(t))
 
     def derotate(self, x: Array, t: Array) -> Array:
         """R_t^-1 x: x (..., T, d), t (T,) -> (..., T, d)."""
-        return self._turn(x, t, -1.0, 1.0 / self.scale)
+        cos, sin = self.turns(t)
+        return self.turn(x, (cos / self.scale**2, -sin / self.scale**2))
 
-    def _turn(self, x: Array, t: Array, direction: float, scale: float) -> Array:
-        angle = direction * np.asarray(t, dtype=np.float64)[:, None] * self.frequency  # (T, P)
-        cos, sin = scale * np.cos(angle), scale * np.sin(angle)
-        shape = np.broadcast_shapes(x.shape[:-1], (len(t),))
+    def turns(self, t: Array) -> Turns:
+        """What `turn` needs to rotate to t (T,): scaled cosine and sine of every pair's angle, (T, P) each."""
+        angle = np.asarray(t, dtype=np.float64)[:, None] * self.frequency
+        return self.scale * np.cos(angle), self.scale * np.sin(angle)
+
+    def turn(self, x: Array, turns: Turns) -> Array:
+        """x (..., T, d) or (..., 1, d) turned by `turns`: (..., T, d)."""
+        cos, sin = turns
+        shape = np.broadcast_shapes(x.shape[:-1], (len(cos),))
         turned = np.empty((*shape, self.dim))
         if len(self.still):
             turned[..., self.still] = x[..., self.still]
         (a, b), (first, second) = self.split(x), self._halves
-        turned[..., first] = a * cos - b * sin
-        turned[..., second] = a * sin + b * cos
+        # One array for all products: fresh memory for each costs more than the product.
+        product = a * cos
+        turned[..., first] = product
+        turned[..., first] -= np.multiply(b, sin, out=product)
+        turned[..., second] = np.multiply(a, sin, out=product)
+        turned[..., second] += np.multiply(b, cos, out=product)
         return turned
 
 

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.grid import Grid, grid
-from qkscope.measures.waves import terms, waves
+from qkscope.measures.blocks import by_key, per_query
+from qkscope.measures.grid import Grid, binned_grid, grid
+from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation
+from qkscope.rotation import Rotation, Turns
 
 Array = NDArray[np.float64]
 
@@ -85,15 +86,57 @@ class Layout:
     close: Array
 
     @classmethod
-    def of(cls, counts: Array, keys: int = KEYS, queries: int = QUERIES) -> Layout:
-        """counts (T,): how many tokens stand at each position."""
-        places, asking = grid(counts, SINK, keys), grid(counts, FIRST_QUERY, queries)
+    def of(
+        cls, counts: Array, bins: NDArray[np.int64] | None = None, keys: int = KEYS, queries: int = QUERIES
+    ) -> Layout:
+        """counts (T,): how many tokens stand at each position.
+
+        `bins` are edges between which nothing changes, where that is so: one position then stands for all of a bin.
+        """
+        # Two positions have keys' neighbours but no two keys: they are no queries, and stand for themselves.
+        edges = None if bins is None else np.union1d(bins, FIRST_QUERY)
+        places = grid(counts, SINK, keys) if edges is None else binned_grid(counts, SINK, edges)
+        asking = grid(counts, FIRST_QUERY, queries)
         i = asking.t[:, None]
-        reach = 0 if places.exact else CLOSE
+        reach = 0 if places.exact or bins is not None else CLOSE
         total = (i - SINK).astype(np.float64)
         near = ((i - np.arange(1, reach + 1)) >= SINK) / total
         seen, far = (np.clip(i - back - places.edges[:-1], 0, places.width) / total for back in (0, reach))
         return cls(counts, places, asking, asking.tokens / asking.tokens.sum(), seen, far, near)
+
+
+@dataclass(frozen=True)
+class Staging:
+    """What a rotation does at the positions of a layout, once for all heads and samples of documents.
+
+    places, queries       the turns to their positions
+    near (C, 2P + 1)      waves at minus the distances of the closest keys
+    bins (2, N)           pairs of bins, of a query and of a key close to it
+    score (I, C)          where of (N, C) the score of each query with each of its closest keys stands
+    """
+
+    rotation: Rotation
+    places: Turns
+    queries: Turns
+    near: Array
+    bins: NDArray[np.int64]
+    score: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rotation: Rotation, layout: Layout, edges: NDArray[np.int64]) -> Staging:
+        """For paths whose bins have `edges`."""
+        i, lags = layout.queries.t[:, None], np.arange(1, layout.close.shape[1] + 1)
+        b, c = np.searchsorted(edges, [i + 0 * lags, np.maximum(i - lags, 0)], "right") - 1
+        pairs, which = np.unique(b * len(edges) + c, return_inverse=True)
+        places, queries = (rotation.turns(at.t.astype(np.float64)) for at in (layout.places, layout.queries))
+        return cls(
+            rotation,
+            places,
+            queries,
+            near=waves(rotation, -lags, rotated=2),
+            bins=np.stack(np.divmod(pairs, len(edges))),
+            score=which.reshape(b.shape) * len(lags) + lags - 1,
+        )
 
 
 def anatomy(
@@ -101,61 +144,60 @@ def anatomy(
     k: Path,
     late_q: Moments,
     late_k: Moments,
-    rotation: Rotation,
+    stage: Staging,
     layout: Layout,
     between_k: Array | float = 0.0,
 ) -> Anatomy:
     """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on.
 
-    between_k (H, d, d) is the covariance of documents' mean keys.
+    k and late_k have K rows, those of a block's keys. between_k (K, d, d) is the covariance of documents' mean keys.
     """
     q, k = q.filled, k.filled
     at, tokens = layout.places.t, layout.places.tokens
-    m_q, m_k = (path.at(rotation, at) for path in (q, k))
+    m_q, m_k = (stage.rotation.turn(path.means_at(at), stage.places) for path in (q, k))
     square_q, square_k = (_gram(m, tokens) for m in (m_q, m_k))
     sigma_q, sigma_k = _residual(late_q, square_q), _residual(late_k, square_k) - between_k
-    early = at < FIRST_QUERY
-    asking = square_q - _gram(m_q[:, early], tokens[early])
-    mean_key = layout.seen @ m_k  # (H, I, d)
+    early = int(np.searchsorted(at, FIRST_QUERY))
+    asking = square_q - _gram(m_q[:, :early], tokens[:early])
+    mean_key = layout.seen @ m_k  # (K, I, d)
     scatter = _gram(m_k, layout.asked @ layout.seen) - _gram(mean_key, layout.asked)
-    position, mean = _position(q, k, m_k, rotation, layout)
+    position, mean = _position(q, k, m_k, stage, layout)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(_trace(sigma_k, asking) / tokens[~early].sum(), 0.0),
-        match=np.maximum(_trace(sigma_q, sigma_k), 0.0),
-        query_position=_trace(sigma_q, scatter),
-        sink=_first_key(q, k, late_q, rotation, layout.counts) - mean,
+        key=np.maximum(_trace(sigma_k, asking) / tokens[early:].sum(), 0.0),
+        match=np.maximum(_trace(sigma_k, sigma_q), 0.0),
+        query_position=_trace(scatter, sigma_q),
+        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean,
     )
 
 
-def _position(q: Path, k: Path, m_k: Array, rotation: Rotation, layout: Layout) -> tuple[Array, Array]:
+def _position(q: Path, k: Path, m_k: Array, stage: Staging, layout: Layout) -> tuple[Array, Array]:
     """mean_i of the variance and of the mean of m_q(i).m_k(j) over j. (H,) each"""
-    i = layout.queries.t
-    m_q = q.at(rotation, i)
-    mean, square = np.zeros((2, len(m_q), len(i)))
+    i, reach = layout.queries.t, layout.close.shape[1]
+    m_q = by_key(stage.rotation.turn(q.means_at(i), stage.queries), len(m_k))  # (K, H / K, I, d)
+    mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
+    square = np.zeros_like(mean)
     for some in np.array_split(np.arange(len(i)), BLOCKS):
         last = np.searchsorted(layout.places.edges, i[some].max(initial=0))
-        scores = m_q[:, some] @ m_k[:, :last].transpose(0, 2, 1)  # (H, I, S)
-        seen = scores * layout.far[some, :last]
-        mean[:, some] = seen.sum(axis=2)
-        square[:, some] = np.einsum("his,his->hi", seen, scores)
-    if layout.close.shape[1]:
-        close = _close_scores(q, k, rotation, i, layout.close.shape[1])
-        mean += np.einsum("hic,ic->hi", close, layout.close)
-        square += np.einsum("hic,ic->hi", close**2, layout.close)
-    return (square - mean**2) @ layout.asked, mean @ layout.asked
+        scores = m_q[:, :, some].reshape(len(m_k), -1, m_k.shape[2]) @ m_k[:, :last].transpose(0, 2, 1)
+        np.square(scores, out=scores)
+        square[:, :, some] = np.einsum(
+            "kris,is->kri", scores.reshape(*mean.shape[:2], len(some), last), layout.far[some, :last]
+        )
+    if reach:
+        close = _close_scores(q, k, stage)
+        mean += np.einsum("kric,ic->kri", close, layout.close)
+        square += np.einsum("kric,ic->kri", close**2, layout.close)
+    return ((square - mean**2) @ layout.asked).reshape(-1), (mean @ layout.asked).reshape(-1)
 
 
-def _close_scores(q: Path, k: Path, rotation: Rotation, i: NDArray[np.int64], reach: int) -> Array:
-    """m_q(i).m_k(i - D) for D from 1 to `reach`, each pair of bins once: i (I,) -> (H, I, reach)."""
-    lags = np.arange(1, reach + 1)
-    b, c = np.searchsorted(q.edges, [i[:, None] + 0 * lags, np.maximum(i[:, None] - lags, 0)], "right") - 1
-    pairs, which = np.unique(b * len(k.edges) + c, return_inverse=True)
-    bins = np.divmod(pairs, len(k.edges))
-    scores = terms(rotation, q.mean[:, bins[0]], k.mean[:, bins[1]])
-    scores = scores @ waves(rotation, -lags, rotated=2).T
-    return np.asarray(scores[:, which.reshape(b.shape), lags - 1])
+def _close_scores(q: Path, k: Path, stage: Staging) -> Array:
+    """m_q(i).m_k(i - D) of the closest keys, each pair of bins once. (K, H / K, I, C)"""
+    query, key = stage.bins
+    queries = Pairs.of(stage.rotation, by_key(q.mean[:, query], len(k.total)))
+    found = terms(queries, Pairs.of(stage.rotation, k.mean[:, None, key])) @ stage.near.T
+    return np.asarray(found.reshape(*found.shape[:2], -1)[:, :, stage.score])
 
 
 def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Array) -> Array:
@@ -163,7 +205,7 @@ def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Ar
     early = np.arange(SINK, FIRST_QUERY)
     before = counts[early] @ q.at(rotation, early)
     total = late_q.n[:, None] * late_q.mean_x - before
-    first = k.at(rotation, np.zeros(1, dtype=np.int64))[:, 0]
+    first = per_query(k.at(rotation, np.zeros(1, dtype=np.int64))[:, 0], len(total))
     return np.asarray(np.einsum("hd,hd->h", total, first) / counts[FIRST_QUERY:].sum())
 
 
@@ -180,6 +222,8 @@ def _gram(x: Array, weight: Array) -> Array:
     return np.asarray(y.transpose(0, 2, 1) @ y)
 
 
-def _trace(a: Array, b: Array) -> Array:
-    """tr(a b) of symmetric matrices. (H,)"""
-    return np.asarray(np.einsum("hde,hde->h", a, b))
+def _trace(of_keys: Array, of_queries: Array) -> Array:
+    """tr(a b) of symmetric matrices, a (K, d, d) of keys and b (H, d, d) of queries. (H,)"""
+    keys = len(of_keys)
+    queries = by_key(of_queries, keys).reshape(keys, len(of_queries) // keys, -1)
+    return np.asarray(queries @ of_keys.reshape(keys, -1, 1)).reshape(-1)

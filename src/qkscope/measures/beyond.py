@@ -9,33 +9,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
+from qkscope.lags import distances
 from qkscope.measures import spectrum
+from qkscope.measures.blocks import Block, blocks, per_query
+from qkscope.measures.distance import BinPairs
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.layer import (
     ALONG_AXIS,
     LATE,
     MEASURES,
+    BlockSums,
+    GroupPaths,
     Kind,
-    LayerSums,
     Positions,
+    Turning,
     head_numbers,
     mean_scores,
 )
 from qkscope.measures.pca import Axes, cores, one_thread_each, whole_and_without
-from qkscope.measures.position import Phase, about_mean, phases
-from qkscope.measures.waves import waves
 from qkscope.moments import Moments, Unit, window
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
-
-_Pairs = list[tuple[Moments, Moments]]
 
 EVERY = (*MEASURES, *LATE)
 # Numbers of a block of heads at a position: what is computed of one then stays in a core's cache.
@@ -90,20 +93,20 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
     heads = units[0].heads
     source = _Source.of(units, width, axes)
     values = np.full((len(source.samples), len(EVERY), len(heads)), np.nan)
-    lags = source.samples[0][1].lags
+    lags = source.samples[0][1].lags.lags
     curve = np.full((len(source.samples), len(heads), len(lags)), np.nan)
 
-    def one(rows: NDArray[np.int64]) -> Spectrum | None:
-        sampled = source.block(rows)
+    def one(block: Block) -> _Spectra:
+        sampled = source.block(block)
         for s, sums in enumerate(sampled):
             found = head_numbers(sums)
-            values[s][:, rows] = [found[name] for name in EVERY]
-            curve[s, rows] = mean_scores(sums)
-        return _spectrum(rows, sampled)
+            values[s][:, block.queries] = [per_query(found[name], len(block.queries)) for name in EVERY]
+            curve[s, block.queries] = mean_scores(sums)
+        return _spectra(sampled)
 
+    blocked = blocks(heads, BLOCK // axes.v.shape[1], [source.kinds[int(layer)] for layer in heads.layer])
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        blocks = _blocks(heads.layer, BLOCK // axes.v.shape[1])
-        spectra = tuple(found for found in pool.map(one, blocks) if found)
+        spectra = _by_layer(units[0], blocked, list(pool.map(one, blocked)))
     unmeasured = (axes.bad_q > 0) | (axes.bad_k > 0)
     values[:, :, unmeasured] = np.nan
     curve[:, unmeasured] = np.nan
@@ -112,65 +115,67 @@ def measure_beyond(units: Sequence[Unit], width: int, axes: Axes) -> Beyond:
 
 @dataclass(frozen=True)
 class _Source:
-    """Units, a window, and the samples of groups: (groups taken, where their tokens stand).
+    """Units, a window, and the samples of groups: (which groups are taken, where their tokens stand).
 
-    turns   by layer: `phases` of every sample (1 + G, 2, P), and `waves`
+    kinds   by layer: which of `turnings`, so that heads of one rotation are measured together
     """
 
     units: Sequence[Unit]
     width: int
     axes: Axes
-    samples: list[tuple[list[int], Positions]]
-    turns: dict[int, tuple[Phase, Array]]
+    samples: list[tuple[NDArray[np.bool_], Positions]]
+    kinds: dict[int, int]
+    turnings: list[Turning]
 
     @classmethod
     def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> _Source:
-        groups = list(range(len(units)))
-        taken = [groups] + ([[h for h in groups if h != g] for g in groups] if len(units) > 1 else [])
-        edges = _path(units[0], 0).window(width).edges
-        samples = [(some, Positions.of([units[g] for g in some], width, edges)) for some in taken]
-        return cls(units, width, axes, samples, _turns(units[0], [at for _, at in samples]))
+        first, count = units[0], len(units)
+        every = np.ones((1, count), dtype=bool)
+        taken = np.concatenate([every, ~np.eye(count, dtype=bool)]) if count > 1 else every
+        edges = _path(first, 0).window(width).edges
+        lags = BinPairs.of(edges, distances(width))
+        chosen = [[unit for unit, here in zip(units, some, strict=True) if here] for some in taken]
+        samples = [Positions.of(some, width, lags, edges) for some in chosen]
+        different = list({id(rotation): rotation for rotation in first.rotations.values()}.values())
+        kinds = {
+            layer: next(i for i, each in enumerate(different) if each is rotation)
+            for layer, rotation in first.rotations.items()
+        }
+        dim = first.sink_q.mean_x.shape[1]
+        turnings = [Turning.of(rotation, dim, samples) for rotation in different]
+        return cls(units, width, axes, list(zip(taken, samples, strict=True)), kinds, turnings)
 
-    def block(self, rows: NDArray[np.int64]) -> list[LayerSums]:
-        """The heads at `rows`, all of one layer, over each sample."""
-        first = self.units[0]
-        layer = int(first.heads.layer[rows[0]])
+    def block(self, block: Block) -> list[BlockSums]:
+        """The heads of a block, all of one rotation, over each sample."""
+        first, rows = self.units[0], (block.queries, block.keys)
+        layers = first.heads.layer[block.queries]
+        turning = self.turnings[self.kinds[int(layers[0])]]
         every = [window(unit, self.width, rows=rows) for unit in self.units]
-        late = [window(unit, self.width, skip_sink=self.width > SINK, rows=rows) for unit in self.units]
-        kinds = (self._kind(i, of, every, late) for i, of in enumerate((rows, first.heads.kv_row[rows])))
-        axes = np.concatenate([self.axes.v[rows][None, :, :, 0], self.axes.loo_v[:, rows]])
-        every_phase, wave = self.turns[layer]
-        places = [at for _, at in self.samples]
+        kinds = (
+            self._kind(i, rows[i], turning.rotation, [pair[i] for pair in every]) for i in range(len(rows))
+        )
+        axes = np.concatenate([self.axes.v[block.queries][None, :, :, 0], self.axes.loo_v[:, block.queries]])
+        scale = np.array([first.scales[int(layer)] for layer in layers])
         return [
-            LayerSums(q, k, v, at, first.rotations[layer], phase, wave, first.scales[layer])
-            for q, k, v, at, phase in zip(*kinds, axes, places, every_phase, strict=True)
+            BlockSums(q, k, v, scale, at, turning, phase)
+            for q, k, v, (_, at), phase in zip(*kinds, axes, self.samples, turning.phase, strict=True)
         ]
 
-    def _kind(self, index: int, rows: NDArray[np.int64], every: _Pairs, late: _Pairs) -> list[Kind]:
-        groups = [pair[index] for pair in late]
-        samples = whole_and_without([pair[index] for pair in every]), whole_and_without(groups)
+    def _kind(
+        self, index: int, rows: NDArray[np.int64], rotation: Rotation, every: list[Moments]
+    ) -> list[Kind]:
+        late = every
+        if self.width > SINK:
+            sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.units]
+            late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.units]
+        groups = GroupPaths.of(rotation, late, paths)
         return [
-            Kind(a, b, tuple(groups[g] for g in some), tuple(paths[g] for g in some))
-            for a, b, (some, _) in zip(*samples, self.samples, strict=True)
+            Kind(a, b, reduce(Path.merge, list(compress(paths, some))), groups, some)
+            for a, b, (some, _) in zip(
+                whole_and_without(every), whole_and_without(late), self.samples, strict=True
+            )
         ]
-
-
-def _blocks(layers: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    """Rows of heads: of one layer each, and at most `size`."""
-    rows = [np.flatnonzero(layers == layer) for layer in np.unique(layers)]
-    return [block for each in rows for block in np.array_split(each, -(-len(each) // max(size, 1)))]
-
-
-def _turns(unit: Unit, samples: Sequence[Positions]) -> dict[int, tuple[Phase, Array]]:
-    """What a rotation does to positions, by layer; each rotation once."""
-    weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
-    found: dict[int, tuple[Phase, Array]] = {}
-    for rotation in unit.rotations.values():
-        if id(rotation) not in found:
-            turning = rotation or Rotation.none(unit.sink_q.mean_x.shape[1])
-            found[id(rotation)] = phases(turning, weights), waves(turning, samples[0].places.t)
-    return {layer: found[id(rotation)] for layer, rotation in unit.rotations.items()}
 
 
 def _path(unit: Unit, index: int) -> Path:
@@ -182,18 +187,40 @@ def _path(unit: Unit, index: int) -> Path:
     return path
 
 
-def _spectrum(rows: NDArray[np.int64], sampled: Sequence[LayerSums]) -> Spectrum | None:
-    rotation = sampled[0].rotation
-    if rotation is None:
-        return None
-    kinds = {"q": [s.q.every for s in sampled], "k": [s.k.every for s in sampled]}
-    return Spectrum(
-        rows,
-        2 * len(rotation.pairs) < rotation.dim,
-        spectrum.wavelengths(rotation),
-        {name: np.stack([spectrum.energy(x, rotation) for x in sums]) for name, sums in kinds.items()},
-        {
-            name: np.stack([spectrum.signal(x, rotation, s.v) for x, s in zip(sums, sampled, strict=True)])
-            for name, sums in kinds.items()
-        },
-    )
+# By kind, "q" or "k": energy and signal, (1 + G, H, P + 1) each.
+_Spectra = dict[str, tuple[Array, Array]]
+
+
+def _spectra(sampled: Sequence[BlockSums]) -> _Spectra:
+    """Of a block's heads."""
+    rotation, count = sampled[0].turning.rotation, len(sampled[0].v)
+    found = {}
+    for name in "qk":
+        along = [block.along[name][0] for block in sampled]
+        energy = [per_query(spectrum.energy(each.sums, rotation), count) for each in along]
+        found[name] = np.stack(energy), np.stack([spectrum.signal(each, rotation) for each in along])
+    return found
+
+
+def _by_layer(unit: Unit, blocked: Sequence[Block], found: Sequence[_Spectra]) -> tuple[Spectrum, ...]:
+    """The spectra of blocks, put together for each layer of known rotation."""
+    spectra = []
+    for layer in np.unique(unit.heads.layer):
+        rotation = unit.rotations[int(layer)]
+        if rotation is None:
+            continue
+        here = [unit.heads.layer[block.queries] == layer for block in blocked]
+        rows = np.concatenate([block.queries[some] for block, some in zip(blocked, here, strict=True)])
+        order = np.argsort(rows)
+        energy, signal = (
+            {
+                name: np.concatenate(
+                    [of[name][i][:, some] for of, some in zip(found, here, strict=True) if some.any()], axis=1
+                )[:, order]
+                for name in "qk"
+            }
+            for i in (0, 1)
+        )
+        still = 2 * len(rotation.pairs) < rotation.dim
+        spectra.append(Spectrum(rows[order], still, spectrum.wavelengths(rotation), energy, signal))
+    return tuple(spectra)

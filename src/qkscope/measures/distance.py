@@ -6,18 +6,19 @@ R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
-from qkscope.measures.waves import terms, waves
+from qkscope.measures.waves import Pairs, terms
 from qkscope.moments import Unit
-from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation
+from qkscope.path import SINK
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 
 def measured_curve(units: Sequence[Unit], width: int) -> Array:
@@ -34,26 +35,59 @@ def measured_curve(units: Sequence[Unit], width: int) -> Array:
     return np.asarray(scale[:, None] * curve)
 
 
-def pairs_by_bin(edges: NDArray[np.int64], counts: Array, lags: NDArray[np.int64]) -> Array:
-    """How many (query, key) pairs at each distance lie in bins (b, c): counts (T,) tokens -> (D, B, B)."""
-    before = np.concatenate([[0.0], np.cumsum(counts)])
-    moved = np.maximum(edges, SINK) + lags[:, None]  # where the query of a key at an edge stands: (D, B + 1)
-    start = np.maximum(edges[:-1, None], moved[:, None, :-1])
-    stop = np.maximum(np.minimum(edges[1:, None], moved[:, None, 1:]), start)
-    last = len(counts)
-    return np.asarray(before[np.minimum(stop, last)] - before[np.minimum(start, last)])
+@dataclass(frozen=True)
+class BinPairs:
+    """Which bins of position the (query, key) pairs at each distance lie in; the same whatever the documents.
+
+    lags (D,) · query, key (N,) the pairs of bins that have any
+    octaves   some distances, whose pairs lie between the same few bins: which lags, which of the N, and the positions
+              (d, n) of the first query and past the last
+    """
+
+    lags: NDArray[np.int64]
+    query: NDArray[np.int64]
+    key: NDArray[np.int64]
+    octaves: tuple[tuple[slice, slice, Index, Index], ...]
+
+    @classmethod
+    def of(cls, edges: NDArray[np.int64], lags: NDArray[np.int64]) -> BinPairs:
+        """Bins with `edges` (B + 1,); keys from position 4 on."""
+        moved = (
+            np.maximum(edges, SINK) + lags[:, None]
+        )  # where the query of a key at an edge stands: (D, B + 1)
+        start = np.maximum(edges[:-1, None], moved[:, None, :-1])  # (D, B, B)
+        stop = np.minimum(edges[1:, None], moved[:, None, 1:])
+        some = start < stop
+        query, key = np.nonzero(some.any(axis=0))
+        # By the first distance at which they have a pair, so that those of an octave stand together.
+        order = np.argsort(some[:, query, key].argmax(axis=0), kind="stable")
+        query, key = query[order], key[order]
+        octaves = []
+        for at in (slice(i, i + PER_OCTAVE) for i in range(0, len(lags), PER_OCTAVE)):
+            here = np.flatnonzero(some[at, query, key].any(axis=0))
+            which = slice(here[0], here[-1] + 1)
+            first, past = (each[at, query[which], key[which]] for each in (start, np.maximum(start, stop)))
+            octaves.append((at, which, np.minimum(first, edges[-1]), np.minimum(past, edges[-1])))
+        return cls(lags, query, key, tuple(octaves))
+
+    def counted(self, counts: Array) -> list[Array]:
+        """How many pairs there are where counts (T,) tokens stand at each position: (d, n) by octave."""
+        before = np.concatenate([[0.0], np.cumsum(counts)])
+        return [before[stop] - before[start] for _, _, start, stop in self.octaves]
 
 
-def distance_curve(
-    q: Path, k: Path, rotation: Rotation, scale: float, lags: NDArray[np.int64], pairs: Array
-) -> Array:
-    """b(D) of each head at `lags`, whose `pairs_by_bin` are (D, B, B). (H, D); NaN at a distance without a pair."""
-    queries, keys = q.filled.mean, k.filled.mean
-    curve = np.empty((len(queries), len(lags)))
-    # An octave at a time: its distances lie between the same few bins.
-    for at in (slice(i, i + PER_OCTAVE) for i in range(0, len(lags), PER_OCTAVE)):
-        b, c = np.nonzero(pairs[at].any(axis=0))
-        summed = pairs[at, b, c] @ terms(rotation, queries[:, b], keys[:, c])  # (H, D, 2P + 1)
-        curve[:, at] = np.einsum("hdp,dp->hd", summed, waves(rotation, -lags[at], rotated=2))
-    total = pairs.sum(axis=(1, 2))
-    return np.asarray(scale * curve / np.where(total > 0, total, np.nan))
+def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array], wave: Array) -> Array:
+    """b(D) of each head at the lags of `pairs`, without the score's scale. (H, D); NaN at a distance without a pair.
+
+    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `waves` at minus the lags.
+    """
+    queries = q.at((slice(None), pairs.query)).by_key(len(k.still))
+    keys = k.at((slice(None), None, pairs.key))
+    products = terms(queries, keys).reshape(len(q.still), len(pairs.query), -1)  # (H, N, 2P + 1)
+    curve = np.empty((len(products), len(pairs.lags)))
+    for (at, which, _, _), count in zip(pairs.octaves, counted, strict=True):
+        summed = count @ products[:, which]  # (H, d, 2P + 1)
+        total = count.sum(axis=1)
+        summed /= np.where(total > 0, total, np.nan)[:, None]
+        curve[:, at] = np.einsum("hdp,dp->hd", summed, wave[at])
+    return curve

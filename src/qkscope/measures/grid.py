@@ -58,3 +58,10 @@ def grid(counts: Array, start: int, most: int) -> Grid:
     t = edges[:-1] + (share * np.diff(edges)).astype(np.int64)
     below = np.concatenate([[0.0], np.cumsum(counts)])
     return Grid(t, edges, below[edges[1:]] - below[edges[:-1]])
+
+
+def binned_grid(counts: Array, start: int, edges: NDArray[np.int64]) -> Grid:
+    """One position for each bin from `start` on, which must be an edge."""
+    edges = edges[edges >= start]
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    return Grid(edges[:-1], edges, below[edges[1:]] - below[edges[:-1]])

@@ -1,4 +1,4 @@
-"""The heads of one layer over some documents: all that r alone does not tell of them.
+"""A block of heads of one rotation over some documents: all that r alone does not tell of them.
 
 Where the model's rotation is not known, the path is of the vectors as they are: eta and the shares are then those of
 slow changes with position only, and what needs the rotation itself is NaN.
@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.lags import distances
-from qkscope.measures.anatomy import FIRST_QUERY, Layout, anatomy
-from qkscope.measures.distance import distance_curve, pairs_by_bin
+from qkscope.measures.anatomy import FIRST_QUERY, Layout, Staging, anatomy
+from qkscope.measures.distance import BinPairs, distance_curve
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.position import (
+    Along,
     Phase,
+    about_mean,
     constant_part,
     correlation,
     eta_squared,
     linear_reading,
+    phases,
     projected_paths,
 )
+from qkscope.measures.waves import Pairs, waves
 from qkscope.moments import Moments, Unit
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
@@ -42,57 +45,88 @@ PLACES = 1024
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Queries, or the keys that each reads: moments of all tokens and of those from position 4 on.
+class GroupPaths:
+    """Queries of a block, or its keys, by group of documents, over tokens from position 4 on and by bins of position.
 
-    `groups` are the latter of each group of documents, `paths` the paths.
+    late_mean (G, H, d) · n (G, B) tokens · means (G, H, B, d) before rotation, as pairs
+    """
+
+    late_mean: Array
+    n: NDArray[np.int64]
+    means: Pairs
+
+    @classmethod
+    def of(cls, rotation: Rotation, late: Sequence[Moments], paths: Sequence[Path]) -> GroupPaths:
+        means = np.stack([path.filled.mean for path in paths])
+        return cls(
+            np.stack([sums.mean_x for sums in late]),
+            np.stack([path.n for path in paths]),
+            Pairs.of(rotation, means),
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Queries, or the keys that they read: moments of all tokens and of those from position 4 on, and the path.
+
+    `groups` are all groups of documents, `taken` (G,) those that are in these sums.
     """
 
     every: Moments
     late: Moments
-    groups: tuple[Moments, ...]
-    paths: tuple[Path, ...]
+    path: Path
+    groups: GroupPaths
+    taken: NDArray[np.bool_]
+
+    @property
+    def n(self) -> NDArray[np.int64]:
+        """Tokens by group and bin, none of groups that are left out. (G, B)"""
+        return np.where(self.taken[:, None], self.groups.n, 0)
 
     def between(self, weight: Array) -> Array:
         """The covariance of documents' means over late tokens, from those of groups; weight (G,). (H, d, d)"""
-        apart = np.stack([group.mean_x - self.late.mean_x for group in self.groups])  # (G, H, d)
-        return np.asarray(np.einsum("g,ghd,ghe->hde", weight, apart, apart, optimize=True))
-
-    @cached_property
-    def path(self) -> Path:
-        """The path over all groups."""
-        return reduce(Path.merge, self.paths)
+        apart = (self.groups.late_mean[self.taken] - self.late.mean_x).transpose(1, 0, 2)  # (H, G, d)
+        return np.asarray((apart * weight[:, None]).transpose(0, 2, 1) @ apart)
 
 
 @dataclass(frozen=True)
 class Positions:
     """Where the tokens of some documents stand; the same for every head.
 
-    counts (T,) tokens at each position · places that stand for all · layout None in a window too short for scores
-    lags (D,) distances, with pairs (D, B, B) by bins of their query and key
+    counts (T,) tokens at each position · edges (B + 1,) of the paths' bins · places that stand for all
+    lags   the pairs of bins at each distance, and how many pairs of tokens are `counted` there
     between (G,) what makes the covariance of documents' means of those of groups
     """
 
     counts: Array
+    edges: NDArray[np.int64]
     places: Grid
-    layout: Layout | None
-    lags: NDArray[np.int64]
-    pairs: Array
+    lags: BinPairs
+    counted: list[Array]
     between: Array
 
     @classmethod
-    def of(cls, groups: Sequence[Unit], width: int, edges: NDArray[np.int64]) -> Positions:
+    def of(cls, groups: Sequence[Unit], width: int, lags: BinPairs, edges: NDArray[np.int64]) -> Positions:
         counts = np.sum([unit.counts(width) for unit in groups], axis=0)
-        layout = Layout.of(counts) if counts[FIRST_QUERY:].sum() else None
-        lags = distances(len(counts))
-        return cls(
-            counts,
-            whole_grid(counts, PLACES),
-            layout,
-            lags,
-            pairs_by_bin(edges, counts, lags),
-            _between(groups, width),
-        )
+        places = whole_grid(counts, PLACES)
+        return cls(counts, edges, places, lags, lags.counted(counts), _between(groups, width))
+
+    @property
+    def scored(self) -> bool:
+        """Whether any query has keys to choose from."""
+        return bool(self.counts[FIRST_QUERY:].sum())
+
+    def layout(self, rotation: Rotation) -> Layout:
+        """What stands for all positions where scores are taken apart: bins, where nothing turns within them."""
+        return self._sampled if len(rotation.pairs) else self._binned
+
+    @cached_property
+    def _sampled(self) -> Layout:
+        return Layout.of(self.counts)
+
+    @cached_property
+    def _binned(self) -> Layout:
+        return Layout.of(self.counts, self.edges)
 
     def since(self, start: int) -> Array:
         """The counts with those before `start` left out. (T,)"""
@@ -115,69 +149,101 @@ def _between(groups: Sequence[Unit], width: int) -> Array:
 
 
 @dataclass(frozen=True)
-class LayerSums:
-    """H heads of one layer: v (H, d) their first axes, scale of the scores, where their tokens stand.
+class Turning:
+    """What a rotation does at the positions of a window, once for all heads; `known` is False where none is known.
 
-    `phase` (2, P) are the `phases` of positions about their mean: of all tokens, and of those from position 4 on;
-    `wave` are the `waves` at `at.places`.
-    `rotation` is None where it is not known.
+    phase (1 + G, 2, P) `phases` of positions about their mean, in each sample: of all tokens, and from position 4 on
+    wave, lags `waves` at the places and at minus the distances · stage None in a window too short for scores
+    """
+
+    rotation: Rotation
+    known: bool
+    phase: Phase
+    wave: Array
+    lags: Array
+    stage: Staging | None
+
+    @classmethod
+    def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> Turning:
+        turning, first = rotation or Rotation.none(dim), samples[0]
+        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+        return cls(
+            rotation=turning,
+            known=rotation is not None,
+            phase=phases(turning, weights),
+            wave=waves(turning, first.places.t),
+            lags=waves(turning, -first.lags.lags, rotated=2),
+            stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
+        )
+
+
+@dataclass(frozen=True)
+class BlockSums:
+    """A block of H heads of one rotation over some documents.
+
+    v (H, d) their first axes, scale (H,) of their scores, where their tokens stand, phase (2, P) of that in `turning`
     """
 
     q: Kind
     k: Kind
     v: Array
+    scale: Array
     at: Positions
-    rotation: Rotation | None
+    turning: Turning
     phase: Phase
-    wave: Array
-    scale: float
 
-    @property
-    def turning(self) -> Rotation:
-        """The rotation that the paths are to be read with."""
-        return self.rotation or Rotation.none(self.v.shape[1])
+    @cached_property
+    def along(self) -> dict[str, tuple[Along, Along]]:
+        """The moments of queries and of keys along v: of all tokens, and of those from position 4 on."""
+        return {
+            name: (Along(kind.every, self.v), Along(kind.late, self.v))
+            for name, kind in (("q", self.q), ("k", self.k))
+        }
 
 
-def head_numbers(layer: LayerSums) -> dict[str, Array]:
-    """MEASURES, LATE and r along v by name, (H,) each."""
-    found = _anatomy(layer)
-    for name, kind in (("q", layer.q), ("k", layer.k)):
-        projected = projected_paths(kind.paths, layer.at.places, layer.wave, layer.turning, layer.v)
+def head_numbers(block: BlockSums) -> dict[str, Array]:
+    """MEASURES, LATE and r along v by name: (H,) each, or (K,) what is the same for all queries that read a key."""
+    found = _anatomy(block)
+    v = Pairs.of(block.turning.rotation, block.v)
+    for name, kind in (("q", block.q), ("k", block.k)):
+        projected = projected_paths(kind.groups.means, block.at.edges, block.at.places, block.turning.wave, v)
         for late in (False, True):
-            found |= _along(layer, kind, name, projected, late)
+            found |= _along(block, kind, name, projected, late)
     return found
 
 
-def mean_scores(layer: LayerSums) -> Array:
+def mean_scores(block: BlockSums) -> Array:
     """The distance curve, in logits. (H, D); NaN where the rotation is not known"""
-    if layer.rotation is None:
-        return np.full((len(layer.v), len(layer.at.lags)), np.nan)
-    q, k, at = layer.q.path, layer.k.path, layer.at
-    return distance_curve(q, k, layer.rotation, layer.scale, at.lags, at.pairs)
+    if not block.turning.known:
+        return np.full((len(block.v), len(block.at.lags.lags)), np.nan)
+    q, k = (Pairs.of(block.turning.rotation, kind.path.filled.mean) for kind in (block.q, block.k))
+    curve = distance_curve(q, k, block.at.lags, block.at.counted, block.turning.lags)
+    return block.scale[:, None] * curve
 
 
-def _along(layer: LayerSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
+def _along(block: BlockSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
     """r, eta, the constant part and the best linear reading of one kind, of all tokens or from position 4 on."""
-    start, sums = (SINK, kind.late) if late else (0, kind.every)
-    places, missing = layer.at.places.since(start), np.full(len(layer.v), np.nan)
-    found = {f"r_{name}": correlation(sums, layer.v), f"R_{name}": linear_reading(sums)}
+    start, along = SINK if late else 0, block.along[name][late]
+    places, missing = block.at.places.since(start), np.full(len(block.v), np.nan)
+    found = {f"r_{name}": correlation(along), f"R_{name}": linear_reading(along.sums)}
     found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
     if places.tokens.any():
         here = projected[:, :, -len(places.t) :]
-        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.paths, places, here, sums, layer.v))
-        if layer.rotation is not None:
-            path = kind.path.window(len(layer.at.counts), start)
+        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.n, block.at.edges, places, here, along))
+        if block.turning.known:
+            path = kind.path.window(len(block.at.counts), start)
             found[f"r_{name}_const"] = constant_part(
-                path, layer.rotation, layer.phase[int(late)], sums, layer.v
+                path, block.turning.rotation, block.phase[int(late)], along
             )
     return {f"{key}_from4": value for key, value in found.items()} if late else found
 
 
-def _anatomy(layer: LayerSums) -> dict[str, Array]:
-    if layer.at.layout is None:
-        return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(layer.v), np.nan))
-    q, k = layer.q, layer.k
-    between = k.between(layer.at.between)
-    parts = anatomy(q.path, k.path, q.late, k.late, layer.turning, layer.at.layout, between)
+def _anatomy(block: BlockSums) -> dict[str, Array]:
+    if not block.at.scored or block.turning.stage is None:
+        return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(block.v), np.nan))
+    q, k = block.q, block.k
+    between = k.between(block.at.between)
+    layout = block.at.layout(block.turning.rotation)
+    parts = anatomy(q.path, k.path, q.late, k.late, block.turning.stage, layout, between)
     found = {f"share_{name}": share for name, share in parts.shares.items()}
-    return found | {"score_sd": layer.scale * parts.score_sd, "sink": layer.scale * parts.sink}
+    return found | {"score_sd": block.scale * parts.score_sd, "sink": block.scale * parts.sink}

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import per_query
 from qkscope.moments import Moments
 
 Array = NDArray[np.float64]
@@ -39,7 +40,7 @@ def null_level(groups: Sequence[Moments], whole: Moments, v: Array, spread: Arra
     count = len(groups)
     if count < FEWEST_GROUPS:
         return np.full(spread.shape, np.nan)
-    parts = np.stack([np.einsum("hdm,hd->hm", v, _part(group, whole)) for group in groups])
+    parts = np.stack([np.einsum("hdm,hd->hm", v, per_query(_part(group, whole), len(v))) for group in groups])
     reach = stdtrit(count - 1, 1 - LEVEL / 2) * np.sqrt(count) * parts.std(axis=0, ddof=1)
     with np.errstate(invalid="ignore", divide="ignore"):
         level = reach / spread

@@ -90,11 +90,12 @@ def plasticity_measure(units: Sequence[Unit], width: int) -> Measured:
 def _batched(units: Sequence[Unit], width: int, one: Callable[[Groups, NDArray[np.int64]], Array]) -> Array:
     """(1 + G, names, H) of all heads, some at a time on every core; query row h reads key row kv_row[h]."""
     heads, filled = len(units[0].heads), [unit for unit in units if unit.tokens]
+    kv_row = units[0].heads.kv_row
     size = max(1, BATCH // units[0].sink_q.mean_x.shape[1] ** 2)
     batches = np.array_split(np.arange(heads), -(-heads // size))
 
     def some(rows: NDArray[np.int64]) -> Array:
-        return one([window(unit, width, rows=rows) for unit in filled], rows)
+        return one([window(unit, width, rows=(rows, kv_row[rows])) for unit in filled], rows)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
         return np.concatenate(list(pool.map(some, batches)), axis=2)

@@ -22,6 +22,8 @@ from numpy.typing import NDArray
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.axes import gap
+from qkscope.measures.blocks import Block, blocks, by_key, per_query
+from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.moments import Moments, Unit, merge_all, window
@@ -105,14 +107,15 @@ def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> 
     filled = [unit for unit in units if unit.tokens]
     if not filled:
         raise StudyError("there are no tokens to measure; give at least one document")
-    size = max(1, BATCH // first.sink_q.mean_x.shape[1] ** 2)
-    rows = np.array_split(np.arange(len(first.heads)), -(-len(first.heads) // size))
+    batches = blocks(first.heads, BATCH // first.sink_q.mean_x.shape[1] ** 2)
 
-    def one(batch: NDArray[np.int64]) -> Axes:
-        return measure_batch([window(unit, width, rows=batch) for unit in filled], components)
+    def one(block: Block) -> Axes:
+        rows = block.queries, block.keys
+        return measure_batch([window(unit, width, rows=rows) for unit in filled], components)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        return join_axes(list(pool.map(one, rows)))
+        found = join_axes(list(pool.map(one, batches)))
+    return found.select(np.argsort(np.concatenate([block.queries for block in batches])))
 
 
 def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
@@ -122,17 +125,20 @@ def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
 
 def axes(q: Moments, k: Moments, components: int) -> tuple[Array, Array]:
     """The leading axes v (H, d, components) of queries and keys pooled, and the variance each explains."""
-    difference = q.mean_x - k.mean_x
-    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
-    S = q.M + k.M + weight[:, None, None] * difference[:, :, None] * difference[:, None, :]
+    heads, keys = len(q.n), len(k.n)
+    difference, n_k = q.mean_x - per_query(k.mean_x, heads), per_query(k.n, heads)
+    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    S = (weight[:, None] * difference)[:, :, None] * difference[:, None, :]
+    S += q.M
+    of_key = by_key(S, keys)
+    of_key += k.M[:, None]
     # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
-    S[(q.bad > 0) | (k.bad > 0)] = 0.0
-    values, vectors = np.linalg.eigh(S)
-    kept = min(components, S.shape[1])
+    S[_met_bad(q, k)] = 0.0
+    values, vectors = leading(S, components)
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
-        explained = np.where(trace[:, None] > 0, values[:, ::-1][:, :kept] / trace[:, None], np.nan)
-    return vectors[:, :, ::-1][:, :, :kept], np.maximum(explained, 0.0)
+        explained = np.where(trace[:, None] > 0, values / trace[:, None], np.nan)
+    return vectors, np.maximum(explained, 0.0)
 
 
 def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
@@ -147,12 +153,15 @@ def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
 
 
 def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axes:
-    """Axes of a few heads from (q, k) moments per document group, row by row, on the thread that calls."""
+    """Axes of a block of heads from (q, k) moments per document group, on the thread that calls.
+
+    With fewer rows of k than of q, each is read by as many of the next rows of q.
+    """
     q, k = merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
     v, explained = axes(q, k, components)
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
-    unmeasured = (q.bad > 0) | (k.bad > 0)
+    unmeasured = _met_bad(q, k)
     left = _leave_one_out(groups, v)
     result = {
         "r_q": sign * r_q,
@@ -181,7 +190,12 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     for array in loo.values():
         array[:, unmeasured] = np.nan
     lost = (~left.same[:, :, 0]).sum(axis=0)
-    return Axes(**result, n_q=q.n, n_k=k.n, bad_q=q.bad, bad_k=k.bad, **loo, lost=lost)
+    n_k, bad_k = (per_query(of_keys, len(v)) for of_keys in (k.n, k.bad))
+    return Axes(**result, n_q=q.n, n_k=n_k, bad_q=q.bad, bad_k=bad_k, **loo, lost=lost)
+
+
+def _met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
+    return np.asarray((q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0))
 
 
 def _tied(explained: Array) -> NDArray[np.bool_]:
@@ -239,19 +253,21 @@ def _without_each(groups: Sequence[Moments]) -> list[Moments]:
 
 def _pearson(moments: Moments, v: Array) -> Array:
     """v (H, d, m) -> r (H, m); NaN where the projection or the position does not vary."""
-    covariance = np.einsum("hdm,hd->hm", v, moments.C)
+    covariance = np.einsum("hdm,hd->hm", v, per_query(moments.C, len(v)))
     return np.asarray(np.clip(covariance / _spread(moments, v), -1.0, 1.0))
 
 
 def _spread(moments: Moments, v: Array) -> Array:
     """sqrt(v.M.v T) of axes v (H, d, m) -> (H, m); NaN where the projection or the position does not vary."""
-    variance = np.einsum("hdm,hdm->hm", v, moments.M @ v)
+    along = by_key(v, len(moments.n))
+    variance = np.einsum("krdm,krdm->krm", along, moments.M[:, None] @ along)
     scale = np.trace(moments.M, axis1=1, axis2=2)
     # What is left of a constant projection or position after rounding is not a variance.
-    constant = variance <= 1e-13 * np.maximum(scale[:, None], (moments.mean_x**2).sum(axis=1)[:, None] * 1e-3)
+    least = 1e-13 * np.maximum(scale, (moments.mean_x**2).sum(axis=1) * 1e-3)
     still = moments.T / np.maximum(moments.n, 1) <= 1e-24 * moments.mean_t**2
-    varies = ~(constant | still[:, None])
-    return np.sqrt(np.where(varies, variance * moments.T[:, None], np.nan))
+    varies = (variance > least[:, None, None]) & ~still[:, None, None]
+    spread = np.sqrt(np.where(varies, variance * moments.T[:, None, None], np.nan))
+    return np.asarray(spread.reshape(len(v), -1))
 
 
 def _head_axis(name: str) -> int:

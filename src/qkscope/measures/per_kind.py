@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.eigen import leading
 from qkscope.measures.pca import whole_and_without
 from qkscope.moments import Moments
 
@@ -62,8 +63,8 @@ def _linear(x: Moments) -> Array:
 def _first_axis(x: Moments) -> tuple[Array, Array]:
     """(share of variance, |r| with position) of the leading eigenvector of M."""
     M = np.where((x.bad > 0)[:, None, None], 0.0, x.M)
-    values, vectors = np.linalg.eigh(M)
-    v, top = vectors[:, :, -1], values[:, -1]
+    values, vectors = leading(M, 1)
+    v, top = vectors[:, :, 0], values[:, 0]
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.abs(np.einsum("hd,hd->h", v, x.C)) / np.sqrt(top * x.T)
         return np.asarray(top / _trace(x)), np.asarray(np.minimum(r, 1.0))

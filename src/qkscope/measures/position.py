@@ -9,14 +9,16 @@ mu is the mean of all vectors before rotation, m(t) the mean vector at position 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid
-from qkscope.measures.waves import terms
+from qkscope.measures.waves import Pairs, terms
 from qkscope.moments import Moments
 from qkscope.path import Path
 from qkscope.rotation import Rotation
@@ -31,15 +33,37 @@ CHUNK = 4096
 RIDGE = 1e-9
 
 
-def correlation(sums: Moments, v: Array) -> Array:
-    """Pearson's r between the projection on v (H, d) and position. (H,)"""
-    return _over_spread(np.einsum("hd,hd->h", v, sums.C), sums, v)
+@dataclass(frozen=True)
+class Along:
+    """Moments of queries, or of the keys they read, along the queries' axes v (H, d)."""
+
+    sums: Moments
+    v: Array
+
+    @cached_property
+    def variance(self) -> Array:
+        """v.M.v (H,); NaN where the projection does not vary."""
+        along = by_key(self.v, len(self.sums.n))
+        found = ((along @ self.sums.M) * along).sum(axis=2).reshape(-1)
+        return np.asarray(np.where(found > 0, found, np.nan))
+
+    def over_spread(self, covariance: Array) -> Array:
+        """Covariances with position (H, ...) as correlations: over sqrt(v.M.v T)."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            spread = np.sqrt(self.variance * per_query(self.sums.T, len(self.v)))
+            spread = np.where(spread > 0, spread, np.nan)
+            return np.asarray(covariance / spread.reshape(-1, *[1] * (covariance.ndim - 1)))
 
 
-def constant_part(path: Path, rotation: Rotation, phase: Phase, sums: Moments, v: Array) -> Array:
+def correlation(along: Along) -> Array:
+    """Pearson's r between the projection and position. (H,)"""
+    return along.over_spread(np.einsum("hd,hd->h", along.v, per_query(along.sums.C, len(along.v))))
+
+
+def constant_part(path: Path, rotation: Rotation, phase: Phase, along: Along) -> Array:
     """r_const (H,): the correlation that rotating one constant vector, the mean of `path`, makes by itself.
 
-    `phase` is `phases` of n_t (t - mean t); v (H, d).
+    `phase` is `phases` of n_t (t - mean t).
     """
     with np.errstate(invalid="ignore"):
         mu = path.total.sum(axis=1) / path.n.sum()
@@ -47,7 +71,7 @@ def constant_part(path: Path, rotation: Rotation, phase: Phase, sums: Moments, v
     (first, second), turn = rotation.pairs.T, rotation.scale * phase
     covariance[:, first] = mu[:, first] * turn.real - mu[:, second] * turn.imag
     covariance[:, second] = mu[:, first] * turn.imag + mu[:, second] * turn.real
-    return _over_spread(np.einsum("hd,hd->h", v, covariance), sums, v)
+    return along.over_spread(np.einsum("hd,hd->h", along.v, per_query(covariance, len(along.v))))
 
 
 def about_mean(counts: Array) -> Array:
@@ -60,49 +84,59 @@ def about_mean(counts: Array) -> Array:
 def phases(rotation: Rotation, weight: Array) -> Phase:
     """sum_t weight_t exp(i t frequency) over t = 0, 1, ...: weight (..., T) -> (..., P)."""
     total = np.zeros((*weight.shape[:-1], len(rotation.frequency)), dtype=np.complex128)
+    turn = np.exp(1j * np.arange(min(CHUNK, weight.shape[-1]))[:, None] * rotation.frequency)
     for start in range(0, weight.shape[-1], CHUNK):
         part = weight[..., start : start + CHUNK]
-        angle = np.arange(start, start + part.shape[-1], dtype=np.float64)[:, None] * rotation.frequency
-        total += part @ np.cos(angle) + 1j * (part @ np.sin(angle))
+        here = turn[: part.shape[-1]]
+        total += (part @ here.real + 1j * (part @ here.imag)) * np.exp(1j * start * rotation.frequency)
     return total
 
 
-def projected_paths(groups: Sequence[Path], places: Grid, wave: Array, rotation: Rotation, v: Array) -> Array:
-    """v.m_g(t) of each group at `places`, whose `waves` are (S, 2P + 1): v (H, d) -> (G, H, S)."""
-    mean = np.stack([group.filled.mean for group in groups])  # (G, H, B, d)
-    parts = terms(rotation, v[:, None], mean)
-    starts = np.append(np.searchsorted(places.t, groups[0].edges[:-1]), len(places.t))
-    found = np.empty((*parts.shape[:2], len(places.t)))
+def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: Array, v: Pairs) -> Array:
+    """v.m_g(t) of each group at `places`, whose `waves` are (S, 2P + 1). (G, H, S)
+
+    `means` (G, K) by bin (B,) with `edges`, v (H,).
+    """
+    groups, keys = means.turning.shape[:2]
+    axes = v.by_key(keys).at((slice(None), slice(None), None))
+    parts = terms(axes, means.at((slice(None), slice(None), None)))  # (G, K, H / K, B, 2P + 1)
+    parts = parts.reshape(groups * len(v.still), *parts.shape[-2:])
+    starts = np.append(np.searchsorted(places.t, edges[:-1]), len(places.t))
+    found = np.empty((len(parts), len(places.t)))
     for b, (i, j) in enumerate(pairwise(starts)):
-        np.matmul(parts[:, :, b], wave[i:j].T, out=found[:, :, i:j])
-    return found
+        np.matmul(parts[:, b], wave[i:j].T, out=found[:, i:j])
+    return found.reshape(groups, -1, len(places.t))
 
 
-def eta_squared(groups: Sequence[Path], places: Grid, projected: Array, sums: Moments, v: Array) -> Array:
+def eta_squared(
+    n: NDArray[np.int64], edges: NDArray[np.int64], places: Grid, projected: Array, along: Along
+) -> Array:
     """The share of the projection's variance that is a function of position, at least 0. (H,)
 
-    `projected` (G, H, S) are the groups' `projected_paths` on v (H, d) at `places`.
+    n (G, B) tokens of each group by bin with `edges`, none where a group is left out; `projected` (G, H, S) the groups'
+    `projected_paths` at `places`.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
     than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
     """
-    bins = np.searchsorted(groups[0].edges, places.t, side="right") - 1
-    n = np.stack([group.n for group in groups]).astype(np.float64)[:, bins]  # (G, S)
-    pairs = n.sum(axis=0) ** 2 - (n**2).sum(axis=0)
+    bins = np.searchsorted(edges, places.t, side="right") - 1
+    weight = n.astype(np.float64)[:, bins]  # (G, S)
+    pairs = weight.sum(axis=0) ** 2 - (weight**2).sum(axis=0)
     tokens = np.where(pairs > 0, places.tokens, 0.0)
     if not tokens.any():
-        return np.full(len(v), np.nan)
-    a = projected * n[:, None]
-    squares = ((a.sum(axis=0) ** 2 - (a**2).sum(axis=0)) / np.where(pairs > 0, pairs, 1.0)) @ tokens
+        return np.full(projected.shape[1], np.nan)
+    a = projected * weight[:, None]
+    products = a.sum(axis=0) ** 2 - np.einsum("ghs,ghs->hs", a, a)
+    squares = products @ (tokens / np.where(pairs > 0, pairs, 1.0))
     starts = np.flatnonzero(np.diff(bins, prepend=-1))
-    square_of_mean = _other_groups(np.add.reduceat(a * tokens, starts, axis=2), n[:, starts]) / tokens.sum()
-    spread = np.einsum("hd,hde,he->h", v, sums.M, v)
-    return np.asarray(np.maximum((squares - square_of_mean) / np.where(spread > 0, spread, np.nan), 0.0))
+    a *= tokens
+    square_of_mean = _other_groups(np.add.reduceat(a, starts, axis=2), weight[:, starts]) / tokens.sum()
+    return np.asarray(np.maximum((squares - square_of_mean) / along.variance, 0.0))
 
 
 def _other_groups(y: Array, n: Array) -> Array:
     """sum over bins b, c of mean y_b.y_c over pairs of different groups: y (G, H, B) already times n (G, B) -> (H,)."""
     whole, tokens = y.sum(axis=0), n.sum(axis=0)
-    products = whole[:, :, None] * whole[:, None, :] - np.einsum("ghb,ghc->hbc", y, y)
+    products = whole[:, :, None] * whole[:, None, :] - y.transpose(1, 2, 0) @ y.transpose(1, 0, 2)
     pairs = tokens[:, None] * tokens - n.T @ n
     return np.asarray((products / np.where(pairs > 0, pairs, np.inf)).sum(axis=(1, 2)))
 
@@ -118,9 +152,3 @@ def linear_reading(sums: Moments) -> Array:
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
     squared = np.einsum("hd,hd->h", sums.C, solved) / np.where(enough, sums.T, np.nan)
     return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
-
-
-def _over_spread(covariance: Array, sums: Moments, v: Array) -> Array:
-    spread = np.einsum("hd,hde,he->h", v, sums.M, v) * sums.T
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(covariance / np.sqrt(np.where(spread > 0, spread, np.nan)))

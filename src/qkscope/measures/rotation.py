@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.moments import Moments, merge_all
 
@@ -71,7 +72,7 @@ def rotation_model(q: Moments, k: Moments, window: int) -> RotationModel:
     pooled = q.M + k.M + weight[:, None, None] * delta[:, :, None] * delta[:, None, :]
     for matrix in (spread, pooled):
         matrix[broken] = 0.0
-    top, first = _top_axis(spread, a), np.linalg.eigh(pooled)[1][:, :, -1]
+    top, first = _top_axis(spread, a), leading(pooled, 1)[1][:, :, 0]
     alpha_q, alpha_k = _slope(q, a), _slope(k, a)
     mu_q, mu_k = _dot(a, q.mean_x), _dot(a, k.mean_x)
     share_a, share_b = _share(pooled, a), _share(pooled, b)
@@ -115,7 +116,7 @@ def _top_axis(spread: Array, a: Array) -> Array:
     a0 = np.nan_to_num(a)
     cross = along[:, :, None] * a0[:, None, :]
     rest = spread - cross - cross.transpose(0, 2, 1) + twice[:, None, None] * a0[:, :, None] * a0[:, None, :]
-    return np.asarray(np.linalg.eigh(rest)[1][:, :, -1])
+    return leading(rest, 1)[1][:, :, 0]
 
 
 def _slope(moments: Moments, axis: Array) -> Array:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import per_query
+from qkscope.measures.position import Along
 from qkscope.moments import Moments
 from qkscope.rotation import Rotation
 
@@ -29,11 +31,9 @@ def energy(sums: Moments, rotation: Rotation) -> Array:
     return by_pair(squares / np.where(total > 0, total, np.nan), rotation)
 
 
-def signal(sums: Moments, rotation: Rotation, v: Array) -> Array:
-    """Each pair's part of r along v (H, d). (H, P + 1), rows sum to r"""
-    spread = np.einsum("hd,hde,he->h", v, sums.M, v) * sums.T
-    root = np.sqrt(np.where(spread > 0, spread, np.nan))
-    return by_pair(v * sums.C / root[:, None], rotation)
+def signal(along: Along, rotation: Rotation) -> Array:
+    """Each pair's part of r along the axes. (H, P + 1), rows sum to r"""
+    return by_pair(along.over_spread(along.v * per_query(along.sums.C, len(along.v))), rotation)
 
 
 def by_pair(values: Array, rotation: Rotation) -> Array:

@@ -2,32 +2,50 @@
 
 With a, b in pairs (a0, a1), (b0, b1) and f a pair's frequency,
 
-    a . R_t b = sum over pairs of scale ((a0 b0 + a1 b1) cos ft + (a1 b0 - a0 b1) sin ft) + the rest of a.b
+    a . R_t b = sum over pairs of scale ((a0 b0 + a1 b1) cos ft - (a0 b1 - a1 b0) sin ft) + the rest of a.b
 
-so that products at many positions are one matrix product, and no vector is rotated.
+so that products at many positions are one matrix product, and no vector is rotated. With a pair as the complex number
+a0 + i a1, the brackets are the real and the imaginary part of conj(a) b.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import by_key
 from qkscope.rotation import Rotation
 
 Array = NDArray[np.float64]
 
 
-def terms(rotation: Rotation, a: Array, b: Array) -> Array:
-    """What the waves are multiplied with: a, b (..., d) before rotation -> (..., 2P + 1)."""
-    (a0, a1), (b0, b1) = rotation.split(a), rotation.split(b)
-    count = len(rotation.pairs)
-    found = np.empty((*np.broadcast_shapes(a.shape, b.shape)[:-1], 2 * count + 1))
-    found[..., :count] = a0 * b0 + a1 * b1
-    found[..., count:-1] = a1 * b0 - a0 * b1
-    still = rotation.still
-    found[..., -1] = np.einsum("...d,...d->...", a[..., still], b[..., still]) if len(still) else 0.0
+class Pairs(NamedTuple):
+    """Vectors (..., d) before rotation: their pairs (..., P) complex, and what does not rotate (..., d - 2P)."""
+
+    turning: NDArray[np.complex128]
+    still: Array
+
+    @classmethod
+    def of(cls, rotation: Rotation, x: Array) -> Pairs:
+        return cls(rotation.paired(x), x[..., rotation.still])
+
+    def at(self, index: Any) -> Pairs:
+        """The vectors at `index` of the leading axes."""
+        return Pairs(self.turning[index], self.still[index])
+
+    def by_key(self, keys: int) -> Pairs:
+        """A block's queries (H, ...) by the key that they read. (K, H / K, ...)"""
+        return Pairs(by_key(self.turning, keys), by_key(self.still, keys))
+
+
+def terms(a: Pairs, b: Pairs) -> Array:
+    """What the waves are multiplied with: vectors (..., d) before rotation -> (..., 2P + 1)."""
+    shape = np.broadcast_shapes(a.turning.shape, b.turning.shape)
+    found = np.empty((*shape[:-1], 2 * shape[-1] + 1))
+    np.multiply(a.turning.conj(), b.turning, out=found[..., :-1].view(np.complex128))
+    found[..., -1] = np.einsum("...d,...d->...", a.still, b.still) if a.still.shape[-1] else 0.0
     return found
 
 
@@ -37,5 +55,8 @@ def waves(rotation: Rotation, t: NDArray[Any], rotated: int = 1) -> Array:
     With both rotated, to positions i and j, t is j - i.
     """
     angle = np.asarray(t, dtype=np.float64)[:, None] * rotation.frequency
-    scale = rotation.scale**rotated
-    return np.concatenate([scale * np.cos(angle), scale * np.sin(angle), np.ones((len(t), 1))], axis=1)
+    found = np.empty((len(angle), 2 * len(rotation.frequency) + 1))
+    found[:, :-1:2], found[:, 1::2] = np.cos(angle), -np.sin(angle)
+    found[:, :-1] *= rotation.scale**rotated
+    found[:, -1] = 1.0
+    return found
