@@ -69,7 +69,7 @@ def test_the_tokenizer_beside_the_model_or_elsewhere(folder, scratch):
 
 
 def test_a_checkpoint_without_tokenizer_says_to_give_one(scratch):
-    with pytest.raises(CheckpointError, match=r"no tokenizer there.*--tokenizer"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer there.*`tokenizer: FOLDER` in the study"):
         load_tokenizer(Source(str(scratch)))
 
 
@@ -104,7 +104,9 @@ def test_the_digest_follows_configuration_and_weights_alone(scratch):
 def test_pickled_weights_are_refused_and_read_only_when_allowed(scratch, caplog):
     (scratch / "model.safetensors").unlink()
     torch.save(tiny.tiny_model(0).state_dict(), scratch / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match=r"pickled \(pytorch_model\.bin\).*--allow-pickle"):
+    with pytest.raises(
+        CheckpointError, match=r"pickled \(pytorch_model\.bin\).*`allow_pickle: true` in the study"
+    ):
         load_model(Source(str(scratch)))
     with caplog.at_level(logging.WARNING):
         model = load_model(Source(str(scratch), allow_pickle=True))
@@ -141,7 +143,7 @@ def write_code(folder, sentinel):
 def test_remote_code_runs_only_when_trusted(scratch, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     write_code(scratch, sentinel := tmp_path / "executed")
-    with pytest.raises(CheckpointError, match=r"needs code that comes with it.*--trust-remote-code"):
+    with pytest.raises(CheckpointError, match=r"needs code that comes with it.*`trust_remote_code: true`"):
         load_model(Source(str(scratch)))
     assert not sentinel.exists()
     with caplog.at_level(logging.WARNING):

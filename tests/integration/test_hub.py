@@ -134,7 +134,7 @@ def test_shards(server):
 
 
 def test_the_tokenizer_comes_from_elsewhere():
-    with pytest.raises(CheckpointError, match=r"no tokenizer there.*--tokenizer"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer there.*`tokenizer: FOLDER`"):
         load_tokenizer(Source(REPO))
     assert load_tokenizer(Source(REPO, tokenizer="lab/tokenizer"))("the cat")["input_ids"] == [1, 3, 7]
 

@@ -112,11 +112,13 @@ class Architecture:
     def _main_layers(self) -> list[int]:
         return self.full_attention_layers or self.attention_layers or list(range(self.num_layers))
 
-    def measured_layers(self, include_sliding: bool = False, longest: int | None = None) -> list[int]:
+    def measured_layers(
+        self, include_sliding: bool = False, longest: int | None = None, remedy: str = ""
+    ) -> list[int]:
         """The layers a measurement is about: full attention, and the sliding ones only if asked for.
 
         Where every layer slides within one window and no document is longer than it (`longest`), all of them see
-        everything.
+        everything. `remedy` is what else the asker can do where there is none, to end a sentence.
         """
         if not self.attention_layers:
             raise CaptureError(
@@ -129,11 +131,12 @@ class Architecture:
             return self.full_attention_layers
         if self.sliding_window and longest is not None and longest <= self.sliding_window:
             return self.attention_layers
-        shorter = f"documents of at most {self.sliding_window:,} tokens, or " if self.sliding_window else ""
+        shorter = (
+            f": measure documents of at most {self.sliding_window:,} tokens" if self.sliding_window else ""
+        )
         raise CaptureError(
             f"no full-attention layer to measure in this {self.family} model: each of its {self.num_layers} layers "
-            f"attends within a sliding window (measure {shorter}these layers as they are: --sliding, "
-            "include_sliding=True)"
+            f"attends within a sliding window{shorter}{remedy}"
         )
 
     def rope_by_layer(self) -> dict[int, bool | None]:

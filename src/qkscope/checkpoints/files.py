@@ -49,6 +49,14 @@ class Source:
     gguf_file: str | None = None
     rotation: str | None = None
     """Rotation settings that take the place of its own (`rope.rotation_settings` of another checkpoint)."""
+    asked_by: Literal["study", "scan"] = "study"
+    """Where its settings are given, so that advice names them as they are written there."""
+
+    def setting(self, name: str, value: str = "true") -> str:
+        """A setting as the person who gave this source writes it."""
+        if self.asked_by == "study":
+            return f"`{name}: {value}` in the study"
+        return f"--{name.replace('_', '-')}" + ("" if value == "true" else f" {value}")
 
     @property
     def path(self) -> Path | None:
@@ -236,7 +244,7 @@ def _weights(source: Source, names: Sequence[str]) -> list[str]:
     if pickle:
         raise CheckpointError(
             f"{source}: its weights are pickled ({pickle}) and could run code of whoever made them; only safetensors "
-            "and GGUF are read. If you trust the source: --allow-pickle, or `allow_pickle: true` in the study"
+            f"and GGUF are read. If you trust the source: {source.setting('allow_pickle')}"
         )
     shards = [name for name in names if name.endswith(".safetensors")]
     found = f"an incomplete set of shards ({hub.some(shards)})" if shards else hub.some(names)

@@ -115,7 +115,8 @@ def load_tokenizer(source: Source) -> Any:
     auto = hub.need("transformers").AutoTokenizer
     origin = source
     if source.tokenizer and source.tokenizer != source.model:
-        origin = Source(source.tokenizer, trust_remote_code=source.trust_remote_code)
+        trust = source.trust_remote_code
+        origin = Source(source.tokenizer, trust_remote_code=trust, asked_by=source.asked_by)
         if origin.path is None and "/" not in source.tokenizer:
             raise CheckpointError(
                 f"tokenizer {source.tokenizer!r}: no such folder here, and tokenizers on the hub are owner/name "
@@ -124,8 +125,8 @@ def load_tokenizer(source: Source) -> Any:
     folder, _ = local_files(origin, "tokenizer")
     if not gguf_name(origin) and not has_tokenizer(folder):
         raise CheckpointError(
-            f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that "
-            "belongs to the model: `tokenizer:` in a study, --tokenizer of a scan"
+            f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that belongs to "
+            f"the model: {source.setting('tokenizer', 'FOLDER')}"
         )
     with _clear_words(origin, "tokenizer"):
         return auto.from_pretrained(folder, **_options(origin))
@@ -210,19 +211,19 @@ def _clear_words(source: Source, what: str) -> Iterator[None]:
     except CheckpointError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{source}: {_explain(error, what)}") from error
+        raise CheckpointError(f"{source}: {_explain(error, what, source)}") from error
     finally:
         talk.set_verbosity(verbosity)
         if bars:
             talk.enable_progress_bar()
 
 
-def _explain(error: Exception, what: str) -> str:
+def _explain(error: Exception, what: str, source: Source) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return (
             f"its {what} needs code that comes with it, which is not executed. If you trust the source: "
-            "--trust-remote-code, or `trust_remote_code: true` in the study"
+            f"{source.setting('trust_remote_code')}"
         )
     if found := re.search(r"model type `?'?([\w.-]+)`?'?.{0,80}not recognize", text, re.DOTALL):
         from transformers import __version__
@@ -231,7 +232,8 @@ def _explain(error: Exception, what: str) -> str:
     if type(error).__name__ == "SafetensorError":
         return f"a weights file is damaged ({hub.line(error)}); download or save it again"
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
-        return f"too little memory to load it ({hub.line(error)}); try dtype bfloat16, or device_map"
+        smaller = source.setting("dtype", "bfloat16")
+        return f"too little memory to load it ({hub.line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
         return f"reading the {what} needs a package that is not installed: {hub.line(error)}"
     return f"the {what} cannot be read ({type(error).__name__}: {hub.line(error)})"

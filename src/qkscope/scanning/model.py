@@ -163,7 +163,9 @@ def scan(
     )
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
-    layers = architecture.measured_layers(include_sliding, longest)
+    layers = architecture.measured_layers(
+        include_sliding, longest, ", or these layers as they are: --sliding"
+    )
     chosen = _choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
     _check_room(subject, chosen, count)
@@ -265,6 +267,7 @@ class _Subject:
             device=device,
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
+            asked_by="scan",
         )
         config = load_config(source)
         name = revision or Path(model).name.removesuffix(".gguf")
@@ -275,7 +278,7 @@ class _Subject:
         from qkscope.checkpoints import Source, load_tokenizer
 
         if isinstance(self.tokenizer, str):
-            return load_tokenizer(self.source or Source(self.tokenizer))
+            return load_tokenizer(self.source or Source(self.tokenizer, asked_by="scan"))
         if self.tokenizer is None and self.source is not None:
             return load_tokenizer(self.source)
         return self.tokenizer
