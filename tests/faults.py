@@ -1,4 +1,4 @@
-"""Faults at chosen file operations of a run: a kill, or an error such as a full disk's.
+"""Faults at chosen file operations of a run: a kill, an error such as a full disk's, or a write that loses its end.
 
 Python announces every operation to audit hooks before it does it: opening, renaming, removing, making folders. Those
 below the results folder are counted; at the chosen one the process dies or the operation fails. Flushing a file and
@@ -17,7 +17,8 @@ from pathlib import Path
 from small_study import run_quietly
 
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT")}
-KILL = "kill"
+KILL, SHORT = "kill", "short write"
+WRITE, FLUSH = "write", "fsync"
 OPERATIONS = {
     "open",
     "os.rename",
@@ -28,23 +29,27 @@ OPERATIONS = {
     "os.scandir",
     "os.utime",
 }
+UNITS = 6
+"""Of the small study with two groups."""
 
 
 class Fault:
-    """Strikes once, at the `at`-th operation; counts all the same."""
+    """Strikes once, at the `at`-th operation, counted from 1; notes what each was all the same."""
 
     def __init__(self, folder: Path, at: int, kind: str) -> None:
-        self.folder, self.at, self.kind, self.count = str(folder), at, kind, 0
+        self.folder, self.at, self.kind = str(folder), at, kind
+        self.met: list[str] = []
+        self._aside = False
 
     def hook(self, event: str, args: tuple) -> None:
         if event in OPERATIONS and args and isinstance(args[0], str | os.PathLike):
-            path = os.fspath(args[0])
-            if str(path).startswith(self.folder):
-                self.meet(path)
+            path = str(os.fspath(args[0]))
+            if path.startswith(self.folder) and not self._aside:
+                self.meet(event, path)
 
-    def meet(self, path: str) -> None:
-        self.count += 1
-        if self.count != self.at:
+    def meet(self, event: str, path: str) -> None:
+        self.met.append(event)
+        if len(self.met) != self.at:
             return
         if self.kind == KILL:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -54,14 +59,20 @@ class Fault:
         fsync, write = os.fsync, Path.write_bytes
 
         def flushed(handle):
-            self.meet("")
+            self.meet(FLUSH, "")
             return fsync(handle)
 
         def written(path, data):
-            if str(path).startswith(self.folder):
-                if self.count + 1 == self.at:
-                    write(path, data[: len(data) // 2])
-                self.meet(str(path))
+            if not str(path).startswith(self.folder):
+                return write(path, data)
+            if len(self.met) + 1 == self.at:
+                self._aside = True
+                write(path, data[: len(data) // 2])
+                self._aside = False
+                if self.kind == SHORT:
+                    self.met.append(WRITE)
+                    return len(data)
+            self.meet(WRITE, str(path))
             return write(path, data)
 
         os.fsync, Path.write_bytes = flushed, written
@@ -86,10 +97,33 @@ def run_with_fault(study: Path, out: Path, at: int, kind: str = KILL) -> None:
     os._exit(0)
 
 
-def count_operations(study: Path, out: Path, note: Path) -> None:
-    """How many operations a whole run has."""
+def list_operations(study: Path, out: Path, note: Path) -> None:
+    """The operations of a whole run, a line each."""
     fault = Fault(out, 0, KILL)
     fault.install()
     run_quietly(study, out)
-    note.write_text(str(fault.count))
+    note.write_text("\n".join(fault.met))
     os._exit(0)
+
+
+def exits_as_it_should(kind: str, code: int) -> bool:
+    """A killed process died of it; one that met an error went on or said so in words of ours."""
+    return code == -signal.SIGKILL if kind == KILL else code in (0, 1)
+
+
+def tables(out: Path) -> dict[str, bytes]:
+    names = [*out.glob("*.csv"), *out.glob("*.parquet"), *out.glob("*.safetensors"), out / "study.yaml"]
+    return {path.name: path.read_bytes() for path in names}
+
+
+def differences(out: Path, left_alone: dict[str, bytes]) -> list[str]:
+    """In what a folder that was run again differs from one that was left alone: nothing, it is promised."""
+    from qkscope.run import status
+
+    found = tables(out)
+    wrong = [name for name in {*found, *left_alone} if found.get(name) != left_alone.get(name)]
+    state = status(out, verify=True)
+    if not state.count("done") == len(state.units) == UNITS:
+        wrong.append(f"{state.count('done')} of {len(state.units)} units are done")
+    litter = [path for kind in ("tmp", "running", "failed", "lock", "who") for path in out.rglob(f"*.{kind}")]
+    return sorted([*wrong, *state.damage, *(f"{path} is left" for path in litter)])

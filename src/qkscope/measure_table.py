@@ -16,7 +16,7 @@ import numpy as np
 from qkscope.errors import StoreError, TableError
 from qkscope.heads import HeadIndex
 from qkscope.measures.optional import OPTIONAL, Measured
-from qkscope.store import in_short, replacing, write_csv
+from qkscope.store import in_short, write_csv, write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,8 +62,7 @@ def write_measures(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
         if name in OPTIONAL:
             write_csv(folder / f"{name}.csv", frame)
         else:
-            with replacing(folder / f"{name}.parquet") as temporary:
-                frame.to_parquet(temporary, index=False, compression="zstd")
+            write_parquet(folder / f"{name}.parquet", frame)
 
 
 def with_matched_slopes(frames: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -55,6 +56,9 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_bytes(path: Path, data: bytes) -> None:
     with replacing(path) as temporary:
         temporary.write_bytes(data)
+        # Some network disks lose what they took, without a word.
+        if (there := temporary.stat().st_size) != len(data):
+            raise StoreError(f"{path}: only {there:,} of {len(data):,} bytes were written; is its disk full?")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -73,6 +77,12 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     """
     texts = {name: frame[name].map(_no_formula) for name in frame.columns if frame[name].dtype.kind in "OU"}
     write_text(path, frame.assign(**texts).to_csv(index=False, lineterminator="\n"))
+
+
+def write_parquet(path: Path, frame: pd.DataFrame) -> None:
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False, compression="zstd")
+    write_bytes(path, buffer.getvalue())
 
 
 def _no_formula(cell: object) -> object:

@@ -31,19 +31,6 @@ class Tried:
     slowest: float = 0.0
     foreign: dict[str, bytes] = field(default_factory=dict)
 
-    def add(self, other: Tried) -> None:
-        self.executions += other.executions
-        self.read += other.read
-        self.refused += other.refused
-        self.slowest = max(self.slowest, other.slowest)
-        self.foreign |= other.foreign
-
-    def __str__(self) -> str:
-        return (
-            f"{self.executions:>9,} tried, {self.read:>9,} read, {self.refused:>9,} refused, "
-            f"{len(self.foreign)} foreign, slowest {self.slowest:.2f} s"
-        )
-
 
 class HangError(Exception):
     """An input that took longer than HANG_SECONDS."""
@@ -55,23 +42,39 @@ def fuzz(reader: Reader, executions: int, seed: int) -> Tried:
     seeds = reader.seeds()
     folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_memory()))
     try:
-        for _ in range(executions):
-            attempt(reader, folder, mutate(draw, seeds), tried)
+        with guarded(reader, folder) as path:
+            for _ in range(executions):
+                attempt(reader, path, mutate(draw, seeds), tried)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return tried
 
 
-def attempt(reader: Reader, folder: Path, data: bytes, tried: Tried) -> None:
+@contextmanager
+def guarded(reader: Reader, folder: Path):
+    """The path for a reader's file below `folder`; inside, hangs end and libraries' warnings are not shown."""
+
+    def hang(signum, frame):
+        raise HangError(f"longer than {HANG_SECONDS} s")
+
     path = folder / reader.file
     path.parent.mkdir(parents=True, exist_ok=True)
+    before = signal.signal(signal.SIGALRM, hang)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield path
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def attempt(reader: Reader, path: Path, data: bytes, tried: Tried) -> None:
     path.write_bytes(data)
     started = time.monotonic()
     tried.executions += 1
+    signal.alarm(HANG_SECONDS)
     try:
-        with _limited(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            reader.read(path)
+        reader.read(path)
         tried.read += 1
     except QkscopeError:
         tried.refused += 1
@@ -81,21 +84,9 @@ def attempt(reader: Reader, folder: Path, data: bytes, tried: Tried) -> None:
         tried.foreign.setdefault(
             f"{type(error).__name__} at {own[-1] if own else '?'}: {str(error)[:100]}", data
         )
-    tried.slowest = max(tried.slowest, time.monotonic() - started)
-
-
-@contextmanager
-def _limited():
-    def hang(signum, frame):
-        raise HangError(f"longer than {HANG_SECONDS} s")
-
-    before = signal.signal(signal.SIGALRM, hang)
-    signal.alarm(HANG_SECONDS)
-    try:
-        yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+    tried.slowest = max(tried.slowest, time.monotonic() - started)
 
 
 def _memory() -> str | None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fuzz.harness import HANG_SECONDS, Tried, attempt, fuzz
+from fuzz.harness import HANG_SECONDS, Tried, attempt, fuzz, guarded
 from fuzz.readers import READERS
 
 EXECUTIONS = 2000
@@ -17,8 +17,9 @@ EXECUTIONS = 2000
 @pytest.mark.parametrize("reader", READERS, ids=[reader.name for reader in READERS])
 def test_no_foreign_exception_and_no_hang(reader, tmp_path):
     whole = Tried(reader.name)
-    for seed in reader.seeds():
-        attempt(reader, tmp_path, seed, whole)
+    with guarded(reader, tmp_path) as path:
+        for seed in reader.seeds():
+            attempt(reader, path, seed, whole)
     assert whole.read == whole.executions > 0
     tried = fuzz(reader, EXECUTIONS, seed=0)
     assert tried.foreign == {}
@@ -47,8 +48,9 @@ def test_well_formed_nonsense_is_refused_in_words(reader, tmp_path_factory):
     @given(JSON, st.sampled_from(sorted(seed)))
     def give(value, part):
         for nonsense in (value, {**seed, part: value}):
-            attempt(reader, folder, json.dumps(nonsense).encode(), tried)
+            attempt(reader, path, json.dumps(nonsense).encode(), tried)
 
-    give()
+    with guarded(reader, folder) as path:
+        give()
     assert tried.foreign == {}
     assert tried.executions >= 200

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-from faults import ERRORS, KILL, count_operations, run_with_fault
+from faults import (
+    ERRORS,
+    KILL,
+    SHORT,
+    WRITE,
+    differences,
+    exits_as_it_should,
+    list_operations,
+    run_with_fault,
+    tables,
+)
 from small_study import make_study, run_quietly
 
 from qkscope.run import status
 
-# `make soak` asks for every operation; by default some are drawn.
-KILLS = int(os.environ.get("QKSCOPE_KILLS", "12"))
-FAILURES = int(os.environ.get("QKSCOPE_FAILURES", "1"))
+# Some operations are drawn; `make soak` strikes at every one.
+KILLS = 12
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +59,10 @@ def left_alone(processes, study, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def operations(processes, study, tmp_path_factory):
-    """How many file operations a run has."""
+    """The file operations of a run, in order."""
     folder = tmp_path_factory.mktemp("counted")
-    assert in_process(processes, count_operations, study, folder / "results", folder / "count") == 0
-    return int((folder / "count").read_text())
+    assert in_process(processes, list_operations, study, folder / "results", folder / "list") == 0
+    return (folder / "list").read_text().splitlines()
 
 
 def in_process(processes, target, *args) -> int:
@@ -65,46 +72,46 @@ def in_process(processes, target, *args) -> int:
     return process.exitcode
 
 
-def tables(out: Path) -> dict[str, bytes]:
-    names = [*out.glob("*.csv"), *out.glob("*.parquet"), *out.glob("*.safetensors"), out / "study.yaml"]
-    return {path.name: path.read_bytes() for path in names}
-
-
 def check_finished(processes, study, out, left_alone) -> None:
     assert in_process(processes, run_quietly, study, out) == 0
-    assert tables(out) == left_alone
-    found = status(out, verify=True)
-    assert found.count("done") == len(found.units) == 6
-    assert found.damage == ()
-    for litter in ("*.tmp", "*.running", "*.failed", "*.lock", "*.who"):
-        assert list(out.rglob(litter)) == []
+    assert differences(out, left_alone) == []
 
 
 def test_killed_at_any_file_operation(processes, study, left_alone, operations, tmp_path):
     """Each in a folder of its own; afterwards one run ends in the same bytes."""
-    every = range(1, operations + 1)
-    assert operations > 150
-    for at in every if operations <= KILLS else sorted(random.Random(0).sample(every, KILLS)):
-        out = tmp_path / str(at)
-        assert in_process(processes, run_with_fault, study, out, at, KILL) == -signal.SIGKILL, at
-        check_finished(processes, study, out, left_alone)
+    assert len(operations) > 150
+    for at in sorted(random.Random(0).sample(range(1, len(operations) + 1), KILLS)):
+        strike(processes, study, tmp_path / str(at), at, KILL, left_alone)
 
 
 @pytest.mark.parametrize("kind", ERRORS)
 def test_a_failing_file_operation_is_an_error_of_ours_and_loses_nothing(
     processes, study, left_alone, operations, tmp_path, kind
 ):
-    every = range(1, operations + 1)
-    for at in every if operations <= FAILURES else random.Random(kind).sample(every, FAILURES):
-        out = tmp_path / str(at)
-        assert in_process(processes, run_with_fault, study, out, at, kind) in (0, 1), (at, kind)
-        check_finished(processes, study, out, left_alone)
+    at = random.Random(kind).randrange(1, len(operations) + 1)
+    strike(processes, study, tmp_path, at, kind, left_alone)
+
+
+@pytest.mark.parametrize("which", [1, -1])
+def test_a_write_that_silently_loses_its_end_is_noticed(
+    processes, study, left_alone, operations, tmp_path, which
+):
+    """The first unit's or mark's, and the last: the manifest's."""
+    at = [number for number, what in enumerate(operations, 1) if what == WRITE][which]
+    strike(processes, study, tmp_path, at, SHORT, left_alone)
+
+
+def strike(processes, study, folder, at, kind, left_alone) -> None:
+    out = folder / "results"
+    code = in_process(processes, run_with_fault, study, out, at, kind)
+    assert exits_as_it_should(kind, code), (at, kind, code)
+    check_finished(processes, study, out, left_alone)
 
 
 def test_killed_again_and_again(processes, study, left_alone, operations, tmp_path):
     """In one folder, each time a little later."""
     out = tmp_path / "results"
-    for at in range(operations // 5, operations, operations // 5):
+    for at in range(len(operations) // 5, len(operations), len(operations) // 5):
         in_process(processes, run_with_fault, study, out, at, KILL)
     check_finished(processes, study, out, left_alone)
 

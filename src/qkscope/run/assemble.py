@@ -139,7 +139,7 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder:
         if name.removesuffix("_matched") in ("qk", "anatomy", *OPTIONAL):
             store.write_csv(folder / f"{name}.csv", frame)
         else:
-            _write_parquet(folder / f"{name}.parquet", frame)
+            store.write_parquet(folder / f"{name}.parquet", frame)
     heads = heads_table(made.qk, layers, limits)
     store.write_csv(folder / "heads.csv", heads)
     store.write_csv(folder / "heads_matched.csv", heads_table(made.frames["qk_matched"], layers, limits))
@@ -162,8 +162,3 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
         "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
     }
     return short_digest(parts)
-
-
-def _write_parquet(path: Path, frame: pd.DataFrame) -> None:
-    with store.replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False, compression="zstd")

@@ -58,8 +58,10 @@ def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Cla
                 raise EngineError(_who(other))
         yield Claim(path, lease)
     finally:
-        _note(path).unlink(missing_ok=True)
-        lease.release()
+        try:
+            _note(path).unlink(missing_ok=True)
+        finally:
+            lease.release()
 
 
 def _acquire(path: Path) -> SoftFileLease:

@@ -51,7 +51,10 @@ def run(
     for name, why in left_out_of(study_path).items():
         say(f"left out: {name}: {why}")
     try:
-        with claimed(results, study.name, str(part) if part else None) as claim:
+        with (
+            store.clear_errors(results),
+            claimed(results, study.name, str(part) if part else None) as claim,
+        ):
             place = open_engine(engine, study)
             try:
                 return _run(study, results, place, part, claim)
