@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from small_study import make_study
-from tiny import edit_config
+from tiny import edit_config, make_hang
 
 from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
@@ -208,9 +208,10 @@ def test_an_unreachable_cluster(study, tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def nodes():
+def nodes(tmp_path_factory):
     """A cluster of two nodes with one CPU each, on this machine; lost nodes are noticed quickly."""
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["HF_MODULES_CACHE"] = str(tmp_path_factory.mktemp("modules"))
     import ray
     from ray.cluster_utils import Cluster
 
@@ -224,6 +225,7 @@ def nodes():
     cluster = Cluster(initialize_head=True, head_node_args=head)
     cluster.add_node(num_cpus=1, **small)
     ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    del os.environ["HF_MODULES_CACHE"]
     yield cluster
     ray.shutdown()
     cluster.shutdown()
@@ -347,6 +349,19 @@ def test_a_bad_checkpoint_on_ray(nodes, study, tmp_path):
     found = status(out)
     assert found.count("done") == 8
     assert found.count("failed") >= 1
+
+
+def test_a_unit_that_hangs_on_ray_is_given_up_and_the_others_are_done(nodes, tmp_path):
+    path = make_study(tmp_path / "study", groups=2, count=4)
+    make_hang(path.parent / "checkpoint-2")
+    path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\ntimeout: 6\n")
+    out = tmp_path / "results"
+    with pytest.raises(
+        StudyError, match=r"checkpoint-2 group 0: took longer than the study's timeout of 6 s"
+    ):
+        run(path, out, engine="ray")
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed", "running")] == [4, 1, 0]
 
 
 def test_too_few_gpus_are_said_at_once(nodes, study):

@@ -52,6 +52,26 @@ def save_checkpoint(
     return folder
 
 
+HANGING = """\
+import ctypes
+from transformers import LlamaForCausalLM
+
+def hang(*_):
+    ctypes.PyDLL(None).sleep(600)  # without giving other threads or signals their turn
+
+class Hanging(LlamaForCausalLM):
+    def __init__(self, config):
+        super().__init__(config)
+        self.model.register_forward_pre_hook(hang)
+"""
+
+
+def make_hang(folder: Path) -> None:
+    """Give a checkpoint code of its own, with which every pass hangs in a library."""
+    (folder / "hanging.py").write_text(HANGING)
+    edit_config(folder, auto_map={"AutoModelForCausalLM": "hanging.Hanging"})
+
+
 def edit_config(folder: Path, **changes) -> None:
     """Change entries of a config.json."""
     path = folder / "config.json"

@@ -6,6 +6,7 @@
     │   └── HubError      the hub did not answer, or not as it should
     ├── CorpusError       texts that cannot be read or do not suffice
     ├── CaptureError      a model whose queries and keys cannot be observed
+    │   └── MemoryShortError  too little memory for a pass through it
     ├── VectorsError      vectors on disk that cannot be analysed
     ├── TableError        a qk.csv or heads.csv that cannot be understood
     ├── StoreError        a file that cannot be written, or is damaged
@@ -46,6 +47,10 @@ class CorpusError(QkscopeError):
 
 class CaptureError(QkscopeError):
     """A model's queries and keys cannot be observed."""
+
+
+class MemoryShortError(CaptureError):
+    """Too little memory for a pass through a model: a smaller one may do."""
 
 
 class VectorsError(QkscopeError):

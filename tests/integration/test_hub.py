@@ -15,6 +15,7 @@ import tiny
 import torch
 import yaml
 from hub_server import serve
+from small_study import make_study
 
 from qkscope.checkpoints import (
     Source,
@@ -28,6 +29,8 @@ from qkscope.checkpoints import (
 )
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, HubError
+from qkscope.run import run
+from qkscope.run.units import UnitMeasurer, key_of
 from qkscope.study import CorpusSpec
 
 REPO = "lab/run"
@@ -405,3 +408,45 @@ def test_settings_from_the_environment_in_a_process_of_its_own(server, tmp_path)
 def test_nothing_is_drawn_where_there_is_no_terminal(capfd):
     load_model(Source("lab/sharded"))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(server, tmp_path, monkeypatch):
+    """After the first unit, and before the weights of the second checkpoint are fetched, both branches move."""
+    without_drawing(monkeypatch)
+    branches = ("step-1", "step-2")
+    for seed, branch in enumerate(branches):
+        tiny.save_checkpoint(server.root / "models/lab/moving" / branch, seed, rope_theta=10.0 ** (4 + seed))
+    study = make_study(tmp_path / "study", groups=2, count=4)
+    path = study.with_name("moving.yaml")
+    path.write_text(
+        "name: moving\nmodel: lab/moving\nwindows: [16]\ncorpus: texts\ngroups: 2\ndevice: cpu\ntokenizer: tokenizer\n"
+        "checkpoints: [{revision: step-1}, {revision: step-2}]\n"
+    )
+    before = {branch: server.commit("lab/moving", branch) for branch in branches}
+    new = tiny.save_checkpoint(tmp_path / "new", 9)
+    (new / "README.md").write_text("moved")
+    measure = UnitMeasurer.measure
+
+    def moving(self, job, documents, on_tokens):
+        unit = measure(self, job, documents, on_tokens)
+        for branch in branches:
+            if server.commit("lab/moving", branch) == before[branch]:
+                server.move("lab/moving", branch, new)
+        return unit
+
+    monkeypatch.setattr(UnitMeasurer, "measure", moving)
+    run(path, tmp_path / "out")
+    assert all(server.commit("lab/moving", branch) != before[branch] for branch in branches)
+    keys = {
+        p.parent.name: key_of(p)["checkpoint"] for p in (tmp_path / "out").glob("moments/*/*.safetensors")
+    }
+    assert keys["step-1"] == keys["step-1~rotation-of-step-2"] == before["step-1"]
+    assert keys["step-2"] == keys["step-2~rotation-of-step-1"] == before["step-2"]
+    monkeypatch.setattr(UnitMeasurer, "measure", measure)
+    again = run(path, tmp_path / "out")
+    assert again.provenance["checkpoints"]["step-1"]["commit"] == server.commit("lab/moving", "step-1")
+
+
+def without_drawing(monkeypatch):
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)

@@ -9,7 +9,7 @@ import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
-from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, out_of_memory, scores_bytes
 from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import evaluating, look_and_compare, probe_model
 from qkscope.capture.reservoir import KeyReservoir
@@ -17,7 +17,7 @@ from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.scores import ScoreSums
 from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.defaults import BATCH_TOKENS
-from qkscope.errors import CaptureError
+from qkscope.errors import CaptureError, MemoryShortError
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.moments import Unit
@@ -103,8 +103,6 @@ def measure(
 
 def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
     """One pass through the backbone, without cache and without the language-model head."""
-    import torch
-
     ids = _ids(backbone, batch)
     try:
         backbone(input_ids=ids, use_cache=False)
@@ -113,10 +111,10 @@ def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
             f"this {architecture.family} model cannot take {max(batch.lengths)} tokens at once (its configuration "
             f"says {architecture.max_positions}): choose a shorter window"
         ) from error
-    except RuntimeError as error:
-        if not isinstance(error, torch.OutOfMemoryError) and "alloc" not in str(error):
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
             raise
-        raise CaptureError(
+        raise MemoryShortError(
             f"no memory left in a pass over {len(batch.lengths)} x {max(batch.lengths)} tokens on "
             f"{ids.device}: choose smaller batches, a shorter window or another device"
         ) from error

@@ -7,6 +7,7 @@ from qkscope.checkpoints.loading import (
     list_revisions,
     load_config,
     load_model,
+    load_resolved,
     load_tokenizer,
     resolve,
 )
@@ -21,6 +22,7 @@ __all__ = [
     "list_revisions",
     "load_config",
     "load_model",
+    "load_resolved",
     "load_tokenizer",
     "resolve",
     "rotation_settings",

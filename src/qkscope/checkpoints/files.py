@@ -29,6 +29,7 @@ _TOKENIZER_FILE = re.compile(
     r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
 )
 Part = Literal["config", "tokenizer", "model"]
+FileMarks = tuple[tuple[str, int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,15 @@ def digest(path: Path, source: Source | None = None) -> str:
         for file, sha in zip(files, pool.map(_sha256, files), strict=True):
             total.update(f"{file.name}\0{sha}\0".encode())
     return f"sha256:{total.hexdigest()}"
+
+
+def file_marks(path: Path, source: Source | None = None) -> FileMarks:
+    """Names, sizes and times of what `digest` reads: equal as long as nobody writes there."""
+    files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
+    try:
+        return tuple((file.name, (state := file.stat()).st_size, state.st_mtime_ns) for file in files)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _names(folder: Path) -> list[str]:

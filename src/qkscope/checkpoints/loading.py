@@ -20,9 +20,11 @@ from typing import Any
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
+    FileMarks,
     Source,
     digest,
     discover,
+    file_marks,
     gguf_name,
     has_tokenizer,
     local_files,
@@ -46,13 +48,39 @@ class Resolved:
     """The hub's commit hash, or `sha256:` and a digest of the configuration and weights of a folder or file."""
     path: str | None
     """The folder or file on this machine; None for the hub."""
+    files: FileMarks = ()
+    """Of a folder or file: by which to notice that somebody writes there."""
 
 
 def resolve(source: Source) -> Resolved:
     """What the source stands for now. Reads a local model's files whole; downloads a hub model's config only."""
     if path := local_path(source):
-        return Resolved(source, digest(path, source), str(path))
-    return Resolved(source, local_files(source, "config")[1], None)
+        files = file_marks(path, source)
+        commit = digest(path, source)
+        if file_marks(path, source) != files:
+            raise CheckpointError(f"{source}: is being written just now; run again once it is whole")
+        return Resolved(source, commit, str(path), files)
+    commit = local_files(source, "config")[1]
+    # A branch may move: everything else is read at this commit.
+    return Resolved(replace(source, revision=commit), commit, None)
+
+
+def load_resolved(resolved: Resolved) -> Any:
+    """The model of exactly those bytes. A folder that was replaced since, or is while it is read, is an error."""
+    _check_unchanged(resolved)
+    model = load_model(resolved.source)
+    _check_unchanged(resolved)
+    return model
+
+
+def _check_unchanged(resolved: Resolved) -> None:
+    path = local_path(resolved.source)
+    if path is None or file_marks(path, resolved.source) == resolved.files:
+        return
+    if digest(path, resolved.source) != resolved.commit:
+        raise CheckpointError(
+            f"{resolved.source}: its files were replaced while the study ran; run again to measure what is there now"
+        )
 
 
 def load_config(source: Source) -> Any:

@@ -22,10 +22,11 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
+from qkscope.run.apart import too_long
 from qkscope.run.engines import DocumentsOf, Tally, do_unit
 from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
-from qkscope.run.units import CAPTURE_VERSION, Job, Mark, UnitMeasurer, dump_unit, in_words, mark_failed
+from qkscope.run.units import CAPTURE_VERSION, Job, Mark, UnitMeasurer, in_words, mark_failed
 from qkscope.study import Study
 
 if TYPE_CHECKING:
@@ -67,6 +68,8 @@ class Worker:
         self._measurer = UnitMeasurer()
 
     def hello(self, token: str) -> Greeting:
+        import transformers  # noqa: F401 (so that the time of the first unit is its own)
+
         return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
 
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
@@ -75,7 +78,7 @@ class Worker:
         data = None
         try:
             if results is None:
-                data = dump_unit(self._measurer.measure(job, documents, lambda _: None), job)
+                data = self._measurer.unit_bytes(job, documents, lambda _: None)
             else:
                 do_unit(self._measurer, job, documents, job.path(Path(results)), lambda _: None)
         except StoreError as error:
@@ -94,6 +97,7 @@ class _Hand:
     since: float
     greeting: Greeting | None = None
     job: Job | None = None
+    began: float = 0.0
     mark: Mark | None = None
 
 
@@ -102,7 +106,7 @@ class RayEngine:
 
     def __init__(self, study: Study) -> None:
         self._ray = _import_ray()
-        self._retries = study.retries
+        self._retries, self._timeout = study.retries, study.timeout
         self._owned = _connect(self._ray)
         try:
             self._gpus, self._cpus = _slot(self._ray.nodes(), study.gpus, study.cpus)
@@ -129,6 +133,7 @@ class RayEngine:
                 self._hire(queue, token)
                 self._deal(queue, texts, results)
                 self._collect(queue, tally, results)
+                self._give_up(queue, tally, results)
                 bar.describe(f"measuring on {sum(1 for h in self._all() if h.greeting)} workers")
         finally:
             token.unlink(missing_ok=True)
@@ -172,6 +177,7 @@ class RayEngine:
             self._idle.remove(hand)
             shared = bool(hand.greeting and hand.greeting.shared)
             hand.job, hand.mark = job, None if shared else Mark(job.path(results))
+            hand.began = time.monotonic()
             self._hands[hand.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = hand
 
     def _collect(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
@@ -193,6 +199,20 @@ class RayEngine:
             else:
                 self._took(hand, said, queue, tally, results)
             self._idle.append(hand)
+
+    def _give_up(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
+        """End workers whose unit takes longer than the study allows; others take their place."""
+        for ref, hand in list(self._hands.items()):
+            if self._timeout is None or hand.job is None or time.monotonic() - hand.began <= self._timeout:
+                continue
+            del self._hands[ref]
+            self._ray.kill(hand.actor)
+            path = hand.job.path(results)
+            path.with_suffix(".running").unlink(missing_ok=True)
+            why = too_long(hand.job, self._timeout)
+            queue.fail(hand.job, why)
+            mark_failed(path, why)
+            tally.failed(hand.job, why)
 
     def _took(self, hand: _Hand, outcome: Outcome, queue: UnitQueue, tally: Tally, results: Path) -> None:
         job, hand.job = hand.job, None
@@ -231,9 +251,11 @@ class RayEngine:
                 ) from error
             return
         job.path(results).with_suffix(".running").unlink(missing_ok=True)
-        why = queue.lose(job, where)
+        short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
+        why = queue.lose(job, where, short_of_memory=short)
         if why is None:
-            tally.bar.done(f"{job}: its worker {where} was lost; it is done again")
+            how = ", alone and in smaller passes, because memory ran short" if short else ""
+            tally.bar.done(f"{job}: its worker {where} was lost; it is done again{how}")
         else:
             mark_failed(job.path(results), why)
             tally.failed(job, why)

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.units import Job, UnitMeasurer, dump_unit, in_words, marked, short_digest
-from qkscope.study import Checkpoint, Study
+from qkscope.run.apart import MeasurerApart
+from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked, short_digest
+from qkscope.study import Checkpoint, Study, sources
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
 
+Measurer = UnitMeasurer | MeasurerApart
 DocumentsOf = Callable[[Job], "list[Document]"]
 
 
@@ -35,7 +37,7 @@ class Engine(Protocol):
 def open_engine(name: str, study: Study) -> Engine:
     """The engine called `name`, ready to run; an EngineError if its place is missing or does not fit."""
     if name == "local":
-        return LocalEngine()
+        return LocalEngine(study.timeout)
     if name == "ray":
         from qkscope.run.cluster import RayEngine
 
@@ -69,12 +71,26 @@ class Tally:
 
 
 class LocalEngine:
-    """One unit after the other in this process, each model loaded once for all of its units."""
+    """One unit after the other, each model loaded once for all of its units.
+
+    In this process, unless each unit has only `timeout` seconds.
+    """
+
+    def __init__(self, timeout: float | None = None) -> None:
+        self._timeout = timeout
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
+        measurer = UnitMeasurer() if self._timeout is None else MeasurerApart(self._timeout)
+        try:
+            return self._each(jobs, measurer, documents, results, bar)
+        finally:
+            measurer.end()
+
+    def _each(
+        self, jobs: Sequence[Job], measurer: Measurer, documents: DocumentsOf, results: Path, bar: Bar
+    ) -> dict[str, str]:
         failures: dict[str, str] = {}
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
-        measurer = UnitMeasurer()
         for job in jobs:
             if job.name in failures:
                 continue  # what its other units would meet too
@@ -96,11 +112,11 @@ class LocalEngine:
 
 
 def do_unit(
-    measurer: UnitMeasurer,
+    measurer: Measurer,
     job: Job,
     documents: Sequence[Document],
     path: Path,
-    on_tokens: Callable[[int], None],
+    on_tokens: Tick,
 ) -> None:
     """Measure one unit and write its file, whole or not at all, with its marks beside it."""
     with marked(path) as mark:
@@ -109,8 +125,7 @@ def do_unit(
             mark.beat()
             on_tokens(tokens)
 
-        unit = measurer.measure(job, documents, tick)
-        store.write_bytes(path, dump_unit(unit, job))
+        store.write_bytes(path, measurer.unit_bytes(job, documents, tick))
 
 
 @dataclass(frozen=True)
@@ -233,9 +248,12 @@ def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
     corpus = study.corpus.model_dump(mode="json") | {
         "source": [last(source) for source in study.corpus.source]
     }
+    # As the study names them: shards that find a branch elsewhere are of one study still, and their keys tell.
+    revisions = {c.name: c.source.revision for c in sources(study)}
     parts = {
         "checkpoints": [
-            [c.name, last(c.source.model), c.source.revision, c.source.dtype, c.window] for c in checkpoints
+            [c.name, last(c.source.model), revisions.get(c.name), c.source.dtype, c.window]
+            for c in checkpoints
         ],
         "corpus": corpus,
         "heads": study.heads.model_dump(mode="json"),

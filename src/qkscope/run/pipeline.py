@@ -19,7 +19,7 @@ from qkscope.run.controls import controls
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
 from qkscope.run.owner import refuse_other_study
-from qkscope.run.plan import Plan, Planned, needed, plan_study
+from qkscope.run.plan import Plan, Planned, needed, pinned, plan_study
 from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks
@@ -73,7 +73,7 @@ def run(
 
 def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
     store.sweep(results)
-    course = sources(study)
+    course = pinned(sources(study))
     checkpoints = course + controls(study, course)
     stamps = Stamps(results, study, checkpoints)
     if shard is not None:

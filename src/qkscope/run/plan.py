@@ -20,7 +20,7 @@ from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, 
 from qkscope.study import Checkpoint, Study
 
 if TYPE_CHECKING:
-    from qkscope.checkpoints import Source
+    from qkscope.checkpoints import Resolved, Source
     from qkscope.corpus import Corpus, Document
 
 Say = Callable[[str], None]
@@ -57,6 +57,24 @@ class Plan:
         """What a unit reads: the documents of its group."""
         corpus = next(p.corpus for p in self.planned if p.checkpoint.name == job.name)
         return group_documents(corpus, job.group, self.study.groups)
+
+
+def pinned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
+    """Checkpoints on the hub by their commits, since a branch may move while a study runs.
+
+    One that the hub does not give stays as it is: planning tells why.
+    """
+    from qkscope.checkpoints import resolve
+
+    def at_commit(checkpoint: Checkpoint) -> Checkpoint:
+        if checkpoint.source.path is not None:
+            return checkpoint
+        try:
+            return replace(checkpoint, source=resolve(checkpoint.source).source)
+        except QkscopeError:
+            return checkpoint
+
+    return [at_commit(checkpoint) for checkpoint in checkpoints]
 
 
 def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | None = None) -> Plan:
@@ -136,9 +154,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
     from qkscope.checkpoints import load_config, resolve, rotation_settings
 
     resolved = resolve(checkpoint.source)
-    if resolved.path is None:
-        # A branch may move while the study runs: everything is read at the commit that is recorded.
-        checkpoint = replace(checkpoint, source=replace(checkpoint.source, revision=resolved.commit))
+    checkpoint = replace(checkpoint, source=resolved.source)
     config = load_config(checkpoint.source)
     check_windows(config, checkpoint.rings(study.windows))
     architecture = read_architecture(config)
@@ -147,7 +163,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
     heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
     corpus = texts.of(checkpoint.source)
     jobs = [
-        _job(study, checkpoint, resolved.commit, heads, documents, group)
+        _job(study, checkpoint, resolved, heads, documents, group)
         for group in range(study.groups)
         if (documents := group_documents(corpus, group, study.groups))
     ]
@@ -157,11 +173,16 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
 
 
 def _job(
-    study: Study, checkpoint: Checkpoint, commit: str, heads: HeadIndex, documents: list[Document], group: int
+    study: Study,
+    checkpoint: Checkpoint,
+    resolved: Resolved,
+    heads: HeadIndex,
+    documents: list[Document],
+    group: int,
 ) -> Job:
     rings = checkpoint.rings(study.windows)
     key: dict[str, Any] = {
-        "checkpoint": commit,
+        "checkpoint": resolved.commit,
         "documents": documents_digest(documents, rings[-1]),
         "groups": study.groups,
         "windows": list(rings),
@@ -179,7 +200,7 @@ def _job(
         name=checkpoint.name,
         folder=checkpoint.folder,
         group=group,
-        source=checkpoint.source,
+        source=resolved,
         key=key,
         heads=heads,
         rings=rings,

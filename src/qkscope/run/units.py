@@ -17,19 +17,23 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.errors import StoreError, printable
+from qkscope.errors import MemoryShortError, StoreError, printable
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.moments import Unit
+from qkscope.progress import say
 
 if TYPE_CHECKING:
-    from qkscope.checkpoints import Source
+    from qkscope.checkpoints import Resolved
     from qkscope.corpus import Document
+
+Tick = Callable[[int], None]
+"""Hears how many tokens a pass has read."""
 
 # What a unit holds depends on this code too: raise it when capture or moments change their numbers.
 CAPTURE_VERSION = 4
@@ -54,7 +58,8 @@ class Job:
     """The checkpoint's name."""
     folder: str
     group: int
-    source: Source
+    source: Resolved
+    """The checkpoint, and the bytes it stood for when it was planned."""
     key: Mapping[str, Any]
     heads: HeadIndex
     rings: tuple[int, ...]
@@ -137,21 +142,73 @@ def read_unit(path: Path, key: Mapping[str, Any]) -> Unit:
 
 
 def dump_unit(unit: Unit, job: Job) -> bytes:
-    """The bytes of a unit's file."""
+    """The bytes of a unit's file. Its key says which passes were asked for; `batch_tokens`, if they were smaller."""
     tensors, meta = unit.to_tensors()
-    return store.dump_tensors(
-        tensors, {**meta, "key": dict(job.key), "checkpoint": job.name, "group": job.group}
-    )
+    meta = {**meta, "key": dict(job.key), "checkpoint": job.name, "group": job.group}
+    if job.batch_tokens != job.key["batch_tokens"]:
+        meta["batch_tokens"] = job.batch_tokens
+    return store.dump_tensors(tensors, meta)
+
+
+def in_smaller_passes(
+    job: Job, documents: Sequence[Document], on_tokens: Tick, do: Callable[[Job, Tick], bytes]
+) -> bytes:
+    """What `do` makes of a job; where memory runs short, of it in passes of half the tokens, down to one document.
+
+    The sums of a unit are the same for any size of its passes, up to the rounding of their last digits.
+    """
+    longest = max(min(len(document.tokens), job.rings[-1]) for document in documents)
+    while True:
+        counted = 0
+
+        def count(tokens: int) -> None:
+            nonlocal counted
+            counted += tokens
+            on_tokens(tokens)
+
+        try:
+            return do(job, count)
+        except MemoryShortError as error:
+            if job.batch_tokens <= longest:
+                raise
+            say(f"warning: {job}: {error}; it is done again in smaller passes")
+        # Outside the handler, which holds what the pass had made.
+        on_tokens(-counted)
+        job = smaller(job)
+        _free()
+
+
+def smaller(job: Job) -> Job:
+    """The same unit in passes of half the tokens."""
+    tokens = min(job.batch_tokens, job.tokens)
+    return replace(job, batch_tokens=max(1, tokens // 2))
+
+
+def _free() -> None:
+    """Give memory back that nothing holds any more."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 class UnitMeasurer:
     """Does units with one model in memory: the one before is let go before the next is loaded."""
 
     def __init__(self) -> None:
-        self._source: Source | None = None
+        self._source: Resolved | None = None
         self._model: Any = None
 
-    def measure(self, job: Job, documents: Sequence[Document], on_tokens: Callable[[int], None]) -> Unit:
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+        """The bytes of a unit's file."""
+        return in_smaller_passes(
+            job,
+            documents,
+            on_tokens,
+            lambda each, count: dump_unit(self.measure(each, documents, count), each),
+        )
+
+    def measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> Unit:
         from qkscope.capture import measure
 
         model = self._load(job.source)
@@ -167,20 +224,19 @@ class UnitMeasurer:
 
     def release(self) -> None:
         """Let the model go. A full collection takes half a second, so only if there is one."""
-        if self._source is None:
-            return
-        self._source = self._model = None
-        gc.collect()
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        if self._source is not None:
+            self.end()
+            _free()
 
-    def _load(self, source: Source) -> Any:
-        from qkscope.checkpoints import load_model
+    def end(self) -> None:
+        self._source = self._model = None
+
+    def _load(self, source: Resolved) -> Any:
+        from qkscope.checkpoints import load_resolved
 
         if self._source != source:
             self.release()
-            self._model = load_model(source)
+            self._model = load_resolved(source)
             self._source = source
         return self._model
 

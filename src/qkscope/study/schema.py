@@ -211,6 +211,8 @@ class Study(_Part):
     """CPU cores that a worker on Ray takes."""
     retries: NotNegative = 2
     """How often a unit is tried again whose worker on Ray was lost."""
+    timeout: Annotated[float, Field(gt=0)] | None = None
+    """Seconds that a unit may take, the loading of its model included; no limit if nothing is said."""
     provenance: dict[str, Any] = Field(default={}, exclude=True)
 
     @property

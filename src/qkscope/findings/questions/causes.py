@@ -37,6 +37,9 @@ def why(s: Asked) -> Answer | None:
         text = "the table does not say what else than the weights changed: `qkscope run` measures it"
         return Answer(CANNOT_TELL, "The causes of changes between checkpoints cannot be told", sentence(text))
     found = parts(table)
+    if not found:
+        text = "every number of neighbouring checkpoints is the same to its last digit: are they copies?"
+        return Answer("no change", "Nothing changed between checkpoints", sentence(text))
     step = _telling(found)
     here = [part for part in found if (part.before, part.after) == step]
     same = [] if s.results.causes_matched is None else parts(s.results.causes_matched)

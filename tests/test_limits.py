@@ -1,0 +1,171 @@
+"""Units that hang, and units that find too little memory: given up or done in smaller passes, and said."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from small_study import make_study
+from tiny import make_hang
+
+from qkscope import store
+from qkscope.capture.memory import out_of_memory
+from qkscope.errors import StudyError
+from qkscope.run import apart, run, status
+from qkscope.run.unit_queue import UnitQueue
+from qkscope.run.units import Job
+
+
+@pytest.fixture(autouse=True)
+def no_drawing(monkeypatch):
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return make_study(tmp_path / "study", groups=2, count=4)
+
+
+def add(study, line: str) -> None:
+    study.write_text(study.read_text() + line + "\n")
+
+
+def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
+    study, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    make_hang(study.parent / "checkpoint-2")
+    add(study, "trust_remote_code: true\ntimeout: 6")
+    out = tmp_path / "out"
+    with pytest.raises(
+        StudyError, match=r"checkpoint-2 group 0: took longer than the study's timeout of 6 s"
+    ):
+        run(study, out)
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed", "running")] == [4, 1, 0]
+    assert "was given up" in next(unit.detail for unit in found.units if unit.state == "failed")
+    assert capsys.readouterr().err.count(" tokens in ") == 4
+    # The others are, byte for byte, those of a run without a limit.
+    plain = tmp_path / "plain"
+    study.write_text(study.read_text().replace("timeout: 6", ""))
+    (study.parent / "checkpoint-2" / "config.json").unlink()
+    with pytest.raises(StudyError, match="checkpoint-2"):
+        run(study, plain)
+    assert (out / "qk.csv").read_bytes() == (plain / "qk.csv").read_bytes()
+
+
+def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(study, tmp_path, monkeypatch, capsys):
+    begin, killed = apart.MeasurerApart._begin, []
+
+    def begin_and_kill(self):
+        pipe = begin(self)
+        if not killed:
+            killed.append(self._process.pid)
+            os.kill(self._process.pid, signal.SIGKILL)
+        return pipe
+
+    monkeypatch.setattr(apart.MeasurerApart, "_begin", begin_and_kill)
+    add(study, "timeout: 60")
+    run(study, tmp_path / "out")
+    assert len(killed) == 1
+    said = capsys.readouterr().err
+    assert "checkpoint-1 group 0: its process was killed, as systems do that are short of memory" in said
+    assert status(tmp_path / "out").count("done") == 6
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """A model that finds memory for so many tokens at once and no more; the errors are torch's and numpy's own."""
+    from transformers.models.llama.modeling_llama import LlamaModel
+
+    forward = LlamaModel.forward
+
+    def narrowed(tokens: int, library: str):
+        import torch
+
+        def short(self, input_ids=None, **options):
+            if input_ids.numel() > tokens:
+                torch.empty(2**58) if library == "torch" else np.empty(2**58)
+            return forward(self, input_ids=input_ids, **options)
+
+        monkeypatch.setattr(LlamaModel, "forward", short)
+
+    return narrowed
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
+    study, tmp_path, narrow, library, capsys
+):
+    whole = run(study, tmp_path / "whole")
+    narrow(48, library)
+    found = run(study, tmp_path / "out")
+    assert "no memory left in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
+    for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se"):
+        np.testing.assert_allclose(found.qk[name], whole.qk[name], rtol=1e-5, atol=1e-6)
+    unit = tmp_path / "out" / "moments" / "checkpoint-3" / "0.safetensors"
+    meta = store.read_meta(unit)
+    assert (
+        meta["key"]
+        == store.read_meta(tmp_path / "whole" / "moments" / "checkpoint-3" / "0.safetensors")["key"]
+    )
+    assert meta["batch_tokens"] == 48
+    capsys.readouterr()
+    run(study, tmp_path / "out")
+    assert "nothing changed" in capsys.readouterr().err
+
+
+def test_a_unit_that_finds_no_memory_for_one_document_is_reported(study, tmp_path, narrow):
+    narrow(40, "torch")
+    with pytest.raises(StudyError, match=r"checkpoint-3: no memory left in a pass over 1 x 48 tokens on cpu"):
+        run(study, tmp_path / "out")
+    assert status(tmp_path / "out").count("done") == 4
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (RuntimeError("the allocation of experts does not fit the shape"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_what_says_that_memory_ran_out(error, expected):
+    assert out_of_memory(error) is expected
+
+
+def test_torch_says_so_on_this_machine():
+    import torch
+
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**58)
+    assert out_of_memory(raised.value)
+    assert issubclass(torch.OutOfMemoryError, RuntimeError)
+
+
+def test_on_ray_it_waits_until_all_else_is_done_and_is_done_alone():
+    jobs = [Job("a", "a", group, None, {}, None, (8,), 64, 100) for group in range(3)]  # type: ignore[arg-type]
+    queue = UnitQueue(jobs, retries=2)
+    first, second = queue.take(1), queue.take(2)
+    assert queue.lose(first, "on somewhere", short_of_memory=True) is None
+    third = queue.take(1)
+    assert (second.group, third.group) == (1, 2)
+    assert queue.take(3) is None
+    queue.finish(second)
+    assert queue.take(3) is None, "the third is still under way"
+    queue.finish(third)
+    again = queue.take(3)
+    assert (again.group, again.batch_tokens) == (0, 32)
+    assert queue.lose(again, "on somewhere", short_of_memory=True) is None
+    assert queue.take(1).batch_tokens == 16
+    assert queue.lose(again, "on somewhere", short_of_memory=True).startswith(
+        "a group 0: its worker was lost 3"
+    )
+    assert queue.unfinished == 0
