@@ -206,13 +206,17 @@ def _running(path: Path) -> tuple[str, str]:
     try:
         who = store.read_json(path)
         pid, host = int(who["pid"]), str(who["host"])
-        minutes = (time.time() - float(who["since"])) / 60
+        # A clock may have been set back since.
+        minutes = max(0.0, time.time() - float(who["since"])) / 60
         quiet = time.time() - path.stat().st_mtime
     except (StoreError, OSError, ValueError, KeyError, TypeError, OverflowError):
         return "", f"{path} cannot be read; the next run removes it"
     here = host == socket.gethostname()
-    if (here and not store.alive(pid)) or (not here and quiet > 10 * HEARTBEAT_SECONDS):
+    if here and not store.alive(pid):
         return "", f"was begun by process {pid} on {host}, which has ended"
+    if not here and quiet > 10 * HEARTBEAT_SECONDS:
+        since = f"for {quiet / 60:.0f} min by this machine's clock"
+        return "", f"was begun by process {pid} on {host}, which has shown no sign of life {since}"
     return f"process {pid} on {host}, for {minutes:.0f} min", ""
 
 
