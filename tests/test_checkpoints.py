@@ -402,3 +402,19 @@ def test_every_error_carries_one_line_only(scratch):
         load_config(Source(str(scratch)))
     assert "\n" not in str(caught.value)
     assert checkpoints.Source("a/b", "step1").__str__() == "a/b@step1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_attention_heads": 0}, "a number in config.json or beside it is one that no model has"),
+        ({"hidden_size": "wide"}, "of another kind than expected|hidden_size"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "missing|rope"),
+    ],
+)
+def test_nonsense_in_a_configuration_is_told_in_words(tmp_path, changes, said):
+    folder = tiny.save_checkpoint(tmp_path / "a")
+    tiny.edit_config(folder, **changes)
+    with pytest.raises(CheckpointError, match=said) as raised:
+        load_model(Source(str(folder)))
+    assert "Error" not in str(raised.value).replace("CheckpointError", "")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -53,3 +56,41 @@ def test_an_environment_variable_sets_an_option(study, tmp_path):
     done = call("run", study, env={"QKSCOPE_RUN_OUT": str(tmp_path / "elsewhere")})
     assert done.exit_code == 0, done.output
     assert (tmp_path / "elsewhere" / "qk.csv").is_file()
+
+
+STUBBORN = """
+import time
+import qkscope.run
+from qkscope.cli import main
+
+def run(*args, **options):
+    print("go", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            print("swallowed", flush=True)
+
+qkscope.run.run = run
+main(["run", "study.yaml"])
+"""
+
+
+def test_a_second_interrupt_is_never_swallowed():
+    """Libraries may swallow the first, in a finalizer or a callback."""
+    # A parent in the background may have told its children to ignore interrupts.
+    listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", STUBBORN], **pipes, **listen) as process:
+        for said in ("go\n", "swallowed\n"):
+            assert process.stdout.readline() == said
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.startswith("qkscope: interrupted twice; finished work is kept")
+
+
+def test_the_host_keeps_its_own_handler(study):
+    before = signal.getsignal(signal.SIGINT)
+    call("status", study.parent)
+    assert signal.getsignal(signal.SIGINT) is before

@@ -52,6 +52,8 @@ def texts_of(path):
         (MINIMAL.replace("model: o/n", f"model: ./{'a' * 300}"), "no folder"),
         (MINIMAL + "x: &a [b, b]\ny: &c [*a, *a]\n? [*c, *c]\n: 1\n", "not valid YAML"),
         (MINIMAL + "groups: 1000000000\n", "groups"),
+        (MINIMAL.replace("[8]", "[1, 64]"), "1 token has a single position"),
+        (MINIMAL + "timeout: 0\n", "timeout"),
         (MINIMAL + "title: !!python/object/apply:os.system [id]\n", "not valid YAML"),
     ],
 )
@@ -247,6 +249,14 @@ def test_hostile_names_are_only_text_in_figures_pages_and_tables(tmp_path):
     assert "<script>alert" not in page
     for path in (tmp_path / "figures").rglob("*.svg"):
         assert "<script>alert" not in path.read_text()
+    papers = [path.read_bytes() for path in (tmp_path / "figures").rglob("*.pdf")]
+    assert len(papers) == len(list((tmp_path / "figures").iterdir())) > 3
+    for paper in papers:
+        # What a PDF could do: actions, links, attachments, forms. Names are glyphs in compressed streams.
+        assert not re.search(
+            rb"/(JS|JavaScript|OpenAction|AA|Launch|URI|GoToR|EmbeddedFile|AcroForm)\b", paper
+        )
+        assert b"alert(1)" not in paper
     for path in (tmp_path / "figures").rglob("*.md"):
         without_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", path.read_text())
         assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(javascript:", without_code)
@@ -376,6 +386,22 @@ def test_tiny_and_huge_vectors_give_the_same_correlations(rng, scale):
 
     plain, scaled = r(1.0), r(scale)
     assert np.isnan(scaled).all() or np.allclose(scaled, plain, atol=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e-18, 1e-22, 1e-25, 1e-30])
+def test_vectors_whose_squares_float32_does_not_have_are_summed_all_the_same(rng, scale):
+    """One head of a layer that has shrunk to almost nothing, beside one that has not."""
+    import torch
+
+    t = np.arange(60.0)
+    x = rng.normal(size=(2, 60, 3)) * [3, 2, 1] + t[:, None] * 0.02
+    sizes = np.array([scale, 1.0])[:, None, None]
+    sums, plain = Accumulator(), Accumulator()
+    sums.update(torch.tensor(x * sizes, dtype=torch.float32), torch.arange(60.0))
+    plain.update(x, t)
+    found, exact = sums.moments(), plain.moments()
+    np.testing.assert_allclose(found.M / sizes**2, exact.M, rtol=2e-5, atol=1e-4)
+    np.testing.assert_allclose(found.C / sizes[..., 0], exact.C, rtol=2e-5, atol=1e-3)
 
 
 def test_positions_of_a_billion_keep_their_digits(rng):

@@ -72,16 +72,16 @@ def done(drawn, study, out):
 @pytest.fixture
 def loads(monkeypatch):
     """The names of the models loaded, in order."""
-    from qkscope import checkpoints
+    from qkscope.checkpoints import loading
 
     seen: list[str] = []
-    load = checkpoints.load_model
+    load = loading.load_model
 
     def counted(source):
         seen.append(Path(source.model).name)
         return load(source)
 
-    monkeypatch.setattr(checkpoints, "load_model", counted)
+    monkeypatch.setattr(loading, "load_model", counted)
     return seen
 
 
@@ -174,10 +174,10 @@ def test_one_model_at_a_time(study, out, monkeypatch):
     """When a model is loaded, the one before is gone from memory."""
     import weakref
 
-    from qkscope import checkpoints
+    from qkscope.checkpoints import loading
 
     alive: list[weakref.ref] = []
-    load = checkpoints.load_model
+    load = loading.load_model
 
     def watched(source):
         assert not any(ref() is not None for ref in alive)
@@ -185,7 +185,7 @@ def test_one_model_at_a_time(study, out, monkeypatch):
         alive.append(weakref.ref(model))
         return model
 
-    monkeypatch.setattr(checkpoints, "load_model", watched)
+    monkeypatch.setattr(loading, "load_model", watched)
     run(study, out)
     assert len(alive) == 3
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +23,8 @@ from qkscope.errors import QkscopeError
 from qkscope.progress import quieten
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from rich.console import Console
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -44,6 +50,28 @@ def clear_errors(command: Command) -> Command:
     return wrapped
 
 
+def end_on_second_interrupt() -> Callable[[], object]:
+    """The first Ctrl-C is an exception, which a library may swallow; the second ends the process. How to undo this.
+
+    Nothing is lost by it: every file is written whole or not at all.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    interrupts = itertools.count(1)
+
+    def interrupted(number: int, frame: FrameType | None) -> None:
+        if next(interrupts) > 1:
+            os.write(
+                2, b"qkscope: interrupted twice; finished work is kept: run the same command again to go on\n"
+            )
+            os._exit(130)
+        signal.default_int_handler(number, frame)
+
+    signal.signal(signal.SIGINT, interrupted)
+    return lambda: signal.signal(signal.SIGINT, before)
+
+
 @click.group(
     context_settings={
         "help_option_names": ["-h", "--help"],
@@ -56,6 +84,7 @@ def clear_errors(command: Command) -> Command:
 @click.option("-v", "--verbose", is_flag=True, help="Also what the libraries underneath report.")
 def main(quiet: bool, verbose: bool) -> None:
     """How a language model's attention heads come to encode position while it trains."""
+    click.get_current_context().call_on_close(end_on_second_interrupt())
     quieten(quiet)
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")

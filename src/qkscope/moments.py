@@ -33,6 +33,8 @@ Rows = NDArray[np.int64] | slice
 CHUNK = 4096
 # Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
 LARGEST = {"float64": 1e150, "float32": 1e17}
+# Where a head's components all stay below, float32 loses digits of their squares: its products take float64.
+SMALLEST = 1e-15
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,7 @@ class Accumulator:
     Vectors may be numpy arrays or torch tensors. They are shifted by a per-head constant (the mean of the first
     batch) before the products: without it, a mean far from zero eats the digits of the spread. Sums are kept in
     float64. numpy products run in float64; torch products run in float32 on the tensor's own device (float64 for
-    float64 tensors), never in half precision.
+    float64 tensors, and where vectors are so small that float32 has no squares of them), never in half precision.
     """
 
     def __init__(self) -> None:
@@ -225,6 +227,11 @@ class _TorchSums(_Sums):
         self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
         mean = x[:, :CHUNK].to(self.work).mean(dim=1)
         self.shift = torch.where(torch.isfinite(mean), mean, torch.zeros_like(mean))
+        self.place = x.device
+        spread = (x[:, :CHUNK].to(self.work) - self.shift[:, None, :]).abs().amax(dim=(1, 2))
+        if bool(((spread > 0) & (spread < SMALLEST)).any()):
+            self.work, self.place = torch.float64, self.device
+            self.shift = self.shift.to(self.place, self.work)
         self.origin = float(self.host(t).mean())
         self.bad = torch.zeros(heads, dtype=torch.int64, device=self.device)
         self.y, self.yy, self.ys = (
@@ -240,7 +247,7 @@ class _TorchSums(_Sums):
         import torch
 
         s = self.host(t) - self.origin
-        y = x.to(self.work) - self.shift[:, None, :]
+        y = x.to(self.place, self.work) - self.shift[:, None, :]
         products = torch.bmm(y.transpose(1, 2), y)
         if not bool(torch.isfinite(products).all()):
             largest = LARGEST["float64" if self.work == torch.float64 else "float32"]

@@ -186,6 +186,10 @@ def damaged(path: Path, why: str) -> StoreError:
 def in_short(error: BaseException) -> str:
     """What a library says of a file it cannot read, on one line of reasonable length."""
     text = " ".join(str(error).split())
+    if isinstance(error, KeyError):  # which says no more than the key
+        text = f"without {text}"
+    if isinstance(error, RecursionError):
+        text = "nested too deeply"
     return (text if len(text) <= 200 else text[:197] + "...") or type(error).__name__
 
 

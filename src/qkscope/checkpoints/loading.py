@@ -264,4 +264,18 @@ def _explain(error: Exception, what: str, source: Source) -> str:
         return f"too little memory to load it ({hub.line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
         return f"reading the {what} needs a package that is not installed: {hub.line(error)}"
-    return f"the {what} cannot be read ({type(error).__name__}: {hub.line(error)})"
+    return f"the {what} cannot be read: {_what_is_wrong(error)}"
+
+
+def _what_is_wrong(error: Exception) -> str:
+    """A library's stumble over a damaged or foreign file, in words that lead to the file."""
+    where = "in config.json or beside it"
+    if isinstance(error, ArithmeticError):
+        return f"a number {where} is one that no model has, such as 0 heads ({hub.line(error)})"
+    if isinstance(error, KeyError):
+        return f"an entry {where} is missing: {hub.line(error)}"
+    if isinstance(error, AttributeError | TypeError | IndexError):
+        return f"an entry {where} is of another kind than expected ({hub.line(error)})"
+    if isinstance(error, RecursionError):
+        return f"what stands {where} is nested too deeply"
+    return hub.line(error)

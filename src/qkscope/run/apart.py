@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from qkscope.errors import EngineError, MemoryShortError, QkscopeError
-from qkscope.run.units import Job, UnitMeasurer, in_smaller_passes, in_words
+from qkscope.run.units import Job, UnitMeasurer, import_libraries, in_smaller_passes, in_words
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -103,11 +103,9 @@ def too_long(job: Job, seconds: float) -> str:
 
 def serve(end: int, threads: int) -> None:
     """Do what comes through the pipe with this file number, until nobody holds its other end."""
-    import torch
-    import transformers  # noqa: F401 (so that the time of the first unit is its own)
-
+    import_libraries()
     if threads:
-        torch.set_num_threads(threads)
+        sys.modules["torch"].set_num_threads(threads)
     measurer = UnitMeasurer()
     with Connection(end) as pipe, suppress(EOFError, ConnectionError):
         pipe.send(("ready", None))

@@ -26,7 +26,15 @@ from qkscope.run.apart import too_long
 from qkscope.run.engines import DocumentsOf, Tally, do_unit
 from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
-from qkscope.run.units import CAPTURE_VERSION, Job, Mark, UnitMeasurer, in_words, mark_failed
+from qkscope.run.units import (
+    CAPTURE_VERSION,
+    Job,
+    Mark,
+    UnitMeasurer,
+    import_libraries,
+    in_words,
+    mark_failed,
+)
 from qkscope.study import Study
 
 if TYPE_CHECKING:
@@ -68,8 +76,7 @@ class Worker:
         self._measurer = UnitMeasurer()
 
     def hello(self, token: str) -> Greeting:
-        import transformers  # noqa: F401 (so that the time of the first unit is its own)
-
+        import_libraries()
         return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
 
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:

@@ -192,6 +192,14 @@ def _free() -> None:
         torch.cuda.empty_cache()
 
 
+def import_libraries() -> None:
+    """All that measuring needs, beforehand, so that the time of a process's first unit is its own."""
+    import torch  # noqa: F401
+    import transformers.modeling_utils  # noqa: F401
+
+    import qkscope.capture  # noqa: F401
+
+
 class UnitMeasurer:
     """Does units with one model in memory: the one before is let go before the next is loaded."""
 

@@ -414,6 +414,9 @@ def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
     if not study.windows:
         yield Mistake(("windows",), "missing: give the context windows to measure, such as [1024]")
         return
+    if study.windows[0] < 2:
+        what = "1 token has a single position, which nothing can follow: the smallest window is 2"
+        yield Mistake(("windows", 0), what)
     for i, (smaller, larger) in enumerate(pairwise(study.windows)):
         if larger <= smaller:
             yield Mistake(("windows", i + 1), f"{larger} comes after {smaller}: windows ascend")
