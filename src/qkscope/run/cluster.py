@@ -75,8 +75,9 @@ class Worker:
     def __init__(self) -> None:
         self._measurer = UnitMeasurer()
 
-    def hello(self, token: str) -> Greeting:
-        import_libraries()
+    def hello(self, token: str, timed: bool) -> Greeting:
+        if timed:
+            import_libraries()
         return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
 
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
@@ -162,7 +163,7 @@ class RayEngine:
             actor = self._ray.remote(Worker).options(num_gpus=self._gpus, num_cpus=self._cpus).remote()
             self._hired += 1
             hand = _Hand(self._hired, actor, time.monotonic())
-            self._hands[actor.hello.remote(str(token))] = hand
+            self._hands[actor.hello.remote(str(token), self._timeout is not None)] = hand
         ready = [hand for hand in hands if hand.greeting]
         youngest = max((hand.since for hand in hands), default=time.monotonic())
         if not ready and (not hands or time.monotonic() - youngest > PLACEMENT_SECONDS):
