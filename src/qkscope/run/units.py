@@ -194,10 +194,11 @@ def _free() -> None:
 
 def import_libraries() -> None:
     """All that measuring needs, beforehand, so that the time of a process's first unit is its own."""
-    import torch  # noqa: F401
-    import transformers.modeling_utils  # noqa: F401
-
     import qkscope.capture  # noqa: F401
+    from qkscope.checkpoints.hub import need
+
+    for library in ("torch", "transformers.modeling_utils"):
+        need(library)
 
 
 class UnitMeasurer:
