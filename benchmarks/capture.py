@@ -1,83 +1,77 @@
-"""Capture + moments beside its peers, on the real SmolLM2-135M in one interleaved run.
-
-Every peer does the same work on the same 2048 tokens in float32: the plain `model(ids)` call that a user would make,
-qkscope (moments of every token and head), nnsight (rotated q and k of every layer saved), TransformerLens
-(`run_with_cache` of rot_q and rot_k). Rounds are interleaved and start with another peer each time, so that whatever
-else the machine does meets them all. A unit of one document is the worst case: what a unit costs once counts in full.
-"""
+"""Reading queries and keys of the real SmolLM2-135M beside its peers, in one interleaved run."""
 
 from __future__ import annotations
 
 import copy
-import json
-import os
-import resource
-import subprocess
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import numpy as np
 
-from benchmarks.rows import Row
+from benchmarks.harness import Role, Row, Side, Size, alone, interleave, peak_megabytes, say, to_base
+from benchmarks.made import all_heads, documents, ids_of, smollm2
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
-
-TOKENS = 2048
-Peer = Callable[[Any], object]
-
-
-def load_model() -> Any:
-    import torch
-    from fetch_smollm2 import fetch_smollm2
-    from transformers import AutoModelForCausalLM
-
-    path = fetch_smollm2()
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    return model.eval().requires_grad_(False)
+Run = Callable[[Any], object]
+PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, everything on"
+NNSIGHT, LENS = "nnsight, q and k saved", "TransformerLens, rot_q and rot_k cached"
+EAGER, AROUND = "transformers, output_attentions", "of which before and after the pass"
+OF_PRODUCT = "of the rate of a large product"
 
 
-def documents(count: int) -> list[Any]:
-    """Token ids drawn at random: what they say does not matter to the clock."""
-    from qkscope.corpus import Document
-
-    rng = np.random.default_rng(0)
-    draw = rng.integers(100, 40_000, (count, TOKENS), dtype=np.int32)
-    return [Document(i, f"document {i}", row) for i, row in enumerate(draw)]
-
-
-def qkscope_peer(model: Any) -> Peer:
-    from qkscope.capture import measure
-    from qkscope.capture.architecture import read_architecture
-    from qkscope.heads import HeadIndex, sample_heads
-
-    a = read_architecture(model.config)
-    heads = HeadIndex.of(sample_heads(a.full_attention_layers, a.n_q_heads, None), a.gqa_ratio)
-    return lambda document: measure(model, [document], heads, (TOKENS,), batch_tokens=TOKENS)
-
-
-def plain_peer(model: Any) -> Peer:
+def plain(model: Any) -> Run:
     return lambda document: model(ids_of(document))
 
 
-def backbone_peer(model: Any) -> Peer:
+def backbone(model: Any) -> Run:
     return lambda document: model.model(input_ids=ids_of(document), use_cache=False)
 
 
-def seam_peer(model: Any) -> Peer:
-    from qkscope.capture import capture
+def seam(model: Any) -> Run:
+    return lambda document: _captured(model, document, lambda layer, q, k: None)
+
+
+def moments(model: Any) -> Run:
+    """Sums of every query and key, a layer at a time, and nothing else."""
+    from qkscope.moments import Accumulator
 
     def run(document: Any) -> object:
-        with capture(model, lambda layer, q, k: None) as backbone:
-            return backbone(input_ids=ids_of(document), use_cache=False)
+        t = np.arange(len(document.tokens), dtype=np.float64)
+        sums: dict[tuple[int, str], Accumulator] = {}
+
+        def add(layer: int, q: Any, k: Any) -> None:
+            for kind, x in (("q", q), ("k", k)):
+                sums.setdefault((layer, kind), Accumulator()).update(x[0], t)
+
+        _captured(model, document, add)
+        return {key: each.moments() for key, each in sums.items()}
 
     return run
 
 
-def nnsight_peer(model: Any) -> Peer:
-    """q and k of every layer as the rotation returns them, saved."""
+def _captured(model: Any, document: Any, consumer: Callable[[int, Any, Any], None]) -> object:
+    from qkscope.capture import capture
+
+    with capture(model, consumer) as inner:
+        return inner(input_ids=ids_of(document), use_cache=False)
+
+
+def everything(model: Any) -> Run:
+    """A unit of one document, the worst case: what a unit costs once counts in full."""
+    from qkscope.capture import measure
+
+    heads = all_heads(model)
+
+    def run(document: Any) -> object:
+        tokens = len(document.tokens)
+        return measure(model, [document], heads, (tokens,), batch_tokens=tokens)
+
+    return run
+
+
+def nnsight(model: Any) -> Run:
+    """q and k of every layer as the rotation returns them."""
     import nnsight
 
     # A copy, because nnsight leaves hooks and a rewritten attention behind that would slow the others.
@@ -93,18 +87,17 @@ def nnsight_peer(model: Any) -> Peer:
     return run
 
 
-def transformer_lens_peer(model: Any) -> Peer:
+def transformer_lens(model: Any) -> Run:
     """`run_with_cache` of the rotated queries and keys, on a copy of the model: the bridge rebuilds its attention."""
     from fetch_smollm2 import fetch_smollm2
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoTokenizer
 
     path = fetch_smollm2()
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     lens = TransformerBridge.boot_transformers(
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         hf_model=copy.deepcopy(model),
-        tokenizer=tokenizer,
+        tokenizer=AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name),
         device="cpu",
     )
     wanted = {name for name in lens.hook_dict if name.endswith(("hook_rot_q", "hook_rot_k"))}
@@ -113,86 +106,104 @@ def transformer_lens_peer(model: Any) -> Peer:
         _, cache = lens.run_with_cache(ids_of(document), names_filter=lambda name: name in wanted)
         if len(cache) != 2 * model.config.num_hidden_layers:
             raise RuntimeError(f"TransformerLens kept {len(cache)} tensors, expected two a layer")
-        return cache
+        return dict(cache)
 
     return run
 
 
-def ids_of(document: Any) -> Any:
-    import torch
-
-    return torch.from_numpy(document.tokens.astype(np.int64))[None]
-
-
-def time_peers(peers: dict[str, Peer], rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """(wall, processor) seconds of each peer in each round; a round before the first warms up and is dropped."""
-    import torch
-
-    texts = documents(rounds + 1)
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in peers}
-    names = list(peers)
-    with torch.no_grad():
-        for number, document in enumerate(texts):
-            for name in names[number % len(names) :] + names[: number % len(names)]:
-                wall, processor = time.perf_counter(), time.process_time()
-                peers[name](document)
-                if number:
-                    taken[name].append((time.perf_counter() - wall, time.process_time() - processor))
-    return taken
-
-
-def peak_megabytes() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
-def measure_memory(counts: tuple[int, ...]) -> None:
-    """Peak memory of this process after the first few and after all documents of one measurement."""
-    from qkscope.capture import measure
-    from qkscope.capture.architecture import read_architecture
-    from qkscope.heads import HeadIndex, sample_heads
-
-    model = load_model()
-    a = read_architecture(model.config)
-    heads = HeadIndex.of(sample_heads(a.full_attention_layers, a.n_q_heads, None), a.gqa_ratio)
-    loaded = peak_megabytes()
-    done, peaks = [0], {}
-
-    def note(tokens: int) -> None:
-        done[0] += tokens // TOKENS
-        if done[0] in counts:
-            peaks[done[0]] = peak_megabytes()
-
-    measure(model, documents(max(counts)), heads, (TOKENS,), batch_tokens=TOKENS, on_tokens=note)
-    print(json.dumps({"loaded": loaded, "peaks": peaks}))
-
-
-def memory_line() -> str:
-    """Peak memory after 4 and after 40 documents, in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.capture"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
-    found = json.loads(answer.stdout.splitlines()[-1])
-    few, many = (found["peaks"][key] for key in ("4", "40"))
-    return (
-        f"peak memory of capture: model loaded {found['loaded']:,.0f} MB; after 4 documents {few:,.0f} MB, "
-        f"after 40 {many:,.0f} MB (ratio {many / few:.3f})"
+def output_attentions(model: Any) -> Run:
+    """Weights of all pairs instead of queries and keys: what tools that look at attention maps pay."""
+    eager = copy.deepcopy(model)
+    eager.set_attn_implementation("eager")
+    return lambda document: (
+        eager.model(input_ids=ids_of(document), use_cache=False, output_attentions=True).attentions
     )
 
 
-def rows(rounds: int) -> list[Row]:
-    """Plain, backbone, seam, everything, and the peers, interleaved."""
-    model = load_model()
-    peers = {
-        "model(ids)": plain_peer(model),
-        "backbone only (limit)": backbone_peer(model),
-        "our seam, nothing summed": seam_peer(model),
-        "qkscope, everything on": qkscope_peer(model),
-        "nnsight, q and k saved": nnsight_peer(model),
-        "TransformerLens, rot_q and rot_k cached": transformer_lens_peer(model),
-    }
-    taken = time_peers(peers, rounds)
-    part = f"Capture, SmolLM2-135M, {TOKENS} tokens, float32"
-    return [Row(part, name, seconds, taken["model(ids)"]) for name, seconds in taken.items()]
+RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
+    PLAIN: ("peer", plain),
+    BACKBONE: ("limit", backbone),
+    "our seam, nothing summed": ("ours", seam),
+    "our seam, moments alone": ("ours", moments),
+    EVERYTHING: ("ours", everything),
+    NNSIGHT: ("peer", nnsight),
+    LENS: ("peer", transformer_lens),
+    EAGER: ("peer", output_attentions),
+}
+KEEP_VECTORS = (EVERYTHING, NNSIGHT, LENS, EAGER)
+SHORT = 16
 
 
-if __name__ == "__main__":
-    measure_memory((4, 40))
+def timing(tokens: int, size: Size) -> Iterator[Row]:
+    """Every run reads the same tokens in float32 on two threads; the ratio is to the plain `model(ids)` of its round.
+    Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
+    counts in full; the row below says how much that is. output_attentions gives weights of all pairs instead of
+    vectors, and does not fit in memory at 4096 tokens.
+    """
+    import torch
+
+    from qkscope.capture.architecture import read_architecture
+    from qkscope.run.cost import matrix_speed, pass_operations
+
+    tokens = size.pick(tokens, tokens // 32)
+    model = smollm2(size.pick(2, 1))
+    names = [name for name in RUNS if name != EAGER or not (tokens > 2048 or size.quick)]
+    texts = [*documents(1, min(tokens, 256)), *documents(size.rounds, tokens)]
+    sides = [Side(name, RUNS[name][0], _one_by_one(RUNS[name][1](model), texts)) for name in names]
+    around = _one_by_one(everything(model), documents(size.rounds + 1, SHORT))
+    sides.insert(names.index(EVERYTHING) + 1, Side(AROUND, "ours", around))
+    table = f"Capture of {tokens} tokens, SmolLM2-135M"
+    with torch.no_grad():
+        rows = interleave(table, sides, size.rounds)
+    limit = next(row for row in rows if row.name == BACKBONE)
+    operations = pass_operations(model.config, read_architecture(model.config), [tokens])
+    rate = operations / median(limit.wall) / matrix_speed()
+    for row in rows:
+        facts: dict[str, float | str] = {"ratio to the backbone": median(to_base(row, limit))}
+        if row is limit:
+            facts[OF_PRODUCT] = rate
+        yield replace(row, facts=facts)
+
+
+def _one_by_one(run: Run, texts: Sequence[Any]) -> Callable[[], object]:
+    """Each call reads the next text."""
+    left = iter(texts)
+    return lambda: run(next(left))
+
+
+def memory(size: Size) -> Iterator[Row]:
+    """Each run in a process of its own, over what the loaded model takes. Kept: what is in memory after the pass and
+    grows with the text. Moments do not: a unit's file has one size for any number of documents.
+    """
+    tokens = size.pick(2048, 64)
+    for name, (role, _) in RUNS.items():
+        facts = alone(_memory, name, tokens, size.pick(2, 1))
+        say(f"memory: {name}: {facts}")
+        yield Row(f"Memory of a pass over {tokens} tokens", name, role, facts=facts)
+
+
+def _memory(name: str, tokens: int, threads: int) -> dict[str, float | str]:
+    import torch
+
+    model = smollm2(threads)
+    run = RUNS[name][1](model)
+    found: list[object] = []
+    with torch.no_grad():
+        run(documents(1, SHORT)[0])
+        peak = peak_megabytes(lambda: found.append(run(documents(1, tokens)[0])))
+    facts: dict[str, float | str] = {"peak MB": peak}
+    if name == EVERYTHING:
+        from qkscope.store import dump_tensors
+
+        unit: Any = found[0]
+        facts |= {"kept kB a token": 0.0, "kept MB a unit": len(dump_tensors(*unit.to_tensors())) / 1e6}
+    elif name in KEEP_VECTORS:
+        facts |= {"kept kB a token": _tensor_bytes(found[0]) / tokens / 1e3}
+    return facts
+
+
+def _tensor_bytes(value: Any) -> int:
+    if hasattr(value, "nbytes"):
+        return int(value.nbytes)
+    inside = value.values() if isinstance(value, dict) else value
+    return sum(_tensor_bytes(each) for each in inside)

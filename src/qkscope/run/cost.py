@@ -76,14 +76,21 @@ def _disk_and_time(
         of = known[each.weights_of or each.name]
         vectors = len(of.heads) + len(of.heads.keys)
         size += groups * moments_bytes(vectors, of.architecture.head_dim, len(each.rings(study.windows)))
-        parameters = weights_bytes(of.config, of.architecture, "float32") / 4
-        operations += 2 * parameters * corpus.tokens(each.window)
+        lengths = [min(len(document.tokens), each.window) for document in corpus.documents]
+        operations += pass_operations(of.config, of.architecture, lengths)
     minutes = operations / (REACHED * matrix_speed()) / 60
     took = "under a minute" if minutes < 1 else f"about {_rounded(minutes)} minutes"
     took = took if minutes < 120 else f"about {_rounded(minutes / 60)} hours"
     return (
         f"about {size / 1e6:,.0f} MB of moments; {took} of passes on this machine's processor, less on a GPU"
     )
+
+
+def pass_operations(config: Any, architecture: Architecture, lengths: Iterable[int]) -> float:
+    """Of passes over documents: two a weight and token, and attention of each token to those before it."""
+    weights = weights_bytes(config, architecture, "float32") / 4
+    width = architecture.num_layers * architecture.n_q_heads * architecture.head_dim
+    return float(sum(2 * length * (weights + width * length) for length in lengths))
 
 
 def matrix_speed() -> float:

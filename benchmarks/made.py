@@ -1,0 +1,162 @@
+"""What is measured: a real model, random tokens, units of any shape, studies of random models.
+
+What weights, tokens and vectors say does not matter to the clock.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from qkscope.corpus import Document
+from qkscope.heads import HeadIndex, sample_heads
+from qkscope.moments import Accumulator, Moments, Unit
+from qkscope.path import Path as BinSums
+from qkscope.path import bin_edges
+from qkscope.rotation import Rotation
+from qkscope.run.plan import Planned
+from qkscope.run.units import Job, dump_unit
+from qkscope.store import write_bytes
+from qkscope.study import Study, load_study, sources
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+
+def smollm2(threads: int = 2) -> Any:
+    """SmolLM2-135M in float32. Unpacked once: reading the packed file takes half a minute."""
+    import torch
+    from fetch_smollm2 import fetch_smollm2
+    from transformers import AutoModelForCausalLM, logging
+
+    logging.disable_progress_bar()
+    torch.set_num_threads(threads)
+    unpacked = ROOT / "build" / "smollm2-float32"
+    if not (unpacked / "model.safetensors").exists():
+        path = fetch_smollm2()
+        packed = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+        del packed.config.quantization_config  # it is none any more, and would keep it from being saved
+        packed.hf_quantizer = None
+        packed.save_pretrained(unpacked)
+    model = AutoModelForCausalLM.from_pretrained(unpacked, dtype=torch.float32)
+    return model.eval().requires_grad_(False)
+
+
+def all_heads(model: Any) -> HeadIndex:
+    from qkscope.capture.architecture import read_architecture
+
+    shape = read_architecture(model.config)
+    return HeadIndex.of(sample_heads(shape.full_attention_layers, shape.n_q_heads, None), shape.gqa_ratio)
+
+
+def documents(count: int, tokens: int, vocabulary: int = 40_000) -> list[Document]:
+    draw = np.random.default_rng(0).integers(0, vocabulary, (count, tokens), dtype=np.int32)
+    return [Document(i, f"document {i}", row) for i, row in enumerate(draw)]
+
+
+def ids_of(document: Document) -> Any:
+    import torch
+
+    return torch.from_numpy(document.tokens.astype(np.int64))[None]
+
+
+def llama(seed: int = 0, **shape: Any) -> Any:
+    """A Llama with random weights that reads bytes."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM, logging
+
+    logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    small = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 6, "num_attention_heads": 8}
+    small |= {"vocab_size": 256, "num_key_value_heads": 2, "max_position_embeddings": 8192}
+    return LlamaForCausalLM(LlamaConfig(**(small | shape))).eval().requires_grad_(False)
+
+
+def study_of_llamas(
+    folder: Path, checkpoints: int, groups: int, count: int, window: int, **shape: Any
+) -> Path:
+    """Random Llamas with a tokenizer of bytes, and a study of them over the standard library's sources."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder / "tokenizer")
+    for number in range(1, checkpoints + 1):
+        llama(number, **shape).save_pretrained(folder / "runs" / f"checkpoint-{number}")
+    study = folder / "study.yaml"
+    study.write_text(
+        f"name: bench\ncheckpoints: runs\nwindows: [{window}]\ntokenizer: tokenizer\ngroups: {groups}\ndevice: cpu\n"
+        f"cpus: 1\ncorpus: {{source: stdlib, documents: {count}, min_tokens: {window}}}\n"
+    )
+    return study
+
+
+def random_unit(rng: np.random.Generator, heads: HeadIndex, dim: int, windows: Sequence[int]) -> Unit:
+    """Sums of four documents that fill the largest window."""
+    edges = bin_edges(windows)
+    n = np.diff(edges) * 4
+
+    def moments(count: int, start: int, stop: int) -> Moments:
+        sums = Accumulator()
+        sums.update(rng.standard_normal((count, 2 * dim, dim)), np.linspace(start, stop, 2 * dim))
+        return sums.moments()
+
+    def kind(count: int) -> tuple[tuple[Moments, ...], Moments, BinSums]:
+        rings = tuple(moments(count, a, b) for a, b in zip((0, *windows), windows, strict=False))
+        total = rng.standard_normal((count, len(n), dim)) * n[:, None]
+        return rings, moments(count, 0, 4), BinSums(edges, n, total)
+
+    (q, sink_q, path_q), (k, sink_k, path_k) = kind(len(heads)), kind(len(heads.keys))
+    layers = np.unique(heads.layer).tolist()
+    return Unit(
+        heads=heads,
+        windows=tuple(windows),
+        q=q,
+        k=k,
+        sink_q=sink_q,
+        sink_k=sink_k,
+        path_q=path_q,
+        path_k=path_k,
+        rotations=dict.fromkeys(layers, Rotation.plain(dim, 2e6)),
+        scales=dict.fromkeys(layers, dim**-0.5),
+        lengths=(windows[-1],) * 4,
+    )
+
+
+def study_of_units(
+    folder: Path, checkpoints: int, layers: int, dim: int, windows: Sequence[int], groups: int = 8
+) -> tuple[Study, list[Planned]]:
+    """Unit files of layers of 16 query and 4 key heads, as a run leaves them; all checkpoints link to the same."""
+    rng = np.random.default_rng(0)
+    heads = HeadIndex.of(sample_heads(range(layers), 16, None), 4)
+    for number in range(checkpoints):
+        (folder / f"step-{number}").mkdir(parents=True)
+    listed = ", ".join(f"{{folder: step-{number}}}" for number in range(checkpoints))
+    text = (
+        f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\ncheckpoints: [{listed}]\n"
+    )
+    (folder / "study.yaml").write_text(text)
+    study = load_study(folder / "study.yaml")
+    planned: list[Planned] = []
+    blank: Any = None
+    for each in sources(study):
+        jobs = tuple(
+            Job(each.name, each.folder, group, blank, {}, heads, tuple(windows), 1, 1)
+            for group in range(groups)
+        )
+        planned.append(Planned(each, "", blank, heads, blank, jobs, ""))
+        for job in jobs:
+            path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
+            if path == first:
+                write_bytes(path, dump_unit(random_unit(rng, heads, dim, windows), job))
+            else:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.hardlink_to(first)
+    return study, planned

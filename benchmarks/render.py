@@ -1,0 +1,199 @@
+"""What results.json holds -> RESULTS.md and its plot, and the tables of docs/scaling.md: pure functions of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.harness import Fact, Row, to_base
+from benchmarks.kept import HERE, Kept, rows_of
+
+COLOURS = {"ours": "#0072b2", "peer": "#d55e00", "limit": "#6b6b6b"}
+DOCS = HERE.parent / "docs" / "scaling.md"
+
+
+def render(kept: Kept, folder: Path) -> None:
+    """RESULTS.md and RESULTS.png into `folder`; of the repository's own results also the tables in the docs."""
+    (folder / "RESULTS.md").write_text(page(kept))
+    plot([row for record in kept.values() for row in rows_of(record)], folder / "RESULTS.png")
+    if folder == HERE:
+        DOCS.write_text(with_tables(DOCS.read_text(), kept))
+
+
+def page(kept: Kept) -> str:
+    text = [
+        "# Measured speed",
+        "",
+        "Written by `make bench` from [results.json](results.json). Rounds are interleaved; a ratio is to the first "
+        "row of its table in the same round, so that whatever else the machine does meets both. Medians over rounds, "
+        "and from the least to the largest. Processor time counts all threads.",
+        "",
+        "![Ratios of every round, and growth](RESULTS.png)",
+    ]
+    for name, record in kept.items():
+        rows = rows_of(record)
+        for number, table in enumerate(dict.fromkeys(row.table for row in rows)):
+            text += ["", f"## {table}", ""]
+            text += [record["note"], ""] if not number and record["note"] else []
+            text += table_lines([row for row in rows if row.table == table])
+        text += ["", f"`{name}`: {measured_on(record)}"]
+    return "\n".join(text) + "\n"
+
+
+def measured_on(record: dict[str, Any]) -> str:
+    """The machine of a part, in a line."""
+    of = record["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
+    return (
+        f"{of['date']}, {of['cores']} cores of {of['cpu']}, {of['memory_gb']} GB, load {record['load'][0]} before and "
+        f"{record['load'][1]} after {record['seconds']:.0f} s; {versions}"
+    )
+
+
+def table_lines(rows: Sequence[Row]) -> list[str]:
+    """Times, where any row has them, then the facts, a column each."""
+    timed = any(row.wall for row in rows)
+    facts = list(dict.fromkeys(name for row in rows for name in row.facts))
+    times = ["wall s", "ratio", "of each round", "processor s", "ratio", "of each round"] if timed else []
+    head = ["", "", *times, *facts]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for row in rows:
+        cells = [row.name, row.role, *(_times(row, rows[0]) if timed else [])]
+        cells += [number(row.facts[name]) if name in row.facts else "" for name in facts]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _times(row: Row, base: Row) -> list[str]:
+    if not row.wall:
+        return [""] * 6
+    cells = []
+    for clock in ("wall", "processor"):
+        ratios = to_base(row, base, clock)
+        cells += [number(median(getattr(row, clock))), f"{median(ratios):.3g}"]
+        cells.append(f"{min(ratios):.3g} to {max(ratios):.3g}" if row is not base else "")
+    return cells
+
+
+def number(value: Fact) -> str:
+    """Three digits, without powers of ten."""
+    if isinstance(value, str):
+        return value
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-3 or not value else f"{value:.1e}"
+
+
+def with_tables(text: str, kept: Kept) -> str:
+    """A page with what stands between `<!-- benchmarks: a, b -->` and `<!-- end -->` replaced by tables of parts."""
+
+    def tables(match: re.Match[str]) -> str:
+        parts = [name for name in match[1].replace(" ", "").split(",") if name in kept]
+        lines = [line for name in parts for line in _part_lines(kept[name])]
+        return "\n".join([f"<!-- benchmarks: {match[1]} -->", *lines, "<!-- end -->"])
+
+    return re.sub(r"<!-- benchmarks: (.*?) -->.*?<!-- end -->", tables, text, flags=re.S)
+
+
+def _part_lines(record: dict[str, Any]) -> Iterable[str]:
+    rows = rows_of(record)
+    for table in dict.fromkeys(row.table for row in rows):
+        yield from ("", f"**{table}**", "", *table_lines([row for row in rows if row.table == table]), "")
+
+
+def plot(rows: Sequence[Row], path: Path) -> None:
+    """A panel a table: ratios on a log axis, every round a mark; growth on two log axes with its fitted line."""
+    from matplotlib.figure import Figure
+
+    ratios = [
+        t for t in dict.fromkeys(r.table for r in rows if r.wall) if sum(r.table == t for r in rows) > 1
+    ]
+    curves = list(dict.fromkeys(row.table for row in rows if row.curve))
+    columns: list[list[tuple[str, float]]] = [[], []]
+    for table in ratios + curves:
+        height = 1.3 + 0.8 * sum(r.table == table for r in rows) if table in ratios else 8.0
+        min(columns, key=lambda column: sum(h for _, h in column)).append((table, height))
+    tallest = max((sum(h for _, h in column) for column in columns), default=1.0)
+    figure = Figure(figsize=(14, 1.2 + 0.32 * tallest), layout="constrained", facecolor="white")
+    halves: Any = figure.subfigures(1, 2, wspace=0.03)
+    for half, column in zip(halves, columns, strict=True):
+        if not column:
+            continue
+        axes = half.subplots(len(column), 1, squeeze=False, height_ratios=[h for _, h in column])
+        for axis, (table, _) in zip(axes[:, 0], column, strict=True):
+            of = [row for row in rows if row.table == table]
+            (_ratios if table in ratios else _curves)(axis, of)
+            axis.set_title(table, loc="left", fontsize=10, fontweight="bold")
+    _legend(figure)
+    figure.savefig(path, dpi=150)
+
+
+def _ratios(axis: Any, rows: Sequence[Row]) -> None:
+    timed = [row for row in rows if row.wall]
+    for y, row in enumerate(timed):
+        style = {"color": COLOURS[row.role], "clip_on": False}
+        axis.plot(
+            to_base(row, timed[0]), [y] * len(row.wall), "o", ms=5, alpha=0.75, mec="white", mew=0.4, **style
+        )
+        axis.plot(
+            to_base(row, timed[0], "processor"), [y + 0.28] * len(row.wall), "|", ms=6, mew=1.2, **style
+        )
+    axis.set_yticks(range(len(timed)), [row.name for row in timed], fontsize=8)
+    axis.set_ylim(len(timed) - 0.4, -0.6)
+    axis.set_xscale("log")
+    axis.axvline(1, color="0.75", lw=0.8, zorder=0)
+    axis.set_xlabel(f"times {timed[0].name}", fontsize=8)
+    _tidy(axis, "x")
+
+
+def _curves(axis: Any, rows: Sequence[Row]) -> None:
+    highest = 1.0
+    for row, mark in zip(rows, "osD^", strict=False):
+        x, y = zip(*row.curve, strict=True)
+        highest = max(highest, *(each / y[0] for each in y))
+        axis.plot(
+            x,
+            [each / y[0] for each in y],
+            f"{mark}-",
+            ms=4,
+            lw=0.9,
+            label=f"{row.name}: {row.facts['exponent']}",
+        )
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log", base=2)
+    axis.set_xlabel(rows[0].table.removeprefix("Growth with "), fontsize=8)
+    axis.set_ylabel("times the first", fontsize=8)
+    axis.set_ylim(top=highest ** (1.3 + 0.2 * len(rows)))  # room for the legend
+    axis.legend(
+        fontsize=7, frameon=False, title="exponent ± standard error", title_fontsize=7, loc="upper left"
+    )
+    _tidy(axis, "both")
+
+
+def _tidy(axis: Any, which: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    for each in (axis.xaxis,) if which == "x" else (axis.xaxis, axis.yaxis):
+        low, high = each.get_view_interval()
+        if which == "x" and high / low < 30:
+            each.set_major_locator(
+                LogLocator(subs=(1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 3, 5, 6, 7, 8))
+            )
+        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        each.set_minor_formatter(NullFormatter())
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(True, which="major", axis=which, color="0.92", lw=0.6)
+    axis.set_axisbelow(True)
+
+
+def _legend(figure: Any) -> None:
+    from matplotlib.lines import Line2D
+
+    marks = [Line2D([], [], marker="o", ls="", color=colour, label=role) for role, colour in COLOURS.items()]
+    marks.append(Line2D([], [], marker="|", ls="", ms=8, color="0.2", label="processor time of a round"))
+    marks.insert(0, Line2D([], [], marker="o", ls="", color="0.2", label="a round, on the clock:"))
+    figure.legend(handles=marks, loc="outside upper center", ncols=5, fontsize=9, frameon=False)

@@ -1,0 +1,93 @@
+"""Moments beside the machine's matrix products, and what a unit costs besides its pass."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Row, Side, Size, interleave, to_base
+from benchmarks.made import documents, ids_of, llama
+
+RATE, WHOLE, PASS = "of the large product's rate", "all of a unit", "the pass alone"
+
+
+def moments(size: Size) -> Iterator[Row]:
+    """Seconds for a billion operations of the products y^T y, on two threads. A large square product is the best the
+    machine does; the same bare product of the same shape is what the shape allows; moments are all sums of a layer's
+    vectors, checks and shifts included.
+    """
+    import torch
+
+    torch.set_num_threads(2)
+    side, tokens, again = size.pick((2048, 4096, 8), (128, 128, 1))
+    square = torch.randn(side, side)
+    large = Side(f"product of {side} x {side}", "limit", lambda: square @ square, 2e-9 * side**3)
+    for dim in (64, 128, 256):
+        heads = 1024 // dim
+        x = torch.randn(heads, tokens, dim)
+        operations = 2e-9 * again * heads * tokens * dim**2
+        bare = Side("bare product of the same shape", "limit", partial(_products, x, again), operations)
+        ours = Side("moments", "ours", partial(_sums, x, again), operations)
+        rows = interleave(f"Moments of {heads} heads of {dim}", [large, bare, ours], size.rounds)
+        for row in rows:
+            yield replace(row, facts={RATE: 1 / median(to_base(row, rows[0]))})
+
+
+def _products(x: Any, again: int) -> None:
+    for _ in range(again):
+        x.transpose(1, 2) @ x
+
+
+def _sums(x: Any, again: int) -> None:
+    from qkscope.moments import Accumulator
+
+    sums, t = Accumulator(), np.arange(x.shape[1], dtype=np.float64)
+    for _ in range(again):
+        sums.update(x, t)
+
+
+def unit(size: Size) -> Iterator[Row]:
+    """300 heads of 128 (36 layers of 16 query and 4 key heads, narrow otherwise), on one thread. A unit of 16 tokens:
+    what it costs besides its pass. The rows after its own are steps of it, timed by themselves.
+    """
+    import torch
+
+    from qkscope.capture import measure
+    from qkscope.capture.probe import probe_model
+    from qkscope.heads import HeadIndex, sample_heads
+    from qkscope.store import dump_tensors, read_tensors, write_bytes
+
+    torch.set_num_threads(1)
+    narrow = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 36, "head_dim": 128}
+    model = llama(**narrow, num_attention_heads=16, num_key_value_heads=4)
+    heads = HeadIndex.of(sample_heads(range(36), 16, size.pick(300, 20)), 4)
+    layers, text = np.unique(heads.layer).tolist(), documents(1, 16, 256)
+
+    def sides(windows: tuple[int, ...], path: Path) -> list[Side]:
+        done = measure(model, text, heads, windows)
+        data = dump_tensors(*done.to_tensors())
+
+        def whole() -> None:
+            write_bytes(path, dump_tensors(*measure(model, text, heads, windows).to_tensors()))
+
+        return [
+            Side(PASS, "limit", lambda: model.model(ids_of(text[0]), use_cache=False)),
+            Side(WHOLE, "ours", whole, facts={"file MB": len(data) / 1e6}),
+            Side("probe", "ours", lambda: probe_model(model, layers)),
+            Side("pack and hash", "ours", lambda: dump_tensors(*done.to_tensors())),
+            Side("write", "ours", lambda: write_bytes(path, data)),
+            Side("read and check", "ours", lambda: read_tensors(path)),
+        ]
+
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        for windows in ((4096,), (4096, 32768, 65536)):
+            many = "one window" if len(windows) == 1 else f"{len(windows)} windows"
+            made = sides(windows, Path(folder) / "unit.safetensors")
+            yield from interleave(f"A unit of {len(heads)} heads of 128, {many}", made, size.rounds)

@@ -1,0 +1,145 @@
+"""Sums and vectors on disk -> tables, beside the loops that people write."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.harness import Row, Side, Size, alone, interleave, peak_megabytes
+from benchmarks.made import random_unit, study_of_units
+from qkscope.run.plan import Planned
+from qkscope.study import Study
+
+GROUPS, RATIO, COMPONENTS = 8, 4, 10
+TABLES, TEN = "unit files to tables", "10 x 576 heads, s"
+
+
+def pooled(q: Any, t_q: Any, k: Any, t_k: Any) -> None:
+    """What a notebook does for one head: PCA of the stacked vectors, then pearsonr per component."""
+    from scipy.stats import pearsonr
+    from sklearn.decomposition import PCA
+
+    pca = PCA(n_components=COMPONENTS).fit(np.concatenate([q, k]))
+    for x, t in ((q, t_q), (k, t_k)):
+        made = pca.transform(x)
+        for i in range(COMPONENTS):
+            pearsonr(made[:, i], t)
+
+
+def assembly(size: Size) -> Iterator[Row]:
+    """First table: seconds a head and sample (all documents, or all but one of 8 groups), windows of 4K and 32K.
+    scikit-learn starts from 8192 + 8192 vectors and gives no errors; ours starts from the sums that capture leaves.
+    Second table: unit files to all tables of a study, two checkpoints at three windows, on all cores, and the same for
+    the ten checkpoints of 576 heads that SmolLM3 has, in proportion.
+    """
+    from qkscope.heads import HeadIndex
+    from qkscope.measures.beyond import measure_beyond
+    from qkscope.measures.pca import measure
+
+    rng = np.random.default_rng(0)
+    dim, windows, tokens = size.pick(128, 16), (4096, 32768), size.pick(8192, 64)
+    heads = HeadIndex.of([(i, h) for i in range(2) for h in range(16)], RATIO)
+    units = [random_unit(rng, heads, dim, windows) for _ in range(GROUPS)]
+    axes = measure(units, windows[-1])
+    scatter = rng.standard_normal((4 * (1 + GROUPS), dim, dim))
+    scatter = scatter @ scatter.transpose(0, 2, 1)
+    x, t = rng.standard_normal((2 * tokens, dim), dtype=np.float32), np.arange(tokens)
+    every = len(heads) * (1 + GROUPS)
+    sides = [
+        Side("scikit-learn + pearsonr, from vectors", "peer", lambda: pooled(x[:tokens], t, x[tokens:], t)),
+        Side("LAPACK's eigh alone", "limit", lambda: np.linalg.eigh(scatter), len(scatter)),
+        Side("axes and r", "ours", lambda: measure(units, windows[-1]), every),
+        Side("anatomy, curves, spectra", "ours", lambda: measure_beyond(units, windows[-1], axes), every),
+    ]
+    yield from interleave(f"Assembly, a head of {dim} and a sample", sides, size.rounds)
+    yield from _study(size, dim)
+
+
+def _study(size: Size, dim: int) -> Iterator[Row]:
+    """Two checkpoints put together; peak memory in a process of its own."""
+    from qkscope.run.assemble import tables
+
+    layers, windows = size.pick(3, 1), (4096, 32768, 65536)
+    with tempfile.TemporaryDirectory() as name:
+        made = study_of_units(Path(name), 2, layers, dim, windows)
+        side = Side(TABLES, "ours", lambda: tables(*made, Path(name)))
+        table = f"Tables of 2 x {16 * layers} heads of {dim}, 3 windows"
+        (row,) = interleave(table, [side], min(size.rounds, 2 if size.quick else 3), warm=False)
+        whole = median(row.wall) * 10 * 576 / (2 * 16 * layers)
+        yield replace(row, facts={TEN: whole, "peak MB": alone(peak_of_tables, *made, name)})
+
+
+def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> float:
+    from qkscope.run.assemble import tables
+
+    return peak_megabytes(lambda: tables(study, planned, Path(folder)))
+
+
+def vectors(size: Size) -> Iterator[Row]:
+    """Seconds a query head: parquet files of 8000 vectors of 128 a head and kind, four query heads to a key head, to
+    axes, r and tables. Ours gives errors from 8 groups of documents and the optional measures too. The peers go head
+    by head, so eight heads stand for any number; files of further heads are links to those of the first layer.
+    """
+    from qkscope.scanning.vectors import analyze
+
+    rows, dim = size.pick(8000, 200), size.pick(128, 16)
+    counts = size.pick((64, 576), (8, 16))
+    with tempfile.TemporaryDirectory() as name:
+        roots = {count: _vector_files(Path(name) / str(count), count // 8, rows, dim) for count in counts}
+        first = roots[counts[0]] / "model"
+        sides = [
+            Side("pandas + scikit-learn + scipy, 8 heads", "peer", partial(_notebook, first), 8),
+            Side("float32 PCA per head and kind, 8 heads", "peer", partial(_per_kind_tool, first), 8),
+            *(Side(f"qkscope, {n} heads", "ours", partial(analyze, at), n) for n, at in roots.items()),
+        ]
+        yield from interleave("Stored vectors to tables, a head", sides, size.rounds, warm=False)
+
+
+def _read(path: Path) -> tuple[Any, Any]:
+    import pandas as pd
+
+    frame = pd.read_parquet(path / "data.parquet")
+    return np.stack(frame["vector"]), frame["position"]
+
+
+def _notebook(folder: Path) -> None:
+    for head in range(8):
+        pooled(*_read(folder / f"l00h{head:02d}q"), *_read(folder / f"l00h{head // RATIO:02d}k"))
+
+
+def _per_kind_tool(folder: Path) -> None:
+    """The public tool's way: a PCA in float32 for every head and kind, then pearsonr per component."""
+    from scipy.stats import pearsonr
+    from sklearn.decomposition import PCA
+
+    for path in sorted(folder.glob("l00*")):
+        x, t = _read(path)
+        made = PCA(n_components=COMPONENTS).fit_transform(x.astype(np.float32))
+        for i in range(COMPONENTS):
+            pearsonr(made[:, i], t)
+
+
+def _vector_files(root: Path, layers: int, rows: int, dim: int) -> Path:
+    """A folder in the public layout: layers of 8 query and 2 key heads, all files those of the first layer."""
+    from qkscope.vectors import write_vectors
+
+    rng = np.random.default_rng(0)
+    t = np.arange(rows)
+    for kind, count in (("q", 8), ("k", 8 // RATIO)):
+        for head in range(count):
+            x = rng.standard_normal((rows, dim), dtype=np.float32)
+            path = write_vectors(
+                root, "model", 0, head, kind, example_id=t % 100, position=t, vector=x, window=rows
+            )
+            for layer in range(1, layers):
+                other = root / "model" / f"l{layer:02d}h{head:02d}{kind}" / path.name
+                other.parent.mkdir(parents=True)
+                other.hardlink_to(path)
+    return root
