@@ -4,6 +4,7 @@ from qkscope.checkpoints.files import Source, digest, discover
 from qkscope.checkpoints.loading import (
     Resolved,
     checkpoints_yaml,
+    find_tokenizer,
     list_revisions,
     load_config,
     load_model,
@@ -19,6 +20,7 @@ __all__ = [
     "checkpoints_yaml",
     "digest",
     "discover",
+    "find_tokenizer",
     "list_revisions",
     "load_config",
     "load_model",

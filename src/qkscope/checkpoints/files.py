@@ -11,7 +11,7 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,6 +87,22 @@ def local_files(source: Source, part: Part) -> tuple[Path, str]:
     if shards := _shards(source, folder, chosen, listing.files):
         folder = hub.fetch(listing, [*chosen, *shards])
     return folder, folder.name  # the cache names a snapshot's folder by its commit
+
+
+def require_files(source: Source, part: Part) -> None:
+    """Raise where a part is not there whole; of the hub only names are asked for, and shards are not counted."""
+    if local_path(source):
+        local_files(source, part)
+    else:
+        _choose(source, hub.list_files(source.model, source.revision).files, part)
+
+
+def file_names(source: Source) -> Sequence[str]:
+    """What lies beside a model, on this machine or on the hub."""
+    path = local_path(source)
+    if path is None:
+        return hub.list_files(source.model, source.revision).files
+    return _names(path if path.is_dir() else path.parent)
 
 
 def local_path(source: Source) -> Path | None:
@@ -278,8 +294,7 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
     return shards
 
 
-def has_tokenizer(folder: Path) -> bool:
-    names = {path.name for path in folder.iterdir()}
+def has_tokenizer(names: Iterable[str]) -> bool:
     known = r"tokenizer\.(json|model)|vocab\.(json|txt)|spiece\.model|tokenizer_config\.json|.*\.tiktoken|tekken\.json"
     return any(re.fullmatch(known, name) for name in names)
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from qkscope.checkpoints.revisions import parse_revision
-from qkscope.errors import CheckpointError, HubError
+from qkscope.errors import CheckpointError, HubError, UnreachableError
 
 log = logging.getLogger(__name__)
 Kind = Literal["model", "dataset"]
@@ -80,7 +80,7 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
     cached = _cached(repo, revision, kind)
     if constants.HF_HUB_OFFLINE:
         if cached is None:
-            raise HubError(
+            raise UnreachableError(
                 f"{_place(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
                 "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
             )
@@ -100,14 +100,14 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
     return Listing(repo, kind, revision, info.sha, tuple(s.rfilename for s in info.siblings or ()))
 
 
-def list_refs(repo: str, kind: Kind = "model") -> list[str]:
+def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list[str]:
     """Names of all branches and tags, as the hub lists them."""
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
-        raise HubError(
+        raise UnreachableError(
             f"{_place(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
         )
-    refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind)
+    refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
 
 
@@ -222,35 +222,41 @@ def _explain_trouble(error: BaseException, place: str, status: int | None) -> Hu
     if status is not None and status >= 500:
         return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
     if _is_network(error):
-        return HubError(
+        return UnreachableError(
             f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
             f"({line(_chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
         )
     return HubError(f"{place}: the hub did not answer as expected ({line(error)})")
 
 
-def _ask(call: Callable[[], T], repo: str, revision: str | None, kind: Kind, *, question: bool = True) -> T:
+def _ask(
+    call: Callable[[], T],
+    repo: str,
+    revision: str | None,
+    kind: Kind,
+    *,
+    question: bool = True,
+    attempts: int = ATTEMPTS,
+) -> T:
     """Call the hub's client; try again after what may pass, as often and as long as makes sense.
 
     A question must be answered within seconds; a transfer may take as long as bytes arrive.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    for attempt in range(1, attempts + 1):
         try:
             with _guarded_client():
                 return _within(1.2 * _answer_seconds(), call) if question else call()
         except Exception as error:
-            pause = _pause(error, attempt)
+            pause = None if attempt == attempts else _pause(error, attempt)
             if pause is None:
                 raise explain(error, repo, revision, kind) from error
             log.warning("%s: %s; trying again in %.0f s", _place(repo, revision, kind), line(error), pause)
             time.sleep(pause)
-    raise HubError(f"{_place(repo, revision, kind)}: no answer after {ATTEMPTS} tries; run again later")
+    raise HubError(f"{_place(repo, revision, kind)}: no answer after {attempts} tries; run again later")
 
 
 def _pause(error: Exception, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; None when another would not help."""
-    if attempt == ATTEMPTS:
-        return None
     status = _status(error)
     if status is not None and (status == 429 or status >= 500):
         return _asked_wait(_response(error)) or 2.0 ** (attempt - 1)

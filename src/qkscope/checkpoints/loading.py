@@ -25,6 +25,7 @@ from qkscope.checkpoints.files import (
     digest,
     discover,
     file_marks,
+    file_names,
     gguf_name,
     has_tokenizer,
     local_files,
@@ -141,6 +142,14 @@ def load_model(source: Source) -> Any:
 def load_tokenizer(source: Source) -> Any:
     """The tokenizer named by the source, or else the one beside the model."""
     auto = hub.need("transformers").AutoTokenizer
+    origin = find_tokenizer(source)
+    folder, _ = local_files(origin, "tokenizer")
+    with _clear_words(origin, "tokenizer"):
+        return auto.from_pretrained(folder, **_options(origin))
+
+
+def find_tokenizer(source: Source) -> Source:
+    """Where the tokenizer lies. Raises where there is none; of the hub only names are asked for."""
     origin = source
     if source.tokenizer and source.tokenizer != source.model:
         trust = source.trust_remote_code
@@ -150,14 +159,12 @@ def load_tokenizer(source: Source) -> Any:
                 f"tokenizer {source.tokenizer!r}: no such folder here, and tokenizers on the hub are owner/name "
                 "(gpt2 is openai-community/gpt2)"
             )
-    folder, _ = local_files(origin, "tokenizer")
-    if not gguf_name(origin) and not has_tokenizer(folder):
+    if not gguf_name(origin) and not has_tokenizer(file_names(origin)):
         raise CheckpointError(
             f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that belongs to "
             f"the model: {source.setting('tokenizer', 'FOLDER')}"
         )
-    with _clear_words(origin, "tokenizer"):
-        return auto.from_pretrained(folder, **_options(origin))
+    return origin
 
 
 def list_revisions(model: str) -> list[Revision]:

@@ -1,7 +1,7 @@
 """All that can be known of a study before a model is loaded: what will fail, what to beware of, what it costs.
 
-Only what lies on this machine is looked at: configurations, names of weights files, tokenizers and texts. What is on a
-hub is looked at when the study is run.
+On this machine configurations, names of weights files, tokenizers and texts are looked at; on the hub names of files
+and configurations.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.rotation import check_windows
-from qkscope.errors import QkscopeError
+from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.run.controls import controls
 from qkscope.run.cost import Looked, cost
+from qkscope.run.hub_look import look_at_hub
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.checks import missing_files, read_study, rendered
 from qkscope.study.marks import Loc, Mistake
@@ -50,12 +51,17 @@ def preflight(path: Path | str) -> Preflight:
     if study is None:
         return Preflight(tuple(wrong))
     found = _Found(warnings=[f"left out: {name}: {why}" for name, why in _left_out(path, wrong).items()])
-    course = [each for each in sources(study) if Path(each.source.model).exists()]
     if find_spec("transformers") is None:
         found.warnings.append("models are not looked into: that needs pip install 'qkscope[capture]'")
     elif not wrong:
+        whole = sources(study)
+        here, there = [each for each in whole if Path(each.source.model).exists()], look_at_hub(study, whole)
+        found.mistakes += there.mistakes
+        found.warnings += there.warnings
+        course = [each for each in whole if each in here or each in there.course]
         _look_at_checkpoints(study, course, found)
-        _look_at_texts(study, course, found)
+        _look_at_controls(study, course if len(course) == len(whole) else here, found)
+        _look_at_texts(study, here, found)
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
     return Preflight(
         mistakes, tuple(found.warnings), "" if mistakes else cost(study, found.looked, found.corpus)
@@ -68,16 +74,19 @@ def _left_out(path: Path, wrong: list[str]) -> dict[str, str]:
 
 def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
     from qkscope.checkpoints import load_config
-    from qkscope.checkpoints.files import local_files
+    from qkscope.checkpoints.files import require_files
 
     for each in course:
         try:
-            local_files(each.source, "model")
+            require_files(each.source, "model")
             config = load_config(each.source)
             architecture = read_architecture(config)
             layers = architecture.measured_layers(longest=each.window)
             pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
             check_windows(config, each.rings(study.windows))
+        except UnreachableError as error:
+            found.warnings.append(f"not looked into: {each.name} ({error})")
+            continue
         except QkscopeError as error:
             found.mistakes.append(Mistake(each.loc, str(error)))
             continue
@@ -86,6 +95,11 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
         warning = architecture.window_warning(each.window)
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
+
+
+def _look_at_controls(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
+    from qkscope.checkpoints import load_config
+
     for each in controls(study, course):
         try:
             check_windows(load_config(each.source), each.rings(study.windows))

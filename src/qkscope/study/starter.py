@@ -49,8 +49,8 @@ def _of_folder(folder: Path) -> Starter:
     window, why = _window(found[-1] / "config.json")
     check = [f"left out: {name}: {reason}" for name, reason in left_out(folder).items()]
     tokenizer = []
-    if not has_tokenizer(found[-1]):
-        beside = has_tokenizer(folder)
+    if not has_tokenizer(path.name for path in found[-1].iterdir()):
+        beside = has_tokenizer(path.name for path in folder.iterdir())
         tokenizer = [
             f"tokenizer: {_scalar(str(folder)) if beside else 'CHANGE-ME'}   # not in {found[-1].name}"
         ]
