@@ -148,7 +148,7 @@ def study_of_units(
     blank: Any = None
     for each in sources(study):
         jobs = tuple(
-            Job(each.name, each.folder, group, blank, {}, heads, tuple(windows), 1, 1)
+            Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, heads, tuple(windows), 1, 1)
             for group in range(groups)
         )
         planned.append(Planned(each, "", blank, heads, blank, jobs, ""))
