@@ -174,8 +174,10 @@ def test_a_unit_survives_being_taken_apart(rng, rotations):
     again = Unit.from_tensors(tensors, json.loads(json.dumps(meta)))
     for kind in ("q", "k"):
         for a, b in zip(getattr(again, kind), getattr(unit, kind), strict=True):
-            assert all(np.array_equal(getattr(a, f.name), getattr(b, f.name)) for f in fields(Moments))
-        assert_close(getattr(again, f"sink_{kind}"), getattr(unit, f"sink_{kind}"), rtol=1e-7)
+            exact = [f.name for f in fields(Moments) if f.name != "M"]
+            assert all(np.array_equal(getattr(a, name), getattr(b, name)) for name in exact)
+            assert_close(a, b, rtol=1e-8)
+        assert_close(getattr(again, f"sink_{kind}"), getattr(unit, f"sink_{kind}"), rtol=1e-8)
         a, b = getattr(again, f"path_{kind}"), getattr(unit, f"path_{kind}")
         assert np.array_equal(a.edges, b.edges)
         assert np.array_equal(a.n, b.n)
@@ -189,7 +191,7 @@ def test_a_unit_survives_being_taken_apart(rng, rotations):
     assert (unit.documents, unit.tokens, unit.filled) == (2, 35, (2, 1))
     assert unit.counts(20).tolist() == [2.0] * 15 + [1.0] * 5
     assert unit.counts(10).tolist() == [2.0] * 10
-    assert tensors["q.0.M"].shape == (3, 6 * 7 // 2)
+    assert tensors["q.0.M"].shape == (3, 6 * 5 // 2)
     assert sum(name.endswith("frequency") for name in tensors) == len(
         {id(r) for r in rotations.values() if r}
     )

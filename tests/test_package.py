@@ -153,7 +153,7 @@ ORDER = [
     ["heads"],
     ["rotation"],
     ["path", "key_sample"],
-    ["lags"],
+    ["lags", "scatter"],
     ["moments"],
     ["vectors"],
     ["capture"],

@@ -25,6 +25,7 @@ from qkscope.key_sample import KeySample, pack_samples, unpack_samples
 from qkscope.lags import LagScores, pack_scores, unpack_scores
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
+from qkscope.scatter import pack_scatter, unpack_scatter
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
@@ -68,6 +69,11 @@ class Moments:
     def select(self, rows: Any) -> Moments:
         """The heads at `rows` (an index array or a slice)."""
         return Moments(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def put(self, rows: Any, part: Moments) -> None:
+        """Set the heads at `rows`."""
+        for f in fields(self):
+            getattr(self, f.name)[rows] = getattr(part, f.name)
 
     def merge(self, other: Moments) -> Moments:
         """The moments of both sets of tokens together (Chan's update), head by head.
@@ -324,17 +330,13 @@ class Unit:
         return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
 
     def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and description for a file. M is symmetric: its upper triangle is kept.
-
-        The sink's M and the path's sums are kept in float32: M of a whole ring, and so r, does not depend on them.
-        """
+        """Arrays and description for a file: M as `scatter` keeps it, the path's sums in float32."""
         tensors: dict[str, NDArray[Any]] = {}
         for kind, moments in (("q", self.q), ("k", self.k)):
             for i, ring in enumerate(moments):
                 tensors |= _pack(f"{kind}.{i}", ring)
         for kind, sink in (("q", self.sink_q), ("k", self.sink_k)):
             tensors |= _pack(f"{kind}.sink", sink)
-            tensors[f"{kind}.sink.M"] = tensors[f"{kind}.sink.M"].astype(np.float32)
         for kind, path in (("q", self.path_q), ("k", self.path_k)):
             if path is not None:
                 tensors |= {f"{kind}.path.edges": path.edges, f"{kind}.path.n": path.n}
@@ -389,14 +391,13 @@ def window(
 
 
 def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:
-    rows, columns = np.triu_indices(moments.M.shape[1])
     arrays = {f"{name}.{f.name}": getattr(moments, f.name) for f in fields(moments)}
-    return arrays | {f"{name}.M": moments.M[:, rows, columns]}
+    return arrays | pack_scatter(f"{name}.M", moments.M)
 
 
 def _unpack(tensors: Mapping[str, NDArray[Any]], name: str) -> Moments:
     values = {f.name: tensors[f"{name}.{f.name}"] for f in fields(Moments)}
-    return Moments(**values | {"M": _square(values["M"], values["mean_x"].shape[1])})
+    return Moments(**values | {"M": unpack_scatter(tensors, f"{name}.M")})
 
 
 def _unpack_path(tensors: Mapping[str, NDArray[Any]], name: str) -> Path | None:
@@ -404,12 +405,3 @@ def _unpack_path(tensors: Mapping[str, NDArray[Any]], name: str) -> Path | None:
         return None
     total = tensors[f"{name}.total"].astype(np.float64)
     return Path(tensors[f"{name}.edges"], tensors[f"{name}.n"], total)
-
-
-def _square(packed: NDArray[Any], dim: int) -> NDArray[Any]:
-    """(H, d(d+1)/2) upper triangles -> (H, d, d)."""
-    rows, columns = np.triu_indices(dim)
-    full = np.empty((len(packed), dim, dim))
-    full[:, rows, columns] = packed
-    full[:, columns, rows] = packed
-    return full

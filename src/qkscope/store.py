@@ -105,7 +105,7 @@ def dump_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str,
     size = int.from_bytes(data[:8], "little")
     header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + data[8 + size :]
+    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(data)[8 + size :]))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:

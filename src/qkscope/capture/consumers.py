@@ -7,7 +7,7 @@ never reaches an accumulator or a file. Works on any array type with slices, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -136,9 +136,8 @@ class MomentSums:
         return tuple(self._part(kind, ring) for ring in range(len(self._windows)))
 
     def sink(self, kind: str) -> Moments:
-        """The moments of the first four tokens, M as a unit's file keeps it."""
-        found = self._part(kind, "sink")
-        return replace(found, M=_single(found.M))
+        """The moments of the first four tokens."""
+        return self._part(kind, "sink")
 
     def path(self, kind: str) -> Path:
         """The bin sums of all heads in the rows' order, as a unit's file keeps them."""
@@ -149,12 +148,12 @@ class MomentSums:
         return Path(self._edges, self._n, _single(total))
 
     def _part(self, kind: str, name: int | str) -> Moments:
-        parts, order = [], []
-        for layer, rows in self._rows[kind].items():
-            sums = self._sums.pop((kind, layer, name), None)
-            parts.append(sums.moments() if sums else Moments.empty(len(rows), self._dim))
-            order.append(rows)
-        return Moments.concat(parts).select(np.argsort(np.concatenate(order)))
+        layers = self._rows[kind]
+        total = Moments.empty(sum(map(len, layers.values())), self._dim)
+        for layer, rows in layers.items():
+            if sums := self._sums.pop((kind, layer, name), None):
+                total.put(rows, sums.moments())
+        return total
 
 
 class _Part:

@@ -11,11 +11,11 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, out_of_memory, scores_bytes
 from qkscope.capture.precision import full_precision
-from qkscope.capture.probe import evaluating, look_and_compare, probe_model
+from qkscope.capture.probe import Probing, evaluating, look_and_compare, probing
 from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.scores import ScoreSums
-from qkscope.capture.seam import capture, find_backbone, input_device
+from qkscope.capture.seam import Consumer, capture, find_backbone, input_device
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError
 from qkscope.heads import HeadIndex
@@ -38,30 +38,24 @@ def measure(
     save: BatchConsumer | None = None,
     check_outputs: bool = False,
     keep_keys: KeySampling | None = None,
+    probe: Probing | None = None,
 ) -> Unit:
     """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
 
     `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments;
-    `keep_keys` says how many keys to keep for measures of pairs of them.
+    `keep_keys` says how many keys to keep for measures of pairs of them. `probe` is the `probing` of this model where
+    several units are measured with it: the short passes are then run once.
     That watching changes no output is checked on a short pass, and with `check_outputs` on every pass first.
     """
-    import torch
-
     edges = tuple(sorted(windows))
     backbone = find_backbone(model)
-    architecture = read_architecture(backbone.config)
     passes = batches(documents, edges[-1], batch_tokens)
-    check_windows(backbone.config, edges)
-    _check_request(architecture, heads, include_sliding, max((max(b.lengths) for b in passes), default=0))
-    _check_tokens(backbone, passes)
-    _check_room(backbone, architecture, heads, edges, passes)
+    _check(backbone, heads, edges, passes, include_sliding)
     layers = np.unique(heads.layer).tolist()
-    architecture, probed = probe_model(model, layers)
+    architecture, found = (probe or probing(model))(tuple(layers))
     heads = heads.with_rope(architecture.rope_by_layer())
     if check_outputs:
-        with evaluating(model), torch.no_grad():
-            for batch in passes:
-                look_and_compare(backbone, probed.through, layers, _ids(backbone, batch))
+        _compare_outputs(backbone, found.through, layers, passes)
     rotations = Rotations(architecture)
     sums = MomentSums(heads, edges, architecture, rotations)
     scores = ScoreSums(heads, edges, documents)
@@ -69,20 +63,8 @@ def measure(
     if keep_keys is not None:
         kept = KeyReservoir(heads, architecture.head_dim, edges, documents, keep_keys)
     consumers: list[BatchConsumer] = [each for each in (sums, scores, save, kept) if each is not None]
-
-    def consume(layer: int, q: Any, k: Any) -> None:
-        with full_precision(q.device.type):
-            for consumer in consumers:
-                consumer(layer, q, k)
-
-    watching = rotations.calls.watching(backbone)
-    with watching, capture(model, consume, layers, probed.through), evaluating(model), torch.no_grad():
-        for batch in passes:
-            for consumer in consumers:
-                consumer.begin(batch)
-            _run(backbone, architecture, batch)
-            if on_tokens is not None:
-                on_tokens(batch.tokens)
+    with rotations.calls.watching(backbone), capture(model, _all(consumers), layers, found.through):
+        _run_all(backbone, architecture, passes, consumers, on_tokens)
     return Unit(
         heads=heads,
         windows=edges,
@@ -93,12 +75,47 @@ def measure(
         path_q=sums.path("q"),
         path_k=sums.path("k"),
         rotations={layer: rotations.found.get(layer) for layer in layers},
-        scales=probed.scales,
+        scales=found.scales,
         lengths=tuple(n for batch in passes for n in batch.lengths),
         unknown_rotations=rotations.reasons,
         keys=kept.samples() if kept is not None else (),
         scores=scores.scores(),
     )
+
+
+def _all(consumers: Sequence[BatchConsumer]) -> Consumer:
+    def consume(layer: int, q: Any, k: Any) -> None:
+        with full_precision(q.device.type):
+            for consumer in consumers:
+                consumer(layer, q, k)
+
+    return consume
+
+
+def _run_all(
+    backbone: Any,
+    architecture: Architecture,
+    passes: Sequence[Batch],
+    consumers: Sequence[BatchConsumer],
+    on_tokens: Callable[[int], None] | None,
+) -> None:
+    import torch
+
+    with evaluating(backbone), torch.no_grad():
+        for batch in passes:
+            for consumer in consumers:
+                consumer.begin(batch)
+            _run(backbone, architecture, batch)
+            if on_tokens is not None:
+                on_tokens(batch.tokens)
+
+
+def _compare_outputs(backbone: Any, through: str, layers: Sequence[int], passes: Sequence[Batch]) -> None:
+    import torch
+
+    with evaluating(backbone), torch.no_grad():
+        for batch in passes:
+            look_and_compare(backbone, through, layers, _ids(backbone, batch))
 
 
 def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
@@ -124,6 +141,18 @@ def _ids(backbone: Any, batch: Batch) -> Any:
     import torch
 
     return torch.from_numpy(batch.ids()).to(input_device(backbone))
+
+
+def _check(
+    backbone: Any, heads: HeadIndex, windows: tuple[int, ...], passes: list[Batch], include_sliding: bool
+) -> None:
+    """Everything that can be refused before the first pass."""
+    architecture = read_architecture(backbone.config)
+    check_windows(backbone.config, windows)
+    longest = max((max(batch.lengths) for batch in passes), default=0)
+    _check_request(architecture, heads, include_sliding, longest)
+    _check_tokens(backbone, passes)
+    _check_room(backbone, architecture, heads, windows, passes)
 
 
 def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool, longest: int) -> None:

@@ -8,9 +8,10 @@ disagree, that is an error that names both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
@@ -38,6 +39,9 @@ class Probe:
     scales: dict[int, float]
     rotates: dict[int, bool | None]
     windows: dict[int, int | None]
+
+
+Probing = Callable[[tuple[int, ...]], tuple[Architecture, Probe]]
 
 
 def probe(model: Any, layers: Collection[int]) -> Probe:
@@ -95,6 +99,11 @@ def probe_model(model: Any, layers: Collection[int]) -> tuple[Architecture, Prob
     """What configuration and probe agree on, and the probe itself."""
     found = probe(model, layers)
     return agree(read_architecture(find_backbone(model).config), found), found
+
+
+def probing(model: Any) -> Probing:
+    """`probe_model` of a model that stays as it is: each set of layers once."""
+    return cache(partial(probe_model, model))
 
 
 def look_and_compare(

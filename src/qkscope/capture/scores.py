@@ -44,15 +44,27 @@ class ScoreSums:
                 self._present.append((row, ring, t, there))
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
-        for key in np.unique(self._heads.kv_head[self._rows[layer]]) if layer in self._rows else ():
-            rows = self._rows[layer][self._heads.kv_head[self._rows[layer]] == key]
-            heads = self._heads.head[rows].tolist()
-            for row, ring, t, there in self._present:
-                asked = q[row, heads][:, t].float()  # (heads, queries, dim)
-                scores = asked @ k[row, int(key)].float().T  # (heads, queries, tokens)
-                back = np.maximum(t[:, None] - self._lags, 0)
-                found = scores[:, np.arange(len(t))[:, None], back].double().cpu().numpy()
-                self._total[ring, rows] += np.where(there, found, 0.0).sum(axis=1)
+        if layer not in self._rows:
+            return
+        rows = self._rows[layer]
+        for row, ring, t, there in self._present:
+            for key in np.unique(self._heads.kv_head[rows]):
+                reading = rows[self._heads.kv_head[rows] == key]
+                found = self._products(q[row], self._heads.head[reading], k[row, int(key)], t)
+                self._total[ring, reading] += np.where(there, found, 0.0).sum(axis=1)
+
+    def _products(
+        self, q: Any, heads: NDArray[np.int64], k: Any, t: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """q (all heads, tokens, dim) of `heads` at t times k (tokens, dim) at each distance before. (heads, t, lags)"""
+        import torch
+
+        # Gathered first, so that only what is scored is copied, and converted where the model runs in half precision.
+        head, at = (torch.as_tensor(each, device=q.device) for each in (heads, t))
+        back = torch.as_tensor(np.maximum(t[:, None] - self._lags, 0).ravel(), device=k.device)
+        asked = q[head[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
+        keys = k.index_select(0, back).float().view(len(t), -1, k.shape[-1])
+        return np.asarray((asked @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
 
     def scores(self) -> LagScores:
         """The sums so far, as a unit's file keeps them."""

@@ -36,7 +36,7 @@ Tick = Callable[[int], None]
 """Hears how many tokens a pass has read."""
 
 # What a unit holds depends on this code too: raise it when capture or moments change their numbers.
-CAPTURE_VERSION = 4
+CAPTURE_VERSION = 5
 
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
@@ -207,6 +207,7 @@ class UnitMeasurer:
     def __init__(self) -> None:
         self._source: Resolved | None = None
         self._model: Any = None
+        self._probe: Any = None
 
     def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
         """The bytes of a unit's file."""
@@ -220,15 +221,16 @@ class UnitMeasurer:
     def measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> Unit:
         from qkscope.capture import measure
 
-        model = self._load(job.source)
+        self._load(job.source)
         return measure(
-            model,
+            self._model,
             documents,
             job.heads,
             job.rings,
             batch_tokens=job.batch_tokens,
             on_tokens=on_tokens,
             keep_keys=job.keep_keys,
+            probe=self._probe,
         )
 
     def release(self) -> None:
@@ -238,16 +240,17 @@ class UnitMeasurer:
             _free()
 
     def end(self) -> None:
-        self._source = self._model = None
+        self._source = self._model = self._probe = None
 
-    def _load(self, source: Resolved) -> Any:
+    def _load(self, source: Resolved) -> None:
+        from qkscope.capture import probing
         from qkscope.checkpoints import load_resolved
 
         if self._source != source:
             self.release()
             self._model = load_resolved(source)
+            self._probe = probing(self._model)
             self._source = source
-        return self._model
 
 
 class Mark:

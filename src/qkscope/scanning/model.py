@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
-from qkscope.capture import find_backbone, measure
+from qkscope.capture import find_backbone, measure, probing
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
@@ -357,9 +357,10 @@ def _measure_groups(
     window = options["windows"][-1]
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
     model = subject.load()
+    probe = probing(model)
     started = time.monotonic()
     with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
-        units = [measure(model, group, on_tokens=bar.advance, **options) for group in groups]
+        units = [measure(model, group, on_tokens=bar.advance, probe=probe, **options) for group in groups]
         seconds = time.monotonic() - started
         bar.done(f"{subject.name}: {total:,} tokens in {seconds:,.1f} s, {total / seconds:,.0f} tokens/s")
     return units

@@ -1,0 +1,88 @@
+"""Scatter matrices -> half the bytes of their upper triangles, and back.
+
+M is kept as its diagonal in float64 and, above it, M_ij / sqrt(M_ii M_jj) as whole multiples of a step, in int32. The
+step is a power of two a head, just large enough for its largest correlation: what is lost is at most 2^-32 of
+sqrt(M_ii M_jj), where float32 would lose up to 2^-25 of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+BITS = 31
+# Numbers of float64 that a block of heads has.
+BLOCK = 2**17
+
+
+def pack_scatter(name: str, M: Array) -> dict[str, NDArray[Any]]:
+    """M (H, d, d), symmetric, as arrays of a file. A head whose M is not finite comes back as NaN off the diagonal."""
+    heads, dim, _ = M.shape
+    codes = np.empty((heads, dim * (dim - 1) // 2), dtype=np.int32)
+    step = np.empty(heads)
+    for some in _blocks(heads, dim):
+        codes[some], step[some] = _codes(M[some])
+    return {name: codes, f"{name}.diagonal": np.diagonal(M, axis1=1, axis2=2).copy(), f"{name}.step": step}
+
+
+def unpack_scatter(tensors: Mapping[str, NDArray[Any]], name: str) -> Array:
+    """What `pack_scatter` took apart. (H, d, d)"""
+    codes, diagonal, step = (tensors[name + part] for part in ("", ".diagonal", ".step"))
+    heads, dim = diagonal.shape
+    full = np.empty((heads, dim, dim))
+    for some in _blocks(heads, dim):
+        values = codes[some] * step[some, None] * _scales(diagonal[some])
+        full[some] = np.pad(values, [(0, 0), (0, 1)]).take(_square(dim), axis=1).reshape(-1, dim, dim)
+    at = np.arange(dim)
+    full[:, at, at] = diagonal
+    return full
+
+
+def _codes(M: Array) -> tuple[NDArray[np.int32], Array]:
+    """Whole multiples (H, d (d-1) / 2) and steps (H,)."""
+    heads, dim, _ = M.shape
+    packed = M.reshape(heads, dim * dim).take(_above(dim), axis=1)
+    scales = _scales(np.diagonal(M, axis1=1, axis2=2))
+    # A dimension that does not vary varies with no other.
+    packed = np.divide(packed, scales, out=np.zeros_like(packed), where=scales != 0)
+    finite = np.isfinite(packed).all(axis=1)
+    packed[~finite] = 0.0
+    exponent = np.frexp(np.abs(packed).max(axis=1, initial=0.0))[1] - BITS
+    whole = np.rint(np.ldexp(packed, -exponent[:, None]))
+    codes = np.clip(whole, 1 - 2**BITS, 2**BITS - 1).astype(np.int32)
+    return codes, np.where(finite, np.ldexp(1.0, exponent), np.nan)
+
+
+def _blocks(heads: int, dim: int) -> list[slice]:
+    """Some heads at a time: what is computed on the way stays in the processor's cache."""
+    size = max(1, BLOCK // dim**2)
+    return [slice(start, start + size) for start in range(0, heads, size)]
+
+
+def _scales(diagonal: Array) -> Array:
+    """sqrt(M_ii) sqrt(M_jj) of the entries above the diagonal."""
+    scale = np.sqrt(diagonal)
+    rows, columns = np.triu_indices(diagonal.shape[1], 1)
+    return np.asarray(scale.take(rows, axis=1) * scale.take(columns, axis=1))
+
+
+@lru_cache(maxsize=4)
+def _above(dim: int) -> NDArray[np.int64]:
+    """Where the entries above the diagonal stand in a matrix laid out row by row."""
+    rows, columns = np.triu_indices(dim, 1)
+    return np.asarray(rows * dim + columns)
+
+
+@lru_cache(maxsize=4)
+def _square(dim: int) -> NDArray[np.int64]:
+    """For each entry of the matrix, laid out row by row, its place among those above the diagonal; past them on it."""
+    rows, columns = np.triu_indices(dim, 1)
+    places = np.full((dim, dim), len(rows))
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+    return places.ravel()
