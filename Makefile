@@ -14,9 +14,13 @@ setup: .venv/ready
 
 .venv/ready: pyproject.toml constraints.txt scripts/setup.sh
 	scripts/setup.sh environment $(PYTHON)
+	@touch $@ .venv/demo
+
+.venv/demo: pyproject.toml constraints.txt scripts/setup.sh
+	scripts/setup.sh demo $(PYTHON)
 	@touch $@
 
-demo: setup
+demo: .venv/demo
 	$(BIN)/qkscope demo
 
 test: check

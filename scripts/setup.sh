@@ -1,5 +1,6 @@
 #!/bin/sh
 # Installs what the Makefile needs, and nothing that is there already.
+#   setup.sh demo [PYTHON]          the package with what it needs to run, in .venv
 #   setup.sh environment [PYTHON]   the package with everything for development, in .venv
 #   setup.sh peers [PYTHON]         the same with the tools it is measured against, in .venv-bench
 #   setup.sh lowest [PYTHON]        the package alone, with the oldest versions it allows, in .venv-lowest
@@ -37,15 +38,25 @@ virtual() {
     fi
 }
 
+# The package with the extras $2 in the environment $1. Python compiles what is used, when it is used.
+install() {
+    "$1/bin/pip" install -q --disable-pip-version-check --no-compile -e ".[$2]" -c constraints.txt
+}
+
 case "${1:-}" in
+demo)
+    virtual .venv "${2:-python3}"
+    echo "setup: installing the package into .venv (about a minute)"
+    install .venv capture
+    ;;
 environment)
     virtual .venv "${2:-python3}"
     echo "setup: installing the package and its development tools into .venv (about two minutes)"
-    .venv/bin/pip install -q --disable-pip-version-check -e '.[dev]' -c constraints.txt
+    install .venv dev
     ;;
 peers)
     virtual .venv-bench "${2:-python3}"
-    .venv-bench/bin/pip install -q --disable-pip-version-check -e '.[dev,bench]' -c constraints.txt
+    install .venv-bench dev,bench
     ;;
 lowest)
     virtual .venv-lowest "${2:-python3}"
@@ -92,7 +103,7 @@ typescript)
     echo "$wanted" >$place/installed
     ;;
 *)
-    sed -n '2,6p' "$0" >&2
+    sed -n '2,8p' "$0" >&2
     exit 2
     ;;
 esac

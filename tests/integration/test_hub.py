@@ -15,7 +15,7 @@ import tiny
 import torch
 import yaml
 from hub_server import serve
-from small_study import make_study
+from small_study import make_study, write_texts
 
 from qkscope.checkpoints import (
     Source,
@@ -27,8 +27,9 @@ from qkscope.checkpoints import (
     load_tokenizer,
     resolve,
 )
+from qkscope.checkpoints.weights import Ahead
 from qkscope.corpus import load_corpus
-from qkscope.errors import CheckpointError, CorpusError, HubError
+from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError
 from qkscope.run import run
 from qkscope.run.units import UnitMeasurer, key_of
 from qkscope.study import CorpusSpec
@@ -450,3 +451,72 @@ def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(server, tmp_
 def without_drawing(monkeypatch):
     monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
     monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+
+
+@pytest.fixture
+def children(server, tmp_path, monkeypatch):
+    """Processes that this one starts meet the same hub and the same cache."""
+    monkeypatch.setenv("HF_ENDPOINT", server.url)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+def weights_asked(server):
+    """The commits whose weights were downloaded."""
+    asked = [path.partition("/resolve/")[2] for method, path, _ in server.requests() if method == "GET"]
+    return [path.split("/")[0] for path in asked if path.endswith(".safetensors")]
+
+
+def test_the_weights_of_the_next_checkpoint_come_while_this_one_is_measured(server, children):
+    first, second, third = (Source(REPO, revision) for revision in REVISIONS[:3])
+    ahead = Ahead([first, first, second, third])
+    load_model(first)
+    for _ in range(2):
+        ahead.fetch_after(first)
+    ahead.wait_for(second)
+    assert weights_asked(server) == [server.commit(REPO, each.revision) for each in (first, second)]
+    assert same(load_model(second), 1)
+    ahead.fetch_after(third)
+    ahead.close()
+    assert len(weights_asked(server)) == 2
+
+
+def test_a_fetch_that_fails_is_the_business_of_who_loads(server, children):
+    missing = Source(REPO, "no-such")
+    ahead = Ahead([Source(REPO, REVISIONS[0]), missing])
+    ahead.fetch_after(Source(REPO, REVISIONS[0]))
+    ahead.wait_for(missing)
+    with pytest.raises(HubError, match="no-such"):
+        load_model(missing)
+
+
+def hub_study(tmp_path, extra=""):
+    write_texts(tmp_path / "texts")
+    revisions = ", ".join(f"{{revision: {name}}}" for name in REVISIONS[:3])
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        f"name: hub\nmodel: {REPO}\ntokenizer: lab/tokenizer\nwindows: [16]\ngroups: 2\ncomponents: 4\ndevice: cpu\n"
+        f"corpus: texts\ncheckpoints: [{revisions}]\n{extra}"
+    )
+    return path
+
+
+def test_weights_that_came_for_a_run_go_when_they_are_done_with(
+    server, children, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda plan, measured, results: None)
+    monkeypatch.setattr("qkscope.run.pipeline._judge_unmeasured", lambda loaded: None)
+    load_model(Source(REPO, REVISIONS[1]))
+    run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out")
+    kept = [hub.cached(REPO, name) for name in REVISIONS[:3]]
+    assert [listing is not None and "model.safetensors" in listing.files for listing in kept] == [
+        False,
+        True,
+        False,
+    ]
+    assert len(list((tmp_path / "out" / "moments").glob("*/*.safetensors"))) == 6
+    assert capsys.readouterr().err.count("deleted from the hub's cache") == 2
+
+
+def test_workers_that_share_a_cache_are_not_to_empty_it(tmp_path):
+    with pytest.raises(EngineError, match="keep_weights: false is for runs without Ray"):
+        run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out", engine="ray")

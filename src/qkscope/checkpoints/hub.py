@@ -77,14 +77,14 @@ def need(module: str) -> Any:
 def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> Listing:
     """What the hub holds; what the cache holds if the hub cannot be reached or offline mode is set."""
     hub, constants = need("huggingface_hub"), need("huggingface_hub.constants")
-    cached = _cached(repo, revision, kind)
+    found = cached(repo, revision, kind)
     if constants.HF_HUB_OFFLINE:
-        if cached is None:
+        if found is None:
             raise UnreachableError(
                 f"{_place(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
                 "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
             )
-        return cached
+        return found
     try:
         info = _ask(
             lambda: hub.HfApi().repo_info(repo, revision=revision, repo_type=kind, timeout=_answer_seconds()),
@@ -93,10 +93,10 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
             kind,
         )
     except HubError as error:
-        if cached is None or not _may_pass(error.__cause__):
+        if found is None or not _may_pass(error.__cause__):
             raise
-        log.warning("%s\nUsing the copy in the cache, commit %s.", error, cached.commit[:12])
-        return cached
+        log.warning("%s\nUsing the copy in the cache, commit %s.", error, found.commit[:12])
+        return found
     return Listing(repo, kind, revision, info.sha, tuple(s.rfilename for s in info.siblings or ()))
 
 
@@ -137,6 +137,17 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
         question=False,
     )
     return Path(folder)
+
+
+def forget(repo: str, revision: str | None) -> int:
+    """Delete one revision of a model from the hub's cache; how many bytes that freed."""
+    listing = cached(repo, revision)
+    if listing is None:
+        return 0
+    plan = need("huggingface_hub").scan_cache_dir().delete_revisions(listing.commit)
+    freed = int(plan.expected_freed_size)
+    plan.execute()
+    return freed
 
 
 def upload(repo: str, folder: Path, message: str, *, private: bool = False) -> str:
@@ -322,7 +333,7 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
     return results[0]
 
 
-def _cached(repo: str, revision: str | None, kind: Kind) -> Listing | None:
+def cached(repo: str, revision: str | None, kind: Kind = "model") -> Listing | None:
     """What the hub's cache holds of this revision, if anything."""
     from huggingface_hub import constants
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 # Said in their own place on the page, or of no interest to a reader of the results.
 _NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}
-_NOT_SETTINGS |= {"thresholds", "retries", "gpus", "cpus", "device", "device_map"}
+_NOT_SETTINGS |= {"thresholds", "retries", "keep_weights", "gpus", "cpus", "device", "device_map"}
 
 
 def methods(results: Results) -> dict[str, Any]:

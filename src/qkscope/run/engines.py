@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from qkscope import store
+from qkscope.checkpoints.weights import Ahead
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.apart import MeasurerApart
@@ -37,8 +38,13 @@ class Engine(Protocol):
 def open_engine(name: str, study: Study) -> Engine:
     """The engine called `name`, ready to run; an EngineError if its place is missing or does not fit."""
     if name == "local":
-        return LocalEngine(study.timeout)
+        return LocalEngine(study.timeout, study.keep_weights)
     if name == "ray":
+        if not study.keep_weights:
+            raise EngineError(
+                "keep_weights: false is for runs without Ray, whose workers share a cache: take the line out, or use "
+                "--engine local (with --shard for several machines)"
+            )
         from qkscope.run.cluster import RayEngine
 
         return RayEngine(study)
@@ -76,8 +82,8 @@ class LocalEngine:
     In this process, unless each unit has only `timeout` seconds.
     """
 
-    def __init__(self, timeout: float | None = None) -> None:
-        self._timeout = timeout
+    def __init__(self, timeout: float | None = None, keep_weights: bool = True) -> None:
+        self._timeout, self._keep_weights = timeout, keep_weights
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
         measurer = UnitMeasurer() if self._timeout is None else MeasurerApart(self._timeout)
@@ -91,21 +97,38 @@ class LocalEngine:
     ) -> dict[str, str]:
         failures: dict[str, str] = {}
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
-        for job in jobs:
-            if job.name in failures:
-                continue  # what its other units would meet too
-            started = time.monotonic()
-            bar.describe(str(job))
-            try:
-                do_unit(measurer, job, documents(job), job.path(results), bar.advance)
-            except StoreError:
-                raise  # a disk that does not take one unit takes none
-            except Exception as error:
-                failures[job.name] = in_words(error)
-                tally.failed(job, in_words(error))
-                continue
-            tally.finished(job, time.monotonic() - started)
+        ahead = Ahead([job.source.source for job in jobs], self._keep_weights)
+        last = {str(job.source.source): number for number, job in enumerate(jobs)}
+        try:
+            for number, job in enumerate(jobs):
+                source = job.source.source
+                if job.name not in failures:  # what its other units would meet too
+                    ahead.wait_for(source)
+                    why = self._do(measurer, job, documents, results, tally)
+                    failures |= {job.name: why} if why else {}
+                    ahead.fetch_after(source)
+                if number == last[str(source)] and not self._keep_weights:
+                    measurer.end()
+                    ahead.done(source)
+        finally:
+            ahead.close()
         return failures
+
+    def _do(
+        self, measurer: Measurer, job: Job, documents: DocumentsOf, results: Path, tally: Tally
+    ) -> str | None:
+        """Do one unit; why it failed if it did."""
+        started = time.monotonic()
+        tally.bar.describe(str(job))
+        try:
+            do_unit(measurer, job, documents(job), job.path(results), tally.bar.advance)
+        except StoreError:
+            raise  # a disk that does not take one unit takes none
+        except Exception as error:
+            tally.failed(job, in_words(error))
+            return in_words(error)
+        tally.finished(job, time.monotonic() - started)
+        return None
 
     def close(self) -> None:
         """Nothing is held."""

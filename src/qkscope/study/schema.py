@@ -213,6 +213,8 @@ class Study(_Part):
     """How often a unit is tried again whose worker on Ray was lost."""
     timeout: Annotated[float, Field(gt=0)] | None = None
     """Seconds that a unit may take, the loading of its model included; no limit if nothing is said."""
+    keep_weights: bool = True
+    """Whether what was downloaded for a run stays in the hub's cache; false deletes a checkpoint's when it is done."""
     provenance: dict[str, Any] = Field(default={}, exclude=True)
 
     @property

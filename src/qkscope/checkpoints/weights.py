@@ -1,0 +1,94 @@
+"""Weights on their way: those of the next checkpoint come while this one is measured, and go when it is done.
+
+The download runs in a process of its own, so that it takes no time from the passes and ends with this one. Whatever it
+meets is met again, and said, by whoever loads the model.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.files import Source, local_files
+from qkscope.errors import QkscopeError, printable
+from qkscope.progress import say
+
+_WEIGHTS = (".safetensors", ".bin", ".gguf")
+
+
+class Ahead:
+    """Fetches the weights of `sources`, in the order in which they are measured, one ahead.
+
+    With `keep` false, what was not in the hub's cache before is deleted from it once it is done with.
+    """
+
+    def __init__(self, sources: Sequence[Source], keep: bool = True) -> None:
+        # A model and its revision are the weights; some checkpoints are others with another rotation.
+        self._sources = {str(source): source for source in sources if source.path is None}
+        self._keep = keep
+        self._there = {name for name, source in self._sources.items() if _in_cache(source)}
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}
+
+    def wait_for(self, source: Source) -> None:
+        """Until its weights are there or will not be, if they are on their way."""
+        if str(source) in self._begun:
+            self._begun[str(source)].wait()
+
+    def fetch_after(self, source: Source) -> None:
+        """Begin to fetch the weights of the source after this one, unless that has been begun."""
+        names = list(self._sources)
+        following = names[names.index(str(source)) + 1 :][:1] if str(source) in names else []
+        for name in following:
+            if name not in self._begun and not _in_cache(self._sources[name]):
+                self._begun[name] = _fetching(self._sources[name])
+
+    def done(self, source: Source) -> None:
+        """Let the weights of a source go, if this was asked for and they came for this run."""
+        if self._keep or str(source) not in self._sources or str(source) in self._there:
+            return
+        try:
+            freed = hub.forget(source.model, source.revision)
+        except (OSError, QkscopeError) as error:
+            say(
+                f"{source}: its weights could not be deleted ({printable(str(error))}); they stay in the hub's cache"
+            )
+            return
+        if freed:
+            say(
+                f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub's cache (keep_weights: false)"
+            )
+
+    def close(self) -> None:
+        """Stop what is being fetched: the next run goes on where it was."""
+        for process in self._begun.values():
+            process.kill()
+            process.wait()
+
+
+def _in_cache(source: Source) -> bool:
+    listing = hub.cached(source.model, source.revision)
+    return listing is not None and any(name.endswith(_WEIGHTS) for name in listing.files)
+
+
+def _fetching(source: Source) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "qkscope.checkpoints.weights"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(asdict(source)).encode())
+        process.stdin.close()
+    return process
+
+
+if __name__ == "__main__":
+    local_files(Source(**json.load(sys.stdin)), "model")
