@@ -63,7 +63,7 @@ class ScoreSums:
         head, at = (torch.as_tensor(each, device=q.device) for each in (heads, t))
         back = torch.as_tensor(np.maximum(t[:, None] - self._lags, 0).ravel(), device=k.device)
         asked = q[head[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
-        keys = k.index_select(0, back).float().view(len(t), -1, k.shape[-1])
+        keys = k.index_select(0, back).float().view(len(t), len(self._lags), k.shape[-1])
         return np.asarray((asked @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
 
     def scores(self) -> LagScores:
