@@ -17,6 +17,7 @@ Run = Callable[[Any], object]
 PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, everything on"
 NNSIGHT, LENS = "nnsight, q and k saved", "TransformerLens, rot_q and rot_k cached"
 EAGER, AROUND = "transformers, output_attentions", "of which before and after the pass"
+ONCE = "short passes, once a model and not above"
 OF_PRODUCT = "of the rate of a large product"
 
 
@@ -59,15 +60,23 @@ def _captured(model: Any, document: Any, consumer: Callable[[int, Any, Any], Non
 
 def everything(model: Any) -> Run:
     """A unit of one document, the worst case: what a unit costs once counts in full."""
-    from qkscope.capture import measure
+    from qkscope.capture import measure, probing
 
-    heads = all_heads(model)
+    heads, probe = all_heads(model), probing(model)
 
     def run(document: Any) -> object:
         tokens = len(document.tokens)
-        return measure(model, [document], heads, (tokens,), batch_tokens=tokens)
+        return measure(model, [document], heads, (tokens,), batch_tokens=tokens, probe=probe)
 
     return run
+
+
+def short_passes(model: Any) -> Run:
+    """What is found out about a model before its first unit."""
+    from qkscope.capture import probing
+
+    layers = tuple(range(model.config.num_hidden_layers))
+    return lambda _: probing(model)(layers)
 
 
 def nnsight(model: Any) -> Run:
@@ -137,7 +146,7 @@ SHORT = 16
 def timing(tokens: int, size: Size) -> Iterator[Row]:
     """Every run reads the same tokens in float32 on two threads; the ratio is to the plain `model(ids)` of its round.
     Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
-    counts in full; the row below says how much that is. output_attentions gives weights of all pairs instead of
+    counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives weights of all pairs instead of
     vectors, and does not fit in memory at 4096 tokens.
     """
     import torch
@@ -151,7 +160,9 @@ def timing(tokens: int, size: Size) -> Iterator[Row]:
     texts = [*documents(1, min(tokens, 256)), *documents(size.rounds, tokens)]
     sides = [Side(name, RUNS[name][0], _one_by_one(RUNS[name][1](model), texts)) for name in names]
     around = _one_by_one(everything(model), documents(size.rounds + 1, SHORT))
-    sides.insert(names.index(EVERYTHING) + 1, Side(AROUND, "ours", around))
+    once = _one_by_one(short_passes(model), documents(size.rounds + 1, SHORT))
+    after = names.index(EVERYTHING) + 1
+    sides[after:after] = [Side(AROUND, "ours", around), Side(ONCE, "ours", once)]
     table = f"Capture of {tokens} tokens, SmolLM2-135M"
     with torch.no_grad():
         rows = interleave(table, sides, size.rounds)
