@@ -146,8 +146,8 @@ SHORT = 16
 def timing(tokens: int, size: Size) -> Iterator[Row]:
     """Every run reads the same tokens in float32 on two threads; the ratio is to the plain `model(ids)` of its round.
     Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
-    counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives weights of all pairs instead of
-    vectors, and does not fit in memory at 4096 tokens.
+    counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives
+    weights of all pairs instead of vectors, and does not fit in memory at 4096 tokens.
     """
     import torch
 
