@@ -123,5 +123,14 @@ def test_the_cost_of_a_study_rests_on_the_measured_share():
         assert Measured(found).fact("capture-2048", BACKBONE, OF_PRODUCT) == pytest.approx(REACHED, rel=0.5)
 
 
+def test_units_made_for_timing_are_put_together_as_those_of_a_run(tmp_path):
+    from benchmarks.made import study_of_units
+    from qkscope.run.assemble import tables
+
+    made = tables(*study_of_units(tmp_path, 2, 1, 8, (16, 64), groups=2), tmp_path)
+    assert len(made.qk) == 2 * 16 * 8
+    assert made.qk["r_q"].notna().all()
+
+
 def _record(rows: list[Row]) -> dict[str, object]:
     return RECORD | {"rows": [kept._plain(row) for row in rows]}

@@ -26,11 +26,21 @@ def measured(q, k, t, document, buckets=16):
     bucket_t = np.array([t[bucket == b].mean() for b in range(buckets)])
     key_means = np.array([k[bucket == c].mean(axis=0) for c in range(buckets)])
     line = query_line(n, mean, mean_t[0], M, C[:, 0], T[0], bucket_t, key_means)
-    found = plasticity(
-        line,
-        ([k[(document == d) & (bucket == c)] for c in range(buckets)] for d in np.unique(document)),
-    )
+    found = plasticity(line, by_bucket(k, bucket, document, buckets))
     return found, plasticity_reference(q, t, bucket, k, bucket, document, buckets)
+
+
+def by_bucket(k, bucket, document, buckets):
+    """Keys and how many each document has, bucket by bucket; documents stand one after the other."""
+    rows = [bucket == c for c in range(buckets)]
+    return [(k[here], np.unique(document[here], return_counts=True)[1]) for here in rows]
+
+
+def test_pairs_are_counted_once_however_many_are_taken_at_once(rng, monkeypatch):
+    rows = head(rng)
+    whole = measured(*rows)[0]
+    monkeypatch.setattr("qkscope.measures.plasticity.PAIRS", 7)
+    np.testing.assert_allclose(measured(*rows)[0].cells, whole.cells, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize("dim", [1, 2, 8, 32])
@@ -74,4 +84,4 @@ def measured_cells_only(q, k, t, document, buckets=16):
     bucket = t // (t.max() // buckets + 1)
     n, mean, mean_t, M, C, T = moments_reference(q, t[:, None])
     line = query_line(n, mean, mean_t[0], M, C[:, 0], T[0], np.arange(buckets) * 4.0, k[:1])
-    return plasticity(line, [[k[(document == 0) & (bucket == c)] for c in range(buckets)]])
+    return plasticity(line, by_bucket(k, bucket, document, buckets))

@@ -14,7 +14,7 @@ key means.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,13 +91,20 @@ def openness(line: QueryLine, keys: Array, first: int, pairs: tuple[Index, Index
     return np.asarray(lower * (2.0 - lower))  # erfc(z) erfc(-z)
 
 
-def document_cell(line: QueryLine, keys: Array, first: int) -> tuple[Array, int]:
-    """(sum of PP over all pairs of `keys` (n, d) for each query bucket from `first` on, number of pairs)."""
-    i, j = np.triu_indices(len(keys), 1)
+def bucket_cells(line: QueryLine, keys: Array, sizes: Index, first: int) -> tuple[Array, int]:
+    """(sum of PP over all pairs of keys of one document, for each query bucket from `first` on; number of pairs).
+
+    `keys` (n, d) are those of a bucket, document after document, `sizes` (documents,) how many each has.
+    """
     total, pairs = np.zeros(len(line.mu) - first), 0
-    for start in range(0, len(i), PAIRS):
-        some = slice(start, start + PAIRS)
-        found = openness(line, keys, first, (i[some], j[some]))
+    ends = np.repeat(np.cumsum(sizes), sizes)
+    later = ends - np.arange(1, len(keys) + 1)  # keys of the same document that come after each
+    for rows in np.split(np.arange(len(keys)), np.flatnonzero(np.diff(np.cumsum(later) // PAIRS)) + 1):
+        count = later[rows]
+        i = np.repeat(rows, count)
+        j = i + 1 + np.arange(len(i)) - np.repeat(np.cumsum(count) - count, count)
+        start, stop = rows[0], ends[rows[-1]]
+        found = openness(line, keys[start:stop], first, (i - start, j - start))
         total += np.nansum(found, axis=0)
         pairs += int(np.isfinite(found).any(axis=1).sum())
     return total, pairs
@@ -138,16 +145,13 @@ class Plasticity:
         return rows[:count], rows[-count:] if len(rows) else rows
 
 
-def plasticity(line: QueryLine, documents: Iterable[Sequence[Array]]) -> Plasticity:
-    """All pairs: `documents` yields, for each document, its keys by bucket, B arrays of (n, d)."""
+def plasticity(line: QueryLine, by_bucket: Iterable[tuple[Array, Index]]) -> Plasticity:
+    """All pairs: for each bucket its keys (n, d), document after document, and how many each document has."""
     buckets = len(line.mu)
     total, pairs = np.zeros((buckets, buckets)), np.zeros(buckets)
-    for document in documents:
-        for c, keys in enumerate(document):
-            if len(keys) > 1:
-                found, count = document_cell(line, np.asarray(keys, dtype=np.float64), c + 1)
-                total[c + 1 :, c] += found
-                pairs[c] += count
+    for c, (keys, sizes) in enumerate(by_bucket):
+        if len(keys):
+            total[c + 1 :, c], pairs[c] = bucket_cells(line, np.asarray(keys, np.float64), sizes, c + 1)
     with np.errstate(invalid="ignore", divide="ignore"):
         cells = np.where(pairs > 0, total / pairs, np.nan)
     cells[np.triu_indices(buckets)] = np.nan  # a query sees only earlier buckets

@@ -68,13 +68,12 @@ class _Placed:
     def buckets(self) -> int:
         return int(max(self.query_bucket.max(), self.key_bucket.max())) + 1
 
-    def by_document(self, buckets: int) -> Iterator[list[NDArray[Any]]]:
-        """For each document, its keys by bucket."""
-        order = np.lexsort([self.key_bucket, self.document])
-        document, bucket = self.document[order], self.key_bucket[order]
-        for rows in np.split(np.arange(len(order)), np.flatnonzero(np.diff(document)) + 1):
-            edges = rows[0] + np.searchsorted(bucket[rows], np.arange(buckets + 1))
-            yield [self.vector[order[start:stop]] for start, stop in pairwise(edges)]
+    def by_bucket(self, buckets: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        """For each bucket its keys, document after document, and how many each document has."""
+        order = np.lexsort([self.document, self.key_bucket])
+        document = self.document[order]
+        for start, stop in pairwise(np.searchsorted(self.key_bucket[order], np.arange(buckets + 1))):
+            yield self.vector[order[start:stop]], np.unique(document[start:stop], return_counts=True)[1]
 
     def without(self, group: int) -> _Placed:
         q, k = self.query_group != group, self.key_group != group
@@ -97,7 +96,7 @@ def _of_sample(moments: Moments, rows: _Placed, buckets: int) -> Plasticity:
     if broken or moments.n[0] < 2 or moments.T[0] <= 0 or not len(rows.vector):
         return Plasticity(np.full((buckets, buckets), np.nan))
     line = _line(moments, rows, buckets)
-    return plasticity(line, rows.by_document(buckets))
+    return plasticity(line, rows.by_bucket(buckets))
 
 
 def _line(moments: Moments, rows: _Placed, buckets: int) -> QueryLine:
