@@ -82,11 +82,15 @@ def plateaus(series: Series) -> list[tuple[int, int]]:
     """
     count = len(series)
     sure = [change(series, i - 1, i).se <= SMALLEST / 2 for i in range(1, count)]
+    values = [series.at(i) for i in range(count)]
     runs = []
     for first in range(count - PLATEAU + 1):
-        for last in range(first + PLATEAU - 1, count):
-            inside = [series.at(i) for i in range(first, last + 1)]
-            if all(sure[first:last]) and max(inside) - min(inside) < SMALLEST:
+        low = high = values[first]
+        for last in range(first + 1, count):
+            low, high = min(low, values[last]), max(high, values[last])
+            if not sure[last - 1] or not high - low < SMALLEST:
+                break  # and so is every longer run from here
+            if last - first + 1 >= PLATEAU:
                 runs.append((first, last))
     chosen: list[tuple[int, int]] = []
     for first, last in sorted(runs, key=lambda run: (run[0] - run[1], run[0])):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from typing import Literal
 
 import numpy as np
@@ -156,11 +155,14 @@ def _measured(series: Series) -> list[Change]:
 
 def _swings(series: Series) -> list[Change]:
     """The deepest fall and the highest rise between any two checkpoints, unless a step or the whole is that."""
-    pairs = list(combinations(range(len(series)), 2))
+    count = len(series)
+    values = np.array([series.at(i) for i in range(count)])
+    rises = values[None, :] - values[:, None]  # (start, stop)
+    later = np.triu(np.isfinite(rises), 1)
     found = []
-    for sign in (-1, 1) if len(pairs) > 1 else ():
-        start, stop = max(pairs, key=lambda p: sign * (series.at(p[1]) - series.at(p[0])))
-        if 1 < stop - start < len(series) - 1 and sign * (series.at(stop) - series.at(start)) > 0:
+    for sign in (-1, 1) if count > 2 else ():
+        start, stop = divmod(int(np.argmax(np.where(later, sign * rises, -np.inf))), count)
+        if 1 < stop - start < count - 1 and sign * rises[start, stop] > 0:
             found.append(change(series, start, stop, "swing"))
     return found
 
