@@ -18,6 +18,7 @@ import numpy as np
 from scipy.stats import linregress
 
 Role = Literal["ours", "peer", "limit"]
+Clock = Literal["wall", "processor"]
 Fact = float | str
 T = TypeVar("T")
 
@@ -106,7 +107,7 @@ def processor_seconds() -> float:
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
-def to_base(row: Row, base: Row, clock: Literal["wall", "processor"] = "wall") -> list[float]:
+def to_base(row: Row, base: Row, clock: Clock = "wall") -> list[float]:
     """Its seconds over those of `base`, round by round."""
     return [a / b for a, b in zip(getattr(row, clock), getattr(base, clock), strict=True)]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import Fact, Row, to_base
+from benchmarks.harness import Clock, Fact, Row, to_base
 from benchmarks.kept import HERE, Kept, rows_of
 
+CLOCKS: tuple[Clock, Clock] = ("wall", "processor")
 COLOURS = {"ours": "#0072b2", "peer": "#d55e00", "limit": "#6b6b6b"}
 DOCS = HERE.parent / "docs" / "scaling.md"
 
@@ -53,15 +54,18 @@ def measured_on(record: dict[str, Any]) -> str:
     )
 
 
-def table_lines(rows: Sequence[Row]) -> list[str]:
-    """Times, where any row has them, then the facts, a column each."""
+def table_lines(rows: Sequence[Row], brief: bool = False) -> list[str]:
+    """Times, where any row has them (`brief`: medians on the clock alone), then the facts, a column each."""
     timed = any(row.wall for row in rows)
     facts = list(dict.fromkeys(name for row in rows for name in row.facts))
-    times = ["wall s", "ratio", "of each round", "processor s", "ratio", "of each round"] if timed else []
-    head = ["", "", *times, *facts]
+    clock = ["wall s", "ratio", "of each round"]
+    times = clock[:2] if brief else [*clock, clock[0].replace("wall", "processor"), *clock[1:]]
+    several = len({row.role for row in rows}) > 1
+    head = [""] * (1 + several) + (times if timed else []) + facts
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in rows:
-        cells = [row.name, row.role, *(_times(row, rows[0]) if timed else [])]
+        cells = [row.name, *([row.role] if several else [])]
+        cells += _times(row, rows[0])[: len(times)] if timed else []
         cells += [number(row.facts[name]) if name in row.facts else "" for name in facts]
         lines.append("| " + " | ".join(cells) + " |")
     return lines
@@ -71,7 +75,7 @@ def _times(row: Row, base: Row) -> list[str]:
     if not row.wall:
         return [""] * 6
     cells = []
-    for clock in ("wall", "processor"):
+    for clock in CLOCKS:
         ratios = to_base(row, base, clock)
         cells += [number(median(getattr(row, clock))), f"{median(ratios):.3g}"]
         cells.append(f"{min(ratios):.3g} to {max(ratios):.3g}" if row is not base else "")
@@ -91,17 +95,25 @@ def with_tables(text: str, kept: Kept) -> str:
     """A page with what stands between `<!-- benchmarks: a, b -->` and `<!-- end -->` replaced by tables of parts."""
 
     def tables(match: re.Match[str]) -> str:
-        parts = [name for name in match[1].replace(" ", "").split(",") if name in kept]
-        lines = [line for name in parts for line in _part_lines(kept[name])]
+        lines = [line for name in match[1].split(", ") for line in _brief(name, kept.get(name))]
         return "\n".join([f"<!-- benchmarks: {match[1]} -->", *lines, "<!-- end -->"])
 
     return re.sub(r"<!-- benchmarks: (.*?) -->.*?<!-- end -->", tables, text, flags=re.S)
 
 
-def _part_lines(record: dict[str, Any]) -> Iterable[str]:
+def _brief(name: str, record: dict[str, Any] | None) -> Iterable[str]:
+    if record is None:
+        yield f"\nNot measured yet: `python -m benchmarks {name}`.\n"
+        return
     rows = rows_of(record)
     for table in dict.fromkeys(row.table for row in rows):
-        yield from ("", f"**{table}**", "", *table_lines([row for row in rows if row.table == table]), "")
+        yield from (
+            "",
+            f"**{table}**",
+            "",
+            *table_lines([r for r in rows if r.table == table], brief=True),
+            "",
+        )
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
