@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkscope.checkpoints import hub
+from qkscope.checkpoints.hub_trouble import some
 from qkscope.checkpoints.revisions import split_revisions
 from qkscope.errors import CheckpointError
 
@@ -144,7 +145,7 @@ def discover(folder: str | Path) -> list[Path]:
         return [found[name] for name in sorted(other, key=_natural)]
     if _is_checkpoint(folder):
         return [folder]
-    inside = hub.some(_names(folder)) or "nothing"
+    inside = some(_names(folder)) or "nothing"
     raise CheckpointError(
         f"{folder}: no checkpoints in it; expected folders like checkpoint-500 with a config.json each, found {inside}"
     )
@@ -178,8 +179,8 @@ def why_no_checkpoint(folder: Path) -> str:
     if any(n.startswith("global_step") or n == "zero_to_fp32.py" for n in names):
         return "sharded weights of DeepSpeed; join them with zero_to_fp32.py and save a whole model"
     if "config.json" not in names:
-        return f"no config.json there, found {hub.some(names)}; save it with save_pretrained"
-    return f"no weights there, found {hub.some(names)}; save them with save_pretrained"
+        return f"no config.json there, found {some(names)}; save it with save_pretrained"
+    return f"no weights there, found {some(names)}; save them with save_pretrained"
 
 
 def digest(path: Path, source: Source | None = None) -> str:
@@ -237,7 +238,7 @@ def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
     code = [name for name in names if name.endswith(".py")] if source.trust_remote_code else []
     if gguf := gguf_name(source):
         if gguf not in names:
-            found = hub.some([n for n in names if n.endswith(".gguf")]) or "none"
+            found = some([n for n in names if n.endswith(".gguf")]) or "none"
             raise CheckpointError(f"{source}: no file {gguf} there; GGUF files found: {found}")
         return [gguf]
     if part == "tokenizer":
@@ -253,8 +254,8 @@ def _what_else(names: Sequence[str]) -> str:
         return "an adapter without its model (adapter_config.json); merge it into the model first"
     ggufs = [name for name in names if name.endswith(".gguf")]
     if ggufs:
-        return f"no config.json there; name one of its GGUF files: {hub.some(ggufs)}"
-    return f"not a checkpoint: no config.json there, found {hub.some(names) or 'nothing'}"
+        return f"no config.json there; name one of its GGUF files: {some(ggufs)}"
+    return f"not a checkpoint: no config.json there, found {some(names) or 'nothing'}"
 
 
 def _weights(source: Source, names: Sequence[str]) -> list[str]:
@@ -273,7 +274,7 @@ def _weights(source: Source, names: Sequence[str]) -> list[str]:
             f"and GGUF are read. If you trust the source: {source.setting('allow_pickle')}"
         )
     shards = [name for name in names if name.endswith(".safetensors")]
-    found = f"an incomplete set of shards ({hub.some(shards)})" if shards else hub.some(names)
+    found = f"an incomplete set of shards ({some(shards)})" if shards else some(names)
     raise CheckpointError(f"{source}: no weights there; expected {' or '.join(SAFETENSORS)}, found {found}")
 
 
@@ -288,7 +289,7 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
         raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
     if missing := sorted(set(shards) - set(names)):
         raise CheckpointError(
-            f"{source}: incomplete: {index} lists {len(shards)} files of weights, of which {hub.some(missing)} "
+            f"{source}: incomplete: {index} lists {len(shards)} files of weights, of which {some(missing)} "
             "is missing; download or save it again, or leave this checkpoint out"
         )
     return shards

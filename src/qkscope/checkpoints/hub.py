@@ -8,7 +8,6 @@ cached copy when there is one, and clear words for the rest.
 from __future__ import annotations
 
 import difflib
-import errno
 import importlib
 import logging
 import os
@@ -19,14 +18,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from qkscope.checkpoints.hub_trouble import (
+    Kind,
+    WaitTooLongError,
+    explain,
+    is_network,
+    line,
+    may_pass,
+    place_of,
+    response_of,
+    some,
+    status_of,
+)
 from qkscope.checkpoints.revisions import parse_revision
 from qkscope.errors import CheckpointError, HubError, UnreachableError
 
 log = logging.getLogger(__name__)
-Kind = Literal["model", "dataset"]
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5.0  # for a question of a few kilobytes; HF_HUB_ETAG_TIMEOUT overrides it
@@ -34,18 +45,6 @@ STALL_SECONDS = 30.0  # a transfer in which nothing arrives for so long has died
 LONGEST_WAIT = 300.0  # the hub's own rate-limit window; longer demands end the attempt
 ATTEMPTS = 4
 LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
-OFFLINE_ADVICE = (
-    "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
-    "hub's cache"
-)
-
-
-class _WaitTooLongError(Exception):
-    """The hub asked to come back later than `LONGEST_WAIT`."""
-
-    def __init__(self, seconds: float, status: int) -> None:
-        reason = "its rate limit" if status == 429 else f"HTTP {status}"
-        super().__init__(f"the hub asks to wait {seconds:.0f} s ({reason})")
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class Listing:
 
     @property
     def place(self) -> str:
-        return _place(self.repo, self.revision, self.kind)
+        return place_of(self.repo, self.revision, self.kind)
 
 
 def need(module: str) -> Any:
@@ -81,7 +80,7 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
     if constants.HF_HUB_OFFLINE:
         if found is None:
             raise UnreachableError(
-                f"{_place(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
+                f"{place_of(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
                 "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
             )
         return found
@@ -93,7 +92,7 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
             kind,
         )
     except HubError as error:
-        if found is None or not _may_pass(error.__cause__):
+        if found is None or not may_pass(error.__cause__):
             raise
         log.warning("%s\nUsing the copy in the cache, commit %s.", error, found.commit[:12])
         return found
@@ -105,7 +104,7 @@ def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
         raise UnreachableError(
-            f"{_place(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
+            f"{place_of(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
         )
     refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
@@ -154,7 +153,7 @@ def upload(repo: str, folder: Path, message: str, *, private: bool = False) -> s
     """Send all files of `folder` to a dataset in one commit, making it if it is not there; the commit's address."""
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
-        raise HubError(f"{_place(repo, None, 'dataset')}: nothing can be sent while HF_HUB_OFFLINE is set")
+        raise HubError(f"{place_of(repo, None, 'dataset')}: nothing can be sent while HF_HUB_OFFLINE is set")
     _ask(
         lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True),
         repo,
@@ -185,61 +184,6 @@ def _bar_class(shown: bool) -> Any:
     return Bar
 
 
-def explain(error: BaseException, repo: str, revision: str | None, kind: Kind) -> HubError:
-    """What went wrong and what to do, in a sentence or two, for any error of the hub's client."""
-    from huggingface_hub import constants, errors
-
-    place = _place(repo, revision, kind)
-    status = _status(error)
-    for cause in _chain(error):
-        if isinstance(cause, errors.GatedRepoError):
-            return HubError(
-                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{_web(repo, kind)}, then log in with "
-                "`hf auth login` or set HF_TOKEN"
-            )
-        if isinstance(cause, errors.RevisionNotFoundError):
-            return HubError(f"{place}: no such revision{_nearest(repo, revision, kind)}")
-        if isinstance(cause, errors.HFValidationError):
-            return HubError(
-                f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
-            )
-        if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
-            folder = "no folder of that name here and " if kind == "model" else ""
-            return HubError(
-                f"{place}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
-                f"{kind} log in with `hf auth login` or set HF_TOKEN to a token that may read it"
-            )
-        if isinstance(cause, errors.EntryNotFoundError) and status == 404:
-            return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
-    return _explain_trouble(error, place, status)
-
-
-def _explain_trouble(error: BaseException, place: str, status: int | None) -> HubError:
-    """Errors that are nobody's mistake: limits, outages, the network, the disk."""
-    from huggingface_hub import constants
-
-    again = "run again later: finished files are kept"
-    for cause in _chain(error):
-        if isinstance(cause, _WaitTooLongError):
-            return HubError(f"{place}: {cause}; {again}")
-        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-            return HubError(
-                f"{place}: the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
-            )
-    if status == 429:
-        return HubError(
-            f"{place}: the hub limits the rate of requests (429), also after {ATTEMPTS} tries; {again}"
-        )
-    if status is not None and status >= 500:
-        return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
-    if _is_network(error):
-        return UnreachableError(
-            f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
-            f"({line(_chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
-        )
-    return HubError(f"{place}: the hub did not answer as expected ({line(error)})")
-
-
 def _ask(
     call: Callable[[], T],
     repo: str,
@@ -260,19 +204,20 @@ def _ask(
         except Exception as error:
             pause = None if attempt == attempts else _pause(error, attempt)
             if pause is None:
-                raise explain(error, repo, revision, kind) from error
-            log.warning("%s: %s; trying again in %.0f s", _place(repo, revision, kind), line(error), pause)
+                nearest = partial(_nearest, repo, revision, kind)
+                raise explain(error, repo, revision, kind, nearest) from error
+            log.warning("%s: %s; trying again in %.0f s", place_of(repo, revision, kind), line(error), pause)
             time.sleep(pause)
-    raise HubError(f"{_place(repo, revision, kind)}: no answer after {attempts} tries; run again later")
+    raise HubError(f"{place_of(repo, revision, kind)}: no answer after {attempts} tries; run again later")
 
 
 def _pause(error: Exception, attempt: int) -> float | None:
     """Seconds to wait before the next attempt; None when another would not help."""
-    status = _status(error)
+    status = status_of(error)
     if status is not None and (status == 429 or status >= 500):
-        return _asked_wait(_response(error)) or 2.0 ** (attempt - 1)
+        return _asked_wait(response_of(error)) or 2.0 ** (attempt - 1)
     # Once: a dead network is to be reported within seconds, and transfers were retried by the client already.
-    return 1.0 if attempt == 1 and status is None and _is_network(error) else None
+    return 1.0 if attempt == 1 and status is None and is_network(error) else None
 
 
 @contextmanager
@@ -298,7 +243,7 @@ def _fill_timeout(request: Any) -> None:
 
 def _refuse_long_wait(response: Any) -> None:
     if response.status_code >= 400 and (seconds := _asked_wait(response)) and seconds > LONGEST_WAIT:
-        raise _WaitTooLongError(seconds, response.status_code)
+        raise WaitTooLongError(seconds, response.status_code)
 
 
 def _asked_wait(response: Any) -> float | None:
@@ -364,62 +309,5 @@ def _nearest(repo: str, revision: str | None, kind: Kind) -> str:
     return hint + (f" `qkscope ls {repo}` lists all {len(names)}" if kind == "model" else "")
 
 
-def _status(error: BaseException) -> int | None:
-    response = _response(error)
-    return None if response is None else int(response.status_code)
-
-
-def _response(error: BaseException) -> Any:
-    """The hub's answer that an error, or one that caused it, carries."""
-    responses = (getattr(cause, "response", None) for cause in _chain(error))
-    return next((r for r in responses if hasattr(r, "status_code")), None)
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    chain: list[BaseException] = []
-    current: BaseException | None = error
-    while current is not None and current not in chain:
-        chain.append(current)
-        current = current.__cause__ or current.__context__
-    return chain
-
-
-def _is_network(error: BaseException) -> bool:
-    # RuntimeError: how transfers of the hub's Xet storage report a connection that broke.
-    clients = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
-    return any(
-        isinstance(cause, ConnectionError | TimeoutError | RuntimeError)
-        or type(cause).__module__.split(".")[0] in clients
-        for cause in _chain(error)
-    )
-
-
-def _may_pass(error: BaseException | None) -> bool:
-    """Whether the hub may give the same answer as before once it is well again."""
-    if error is None:
-        return False
-    status = _status(error)
-    return _is_network(error) if status is None else status == 429 or status >= 500
-
-
 def _answer_seconds() -> float:
     return float(os.environ.get("HF_HUB_ETAG_TIMEOUT") or ANSWER_SECONDS)
-
-
-def _place(repo: str, revision: str | None, kind: Kind) -> str:
-    return f"{'dataset ' if kind == 'dataset' else ''}{repo}{f'@{revision}' if revision else ''}"
-
-
-def _web(repo: str, kind: Kind) -> str:
-    return f"datasets/{repo}" if kind == "dataset" else repo
-
-
-def some(names: Sequence[str], count: int = 3) -> str:
-    rest = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + rest
-
-
-def line(error: BaseException) -> str:
-    """The first line of an error's words, or its kind when it has none."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__

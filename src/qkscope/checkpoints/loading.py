@@ -31,6 +31,7 @@ from qkscope.checkpoints.files import (
     local_files,
     local_path,
 )
+from qkscope.checkpoints.hub_trouble import line, some
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
 from qkscope.errors import CheckpointError
@@ -181,7 +182,7 @@ def checkpoints_yaml(model: str) -> str:
     if not ordered:
         raise CheckpointError(
             f"{model}: no revision is named like a checkpoint (step-1000, checkpoint-500, ...); it has "
-            f"{hub.some(other, 10) or 'none'}"
+            f"{some(other, 10) or 'none'}"
         )
     local = Path(model).expanduser().is_dir()
     lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
@@ -218,7 +219,7 @@ def _device(source: Source) -> Any:
         there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         there += ["mps"] if torch.backends.mps.is_available() else []
         raise CheckpointError(
-            f"device {source.device!r} is not available here ({hub.line(error)}); available: {', '.join(there)}"
+            f"device {source.device!r} is not available here ({line(error)}); available: {', '.join(there)}"
         ) from error
 
 
@@ -229,7 +230,7 @@ def _check_weights(source: Source, info: Mapping[str, Any]) -> None:
     for keys, fault in ((misshapen, "have another shape in its weights"), (absent, "are not in its weights")):
         if keys:
             raise CheckpointError(
-                f"{source}: {len(keys)} of the model's tensors {fault} ({hub.some(sorted(keys))}) and would be "
+                f"{source}: {len(keys)} of the model's tensors {fault} ({some(sorted(keys))}) and would be "
                 "random numbers. The weights do not belong to this config.json, or were not saved whole"
             )
 
@@ -265,12 +266,12 @@ def _explain(error: Exception, what: str, source: Source) -> str:
 
         return f"model type {found[1]!r} is not known to the installed transformers {__version__}; a newer one may"
     if type(error).__name__ == "SafetensorError":
-        return f"a weights file is damaged ({hub.line(error)}); download or save it again"
+        return f"a weights file is damaged ({line(error)}); download or save it again"
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         smaller = source.setting("dtype", "bfloat16")
-        return f"too little memory to load it ({hub.line(error)}); try {smaller}, or a larger machine"
+        return f"too little memory to load it ({line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
-        return f"reading the {what} needs a package that is not installed: {hub.line(error)}"
+        return f"reading the {what} needs a package that is not installed: {line(error)}"
     return f"the {what} cannot be read: {_what_is_wrong(error)}"
 
 
@@ -278,11 +279,11 @@ def _what_is_wrong(error: Exception) -> str:
     """A library's stumble over a damaged or foreign file, in words that lead to the file."""
     where = "in config.json or beside it"
     if isinstance(error, ArithmeticError):
-        return f"a number {where} is one that no model has, such as 0 heads ({hub.line(error)})"
+        return f"a number {where} is one that no model has, such as 0 heads ({line(error)})"
     if isinstance(error, KeyError):
-        return f"an entry {where} is missing: {hub.line(error)}"
+        return f"an entry {where} is missing: {line(error)}"
     if isinstance(error, AttributeError | TypeError | IndexError):
-        return f"an entry {where} is of another kind than expected ({hub.line(error)})"
+        return f"an entry {where} is of another kind than expected ({line(error)})"
     if isinstance(error, RecursionError):
         return f"what stands {where} is nested too deeply"
-    return hub.line(error)
+    return line(error)

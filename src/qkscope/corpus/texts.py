@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol
 from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
+from qkscope.checkpoints.hub_trouble import some
 from qkscope.errors import CorpusError, HubError, printable
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
@@ -119,9 +120,7 @@ def _folder(folder: Path, spec: Spec, notes: Notes) -> Generator[Text]:
     finally:  # also when enough documents were found
         for left, why in ((binary, "not UTF-8 text"), (empty, "empty")):
             if left:
-                notes.warnings.append(
-                    f"{folder}: left out {len(left)} files that are {why} ({hub.some(left)})"
-                )
+                notes.warnings.append(f"{folder}: left out {len(left)} files that are {why} ({some(left)})")
 
 
 def _files_below(folder: Path) -> Iterator[str]:
@@ -259,7 +258,7 @@ def files_on_hub(source: str, spec: Spec) -> tuple[hub.Listing, list[str]]:
             listing = hub.list_files(repo, CONVERTED, "dataset")
             files = _split_files(listing.files, spec.split, folder)
     if not files:
-        found = hub.some(_records(listing.files, folder)) or "no .parquet or .jsonl file at all"
+        found = some(_records(listing.files, folder)) or "no .parquet or .jsonl file at all"
         raise CorpusError(f"{source}: no .parquet or .jsonl files of split {spec.split!r}; found {found}")
     folders = sorted({file.rpartition("/")[0] for file in files})
     if len(folders) > 1:

@@ -1,0 +1,141 @@
+"""What can go wrong with the hub, told apart and in words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from qkscope.errors import HubError, UnreachableError
+
+Kind = Literal["model", "dataset"]
+
+OFFLINE_ADVICE = (
+    "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
+    "hub's cache"
+)
+
+
+class WaitTooLongError(Exception):
+    """The hub asked to come back later than `LONGEST_WAIT`."""
+
+    def __init__(self, seconds: float, status: int) -> None:
+        reason = "its rate limit" if status == 429 else f"HTTP {status}"
+        super().__init__(f"the hub asks to wait {seconds:.0f} s ({reason})")
+
+
+def explain(
+    error: BaseException, repo: str, revision: str | None, kind: Kind, nearest: Callable[[], str]
+) -> HubError:
+    """What went wrong and what to do, in a sentence or two, for any error of the hub's client.
+
+    `nearest` tells which revisions there are, where one is not.
+    """
+    from huggingface_hub import constants, errors
+
+    place = place_of(repo, revision, kind)
+    status = status_of(error)
+    for cause in chain(error):
+        if isinstance(cause, errors.GatedRepoError):
+            return HubError(
+                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{_web(repo, kind)}, then log in with "
+                "`hf auth login` or set HF_TOKEN"
+            )
+        if isinstance(cause, errors.RevisionNotFoundError):
+            return HubError(f"{place}: no such revision{nearest()}")
+        if isinstance(cause, errors.HFValidationError):
+            return HubError(
+                f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
+            )
+        if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
+            folder = "no folder of that name here and " if kind == "model" else ""
+            return HubError(
+                f"{place}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
+                f"{kind} log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+            )
+        if isinstance(cause, errors.EntryNotFoundError) and status == 404:
+            return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
+    return _explain_trouble(error, place, status)
+
+
+def _explain_trouble(error: BaseException, place: str, status: int | None) -> HubError:
+    """Errors that are nobody's mistake: limits, outages, the network, the disk."""
+    from huggingface_hub import constants
+
+    again = "run again later: finished files are kept"
+    for cause in chain(error):
+        if isinstance(cause, WaitTooLongError):
+            return HubError(f"{place}: {cause}; {again}")
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return HubError(
+                f"{place}: the disk is full ({constants.HF_HUB_CACHE}); free some space or set HF_HOME"
+            )
+    if status == 429:
+        return HubError(
+            f"{place}: the hub limits the rate of requests (429), also after several tries; {again}"
+        )
+    if status is not None and status >= 500:
+        return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
+    if is_network(error):
+        return UnreachableError(
+            f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
+            f"({line(chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
+        )
+    return HubError(f"{place}: the hub did not answer as expected ({line(error)})")
+
+
+def status_of(error: BaseException) -> int | None:
+    response = response_of(error)
+    return None if response is None else int(response.status_code)
+
+
+def response_of(error: BaseException) -> Any:
+    """The hub's answer that an error, or one that caused it, carries."""
+    responses = (getattr(cause, "response", None) for cause in chain(error))
+    return next((r for r in responses if hasattr(r, "status_code")), None)
+
+
+def chain(error: BaseException) -> list[BaseException]:
+    chain: list[BaseException] = []
+    current: BaseException | None = error
+    while current is not None and current not in chain:
+        chain.append(current)
+        current = current.__cause__ or current.__context__
+    return chain
+
+
+def is_network(error: BaseException) -> bool:
+    # RuntimeError: how transfers of the hub's Xet storage report a connection that broke.
+    clients = {"httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3"}
+    return any(
+        isinstance(cause, ConnectionError | TimeoutError | RuntimeError)
+        or type(cause).__module__.split(".")[0] in clients
+        for cause in chain(error)
+    )
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Whether the hub may give the same answer as before once it is well again."""
+    if error is None:
+        return False
+    status = status_of(error)
+    return is_network(error) if status is None else status == 429 or status >= 500
+
+
+def place_of(repo: str, revision: str | None, kind: Kind) -> str:
+    return f"{'dataset ' if kind == 'dataset' else ''}{repo}{f'@{revision}' if revision else ''}"
+
+
+def _web(repo: str, kind: Kind) -> str:
+    return f"datasets/{repo}" if kind == "dataset" else repo
+
+
+def some(names: Sequence[str], count: int = 3) -> str:
+    rest = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + rest
+
+
+def line(error: BaseException) -> str:
+    """The first line of an error's words, or its kind when it has none."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".:") if lines else type(error).__name__
