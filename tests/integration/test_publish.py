@@ -102,6 +102,9 @@ def test_commands_read_results_from_the_hub(server, results, tmp_path, monkeypat
     done = CliRunner().invoke(main, ["compare", "hub:lab/mine", "--with", str(results)])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "results" / "lab--mine" / "qk.csv").read_text() == QK
+    done = CliRunner().invoke(main, ["report", str(results), "hub:lab/mine", "--out", "both.html"])
+    assert done.exit_code == 0, done.output
+    assert "have exactly the same numbers" in (tmp_path / "both.html").read_text()
 
 
 def some_vectors(root):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,13 @@ import pytest
 import yaml
 from playwright.sync_api import Page, expect
 from report_browser import MINUS, PHASES, PICTURES, Open, violations
-from report_data import Shape, anatomy_frame, causes_frame, distance_frame, write_results
+from report_data import Shape, anatomy_frame, causes_frame, distance_frame, make_results, write_results
 
 from qkscope.report import write_report
 from qkscope.results import load_results
 
 SHAPE = Shape(layers=4, heads=4, group=2, components=2)
+HOSTILE = "</script><img src=x onerror=alert(1)>"
 LAST = "lc-256-to-512-step-100"
 
 
@@ -121,6 +123,16 @@ def test_a_flow_selects_heads_of_another_kind_in_the_second_run(open_page: Open,
     assert " in A, " in said
     flow.dispatch_event("click")
     expect(page.locator("#portrait .move.picked")).to_have_count(int(said.split(": ")[1].split()[0]))
+
+
+def test_hostile_names_of_runs_are_text(open_page: Open, tmp_path: Path) -> None:
+    names = ["step1", "step2"]
+    two = [make_results(tmp_path / each, names, SHAPE, title=HOSTILE) for each in ("a", "b")]
+    two = [replace(each, timeline=replace(each.timeline, name=f"{HOSTILE}{i}")) for i, each in enumerate(two)]
+    page = open_page(write_report(two[0], tmp_path / "hostile.html", beside=two[1]))
+    expect(page.locator("h1")).to_have_text(f"{HOSTILE}0 and {HOSTILE}1")
+    expect(page.locator("#signal .legend")).to_contain_text("A </script>")
+    assert page.locator("img").count() == 0
 
 
 def test_both_runs_download_as_csv(open_page: Open, pair: Path, tmp_path: Path) -> None:

@@ -19,8 +19,12 @@ const portraitFrame = (() => {
   /** @type {(name: string) => [number, number]} */
   function extent(name) {
     if (name === "r_k") return [-1, 1];
-    const all = store.runs().flatMap((run) => [...(store.table(run).columns[name] || [])]);
-    const [least, most] = d3.extent(all, (v) => (Number.isNaN(v) ? undefined : v));
+    const ends = store
+      .runs()
+      .flatMap((run) =>
+        d3.extent(store.table(run).columns[name] || [], (v) => (Number.isNaN(v) ? undefined : v)),
+      );
+    const [least, most] = d3.extent(ends, (v) => v);
     if (LIMITS[name]) return [Math.min(0, least ?? 0), 1];
     return [Math.min(0, least ?? 0), most ?? 1];
   }
