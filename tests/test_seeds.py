@@ -88,7 +88,8 @@ def test_the_sentence_says_that_errors_are_over_seeds():
     found = compare(arm("base", range(3)), arm("wide", range(3), 0.3))
     assert found.clear
     assert found.sentence().startswith("Mean r_q differs by more than seeds do")
-    assert "errors are over three seeds and three seeds" in found.sentence()
+    assert "errors are over three seeds a side" in found.sentence()
+    assert [row.checkpoint for row in found.rows[:4]] == [*NAMES, IN_SUM]
     assert "Errors are over seeds" in found.to_text()
     assert "documents" not in found.to_text()
     assert "Welch's t-test at 5% over 3 and 3 seeds" in found.verdict()

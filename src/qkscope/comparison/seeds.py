@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
@@ -16,7 +17,6 @@ from qkscope.errors import TableError
 from qkscope.inference.levels import rule_of_arms
 from qkscope.inference.seeds import ArmDifference, arm_difference, clear_differences
 from qkscope.results import Results
-from qkscope.words import listing
 
 IN_SUM = "all checkpoints"
 OVER_SEEDS = "Errors are over seeds: each run is one number, and \u00b1 is one standard error of their mean."
@@ -28,6 +28,8 @@ def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparis
     _check(ours, theirs)
     numbers, notes = _aligned([*ours, *theirs])
     shared = [key for key in numbers[0] if all(np.isfinite(each.get(key, (np.nan,))[0]) for each in numbers)]
+    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in shared))}
+    shared.sort(key=lambda key: place[key[0]])
     judged = {key: _judged(key, numbers, len(ours)) for key in shared}
     sums = [key for key in shared if key[1] == IN_SUM]
     clear = clear_differences([judged[key] for key in sums])
@@ -53,7 +55,7 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
         )
     heads = set.intersection(*(head_keys(each.ours.heads) for each in found))
     numbers = [
-        _numbers(part(run, [each.pairs[model] for model in order], heads), each.pairs, order)
+        _numbers(part(_bare(run), [each.pairs[model] for model in order], heads), each.pairs, order)
         for run, each in zip(runs, found, strict=True)
     ]
     left_out = [model for model in first.timeline.models if model not in order]
@@ -73,6 +75,11 @@ def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
     twice = [str(folder) for folder in folders if folders.count(folder) > 1]
     if twice:
         raise TableError(f"{twice[0]} is given twice: a run is one seed, of one side")
+
+
+def _bare(side: Results) -> Results:
+    """Without what errors over documents are made of: they are not asked for."""
+    return replace(side, loo=None, loo_matched=None)
 
 
 def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:
@@ -120,4 +127,4 @@ def _folder(run: Results) -> str:
 
 
 def _names(runs: Sequence[Results], name: Callable[[Results], str]) -> str:
-    return listing([name(run) for run in runs])
+    return ", ".join(name(run) for run in runs)

@@ -36,7 +36,8 @@ def difference(found: Comparison) -> str:
 
 
 def _over_seeds(found: Comparison, seeds: tuple[int, int]) -> str:
-    over = f"over {count(seeds[0], 'seed')} and {count(seeds[1], 'seed')}"
+    ours, theirs = (count(each, "seed") for each in seeds)
+    over = f"over {ours} a side" if ours == theirs else f"over {ours} and {theirs}"
     if not found.clear:
         return f"{found.ours} and {found.theirs} differ in no number by more than seeds do, {over}."
     most = _most(found.clear)
