@@ -75,6 +75,7 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
         assert f"mean r_q {value:.3f} ±" in said
         assert f"{other:.3f}" not in said
         assert f"run={choice}" in page.url
+        assert page.evaluate("location.hash").count("run=") == 1
     show(page, "both")
     expect(page.locator(dashed)).to_have_count(2)
     page.locator("label[for=window-matched]").click()

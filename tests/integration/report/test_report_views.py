@@ -29,6 +29,7 @@ STATE = """() => ({ hash: location.hash, stop: store.state.stop, head: store.sta
 def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     page = open_page(report)
     page.locator("#stop").select_option("1")
+    assert page.evaluate("location.hash") == "#at=stage1-step-200"
     page.locator("label[for=window-matched]").click()
     page.locator("label[for=measure-abs_r_k]").click()
     page.locator("label[for=cell-r_k]").click()

@@ -156,7 +156,8 @@ const store = (() => {
     const pc = Number(params.get("pc"));
     if (Number.isInteger(pc) && pc >= 0 && pc < data.components) found.pc = pc;
     for (const [name, options] of Object.entries(CHOICES)) {
-      if (options.includes(params.get(name) || "")) found[name] = params.get(name);
+      const asked = params.get(name);
+      if (asked !== null && options.includes(asked)) found[name] = asked;
     }
     const sort = params.get("sort") || "layer";
     found.down = sort.startsWith("-");
