@@ -54,7 +54,7 @@ def moments(model: Any) -> Run:
 def _captured(model: Any, document: Any, consumer: Callable[[int, Any, Any], None]) -> object:
     from qkscope.capture import capture
 
-    with capture(model, consumer) as inner:
+    with capture(model, consumer, through="interface") as inner:
         return inner(input_ids=ids_of(document), use_cache=False)
 
 

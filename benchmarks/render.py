@@ -117,95 +117,80 @@ def _brief(name: str, record: dict[str, Any] | None) -> Iterable[str]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel a table: ratios on a log axis, every round a mark; growth on two log axes with its fitted line."""
+    """A panel a table: ratios on a log axis, every round a mark; growth on two log axes with its exponents."""
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    ratios = [
-        t for t in dict.fromkeys(r.table for r in rows if r.wall) if sum(r.table == t for r in rows) > 1
-    ]
-    curves = list(dict.fromkeys(row.table for row in rows if row.curve))
+    panels = {row.table: [r for r in rows if r.table == row.table] for row in rows if row.wall or row.curve}
     columns: list[list[tuple[str, float]]] = [[], []]
-    for table in ratios + curves:
-        height = 1.3 + 0.8 * sum(r.table == table for r in rows) if table in ratios else 8.0
-        min(columns, key=lambda column: sum(h for _, h in column)).append((table, height))
-    tallest = max((sum(h for _, h in column) for column in columns), default=1.0)
-    figure = Figure(figsize=(14, 1.2 + 0.32 * tallest), layout="constrained", facecolor="white")
-    halves: Any = figure.subfigures(1, 2, wspace=0.03)
-    for half, column in zip(halves, columns, strict=True):
-        if not column:
-            continue
-        axes = half.subplots(len(column), 1, squeeze=False, height_ratios=[h for _, h in column])
-        for axis, (table, _) in zip(axes[:, 0], column, strict=True):
-            of = [row for row in rows if row.table == table]
-            (_ratios if table in ratios else _curves)(axis, of)
-            axis.set_title(table, loc="left", fontsize=10, fontweight="bold")
-    _legend(figure)
-    figure.savefig(path, dpi=150)
+    for table, of in panels.items():
+        if of[0].curve or len(of) > 1:
+            height = 8.0 if of[0].curve else 1.3 + 0.8 * len(of)
+            min(columns, key=lambda column: sum(h for _, h in column)).append((table, height))
+    tallest = max(sum(h for _, h in column) for column in columns)
+    with rc_context({"font.size": 8, "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(14, 1.2 + 0.32 * tallest), layout="constrained", facecolor="white")
+        halves: Any = figure.subfigures(1, 2, wspace=0.03)
+        for half, column in zip(halves, columns, strict=True):
+            axes = half.subplots(
+                max(1, len(column)), squeeze=False, height_ratios=[h for _, h in column] or None
+            )
+            for axis, (table, _) in zip(axes[:, 0], column, strict=False):
+                (_curves if panels[table][0].curve else _ratios)(axis, panels[table])
+                axis.set_title(table, loc="left", fontsize=10, fontweight="bold")
+        _legend(figure)
+        figure.savefig(path, dpi=150)
 
 
 def _ratios(axis: Any, rows: Sequence[Row]) -> None:
-    timed = [row for row in rows if row.wall]
-    for y, row in enumerate(timed):
-        style = {"color": COLOURS[row.role], "clip_on": False}
+    for y, row in enumerate(rows):
+        style = {"color": COLOURS[row.role], "clip_on": False, "ls": ""}
         axis.plot(
-            to_base(row, timed[0]), [y] * len(row.wall), "o", ms=5, alpha=0.75, mec="white", mew=0.4, **style
+            to_base(row, rows[0]), [y] * len(row.wall), marker="o", ms=5, alpha=0.75, mec="white", **style
         )
-        axis.plot(
-            to_base(row, timed[0], "processor"), [y + 0.28] * len(row.wall), "|", ms=6, mew=1.2, **style
-        )
-    axis.set_yticks(range(len(timed)), [row.name for row in timed], fontsize=8)
-    axis.set_ylim(len(timed) - 0.4, -0.6)
-    axis.set_xscale("log")
+        axis.plot(to_base(row, rows[0], "processor"), [y + 0.28] * len(row.wall), marker="|", ms=6, **style)
+    axis.set_yticks(range(len(rows)), [row.name for row in rows])
+    axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.axvline(1, color="0.75", lw=0.8, zorder=0)
-    axis.set_xlabel(f"times {timed[0].name}", fontsize=8)
-    _tidy(axis, "x")
+    axis.set(xscale="log", xlabel=f"times {rows[0].name}")
+    _tidy(axis, axis.xaxis)
 
 
 def _curves(axis: Any, rows: Sequence[Row]) -> None:
-    highest = 1.0
+    highest = 2.0
     for row, mark in zip(rows, "osD^", strict=False):
         x, y = zip(*row.curve, strict=True)
-        highest = max(highest, *(each / y[0] for each in y))
-        axis.plot(
-            x,
-            [each / y[0] for each in y],
-            f"{mark}-",
-            ms=4,
-            lw=0.9,
-            label=f"{row.name}: {row.facts['exponent']}",
-        )
+        grown = [each / y[0] for each in y]
+        highest = max(highest, *grown)
+        axis.plot(x, grown, marker=mark, ms=4, lw=0.9, label=f"{row.name}: {row.facts['exponent']}")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.set_xlabel(rows[0].table.removeprefix("Growth with "), fontsize=8)
-    axis.set_ylabel("times the first", fontsize=8)
+    axis.set(xlabel=rows[0].table.removeprefix("Growth with "), ylabel="times the first")
     axis.set_ylim(top=highest ** (1.3 + 0.2 * len(rows)))  # room for the legend
-    axis.legend(
-        fontsize=7, frameon=False, title="exponent ± standard error", title_fontsize=7, loc="upper left"
-    )
-    _tidy(axis, "both")
+    axis.legend(frameon=False, title="exponent ± standard error", loc="upper left", fontsize=7)
+    _tidy(axis, axis.xaxis, axis.yaxis)
 
 
-def _tidy(axis: Any, which: str) -> None:
+def _tidy(axis: Any, *scales: Any) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    for each in (axis.xaxis,) if which == "x" else (axis.xaxis, axis.yaxis):
-        low, high = each.get_view_interval()
-        if which == "x" and high / low < 30:
-            each.set_major_locator(
-                LogLocator(subs=(1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 3, 5, 6, 7, 8))
-            )
-        each.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        each.set_minor_formatter(NullFormatter())
-    axis.tick_params(labelsize=8)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(True, which="major", axis=which, color="0.92", lw=0.6)
+    low, high = axis.get_xlim()
+    if len(scales) == 1 and high / low < 30:
+        steps = (1, 2, 5) if high / low > 4 else (1, 1.2, 1.5, 2, 3, 5, 6, 7, 8)
+        axis.xaxis.set_major_locator(LogLocator(subs=steps))
+    for scale in scales:
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        scale.set_minor_formatter(NullFormatter())
+        scale.grid(True, which="major", color="0.92", lw=0.6)
     axis.set_axisbelow(True)
 
 
 def _legend(figure: Any) -> None:
     from matplotlib.lines import Line2D
 
-    marks = [Line2D([], [], marker="o", ls="", color=colour, label=role) for role, colour in COLOURS.items()]
-    marks.append(Line2D([], [], marker="|", ls="", ms=8, color="0.2", label="processor time of a round"))
-    marks.insert(0, Line2D([], [], marker="o", ls="", color="0.2", label="a round, on the clock:"))
+    def mark(label: str, marker: str = "o", colour: str = "0.2") -> Line2D:
+        return Line2D([], [], marker=marker, ls="", color=colour, label=label)
+
+    marks = [mark("a round, on the clock:"), *(mark(role, colour=colour) for role, colour in COLOURS.items())]
+    marks.append(mark("processor time of a round", "|"))
     figure.legend(handles=marks, loc="outside upper center", ncols=5, fontsize=9, frameon=False)
