@@ -19,8 +19,8 @@ from qkscope.study import Checkpoint, Study, sources
 if TYPE_CHECKING:
     from qkscope.corpus import Corpus
 
-# Of the speed of a large matrix product, what a pass reaches: three quarters of it were measured on one thread with 135 M
-# parameters, half with 5 M, a third with the demo's (benchmarks/RESULTS.md has the first, on two threads).
+# Of the speed of a large matrix product, what a pass reaches: three quarters of it were measured on one thread with
+# 135 M parameters, half with 5 M, a third with the demo's (benchmarks/RESULTS.md has the first, on two threads).
 REACHED = 0.6
 SIDE = 1024
 
