@@ -36,8 +36,8 @@ def pooled(q: Any, t_q: Any, k: Any, t_k: Any) -> None:
 def assembly(size: Size) -> Iterator[Row]:
     """First table: seconds a head and sample (all documents, or all but one of 8 groups), windows of 4K and 32K.
     scikit-learn starts from 8192 + 8192 vectors and gives no errors; ours starts from the sums that capture leaves.
-    Second table: unit files to all tables of a study, two checkpoints at three windows, on all cores, and the same for
-    the ten checkpoints of 576 heads that SmolLM3 has, in proportion.
+    Second table: unit files to all tables of a study, on all cores, and the same for the ten checkpoints of 576 heads
+    that SmolLM3 has, in proportion.
     """
     from qkscope.heads import HeadIndex
     from qkscope.measures.beyond import measure_beyond
@@ -63,16 +63,16 @@ def assembly(size: Size) -> Iterator[Row]:
 
 
 def _study(size: Size, dim: int) -> Iterator[Row]:
-    """Two checkpoints put together; peak memory in a process of its own."""
+    """Peak memory in a process of its own."""
     from qkscope.run.assemble import tables
 
-    layers, windows = size.pick(3, 1), (4096, 32768, 65536)
+    checkpoints, layers = size.pick((2, 3) if size.quick else (4, 6), (2, 1))
     with tempfile.TemporaryDirectory() as name:
-        made = study_of_units(Path(name), 2, layers, dim, windows)
+        made = study_of_units(Path(name), checkpoints, layers, dim, (4096, 32768, 65536))
         side = Side(TABLES, "ours", lambda: tables(*made, Path(name)))
-        table = f"Tables of 2 x {16 * layers} heads of {dim}, 3 windows"
-        (row,) = interleave(table, [side], min(size.rounds, 2 if size.quick else 3), warm=False)
-        whole = median(row.wall) * 10 * 576 / (2 * 16 * layers)
+        table = f"Tables of {checkpoints} x {16 * layers} heads of {dim}, 3 windows"
+        (row,) = interleave(table, [side], min(size.rounds, 2), warm=False)
+        whole = median(row.wall) * 10 * 576 / (checkpoints * 16 * layers)
         yield replace(row, facts={TEN: whole, "peak MB": alone(peak_of_tables, *made, name)})
 
 
