@@ -262,6 +262,16 @@ def test_hostile_names_are_only_text_in_figures_pages_and_tables(tmp_path):
         assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(javascript:", without_code)
 
 
+def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, capsys):
+    from qkscope.figures import catalogue, draw_all
+
+    monkeypatch.setattr(catalogue, "CATALOGUE", ())
+    rows = [f"step-{step},0,0,0,0.5,0.5" for step in range(1, 1001)]
+    (tmp_path / "qk.csv").write_text("\n".join(["model,layer,head,pc,r_q,r_k", *rows]))
+    draw_all(tmp_path / "qk.csv")
+    assert "drawing 1,000 checkpoints takes about 2 minutes" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [

@@ -23,12 +23,15 @@ from qkscope.figures.readme import readme
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.view import View, look
 from qkscope.findings import Claim, claims
+from qkscope.progress import say
 from qkscope.results import Results, load_results
 
 if TYPE_CHECKING:
     from rich.text import Text
 
 FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
+# From so many checkpoints on, drawing takes a minute and more.
+MANY = 500
 
 
 def find_pictures() -> tuple[Picture, ...]:
@@ -92,6 +95,10 @@ def draw(name: str, results: Results | Path | str, width: float | None = None) -
 def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
     """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
     loaded = _loaded(results)
+    if (count := len(loaded.timeline.models)) >= MANY:
+        say(
+            f"drawing {count:,} checkpoints takes about {count / 500:.0f} minutes; a study of every tenth shows as much"
+        )
     view, said = look(loaded), claims(loaded)
     folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
     drawn, left_out = [], []
