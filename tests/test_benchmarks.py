@@ -120,7 +120,8 @@ def test_the_cost_of_a_study_rests_on_the_measured_share():
 
     found = kept.read()
     if "capture-2048" in found:
-        assert Measured(found).fact("capture-2048", BACKBONE, OF_PRODUCT) == pytest.approx(REACHED, rel=0.5)
+        share = Measured(found).fact("capture-2048", BACKBONE, OF_PRODUCT)
+        assert 0.5 < share / REACHED < 2
 
 
 def test_units_made_for_timing_are_put_together_as_those_of_a_run(tmp_path):
