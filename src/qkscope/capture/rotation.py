@@ -75,23 +75,22 @@ class Rotations:
     def before(self, layer: int, q: Any, k: Any) -> tuple[Source | None, Source | None]:
         """Where the queries and keys of a layer are before rotation; None where they are taken as they are."""
         calls = self.calls.take()
-        if layer not in self.found:
-            self._longest = max(self._longest, q.shape[2])
+        if layer in self.found:
             try:
-                self.found[layer] = self._find(layer, calls, q, k)
+                return self._sources(layer, calls, q, k)
             except UnknownRotationError as error:
-                self.found[layer], self.reasons[layer] = None, str(error)
-        rotation = self.found[layer]
-        if rotation is None or not len(rotation.pairs):
-            return None, None
+                raise CaptureError(
+                    f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
+                    f"differently from one of {self._longest} ({error}): measure one window alone, with documents that "
+                    "fill it"
+                ) from error
+        self._longest = max(self._longest, q.shape[2])
         try:
-            return self._source(layer, calls, "q", q), self._source(layer, calls, "k", k)
+            self.found[layer] = self._find(layer, calls, q, k)
+            return self._sources(layer, calls, q, k)
         except UnknownRotationError as error:
-            raise CaptureError(
-                f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
-                f"differently from one of {self._longest} ({error}): measure one window alone, with documents that "
-                "fill it"
-            ) from error
+            self.found[layer], self.reasons[layer] = None, str(error)
+            return None, None
 
     def _find(self, layer: int, calls: list[Call], q: Any, k: Any) -> Rotation:
         if not calls:
@@ -101,9 +100,6 @@ class Rotations:
         a, b = (self._fit(layer, calls, kind, x) for kind, x in (("q", q), ("k", k)))
         if not same_rotation(a, b, q.shape[2]):
             raise UnknownRotationError("queries and keys are rotated differently")
-        for kind, x in (("q", q), ("k", k)):
-            self.found[layer] = a
-            self._source(layer, calls, kind, x)
         return a
 
     def _fit(self, layer: int, calls: list[Call], kind: str, x: Any) -> Rotation:
@@ -117,13 +113,18 @@ class Rotations:
         inner, self._orders[layer, kind] = known[0]
         return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
 
-    def _source(self, layer: int, calls: list[Call], kind: str, x: Any) -> Source:
-        """Where x (documents, heads, tokens, dim) is before rotation, which must be what x is when turned back."""
-        given, rotation = _origin(calls, x), self.found[layer]
-        source = Source(given.vectors, given.first + self._orders[layer, kind])
-        if rotation is not None:
+    def _sources(self, layer: int, calls: list[Call], q: Any, k: Any) -> tuple[Source | None, Source | None]:
+        """Where q and k (documents, heads, tokens, dim) are before rotation, which they must be when turned back."""
+        rotation = self.found[layer]
+        if rotation is None or not len(rotation.pairs):
+            return None, None
+        found = []
+        for kind, x in (("q", q), ("k", k)):
+            given = _origin(calls, x)
+            source = Source(given.vectors, given.first + self._orders[layer, kind])
             _check_captured(rotation, source, x)
-        return source
+            found.append(source)
+        return found[0], found[1]
 
 
 def check_windows(config: Any, windows: Sequence[int]) -> None:
