@@ -148,6 +148,27 @@ def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
         np.testing.assert_allclose(rows[name], getattr(axes, name).reshape(-1), atol=2e-6, err_msg=name)
 
 
+def test_tables_of_several_processes_are_the_same_bytes(drawn, study, done, monkeypatch, capsys):
+    monkeypatch.setattr("qkscope.run.by_checkpoint.PAYS_FROM", 0.0)
+    monkeypatch.setattr("qkscope.run.by_checkpoint.cores", lambda: 2)
+    used = []
+    several = running.by_checkpoint.in_processes
+    monkeypatch.setattr(
+        "qkscope.run.by_checkpoint.in_processes",
+        lambda work, tasks, count: used.append(count) or several(work, tasks, count),
+    )
+    for path in done.iterdir():
+        if path.suffix in (".csv", ".parquet") or path.name in ("axes.safetensors", "manifest.json"):
+            path.unlink()
+    run(study, done)
+    assert used == [2]
+    made = [p for p in drawn.folder.iterdir() if p.suffix in (".csv", ".parquet", ".safetensors")]
+    assert len(made) > 10
+    for path in made:
+        assert (done / path.name).read_bytes() == path.read_bytes(), path.name
+    assert "tables: checkpoint-3 (3 of 3)" in capsys.readouterr().err
+
+
 def test_provenance_says_where_the_numbers_came_from(drawn):
     provenance = drawn.provenance
     facts = provenance["checkpoints"]["checkpoint-3"]

@@ -53,6 +53,11 @@ def anatomy_table(
     return pd.DataFrame(columns)[list(ANATOMY_COLUMNS)]
 
 
+def with_continuity(table: pd.DataFrame, axes: Axes, before: Axes | None) -> pd.DataFrame:
+    """The table, of heads with `axes`, with how each first axis stands to those of the checkpoint `before`."""
+    return table.assign(**_continuity(axes, before))
+
+
 def loo_anatomy_table(model: str, heads: HeadIndex, axes: Axes, beyond: Beyond) -> pd.DataFrame:
     """The same measures without each group of documents in turn."""
     import pandas as pd

@@ -33,10 +33,11 @@ from qkscope.measures.layer import (
     head_numbers,
     mean_scores,
 )
-from qkscope.measures.pca import Axes, cores, one_thread_each, whole_and_without
+from qkscope.measures.pca import Axes, whole_and_without
 from qkscope.moments import Moments, Unit, window
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
+from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
 

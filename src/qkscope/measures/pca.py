@@ -10,10 +10,8 @@ Along an axis, Pearson's r between projection and position is r_q = v.C_q / sqrt
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -27,6 +25,7 @@ from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.moments import Moments, Unit, merge_all, window
+from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
 
@@ -272,16 +271,3 @@ def _spread(moments: Moments, v: Array) -> Array:
 
 def _head_axis(name: str) -> int:
     return 1 if name.startswith("loo_") else 0
-
-
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def one_thread_each() -> AbstractContextManager[object]:
-    """Keep LAPACK from starting threads of its own: on small matrices, one matrix a core is faster."""
-    from threadpoolctl import threadpool_limits
-
-    limits: AbstractContextManager[object] = threadpool_limits(1)
-    return limits

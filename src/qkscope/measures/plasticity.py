@@ -77,18 +77,30 @@ def _householder(beta: Array, sign: float) -> Array:
     return w / norm if norm > 1e-14 else np.zeros_like(w)
 
 
-def openness(line: QueryLine, keys: Array, first: int, pairs: tuple[Index, Index] | None = None) -> Array:
-    """PP of pairs of keys of one document: keys (..., n, d) -> (..., pairs, B - first), all pairs where none are given.
-
-    For the query buckets from `first` on. NaN where a key is missing or both are equal: no query can prefer one.
-    """
-    i, j = np.triu_indices(keys.shape[-2], 1) if pairs is None else pairs
+def openness(line: QueryLine, keys: Array, first: int, pairs: tuple[Index, Index]) -> Array:
+    """PP of `pairs` of keys (n, d) of one document for the query buckets from `first` on: (pairs, B - first)."""
+    i, j = pairs
     white, scores = line.whiten(keys), keys @ line.mu[first:].T
-    spread = np.sqrt(((white[..., i, :] - white[..., j, :]) ** 2).sum(axis=-1))
-    spread = np.where(spread > 0, spread, np.nan)
-    z = (scores[..., i, :] - scores[..., j, :]) / (np.sqrt(2.0) * spread[..., None])
+    return _openness(scores[i] - scores[j], ((white[i] - white[j]) ** 2).sum(axis=1, keepdims=True))
+
+
+def openness_of_cells(line: QueryLine, keys: Array, key: Index, query: Index) -> Array:
+    """PP of all pairs of keys (D, B, n, d) of a bucket, for cells of buckets `key`, `query` (N,): (N, D, pairs)."""
+    i, j = np.triu_indices(keys.shape[2], 1)
+    white, scores = line.whiten(keys), keys @ line.mu.T
+    apart, above = (x[:, :, i] - x[:, :, j] for x in (white, scores))  # (D, B, pairs, d or B)
+    length = (apart**2).sum(axis=-1)
+    return _openness(above[:, key, :, query], length[:, key].transpose(1, 0, 2))
+
+
+def _openness(difference: Array, squared: Array) -> Array:
+    """erfc(z) erfc(-z) of scores that differ by so much, between keys at a `squared` distance in standard deviations.
+
+    NaN where a key is missing or both are equal: no query can prefer one.
+    """
+    z = difference / np.sqrt(2.0 * np.where(squared > 0, squared, np.nan))
     lower = erfc(np.abs(z))
-    return np.asarray(lower * (2.0 - lower))  # erfc(z) erfc(-z)
+    return np.asarray(lower * (2.0 - lower))
 
 
 def bucket_cells(line: QueryLine, keys: Array, sizes: Index, first: int) -> tuple[Array, int]:

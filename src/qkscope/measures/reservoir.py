@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.key_sample import KeySample, bucket_size
-from qkscope.measures.pca import cores, one_thread_each, whole_and_without
-from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness, query_line
+from qkscope.measures.pca import whole_and_without
+from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness_of_cells, query_line
 from qkscope.moments import Moments, Unit, window
+from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
 
@@ -88,9 +89,14 @@ def plasticity_samples(units: Sequence[Unit], width: int) -> tuple[Array, Array,
 
 @dataclass(frozen=True)
 class _Head:
-    """One head's openness: by key bucket, PP (D, pairs, later query buckets); weights (D, B) of documents."""
+    """One head's openness: PP (N, D, pairs) of the N cells, of key bucket `key` (N,) and a later `query` bucket.
 
-    pp: list[Array]
+    weights, kept, tokens, known (D, B) of documents and key buckets · share (D,)
+    """
+
+    pp: Array
+    key: NDArray[np.int64]
+    query: NDArray[np.int64]
     weights: Array
     kept: Array
     tokens: Array
@@ -99,37 +105,39 @@ class _Head:
 
     @classmethod
     def of(cls, line: QueryLine, mine: Array, kept: Kept, there: NDArray[np.int64]) -> _Head:
-        buckets = mine.shape[1]
-        pp = [openness(line, mine[:, c], c + 1) for c in range(buckets)]
-        known = np.stack([np.isfinite(each).any(axis=(1, 2)) for each in pp], axis=1)
+        key, query = np.triu_indices(mine.shape[1], 1)
+        pp = openness_of_cells(line, mine, key, query)
+        known = np.zeros(mine.shape[:2], dtype=bool)
+        cell, document = np.nonzero(np.isfinite(pp).any(axis=2))
+        known[document, key[cell]] = True
         weights = np.where(known, kept.pairs[there] / kept.share[there, None], 0.0)
         with np.errstate(invalid="ignore", divide="ignore"):
             weights = weights / weights.sum(axis=0)
         count = np.isfinite(mine[..., 0]).sum(axis=2).astype(np.float64)
-        return cls(pp, weights, count, kept.tokens[there], kept.share[there], known)
+        return cls(pp, key, query, weights, count, kept.tokens[there], kept.share[there], known)
 
     def cells(self) -> Array:
         """(B, B) by query and key bucket; NaN where no document has a pair or no query stands."""
-        buckets = len(self.pp)
-        found = np.full((buckets, buckets), np.nan)
-        for c, pp in enumerate(self.pp):
-            here = self.known[:, c]
-            if here.any() and pp.shape[2]:
-                found[c + 1 :, c] = self.weights[here, c] @ _mean(pp[here], 1)
+        found = np.full((self.known.shape[1],) * 2, np.nan)
+        known = self.known[:, self.key].T  # (N, D)
+        mean = np.where(known, self.weights[:, self.key].T * _mean(self.pp), 0.0).sum(axis=1)
+        found[self.query, self.key] = np.where(known.any(axis=1), mean, np.nan)
         return found
 
     def sampling_error(self) -> float:
         """The standard error of the head's value that comes from keeping some keys of some documents."""
         cells = max(1, int(np.isfinite(self.cells()).sum()))
         variance, added = 0.0, np.zeros(len(self.weights))
-        for c, pp in enumerate(self.pp):
+        for c in np.unique(self.key):
             here = self.known[:, c]
-            if not here.any() or not pp.shape[2]:
+            if not here.any():
                 continue
-            kernel = np.nansum(pp[here], axis=2) / cells  # (D, pairs)
-            kernel[~np.isfinite(pp[here]).any(axis=2)] = np.nan
+            pp = self.pp[self.key == c][:, here]
+            kernel = np.where(
+                np.isfinite(pp).any(axis=0), np.nansum(pp, axis=0) / cells, np.nan
+            )  # (D, pairs)
             weight, m, n = self.weights[here, c], self.kept[here, c], self.tokens[here, c]
-            own = _mean(kernel, 1)
+            own = _mean(kernel)
             variance += float(weight**2 @ (np.maximum(1 - m / n, 0.0) * _key_variance(kernel, own, m)))
             added[here] += weight * (own - weight @ own)
         count = len(added)
@@ -141,12 +149,16 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
     """Jackknife variance of the mean over pairs, leaving each key out: kernel (D, pairs), mean, m (D,) -> (D,)."""
     slots = round((1 + (1 + 8 * kernel.shape[1]) ** 0.5) / 2)
     i, j = np.triu_indices(slots, 1)
-    left = np.stack([_mean(kernel[:, (i != s) & (j != s)], 1) for s in range(slots)], axis=1)
-    present = np.stack(
-        [np.isfinite(kernel[:, (i == s) | (j == s)]).any(axis=1) for s in range(slots)], axis=1
-    )
+    has = (np.arange(slots)[:, None] == i) | (np.arange(slots)[:, None] == j)  # (slots, pairs)
+    known = np.isfinite(kernel)
+    present, left = (
+        known @ has.T,
+        known.astype(np.float64) @ ~has.T,
+    )  # (D, slots): any with the key, pairs without it
+    with np.errstate(invalid="ignore", divide="ignore"):
+        without = np.where(known, kernel, 0.0) @ ~has.T / left
     # Two kept keys make one pair: without either there is none, and all of its spread is unknown.
-    spread = np.where(present & np.isfinite(left), (left - mean[:, None]) ** 2, 0.0).sum(axis=1)
+    spread = np.where(present & (left > 0), (without - mean[:, None]) ** 2, 0.0).sum(axis=1)
     return np.asarray(np.where(m > 2, (m - 1) / np.maximum(m, 1) * spread, mean * (1 - mean)))
 
 
@@ -177,8 +189,8 @@ def _sample(unit: Unit, width: int) -> KeySample:
     )
 
 
-def _mean(values: Array, axis: int) -> Array:
-    """Over the numbers that are there; NaN where there is none."""
+def _mean(values: Array) -> Array:
+    """Over the last axis, of the numbers that are there; NaN where there is none."""
     known = np.isfinite(values)
     with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(known, values, 0.0).sum(axis=axis) / known.sum(axis=axis))
+        return np.asarray(np.where(known, values, 0.0).sum(axis=-1) / known.sum(axis=-1))

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from qkscope import store
 from qkscope.axes_file import CheckpointAxes, dump_axes
 from qkscope.capture.consumers import unknown_rotation_warning
+from qkscope.inference.causes import Heads
 from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
 from qkscope.moments import Unit
+from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.causes import Measured, for_causes
 from qkscope.run.plan import Planned
-from qkscope.run.units import read_unit, short_digest
+from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
 
 if TYPE_CHECKING:
@@ -52,60 +54,104 @@ class Tables:
         return self.frames["qk"]
 
 
+@dataclass(frozen=True)
+class _Found:
+    """What the units of one checkpoint come to.
+
+    by_window  the qk table over each window     frames  by kind of window and file, the rows of every other table
+    axes       over own and matched windows      causes  likewise, what the causes of changes are found from
+    warning    about its rotation, if any
+    """
+
+    by_window: Mapping[int, pd.DataFrame]
+    frames: Mapping[str, Mapping[str, pd.DataFrame]]
+    axes: Mapping[int, Axes]
+    causes: Mapping[int, Heads]
+    drawn: CheckpointAxes
+    warning: str | None
+
+
 def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
-    """All tables, checkpoint by checkpoint: the units of one are in memory at a time."""
+    """All tables, checkpoint by checkpoint."""
     import pandas as pd
 
-    from qkscope.measure_table import measure_frames, with_matched_slopes
-    from qkscope.table import qk_table
+    from qkscope.anatomy_table import with_continuity
+    from qkscope.measure_table import with_matched_slopes
 
     parts: dict[str, list[pd.DataFrame]] = {}
     by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
     unmeasured: dict[str, int] = {}
     measured: dict[tuple[str, int], Measured] = {}
-    axes_by_model: dict[str, CheckpointAxes] = {}
+    drawn: dict[str, CheckpointAxes] = {}
     unknown: dict[str, list[str]] = {}
     before: dict[str, Axes | None] = {"own": None, "matched": None}
-    for each in planned:
-        name, own = each.checkpoint.name, each.checkpoint.window
-        units = [read_unit(job.path(results), job.key) for job in each.jobs]
-        if warning := unknown_rotation_warning(units):
-            unknown.setdefault(warning, []).append(name)
-        for window in each.checkpoint.rings(study.windows):
-            axes = measure(units, window, study.components)
-            by_window[window].append(qk_table(name, units[0].heads, axes))
-            kinds = [k for k, width in (("own", own), ("matched", study.matched_window)) if width == window]
-            if kinds:
-                beyond = measure_beyond(units, window, axes)
-                asked = {of: OPTIONAL[of](units, window) for of in study.measures}
-                measured[name, window] = for_causes(axes, beyond, asked.get("rotation"))
-            for kind in kinds:
-                found = _frames(name, window, units, axes, beyond, before[kind])
-                for of, numbers in asked.items():
-                    found |= measure_frames(of, name, window, units[0].heads, numbers)
-                for file, frame in found.items():
-                    parts.setdefault(_file(file, kind), []).append(frame)
-                # Heads of different models are not one head at two times.
-                before[kind] = axes if study.kind == "training" else None
-            if window == own:
-                unmeasured[name] = int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())
-                axes_by_model[name] = CheckpointAxes.of(units, window, axes)
+    tasks = [_task(study, each, results) for each in planned]
+    for task, found in zip(tasks, by_checkpoint(_measure, tasks, "tables"), strict=True):
+        name = task.name
+        if found.warning:
+            unknown.setdefault(found.warning, []).append(name)
+        for window, frame in found.by_window.items():
+            by_window[window].append(frame)
+        for kind, window in (("own", task.own), ("matched", study.matched_window)):
+            axes = found.axes[window]
+            measured[name, window] = found.causes[window], axes.v
+            for file, frame in found.frames[kind].items():
+                whole = with_continuity(frame, axes, before[kind]) if file == "anatomy" else frame
+                parts.setdefault(_file(file, kind), []).append(whole)
+            # Heads of different models are not one head at two times.
+            before[kind] = axes if study.kind == "training" else None
+        own = found.axes[task.own]
+        unmeasured[name] = int(((own.bad_q > 0) | (own.bad_k > 0)).sum())
+        drawn[name] = found.drawn
     return Tables(
         by_window={w: pd.concat(found, ignore_index=True) for w, found in by_window.items() if found},
         frames=with_matched_slopes(
             {file: pd.concat(found, ignore_index=True) for file, found in parts.items()}
         ),
-        axes=axes_by_model,
+        axes=drawn,
         unmeasured={name: count for name, count in unmeasured.items() if count},
         warnings=[f"{', '.join(names)}: {warning}" for warning, names in unknown.items()],
         measured=measured,
     )
 
 
+def _task(study: Study, each: Planned, results: Path) -> Task:
+    own, windows = each.checkpoint.window, tuple(each.checkpoint.rings(study.windows))
+    return Task(study, each.checkpoint.name, own, windows, each.jobs, results)
+
+
+def _measure(task: Task) -> _Found:
+    """One checkpoint over all of its windows, from its units."""
+    from qkscope.measure_table import measure_frames
+    from qkscope.table import qk_table
+
+    units, study = task.units(), task.study
+    heads = units[0].heads
+    by_window, causes = {}, {}
+    frames: dict[str, dict[str, pd.DataFrame]] = {}
+    axes: dict[int, Axes] = {}
+    for window in task.windows:
+        found = measure(units, window, study.components)
+        by_window[window] = qk_table(task.name, heads, found)
+        kinds = [k for k, width in (("own", task.own), ("matched", study.matched_window)) if width == window]
+        if not kinds:
+            continue
+        axes[window] = found
+        beyond = measure_beyond(units, window, found)
+        asked = {of: OPTIONAL[of](units, window) for of in study.measures}
+        causes[window] = for_causes(found, beyond, asked.get("rotation"))
+        made = _frames(task.name, window, units, found, beyond)
+        for of, numbers in asked.items():
+            made |= measure_frames(of, task.name, window, heads, numbers)
+        frames |= dict.fromkeys(kinds, made)
+    drawn = CheckpointAxes.of(units, task.own, axes[task.own])
+    return _Found(by_window, frames, axes, causes, drawn, unknown_rotation_warning(units))
+
+
 def _frames(
-    model: str, window: int, units: Sequence[Unit], axes: Axes, beyond: Beyond, before: Axes | None
+    model: str, window: int, units: Sequence[Unit], axes: Axes, beyond: Beyond
 ) -> dict[str, pd.DataFrame]:
-    """One checkpoint's rows of every table over one window."""
+    """One checkpoint's rows of every table over one window, as if there were no checkpoint before it."""
     from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
     from qkscope.table import loo_table, qk_table
 
@@ -113,7 +159,7 @@ def _frames(
     return {
         "qk": qk_table(model, heads, axes),
         "loo": loo_table(model, heads, axes),
-        "anatomy": anatomy_table(model, heads, axes, beyond, before),
+        "anatomy": anatomy_table(model, heads, axes, beyond, None),
         "loo_anatomy": loo_anatomy_table(model, heads, axes, beyond),
         "spectrum": spectrum_table(model, window, heads, beyond),
         "distance": distance_table(model, window, heads, beyond, measured_curve(units, window)),

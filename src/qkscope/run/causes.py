@@ -22,8 +22,8 @@ from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.optional import Measured as Optional
 from qkscope.measures.pca import Axes, measure
+from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.plan import Planned
-from qkscope.run.units import read_unit
 from qkscope.study import Study
 from qkscope.taxonomy import Thresholds
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
-Measured = tuple[Heads, Axes]
+# Numbers of the heads, and their axes (H, d, components).
+Measured = tuple[Heads, Array]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def causes(
     found = {
         place: known[place.name, place.window] for place in wanted if (place.name, place.window) in known
     }
-    found |= _measure(study, measured, wanted - found.keys(), results)
+    found |= _measured(study, measured, wanted - found.keys(), results)
     return {name: attribute([_step(each, found) for each in some], limits) for name, some in routes.items()}
 
 
@@ -101,22 +102,33 @@ def _route(study: Study, measured: Sequence[Planned], a: Planned, b: Planned, wi
     return _Route(a, b, changed, places)
 
 
-def _measure(
+def _measured(
     study: Study, measured: Sequence[Planned], wanted: set[_Place], results: Path
 ) -> Iterator[tuple[_Place, Measured]]:
-    """What the heads do at each place: the units of one checkpoint are in memory at a time."""
+    """What the heads do at each place."""
+    tasks = []
     for each in measured:
-        windows = sorted(place.window for place in wanted if place.name == each.checkpoint.name)
-        units = [read_unit(job.path(results), job.key) for job in each.jobs] if windows else []
-        for window in windows:
-            axes = measure(units, window, study.components)
-            beyond = measure_beyond(units, window, axes)
-            drift = OPTIONAL["rotation"](units, window) if "rotation" in study.measures else None
-            yield _Place(each.checkpoint.name, window), for_causes(axes, beyond, drift)
+        name = each.checkpoint.name
+        windows = tuple(sorted(place.window for place in wanted if place.name == name))
+        if windows:
+            tasks.append(Task(study, name, each.checkpoint.window, windows, each.jobs, results))
+    for task, found in zip(tasks, by_checkpoint(_measure, tasks, "causes"), strict=True):
+        for window, heads in found.items():
+            yield _Place(task.name, window), heads
 
 
-def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Measured:
-    """What the causes of a change are found from: numbers of the heads, and their axes.
+def _measure(task: Task) -> dict[int, Measured]:
+    units, found = task.units(), {}
+    for window in task.windows:
+        axes = measure(units, window, task.study.components)
+        beyond = measure_beyond(units, window, axes)
+        drift = OPTIONAL["rotation"](units, window) if "rotation" in task.study.measures else None
+        found[window] = for_causes(axes, beyond, drift), axes.v
+    return found
+
+
+def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Heads:
+    """What the causes of a change are found from: numbers of the heads, over all documents and without each group.
 
     `drift` is the rotation model, where the study asks for it.
     """
@@ -125,12 +137,12 @@ def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Measured:
         found |= {name: np.stack([drift.value(name), *drift.left_out(name)]) for name in DRIFT}
     found["r_q"] = np.concatenate([axes.r_q[None, :, 0], axes.loo_r_q])
     found["r_k"] = np.concatenate([axes.r_k[None, :, 0], axes.loo_r_k])
-    return found, axes
+    return found
 
 
 def _step(route: _Route, found: dict[_Place, Measured]) -> Step:
     ends = [found[route.places[cell]][1] for cell in (frozenset[str](), frozenset(route.changed))]
-    overlap = overlaps(ends[0].v, ends[1].v)
+    overlap = overlaps(*ends)
     stayed = np.where(np.isfinite(overlap).all(axis=(1, 2)), same_axis(overlap), np.nan)
     return Step(
         before=route.before.checkpoint.name,

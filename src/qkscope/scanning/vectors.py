@@ -18,7 +18,7 @@ from qkscope.heads import HeadIndex
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.optional import Measured
-from qkscope.measures.pca import Axes, cores, join_axes, measure_batch, one_thread_each
+from qkscope.measures.pca import Axes, join_axes, measure_batch
 from qkscope.moments import Moments, Unit
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
@@ -31,6 +31,7 @@ from qkscope.timeline import timeline_from_names
 from qkscope.vectors.files import document_lengths, read_moments, read_rows, read_turned
 from qkscope.vectors.hub import fetch_vectors
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
+from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:
     import pandas as pd
