@@ -517,6 +517,7 @@ def test_weights_that_came_for_a_run_go_when_they_are_done_with(
     assert capsys.readouterr().err.count("deleted from the hub's cache") == 2
 
 
-def test_workers_that_share_a_cache_are_not_to_empty_it(tmp_path):
-    with pytest.raises(EngineError, match="keep_weights: false is for runs without Ray"):
-        run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out", engine="ray")
+@pytest.mark.parametrize("where", [{"engine": "ray"}, {"shard": "1/2"}])
+def test_those_who_share_a_cache_are_not_to_empty_it(tmp_path, where):
+    with pytest.raises(EngineError, match="keep_weights: false is for one run by itself"):
+        run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out", **where)

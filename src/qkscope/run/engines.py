@@ -40,11 +40,6 @@ def open_engine(name: str, study: Study) -> Engine:
     if name == "local":
         return LocalEngine(study.timeout, study.keep_weights)
     if name == "ray":
-        if not study.keep_weights:
-            raise EngineError(
-                "keep_weights: false is for runs without Ray, whose workers share a cache: take the line out, or use "
-                "--engine local (with --shard for several machines)"
-            )
         from qkscope.run.cluster import RayEngine
 
         return RayEngine(study)

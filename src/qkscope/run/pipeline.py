@@ -46,6 +46,11 @@ def run(
             f"--shard is for running without {engine}, which deals the units itself: leave one out"
         )
     study = load_study(study_path)
+    if not study.keep_weights and (part or engine != "local"):
+        raise EngineError(
+            "keep_weights: false is for one run by itself: workers and shards share the hub's cache, and one would "
+            "delete what another reads. Take the line out"
+        )
     results = Path(out) if out is not None else Path("results") / study.name
     refuse_other_study(results, study.name)
     for name, why in left_out_of(study_path).items():
