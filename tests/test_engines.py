@@ -357,7 +357,7 @@ def test_a_unit_that_hangs_on_ray_is_given_up_and_the_others_are_done(nodes, tmp
     path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\ntimeout: 15\n")
     out = tmp_path / "results"
     with pytest.raises(
-        StudyError, match=r"checkpoint-2 group 0: took longer than the study's timeout of 15 s"
+        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 15 s"
     ):
         run(path, out, engine="ray")
     found = status(out)

@@ -41,7 +41,7 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
     add(study, "trust_remote_code: true\ntimeout: 15")
     out = tmp_path / "out"
     with pytest.raises(
-        StudyError, match=r"checkpoint-2 group 0: took longer than the study's timeout of 15 s"
+        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 15 s"
     ):
         run(study, out)
     found = status(out)

@@ -93,12 +93,12 @@ class MeasurerApart:
         code = self._process.wait() if self._process else 0
         self.end()
         if code == -signal.SIGKILL:
-            return MemoryShortError(f"{job}: its process was killed, as systems do that are short of memory")
-        return EngineError(f"{job}: its process ended with {code}: a crash in a library?")
+            return MemoryShortError("its process was killed, as systems do that are short of memory")
+        return EngineError(f"the process of group {job.group} ended with {code}: a crash in a library?")
 
 
 def too_long(job: Job, seconds: float) -> str:
-    return f"{job}: took longer than the study's timeout of {seconds:g} s and was given up"
+    return f"group {job.group} took longer than the study's timeout of {seconds:g} s and was given up"
 
 
 def serve(end: int, threads: int) -> None:
