@@ -61,8 +61,9 @@ def _sizes(value: Any) -> Sizes:
     found = {}
     for name, (size, digest) in value.items():
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or not re.fullmatch(r"[0-9a-f]{40}", digest):
-            raise ValueError(f"no such file can be in a set: {name!r}")
+        outside = path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME
+        if outside or not re.fullmatch(r"[0-9a-f]{40}", digest):
+            raise ValueError(f"no such file can be in a set: {name[:40]!r}")
         found[name] = int(size), digest
     return found
 

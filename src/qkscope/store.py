@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 # Far beyond any plan, manifest or unit header that a study makes.
 JSON_BYTES = 256_000_000
+# In bytes; file systems have no longer ones.
+LONGEST_NAME = 255
 
 
 @contextmanager

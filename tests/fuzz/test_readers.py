@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fuzz.harness import HANG_SECONDS, Tried, attempt, fuzz, guarded
-from fuzz.readers import READERS
+from fuzz.readers import PLAN, READERS
 
 EXECUTIONS = 2000
 
@@ -25,6 +25,29 @@ def test_no_foreign_exception_and_no_hang(reader, tmp_path):
     assert tried.foreign == {}
     assert tried.executions == EXECUTIONS
     assert tried.slowest < HANG_SECONDS
+
+
+def _manifest(name: str) -> bytes:
+    entry = {"format": 1, "made_from": "x", "finished": True, "drawn": {}}
+    return json.dumps({**entry, "tables": {name: [3, "ab" * 20]}}).encode()
+
+
+FOUND = [
+    ("plan", json.dumps(PLAN).replace('"folder": "a"', f'"folder": "{"a" * 300}"').encode()),
+    ("manifest", _manifest("q" * 300)),
+    ("manifest", _manifest("a/" * 3000)),
+]
+
+
+@pytest.mark.parametrize(("name", "data"), FOUND, ids=range(len(FOUND)))
+def test_what_a_million_mutations_found_is_refused(name, data, tmp_path):
+    """Names longer than a file system has."""
+    reader = next(reader for reader in READERS if reader.name == name)
+    tried = Tried(name)
+    with guarded(reader, tmp_path) as path:
+        attempt(reader, path, data, tried)
+    assert tried.foreign == {}
+    assert tried.refused == 1
 
 
 JSON = st.recursive(

@@ -167,7 +167,7 @@ def _typed(value: Any, kind: type) -> Any:
 
 def _one_name(value: Any) -> str:
     name = str(_typed(value, str))
-    if folder_name(name) != name:
+    if folder_name(name) != name or len(name.encode()) > store.LONGEST_NAME:
         raise ValueError(f"{name[:40]!r} is not a folder's name")
     return name
 
