@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -9,10 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qkscope import workers
+
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Modules beside the tests (reference, synthetic, tiny, ...) are imported by their plain names.
 sys.path.insert(0, str(Path(__file__).parent))
+# A busy machine starts no processes in the middle of a test; those of processes ask for them.
+workers.PAYS_FROM = math.inf
 
 
 @pytest.fixture

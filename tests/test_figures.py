@@ -770,6 +770,17 @@ def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(d
     assert shown == again["01_position_signal"][0], "notebooks show the same picture"
 
 
+def test_drawing_in_processes_gives_the_same_bytes(drawn, tmp_path, monkeypatch):
+    study, _made, folder = drawn
+    monkeypatch.setattr("qkscope.figures.catalogue.CATALOGUE", CATALOGUE[:3])
+    monkeypatch.setattr("qkscope.figures.catalogue.worth", lambda pieces, seconds: pieces)
+    made = draw_all(study, tmp_path)
+    assert len(made.drawn) == 3
+    for each in made.drawn:
+        for path in each.folder.iterdir():
+            assert path.read_bytes() == (folder / "first" / each.name / path.name).read_bytes(), path
+
+
 def test_drawing_needs_no_pyplot_and_changes_no_setting(tmp_path):
     code = (
         "import sys, matplotlib\n"

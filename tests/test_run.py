@@ -149,8 +149,7 @@ def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
 
 
 def test_tables_of_several_processes_are_the_same_bytes(drawn, study, done, monkeypatch, capsys):
-    monkeypatch.setattr("qkscope.run.by_checkpoint.PAYS_FROM", 0.0)
-    monkeypatch.setattr("qkscope.run.by_checkpoint.cores", lambda: 2)
+    monkeypatch.setattr("qkscope.run.by_checkpoint.worth", lambda pieces, seconds: min(pieces, 2))
     used = []
     several = running.by_checkpoint.in_processes
     monkeypatch.setattr(

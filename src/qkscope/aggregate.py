@@ -136,14 +136,16 @@ def means(
     """
     rows = []
     for sample in samples(heads, loo, order):
+        chosen, numbers = of(sample), [sample.value(name) for name in values]
         where = column(sample.heads, by) if by else None
         for place in places if by else [None]:
-            part = sample.select(of(sample) if where is None else of(sample) & (where == place))
-            row: dict[str, Any] = {"model": sample.model, by: place, "heads": len(part.heads)}
-            for name in values:
-                found = mean_over_heads(part.value(name))
+            here = np.flatnonzero(chosen if where is None else chosen & (where == place))
+            row: dict[str, Any] = {"model": sample.model, by: place, "heads": len(here)}
+            for name, every in zip(values, numbers, strict=True):
+                part = every[:, here]
+                found = mean_over_heads(part)
                 row |= {f"mean_{name}": found[0], f"se_{name}": float(jackknife(found[1:]))}
-                row[f"sd_{name}"] = float(np.std(part.value(name)[0])) if len(part.heads) else np.nan
+                row[f"sd_{name}"] = float(np.std(part[0])) if len(here) else np.nan
             rows.append(row)
     columns = [f"{what}_{name}" for name in values for what in ("mean", "sd", "se")]
     return pd.DataFrame(rows, columns=["model", *([by] if by else []), "heads", *columns])
@@ -233,10 +235,14 @@ def depth_cells(
 
     Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
     """
-    places = range(DEPTH_BINS) if by == "depth_bin" else sorted(heads["layer"].unique().tolist())
-    found = means(heads, loo, order, (value,), by, places)
+    found = means(heads, loo, order, (value,), by, depths(heads, by))
     found.columns = found.columns.str.removesuffix(f"_{value}")
     return found[["model", by, "mean", "se", "heads"]]
+
+
+def depths(heads: pd.DataFrame, by: Literal["depth_bin", "layer"]) -> list[int]:
+    """All ten bins, or every layer that the table has."""
+    return list(range(DEPTH_BINS)) if by == "depth_bin" else sorted(heads["layer"].unique().tolist())
 
 
 def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:

@@ -23,6 +23,9 @@ from qkscope.errors import EngineError
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
 
+# Work of fewer seconds is done sooner than processes have started and imported what they need.
+PAYS_FROM = 15.0
+
 
 class _Share:
     """The part of the machine's processors that this process may use: one of so many."""
@@ -34,6 +37,11 @@ def cores() -> int:
     """Processors this process may use."""
     every = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, every // _Share.of)
+
+
+def worth(pieces: int, seconds: float) -> int:
+    """How many processes are worth starting for so many pieces of work, of so many seconds each."""
+    return min(pieces, cores()) if pieces * seconds >= PAYS_FROM else 1
 
 
 def one_thread_each() -> AbstractContextManager[object]:

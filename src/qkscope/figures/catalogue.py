@@ -8,6 +8,7 @@ changed, so pictures can be drawn in threads and in notebooks.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,6 +26,7 @@ from qkscope.figures.view import View, look
 from qkscope.findings import Claim, claims
 from qkscope.progress import say
 from qkscope.results import Results, load_results
+from qkscope.workers import in_processes, worth
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -99,18 +101,36 @@ def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
         say(
             f"drawing {count:,} checkpoints takes about {count / 500:.0f} minutes; a study of every tenth shows as much"
         )
-    view, said = look(loaded), claims(loaded)
+    view = look(loaded)
     folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
     drawn, left_out = [], []
     for picture in CATALOGUE:
         reason = picture.why_not(view)
         if reason is None:
-            _write(picture, view, said, folder / picture.name)
             drawn.append(Drawn(picture.name, folder / picture.name))
         else:
-            _clear(folder / picture.name)
             left_out.append(LeftOut(picture.name, reason))
+    _write_all(view, loaded, drawn)
+    for each in left_out:
+        _clear(folder / each.name)
     return Made(tuple(drawn), tuple(left_out))
+
+
+def _write_all(view: View, results: Results, drawn: Sequence[Drawn]) -> None:
+    """The first here; the others too, or in processes where its time says that they are worth it."""
+    started, said = time.monotonic(), claims(results)
+    _write_some(view, said, drawn[:1])
+    count = worth(len(drawn[1:]), time.monotonic() - started)
+    if count == 1:
+        _write_some(view, said, drawn[1:])
+    else:
+        shares = [(results, drawn[1 + i :: count]) for i in range(count)]
+        list(in_processes(_write_share, shares, count))
+
+
+def _write_share(share: tuple[Results, Sequence[Drawn]]) -> None:
+    results, drawn = share
+    _write_some(look(results), claims(results), drawn)
 
 
 def _loaded(results: Results | Path | str) -> Results:
@@ -123,6 +143,12 @@ def _clear(folder: Path) -> None:
         (folder / name).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _write_some(view: View, said: Sequence[Claim], drawn: Sequence[Drawn]) -> None:
+    named = {picture.name: picture for picture in CATALOGUE}
+    for each in drawn:
+        _write(named[each.name], view, said, each.folder)
 
 
 def _write(picture: Picture, view: View, said: Sequence[Claim], folder: Path) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 
+from fontTools import subset  # type: ignore[import-untyped]
 from matplotlib import rc_context
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_pdf import FigureCanvasPdf
@@ -39,9 +42,28 @@ def pdf(figure: Figure) -> bytes:
     """A PDF without date, its letters embedded."""
     buffer = io.BytesIO()
     about = {"CreationDate": None, "Creator": "qkscope", "Producer": "qkscope"}
-    with _SETTINGS, rc_context(_PDF):
+    with _SETTINGS, rc_context(_PDF), _letters_alone():
         FigureCanvasPdf(figure).print_pdf(buffer, metadata=about)
     return buffer.getvalue()
+
+
+class _Letters(subset.Options):  # type: ignore[misc]
+    """What is kept of a font: the letters, and nothing of how they join and kern, which a PDF says itself."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**options)
+        self.drop_tables += ["GDEF", "GPOS", "GSUB"]
+
+
+@contextmanager
+def _letters_alone() -> Iterator[None]:
+    """Embed fonts as `_Letters`: pruning tables that nobody reads is most of the work of a PDF."""
+    before = subset.Options
+    subset.Options = _Letters
+    try:
+        yield
+    finally:
+        subset.Options = before
 
 
 def _numbered(text: str) -> str:

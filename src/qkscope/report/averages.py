@@ -50,10 +50,10 @@ def cells(
     heads: pd.DataFrame, loo: pd.DataFrame | None, order: list[str], by: Literal["depth_bin", "layer"]
 ) -> dict[str, Any]:
     """Means over the heads of each depth bin or layer, flat lists over (checkpoint, row), with standard errors."""
-    found: dict[str, Any] = {}
-    for name, column in CELLS.items():
-        table = aggregate.depth_cells(heads, loo, order, value=column, by=by)
-        places = sorted(table[by].unique().tolist())
-        table = table.set_index(["model", by]).reindex(pd.MultiIndex.from_product([order, places]))
-        found |= {"places": places, name: {"mean": listed(table["mean"]), "se": listed(table["se"])}}
-    return found
+    places = aggregate.depths(heads, by)
+    table = aggregate.means(heads, loo, order, list(CELLS.values()), by, places)
+    table = table.set_index(["model", by]).reindex(pd.MultiIndex.from_product([order, places]))
+    return {"places": places} | {
+        name: {what: listed(table[f"{what}_{value}"]) for what in ("mean", "se")}
+        for name, value in CELLS.items()
+    }

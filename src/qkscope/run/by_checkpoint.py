@@ -16,12 +16,10 @@ from qkscope.moments import Unit
 from qkscope.progress import Bar, progress
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Study
-from qkscope.workers import cores, in_processes
+from qkscope.workers import in_processes, worth
 
 Result = TypeVar("Result")
 
-# Work of fewer seconds is done sooner than processes have started and imported what they need.
-PAYS_FROM = 20.0
 # Bytes in memory for one of a unit's file (triangles become squares), and of a process beside its units.
 UNPACKED, BESIDE = 3, 400_000_000
 
@@ -64,10 +62,10 @@ def by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: s
 
 def _processes(tasks: Sequence[Task], seconds: float) -> int:
     """How many are worth starting for tasks of so many seconds each, and have room."""
-    if len(tasks) < 2 or seconds * len(tasks) < PAYS_FROM:
-        return 1
-    room, need = available_bytes(), max(task.bytes for task in tasks)
-    return min(len(tasks), cores(), room // need if room is not None else cores())
+    count, room = worth(len(tasks), seconds), available_bytes()
+    if count < 2 or room is None:
+        return count
+    return min(count, room // max(task.bytes for task in tasks))
 
 
 def _done(bar: Bar, task: Task, what: str, count: int, total: int) -> None:
