@@ -42,8 +42,8 @@ from qkscope.workers import cores, one_thread_each
 Array = NDArray[np.float64]
 
 EVERY = (*MEASURES, *LATE)
-# Numbers of a block of heads at a position: what is computed of one then stays in a core's cache.
-BLOCK = 512
+# Numbers of a block of heads at a position: enough that Python is not the cost, few enough for a cache.
+BLOCK = 2048
 
 
 @dataclass(frozen=True)
