@@ -5,7 +5,7 @@
 # make bench  speed against the peers, as ratios of one run, in benchmarks/RESULTS.md; bench-quick: the main rows
 # make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
-# make wheel-check  wheel and sdist built, installed into a clean environment and used from there
+# make wheel-check  wheel and sdist built, installed into clean environments, and the demo run from there
 .PHONY: setup demo bench-quick test soak test-lowest check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin

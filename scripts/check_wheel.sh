@@ -1,8 +1,9 @@
 #!/bin/sh
-# Build wheel and sdist, install the wheel into a clean environment and use it from there, away from the repository.
-# Dependencies are taken from the environment that $1 is of: this checks what is packed, not what pip resolves.
+# Build wheel and sdist with the Python $1, install the wheel alone into new environments and use it from there: bare for
+# tables, with what reads models for the whole demo. Neither the repository nor its environment can be seen. Some minutes.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+constraints=$(pwd)/constraints.txt
 out=build/dist
 rm -rf "$out" && mkdir -p "$out"
 "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$out" .
@@ -12,17 +13,30 @@ tar -tzf "$out"/*.tar.gz | grep -q '/src/qkscope/report/js/main.js$'
 
 place=$(mktemp -d)
 trap 'rm -rf "$place"' EXIT
-"$python" -m venv "$place/venv"
-"$place/venv/bin/python" -m pip install --quiet --no-deps --no-index "$wheel"
-# A plain path entry: .pth files of that environment, such as an editable install's, are not followed.
-PYTHONPATH=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-export PYTHONPATH
+unset PYTHONPATH PYTHONHOME VIRTUAL_ENV
 cd "$place"
-"$place/venv/bin/python" -c "import qkscope; assert qkscope.__file__.startswith('$place'), qkscope.__file__"
-"$place/venv/bin/qkscope" --help > help.txt
-printf 'model,layer,head,pc,r_q,r_k\n' > qk.csv
-for step in 1 5; do for head in 0 1 2; do echo "step$step,0,$head,0,0.$step$head,0.2"; done; done >> qk.csv
-"$place/venv/bin/qkscope" report qk.csv
+# $1 an environment's name, $2 the extras to install.
+fresh() {
+    "$python" -m venv "$place/$1"
+    "$place/$1/bin/python" -m pip install --quiet -c "$constraints" "$wheel$2"
+    "$place/$1/bin/python" -c "import qkscope; assert qkscope.__file__.startswith('$place/$1'), qkscope.__file__"
+}
+
+fresh bare ''
+"$place/bare/bin/python" -c "
+import importlib.util as known
+assert not any(map(known.find_spec, ('torch', 'transformers', 'pytest'))), 'the environment is not bare'"
+"$place/bare/bin/qkscope" --help >help.txt
+printf 'model,layer,head,pc,r_q,r_k\n' >qk.csv
+for step in 1 5; do for head in 0 1 2; do echo "step$step,0,$head,0,0.$step$head,0.2"; done; done >>qk.csv
+"$place/bare/bin/qkscope" report qk.csv
 test -s report.html
-"$place/venv/bin/qkscope" figures qk.csv | tail -n 1
+"$place/bare/bin/qkscope" figures qk.csv >figures.txt
+test -s figures/01_position_signal/figure.png
+
+fresh whole '[capture]'
+"$place/whole/bin/qkscope" demo --out nano >demo.txt
+tail -n 1 demo.txt
+"$place/whole/bin/qkscope" status nano --verify >status.txt
+tail -n 1 status.txt
 echo "the wheel works: $(basename "$wheel")"
