@@ -5,7 +5,6 @@ The units of one checkpoint are in memory at a time, or of one in each process. 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TypeVar
 
 from qkscope.capture.memory import available_bytes
 from qkscope.moments import Unit
-from qkscope.progress import Bar, progress
+from qkscope.progress import progress
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Study
 from qkscope.workers import in_processes, worth
@@ -22,6 +21,8 @@ Result = TypeVar("Result")
 
 # Bytes in memory for one of a unit's file (triangles become squares), and of a process beside its units.
 UNPACKED, BESIDE = 3, 400_000_000
+# Of a unit's file, what a core puts together in a second: heads of 128 dimensions, 8 groups, three windows.
+BYTES_A_SECOND = 12_000_000
 
 
 @dataclass(frozen=True)
@@ -40,34 +41,23 @@ class Task:
 
     @property
     def bytes(self) -> int:
-        """About what a process needs for it."""
-        files = sum(job.path(self.results).stat().st_size for job in self.jobs)
-        return BESIDE + UNPACKED * files
+        """Of its units' files."""
+        return sum(job.path(self.results).stat().st_size for job in self.jobs)
 
 
 def by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: str) -> Iterator[Result]:
     """`work` of every task, in order. `what` it comes to is said of each checkpoint as it is done."""
     with progress(what, len(tasks), "checkpoints") as bar:
-        started = time.monotonic()
-        for count, task in enumerate(tasks[:1], 1):
-            yield work(task)
-            _done(bar, task, what, count, len(tasks))
-        rest = tasks[1:]
-        processes = _processes(rest, time.monotonic() - started)
-        found = map(work, rest) if processes < 2 else in_processes(work, rest, processes)
-        for count, (task, each) in enumerate(zip(rest, found, strict=True), 2):
-            _done(bar, task, what, count, len(tasks))
+        processes = _processes(tasks)
+        found = map(work, tasks) if processes < 2 else in_processes(work, tasks, processes)
+        for count, (task, each) in enumerate(zip(tasks, found, strict=True), 1):
+            bar.advance()
+            bar.done(f"{what}: {task.name} ({count} of {len(tasks)})")
             yield each
 
 
-def _processes(tasks: Sequence[Task], seconds: float) -> int:
-    """How many are worth starting for tasks of so many seconds each, and have room."""
-    count, room = worth(len(tasks), seconds), available_bytes()
-    if count < 2 or room is None:
-        return count
-    return min(count, room // max(task.bytes for task in tasks))
-
-
-def _done(bar: Bar, task: Task, what: str, count: int, total: int) -> None:
-    bar.advance()
-    bar.done(f"{what}: {task.name} ({count} of {total})")
+def _processes(tasks: Sequence[Task]) -> int:
+    """How many are worth starting, and have room."""
+    largest, room = max((task.bytes for task in tasks), default=0), available_bytes()
+    count = worth(len(tasks), largest / BYTES_A_SECOND)
+    return count if count < 2 or room is None else min(count, room // (BESIDE + UNPACKED * largest))
