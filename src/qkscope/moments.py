@@ -180,11 +180,15 @@ class _Sums:
         y, yy, ys = self.host(self.y), self.host(self.yy), self.host(self.ys)
         heads, n = len(y), self.n
         mean_y, mean_s = y / n, self.s / n
+        M = yy + yy.transpose(0, 2, 1)
+        M *= 0.5
+        root = y / np.sqrt(n)
+        M -= root[:, :, None] * root[:, None, :]
         return Moments(
             n=np.full(heads, n, dtype=np.int64),
             mean_x=self.host(self.shift) + mean_y,
             mean_t=np.full(heads, self.origin + mean_s),
-            M=(yy + yy.transpose(0, 2, 1)) / 2 - y[:, :, None] * y[:, None, :] / n,
+            M=M,
             C=ys - y * mean_s,
             T=np.full(heads, self.ss - self.s * mean_s),
             bad=self.host(self.bad).astype(np.int64),
@@ -208,7 +212,8 @@ class _NumpySums(_Sums):
         y -= self.shift[:, None, :]
         with np.errstate(over="ignore", invalid="ignore"):
             products = y.transpose(0, 2, 1) @ y
-        if not np.isfinite(products).all():
+        # By Cauchy and Schwarz, no product is larger than the squares.
+        if not np.isfinite(np.diagonal(products, axis1=1, axis2=2)).all():
             usable = np.asarray((np.abs(y) < LARGEST["float64"]).all(axis=2))
             self.bad += (~usable).sum(axis=1)
             y = np.where(usable[:, :, None], y, 0.0)
@@ -255,7 +260,7 @@ class _TorchSums(_Sums):
         s = self.host(t) - self.origin
         y = x.to(self.place, self.work) - self.shift[:, None, :]
         products = torch.bmm(y.transpose(1, 2), y)
-        if not bool(torch.isfinite(products).all()):
+        if not bool(torch.isfinite(products.diagonal(dim1=1, dim2=2)).all()):
             largest = LARGEST["float64" if self.work == torch.float64 else "float32"]
             usable = (y.abs() < largest).all(dim=2)
             self.bad += (~usable).sum(dim=1).to(self.device)
