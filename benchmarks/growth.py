@@ -16,8 +16,8 @@ from qkscope.study import Study
 def growth(size: Size) -> Iterator[Row]:
     """Slopes of log number against log size, with their standard errors. Documents of 256 tokens through SmolLM2-135M,
     each number of them in a process of its own: time from the end of the first pass to that of the last, over the
-    documents between, so that what a unit costs once does not count; peak memory over that of the loaded model, from
-    8 documents on, when the allocator has settled. Heads, windows and checkpoints: unit files (heads of 64, 4 groups)
+    documents between, so that what a unit costs once does not count; peak memory of that process, its model included.
+    Heads, windows and checkpoints: unit files (heads of 64, 4 groups)
     to tables, the second of two runs.
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
@@ -45,7 +45,7 @@ def _unit(count: int, tokens: int, threads: int) -> dict[str, float]:
     def work() -> None:
         units.append(measure(model, texts, heads, (tokens,), batch_tokens=tokens, on_tokens=tick))
 
-    peak = peak_megabytes(work)
+    peak = peak_megabytes(work, whole=True)
     wall, processor = (b - a for a, b in zip(times[0], times[-1], strict=True))
     size = len(dump_tensors(*units[0].to_tensors())) / 1e6
     return {"seconds": wall, "processor seconds": processor, "peak MB": peak, "MB a unit": size}

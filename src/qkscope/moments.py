@@ -30,8 +30,10 @@ from qkscope.scatter import pack_scatter, unpack_scatter
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
 
-# Tokens per matrix product. Bounds the float32 rounding of a sum and the size of temporaries.
-CHUNK = 4096
+# Tokens per matrix product. Bounds the float32 rounding of a sum, and keeps what is made on the way in the cache.
+CHUNK = 1024
+# Tokens whose mean is taken away first, and of those so many by which the size of vectors is judged.
+FIRST, SAMPLED = 4096, 64
 # Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
 LARGEST = {"float64": 1e150, "float32": 1e17}
 # Where a head's components all stay below, float32 loses digits of their squares: its products take float64.
@@ -200,7 +202,7 @@ class _NumpySums(_Sums):
         heads, _, dim = x.shape
         self.n, self.bad = 0, np.zeros(heads, dtype=np.int64)
         with np.errstate(invalid="ignore", over="ignore"):
-            mean = x[:, :CHUNK].mean(axis=1, dtype=np.float64)
+            mean = x[:, :FIRST].mean(axis=1, dtype=np.float64)
         self.shift = np.where(np.isfinite(mean), mean, 0.0)
         self.origin = float(self.host(t).mean())
         self.y, self.yy, self.ys = np.zeros((heads, dim)), np.zeros((heads, dim, dim)), np.zeros((heads, dim))
@@ -236,10 +238,12 @@ class _TorchSums(_Sums):
         # Sums stay where the vectors are, unless that device has no float64.
         self.device = torch.device("cpu") if x.device.type == "mps" else x.device
         self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
-        mean = x[:, :CHUNK].to(self.work).mean(dim=1)
+        mean = x[:, :FIRST].to(self.work).mean(dim=1)
         self.shift = torch.where(torch.isfinite(mean), mean, torch.zeros_like(mean))
         self.place = x.device
-        spread = (x[:, :CHUNK].to(self.work) - self.shift[:, None, :]).abs().amax(dim=(1, 2))
+        # Some tokens are enough: where only others are large, float64 is merely slower.
+        some = x[:, : FIRST : max(1, min(x.shape[1], FIRST) // SAMPLED)].to(self.work)
+        spread = (some - self.shift[:, None, :]).abs().amax(dim=(1, 2))
         if bool(((spread > 0) & (spread < SMALLEST)).any()):
             self.work, self.place = torch.float64, self.device
             self.shift = self.shift.to(self.place, self.work)
