@@ -111,11 +111,11 @@ GPU_FLOPS, LOAD_BYTES_PER_SECOND = 0.4 * 312e12, 1e9
 
 def estimate(size: Size) -> Iterator[Row]:
     """500 documents in 8 groups. Passes at 40% of an A100's 312 TFLOP/s (stated, there is none here), times what
-    everything on costs over the backbone at 4096 tokens (measured); weights from a disk at 1 GB/s (stated); start of a
+    everything on costs over the backbone at 2048 tokens (measured); weights from a disk at 1 GB/s (stated); start of a
     worker, overhead and fixed cost of a unit (measured); units dealt as the Ray engine deals them. Disk and tables
     follow the measured unit and assembly. Downloads are left out.
     """
-    found, at = Measured(read(size.folder)), "capture-4096"
+    found, at = Measured(read(size.folder)), "capture-2048"
     share = (found.seconds(at, EVERYTHING) - found.seconds(at, AROUND)) / found.seconds(at, BACKBONE)
     ray = found.row("engines", "one Ray worker").facts
     fixed = found.around() + float(ray["overhead ms a unit"]) / 1e3
