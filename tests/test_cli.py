@@ -64,12 +64,13 @@ import qkscope.run
 from qkscope.cli import main
 
 def run(*args, **options):
-    print("go", flush=True)
+    word = "go"
     while True:
         try:
+            print(word, flush=True)
             time.sleep(60)
         except KeyboardInterrupt:
-            print("swallowed", flush=True)
+            word = "swallowed"
 
 qkscope.run.run = run
 main(["run", "study.yaml"])
