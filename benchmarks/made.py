@@ -14,7 +14,7 @@ import numpy as np
 
 from qkscope.corpus import Document
 from qkscope.heads import HeadIndex, sample_heads
-from qkscope.moments import Accumulator, Moments, Unit
+from qkscope.moments import Accumulator, Moments
 from qkscope.path import Path as BinSums
 from qkscope.path import bin_edges
 from qkscope.rotation import Rotation
@@ -22,6 +22,7 @@ from qkscope.run.plan import Planned
 from qkscope.run.units import Job, dump_unit
 from qkscope.store import write_bytes
 from qkscope.study import Study, load_study, sources
+from qkscope.unit import Unit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

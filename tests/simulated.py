@@ -10,13 +10,14 @@ import pandas as pd
 from scipy.signal import lfilter
 
 from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Moments, Unit, rings
+from qkscope.moments import Accumulator, Moments
 from qkscope.path import SINK, Bins, bin_edges
 from qkscope.path import Path as BinSums
 from qkscope.results import Results
 from qkscope.rotation import Rotation
 from qkscope.table import heads_table
 from qkscope.timeline import Stop, Timeline
+from qkscope.unit import Unit, rings
 
 LAYERS, PER_LAYER, GROUPS = 12, 10, 8
 

@@ -21,8 +21,8 @@ from qkscope.corpus import Document
 from qkscope.errors import CaptureError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.pca import measure as measure_axes
-from qkscope.moments import Unit, rings
 from qkscope.scanning.vectors import analyze
+from qkscope.unit import Unit, rings
 
 VOCABULARY = 97
 

@@ -14,9 +14,10 @@ from simulated import unit_of
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
-from qkscope.moments import CHUNK, Accumulator, Moments, Unit, merge_all, rings, window
+from qkscope.moments import CHUNK, Accumulator, Moments, merge_all
 from qkscope.path import SINK
 from qkscope.rotation import Rotation, same_rotation
+from qkscope.unit import Unit, rings, window
 
 NAMES = ("n", "mean_x", "mean_t", "M", "C", "T")
 

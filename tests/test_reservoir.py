@@ -13,7 +13,7 @@ from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySample, KeySampling, bucket_size
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.reservoir import plasticity_samples
-from qkscope.moments import Unit
+from qkscope.unit import Unit
 
 WINDOW, DIM, GROUPS = 128, 6, 4
 SIZE = bucket_size(WINDOW)

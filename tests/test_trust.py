@@ -14,8 +14,8 @@ from simulated import ar1, measured, results, truth, units
 from qkscope.findings import Claim, claims
 from qkscope.inference import transition_noise
 from qkscope.measures.pca import measure
-from qkscope.moments import Unit
 from qkscope.table import loo_table, qk_table
+from qkscope.unit import Unit
 
 STEPS = [f"step{1000 * i}" for i in range(10)]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from qkscope.findings import Claim, claims
     from qkscope.heads import HeadIndex
     from qkscope.measures.pca import Axes, measure
-    from qkscope.moments import Accumulator, Moments, Unit
+    from qkscope.moments import Accumulator, Moments
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
     from qkscope.run import run as run_study
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.together import concat
     from qkscope.typeset import to_latex, to_markdown
+    from qkscope.unit import Unit
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
 _HOME = {
@@ -49,7 +50,7 @@ _HOME = {
     "Results": "results",
     "Study": "study",
     "Thresholds": "taxonomy",
-    "Unit": "moments",
+    "Unit": "unit",
     "analyze": "scanning.vectors",
     "claims": "findings",
     "classify": "taxonomy",

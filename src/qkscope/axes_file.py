@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from qkscope import store
 from qkscope.heads import HeadIndex
 from qkscope.measures.pca import Axes
-from qkscope.moments import Unit, merge_all, window
+from qkscope.moments import merge_all
 from qkscope.path import Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
+from qkscope.unit import Unit, window
 
 Array = NDArray[np.float64]
 

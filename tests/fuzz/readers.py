@@ -36,8 +36,9 @@ def as_json(*values: object) -> Callable[[], list[bytes]]:
 def units() -> list[bytes]:
     from qkscope import store
     from qkscope.heads import HeadIndex
-    from qkscope.moments import Accumulator, Unit
+    from qkscope.moments import Accumulator
     from qkscope.rotation import Rotation
+    from qkscope.unit import Unit
 
     rng = np.random.default_rng(0)
     heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.rotation import Rotations, Source
 from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Moments, Unit, rings
+from qkscope.moments import Accumulator, Moments
 from qkscope.path import SINK, Bins, Path, bin_edges
+from qkscope.unit import Unit, rings
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
-from qkscope.moments import Unit
+from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from qkscope.capture.consumers import Batch
 from qkscope.heads import HeadIndex
 from qkscope.lags import DOCUMENTS, LagScores, distances, queries
-from qkscope.moments import rings
 from qkscope.path import SINK
+from qkscope.unit import rings
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

@@ -34,9 +34,10 @@ from qkscope.measures.layer import (
     mean_scores,
 )
 from qkscope.measures.pca import Axes, whole_and_without
-from qkscope.moments import Moments, Unit, window
+from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
+from qkscope.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
 from qkscope.measures.waves import Pairs, terms
-from qkscope.moments import Unit
 from qkscope.path import SINK
+from qkscope.unit import Unit
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

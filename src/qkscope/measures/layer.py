@@ -28,9 +28,10 @@ from qkscope.measures.position import (
     projected_paths,
 )
 from qkscope.measures.waves import Pairs, waves
-from qkscope.moments import Moments, Unit
+from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
+from qkscope.unit import Unit
 
 Array = NDArray[np.float64]
 

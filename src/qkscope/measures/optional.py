@@ -17,7 +17,8 @@ from qkscope.measures import per_kind, plasticity, rotation
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import BATCH
 from qkscope.measures.reservoir import plasticity_samples
-from qkscope.moments import Moments, Unit, window
+from qkscope.moments import Moments
+from qkscope.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]

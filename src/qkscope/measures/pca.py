@@ -24,7 +24,8 @@ from qkscope.measures.blocks import Block, blocks, by_key, per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
-from qkscope.moments import Moments, Unit, merge_all, window
+from qkscope.moments import Moments, merge_all
+from qkscope.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]

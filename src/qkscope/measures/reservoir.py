@@ -24,7 +24,8 @@ from qkscope.errors import StoreError
 from qkscope.key_sample import KeySample, bucket_size
 from qkscope.measures.pca import whole_and_without
 from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness_of_cells, query_line
-from qkscope.moments import Moments, Unit, window
+from qkscope.moments import Moments
+from qkscope.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]

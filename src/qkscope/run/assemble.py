@@ -20,12 +20,12 @@ from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
-from qkscope.moments import Unit
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.causes import Measured, for_causes
 from qkscope.run.plan import Planned
 from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
+from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd

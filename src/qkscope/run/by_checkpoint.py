@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from qkscope.capture.memory import available_bytes
-from qkscope.moments import Unit
 from qkscope.progress import progress
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Study
+from qkscope.unit import Unit
 from qkscope.workers import in_processes, worth
 
 Result = TypeVar("Result")

@@ -25,8 +25,8 @@ from qkscope import store
 from qkscope.errors import MemoryShortError, StoreError, printable
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
-from qkscope.moments import Unit
 from qkscope.progress import say
+from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Resolved

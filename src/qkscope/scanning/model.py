@@ -28,13 +28,13 @@ from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import measure as measure_axes
-from qkscope.moments import Unit
 from qkscope.progress import progress
 from qkscope.run.owner import refuse_other_study
 from qkscope.scanning.summary import ScanTables
 from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
+from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd

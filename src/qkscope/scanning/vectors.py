@@ -19,7 +19,7 @@ from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.optional import Measured
 from qkscope.measures.pca import Axes, join_axes, measure_batch
-from qkscope.moments import Moments, Unit
+from qkscope.moments import Moments
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
 from qkscope.run.owner import refuse_other_study
@@ -28,6 +28,7 @@ from qkscope.store import write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
+from qkscope.unit import Unit
 from qkscope.vectors.files import document_lengths, read_moments, read_rows, read_turned
 from qkscope.vectors.hub import fetch_vectors
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
