@@ -21,5 +21,13 @@ workers.PAYS_FROM = math.inf
 
 
 @pytest.fixture
+def no_drawing(monkeypatch):
+    """Without figures and report, which have tests of their own."""
+    from small_study import undrawn
+
+    undrawn(monkeypatch)
+
+
+@pytest.fixture
 def rng():
     return np.random.default_rng(0)

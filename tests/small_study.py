@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 from tiny import WORDS, save_checkpoint, tiny_tokenizer
 
 STUDY = """\
@@ -52,13 +53,15 @@ def one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def without_drawing() -> None:
-    """Leave figures and report out in this process: they have tests of their own."""
-    import qkscope.figures
-    import qkscope.report
+def undrawn(patch: pytest.MonkeyPatch) -> None:
+    """Leave figures and report out: they have tests of their own."""
+    patch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
+    patch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
 
-    qkscope.figures.draw_all = lambda *args, **kwargs: []
-    qkscope.report.write_report = lambda *args, **kwargs: None
+
+def without_drawing() -> None:
+    """The same, for as long as this process lives."""
+    undrawn(pytest.MonkeyPatch())
 
 
 def run_quietly(study: Path, out: Path) -> None:

@@ -16,10 +16,8 @@ from qkscope.progress import quieten
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
+def study(tmp_path, monkeypatch, no_drawing):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
     yield make_study(tmp_path, groups=2)
     quieten(False)
 

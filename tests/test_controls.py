@@ -36,10 +36,7 @@ CONTROLS = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def no_drawing(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 @pytest.fixture(scope="module")

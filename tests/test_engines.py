@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small_study import make_study
+from small_study import make_study, undrawn
 from tiny import edit_config, make_hang
 
 from qkscope.errors import EngineError, StudyError
@@ -23,16 +23,13 @@ from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 from qkscope.study import load_study
 
-# Ray itself leaves sockets and processes to the collector.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
-)
-
-
-@pytest.fixture(autouse=True)
-def no_drawing(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+pytestmark = [
+    pytest.mark.usefixtures("no_drawing"),
+    # Ray itself leaves sockets and processes to the collector.
+    pytest.mark.filterwarnings(
+        "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +42,10 @@ def study(tmp_path_factory):
 @pytest.fixture(scope="module")
 def local(study, tmp_path_factory):
     """The bytes of qk.csv by the local engine."""
-    patch = pytest.MonkeyPatch()
-    patch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    patch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
     out = tmp_path_factory.mktemp("local") / "results"
-    run(study, out)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn(patch)
+        run(study, out)
     return (out / "qk.csv").read_bytes()
 
 

@@ -17,11 +17,7 @@ from qkscope.run import apart, run, status
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 
-
-@pytest.fixture(autouse=True)
-def no_drawing(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small_study import make_study
+from small_study import make_study, undrawn
 
 from qkscope import manifest, store
 from qkscope.errors import StoreError
@@ -18,18 +18,15 @@ from qkscope.run import run, status
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch):
+def at_once(monkeypatch, no_drawing):
     monkeypatch.setattr(manifest, "PAUSE", 0.0)
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
 
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
     folder = tmp_path_factory.mktemp("study")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-        patch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+        undrawn(patch)
         run(make_study(folder, groups=2, count=4), folder / "out")
     return folder / "out"
 

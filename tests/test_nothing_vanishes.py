@@ -24,12 +24,6 @@ def study(tmp_path, monkeypatch):
     return make_study(tmp_path, groups=2)
 
 
-@pytest.fixture
-def quiet(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
-
-
 def whole_folder(study):
     """The study over a folder of checkpoints, of which one is an adapter."""
     (study.parent / "checkpoint-9").mkdir()
@@ -41,7 +35,7 @@ def whole_folder(study):
     return path
 
 
-def test_run_and_validate_name_what_a_folder_leaves_out(study, quiet, capsys):
+def test_run_and_validate_name_what_a_folder_leaves_out(study, no_drawing, capsys):
     path = whole_folder(study)
     done = CliRunner().invoke(main, ["validate", str(path)])
     assert done.exit_code == 0
@@ -70,7 +64,7 @@ def spoil(study, rows):
     save_file(weights, path, metadata={"format": "pt"})
 
 
-def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(study, quiet, capsys):
+def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(study, no_drawing, capsys):
     spoil(study, 8)
     run(study)
     assert "warning: checkpoint-2: 12% of its heads" in capsys.readouterr().err
@@ -79,7 +73,7 @@ def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(stud
     assert "1 heads met non-finite values" in " ".join(done.output.split())
 
 
-def test_many_unmeasured_heads_fail_the_run_after_all_is_written(study, quiet):
+def test_many_unmeasured_heads_fail_the_run_after_all_is_written(study, no_drawing):
     spoil(study, 32)
     for _ in range(2):  # also where nothing is left to do
         with pytest.raises(
@@ -103,7 +97,7 @@ def test_a_bare_table_does_not_overwrite_the_study_s_report(study):
     assert any((folder / "table_figures").iterdir())
 
 
-def test_another_study_s_folder_is_refused(study, quiet, tmp_path):
+def test_another_study_s_folder_is_refused(study, no_drawing, tmp_path):
     run(study, tmp_path / "out")
     other = study.parent / "other.yaml"
     other.write_text(study.read_text().replace("name: small", "name: other"))

@@ -13,11 +13,7 @@ from qkscope.errors import CheckpointError, StudyError
 from qkscope.run import run, status
 from qkscope.run.units import UnitMeasurer
 
-
-@pytest.fixture(autouse=True)
-def no_drawing(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 @pytest.fixture

@@ -37,11 +37,8 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(autouse=True)
-def no_drawing(monkeypatch):
-    """Only the module's one whole run draws; it is made before this."""
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
+# Only the module's one whole run draws; it is made before this.
+pytestmark = pytest.mark.usefixtures("no_drawing")
 
 
 @pytest.fixture

@@ -411,9 +411,10 @@ def test_nothing_is_drawn_where_there_is_no_terminal(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(server, tmp_path, monkeypatch):
+def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(
+    server, tmp_path, monkeypatch, no_drawing
+):
     """After the first unit, and before the weights of the second checkpoint are fetched, both branches move."""
-    without_drawing(monkeypatch)
     branches = ("step-1", "step-2")
     for seed, branch in enumerate(branches):
         tiny.save_checkpoint(server.root / "models/lab/moving" / branch, seed, rope_theta=10.0 ** (4 + seed))
@@ -446,11 +447,6 @@ def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(server, tmp_
     monkeypatch.setattr(UnitMeasurer, "measure", measure)
     again = run(path, tmp_path / "out")
     assert again.provenance["checkpoints"]["step-1"]["commit"] == server.commit("lab/moving", "step-1")
-
-
-def without_drawing(monkeypatch):
-    monkeypatch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
-    monkeypatch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
 
 
 @pytest.fixture

@@ -1,11 +1,12 @@
-"""YAML text -> plain data that still knows its lines.
+"""YAML text -> plain data that still knows its lines, and the words of a mistake in it.
 
 Knows nothing of studies: it parses, and answers on which line a path such as ("phases", 0, "window") stands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import difflib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,3 +163,22 @@ def _mappings(node: yaml.Node, loc: Loc, seen: set[int]) -> Iterator[tuple[Loc, 
         children = list(enumerate(node.value))
     for part, child in children:
         yield from _mappings(child, (*loc, part), seen)
+
+
+def found_in_short(value: object) -> str:
+    """A value as a mistake names it."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, dict | list):
+        return "a list" if isinstance(value, list) else "keys and values"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def did_you_mean(word: object, known: Iterable[str], otherwise: Iterable[str] = ()) -> str:
+    """The known word that this one is near to, or all `otherwise`, in brackets."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    if close:
+        return f" (did you mean {close[0]}?)"
+    rest = ", ".join(otherwise)
+    return f" (known here: {rest})" if rest else ""
