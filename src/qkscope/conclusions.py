@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 from qkscope.findings import Claim
 from qkscope.findings.claim import CANNOT_TELL
-from qkscope.inference.course import intervals
-from qkscope.inference.levels import PLACED_IN_PART, PLACED_WITHIN
+from qkscope.inference.course import intervals, placed
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import timeline_from_names
 from qkscope.words import bare, sentence
@@ -85,17 +83,15 @@ def _monotonic(data: Mapping[str, Any]) -> Conclusion:
 def _jump(data: Mapping[str, Any]) -> Conclusion:
     values, labels = data["mean_r_q"], data["short_labels"]
     spans = intervals(timeline_from_names(list(data["checkpoints"]), "published").stops)
-    known = [span for span in spans if span]
     at = max(range(len(spans)), key=lambda i: abs(values[i + 1] - values[i]))
-    span, short = spans[at], max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known))
     where = f"between {labels[at]} and {labels[at + 1]}"
-    rise = bare(values[at + 1] - values[at], signed=True)
-    if span is None or span <= short:
-        return Conclusion(
-            "Mean r_q jumps early in stage 1", "yes", f"Its largest step, {rise}, lies {where}", "jumps"
-        )
-    headline = f"Its largest step, {rise}, lies within {span:,} training steps {where} and cannot be placed"
-    return Conclusion("Mean r_q jumps early in stage 1", CANNOT_TELL, headline, "jumps")
+    step = f"Its largest step, {bare(values[at + 1] - values[at], signed=True)}, lies"
+    if placed(spans, at):
+        verdict, headline = "yes", f"{step} {where}"
+    else:
+        verdict = CANNOT_TELL
+        headline = f"{step} within {spans[at]:,} training steps {where} and cannot be placed"
+    return Conclusion("Mean r_q jumps early in stage 1", verdict, headline, "jumps")
 
 
 def _cause(data: Mapping[str, Any]) -> Conclusion:

@@ -53,18 +53,23 @@ def jumps(steps: Sequence[Change], stops: Sequence[Stop]) -> list[Jump]:
     """The clear steps of one series that stand out per interval and, where known, per training step."""
     spans = intervals(stops)
     sizes = [abs(c.delta) for c in steps]
-    known = [span for span in spans if span]
     rates = [size / span for size, span in zip(sizes, spans, strict=True) if span]
     found = []
     for i, c in enumerate(steps):
         span = spans[i]
         if not c.clear or not _stands_out(sizes[i], sizes):
             continue
-        if span and len(known) == len(spans) and not _stands_out(sizes[i] / span, rates):
+        if span and len(rates) == len(spans) and not _stands_out(sizes[i] / span, rates):
             continue
-        short = max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known)) if known else 0
-        found.append(Jump(c, span is None or span <= short))
+        found.append(Jump(c, placed(spans, i)))
     return found
+
+
+def placed(spans: Sequence[int | None], at: int) -> bool:
+    """Whether an interval is short enough, beside all of them, to say where in training its step lies."""
+    span, known = spans[at], [span for span in spans if span]
+    short = max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known)) if known else 0
+    return span is None or span <= short
 
 
 def _stands_out(size: float, all_sizes: Sequence[float]) -> bool:
