@@ -110,27 +110,22 @@ def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
             drawn.append(Drawn(picture.name, folder / picture.name))
         else:
             left_out.append(LeftOut(picture.name, reason))
-    _write_all(view, loaded, drawn)
+    _write_all(view, drawn)
     for each in left_out:
         _clear(folder / each.name)
     return Made(tuple(drawn), tuple(left_out))
 
 
-def _write_all(view: View, results: Results, drawn: Sequence[Drawn]) -> None:
+def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
     """The first here; the others too, or in processes where its time says that they are worth it."""
-    started, said = time.monotonic(), claims(results)
-    _write_some(view, said, drawn[:1])
+    started, said = time.monotonic(), claims(view.results)
+    _write_some((view, said, drawn[:1]))
     count = worth(len(drawn[1:]), time.monotonic() - started)
     if count == 1:
-        _write_some(view, said, drawn[1:])
+        _write_some((view, said, drawn[1:]))
     else:
-        shares = [(results, drawn[1 + i :: count]) for i in range(count)]
-        list(in_processes(_write_share, shares, count))
-
-
-def _write_share(share: tuple[Results, Sequence[Drawn]]) -> None:
-    results, drawn = share
-    _write_some(look(results), claims(results), drawn)
+        shares = [(view, said, drawn[1 + i :: count]) for i in range(count)]
+        list(in_processes(_write_some, shares, count))
 
 
 def _loaded(results: Results | Path | str) -> Results:
@@ -145,7 +140,8 @@ def _clear(folder: Path) -> None:
         folder.rmdir()
 
 
-def _write_some(view: View, said: Sequence[Claim], drawn: Sequence[Drawn]) -> None:
+def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:
+    view, said, drawn = share
     named = {picture.name: picture for picture in CATALOGUE}
     for each in drawn:
         _write(named[each.name], view, said, each.folder)
