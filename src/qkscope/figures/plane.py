@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
 from qkscope.figures.picture import Drawing
@@ -45,8 +46,8 @@ def scatter(
     folder = _model(Path(vectors_root), model)
     files = _files(folder, layer, head, gqa_ratio)
     rows = {kind: read_rows(path) for kind, path in files.items()}
-    axes = _axes(files, rows)
-    data = _points(rows, axes)
+    axes, centre = _axes(files, rows)
+    data = _points(rows, axes, centre)
     data.insert(0, "model", folder.name)
     return Drawing(_draw(data, axes, f"layer {layer} head {head}", Paper(width)).figure, data)
 
@@ -69,19 +70,20 @@ def _files(folder: ModelFolder, layer: int, head: int, gqa_ratio: int | None) ->
     return {"q": folder.queries[layer, head], "k": folder.keys[layer, head // ratio]}
 
 
-def _axes(files: dict[str, Path], rows: dict[str, Rows]) -> Axes:
-    """The first two axes of queries and keys pooled, turned as everywhere."""
+def _axes(files: dict[str, Path], rows: dict[str, Rows]) -> tuple[Axes, NDArray[np.float64]]:
+    """The first two axes of queries and keys pooled, turned as everywhere, and the mean (d,) they go through."""
     shapes = [of.vector.shape[1] for of in rows.values()]
     if shapes[0] != shapes[1] or shapes[0] < 2:
         found = f"vectors of {shapes[0]} numbers and of {shapes[1]} in {files['k']}"
         raise VectorsError(f"{files['q']}: {found}; a plane needs the same number of both, at least two")
-    axes = measure_batch([(_moments(rows["q"]), _moments(rows["k"]))], 2)
+    q, k = _moments(rows["q"]), _moments(rows["k"])
+    axes = measure_batch([(q, k)], 2)
     for path, bad in ((files["q"], axes.bad_q[0]), (files["k"], axes.bad_k[0])):
         if bad:
             raise VectorsError(
                 f"{path}: {bad} vectors are NaN or infinite; write them again or leave them out"
             )
-    return axes
+    return axes, q.merge(k).mean_x[0]
 
 
 def _moments(rows: Rows) -> Moments:
@@ -90,9 +92,8 @@ def _moments(rows: Rows) -> Moments:
     return sums.moments()
 
 
-def _points(rows: dict[str, Rows], axes: Axes) -> pd.DataFrame:
+def _points(rows: dict[str, Rows], axes: Axes, centre: NDArray[np.float64]) -> pd.DataFrame:
     """kind, example, position, pc0, pc1: a row a point."""
-    centre = np.concatenate([of.vector for of in rows.values()]).mean(axis=0, dtype=np.float64)
     frames = []
     for kind, of in rows.items():
         count = len(of.position)
