@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
-from qkscope.capture import find_backbone, measure, probing
-from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture import measure, probing
+from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
-from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.errors import CaptureError, StoreError, TableError
-from qkscope.heads import HeadIndex, sample_heads
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import measure_beyond
@@ -30,6 +28,7 @@ from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.progress import progress
 from qkscope.run.owner import refuse_other_study
+from qkscope.scanning.subject import Subject, check_room, choose_heads, origin_of
 from qkscope.scanning.summary import ScanTables
 from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
@@ -39,7 +38,6 @@ from qkscope.unit import Unit
 if TYPE_CHECKING:
     import pandas as pd
 
-    from qkscope.checkpoints import Source
     from qkscope.corpus import Document
 
 log = logging.getLogger(__name__)
@@ -150,11 +148,9 @@ def scan(
     _check_measures(measures)
     if save_vectors is not None and out is None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
-    where = _origin(model, revision)
     if out is not None:
-        refuse_other_study(Path(out), None)
-        _refuse_other_scan(Path(out), where)
-    subject = _Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
+        _refuse_other_results(Path(out), origin_of(model, revision))
+    subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
     _warn(warnings, architecture.window_warning(max_length))
@@ -166,12 +162,12 @@ def scan(
     layers = architecture.measured_layers(
         include_sliding, longest, ", or these layers as they are: --sliding"
     )
-    chosen = _choose_heads(architecture, layers, heads, seed)
+    chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
-    _check_room(subject, chosen, count)
+    check_room(subject, chosen, count)
     sample = None
     if save_vectors is not None:
-        names = _token_names(subject) if token_str else None
+        names = subject.token_names() if token_str else None
         sample = VectorSample(chosen, save_vectors, max_length, seed=seed, apart=vectors_apart, names=names)
     units = _measure_groups(
         subject,
@@ -187,9 +183,7 @@ def scan(
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
-    result = _result(subject, units, max_length, components, warnings)
-    optional = _optional(subject.name, units, max_length, measures)
-    result = replace(result, available=available, origin=where, optional=optional)
+    result = _result(subject, units, max_length, components, measures, available, warnings)
     if out is not None:
         result.save(out)
         if sample is not None:
@@ -204,15 +198,8 @@ def _check_measures(measures: Sequence[str]) -> None:
         raise CaptureError(f"measures: found {found}; expected a list of some of {', '.join(OPTIONAL)}")
 
 
-def _origin(model: Any, revision: str | None) -> str:
-    """A model's place in full, so that two of one name are told apart."""
-    if not isinstance(model, str | Path):
-        return ""
-    path = Path(model).expanduser()
-    return (str(path.resolve()) if path.exists() else str(model)) + (f"@{revision}" if revision else "")
-
-
-def _refuse_other_scan(folder: Path, origin: str) -> None:
+def _refuse_other_results(folder: Path, origin: str) -> None:
+    refuse_other_study(folder, None)
     path = folder / "scan.json"
     before = read_json(path).get("origin") if path.is_file() else None
     if before and origin and before != origin:
@@ -222,90 +209,8 @@ def _refuse_other_scan(folder: Path, origin: str) -> None:
         )
 
 
-def _token_names(subject: _Subject) -> Callable[[int], str]:
-    tokenizer = subject.find_tokenizer()
-    if tokenizer is None:
-        raise CaptureError("token_str needs a tokenizer: give `tokenizer`")
-    return lambda token: str(tokenizer.decode([token]))
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """The model that is measured: in memory already, or to be loaded once everything else is known to be right."""
-
-    name: str
-    architecture: Architecture
-    config: Any
-    loaded: Any = None
-    source: Source | None = None
-    tokenizer: Any = None
-
-    @classmethod
-    def of(
-        cls,
-        model: Any,
-        revision: str | None,
-        tokenizer: Any,
-        dtype: str,
-        device: str | None,
-        trust_remote_code: bool,
-        allow_pickle: bool,
-    ) -> _Subject:
-        if not isinstance(model, str | Path):
-            config = find_backbone(model).config
-            architecture = read_architecture(config)
-            name = Path(str(getattr(model.config, "name_or_path", ""))).name or architecture.family
-            return cls(name, architecture, config, loaded=model, tokenizer=tokenizer)
-        from qkscope.checkpoints import Source, load_config
-
-        where = tokenizer if isinstance(tokenizer, str) else None
-        source = Source(
-            str(model),
-            revision=revision,
-            tokenizer=where,
-            dtype=dtype,
-            device=device,
-            trust_remote_code=trust_remote_code,
-            allow_pickle=allow_pickle,
-            asked_by="scan",
-        )
-        config = load_config(source)
-        name = revision or Path(model).name.removesuffix(".gguf")
-        return cls(name, read_architecture(config), config, source=source, tokenizer=tokenizer)
-
-    def find_tokenizer(self) -> Any:
-        """The tokenizer given, or the one found where it was said to be, or beside the model; None if unknown."""
-        from qkscope.checkpoints import Source, load_tokenizer
-
-        if isinstance(self.tokenizer, str):
-            return load_tokenizer(self.source or Source(self.tokenizer, asked_by="scan"))
-        if self.tokenizer is None and self.source is not None:
-            return load_tokenizer(self.source)
-        return self.tokenizer
-
-    def load(self) -> Any:
-        if self.source is None:
-            return self.loaded
-        from qkscope.checkpoints import load_model
-
-        return load_model(self.source)
-
-
-def _choose_heads(
-    architecture: Architecture, layers: list[int], heads: str | int | Sequence[tuple[int, int]], seed: int
-) -> HeadIndex:
-    if isinstance(heads, str | int):
-        if isinstance(heads, str) and heads != "all":
-            raise CaptureError(f'heads is {heads!r}: expected "all", a number, or (layer, head) pairs')
-        count = None if isinstance(heads, str) else heads
-        pairs = sample_heads(layers, architecture.q_heads, count, seed)
-    else:
-        pairs = [(int(layer), int(head)) for layer, head in heads]
-    return HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
-
-
 def _read_documents(
-    subject: _Subject, texts: Iterable[Any] | None, spec: CorpusSpec, max_length: int, warnings: list[str]
+    subject: Subject, texts: Iterable[Any] | None, spec: CorpusSpec, max_length: int, warnings: list[str]
 ) -> tuple[list[Document], int | None]:
     """The documents, and how many tokens the files they come from have."""
     from qkscope.corpus import documents_from, load_corpus
@@ -334,25 +239,8 @@ def _read_documents(
     return found, available
 
 
-def _check_room(subject: _Subject, heads: HeadIndex, groups: int) -> None:
-    """Before the weights are loaded: is there memory for them and for the moments of every group?"""
-    vectors = len(heads) + len(heads.keys)
-    needed = (groups + 2) * moments_bytes(vectors, subject.architecture.head_dim, 1)
-    what = f"measuring {len(heads)} heads of {subject.architecture.head_dim} dimensions in {groups} groups"
-    if subject.source is not None and _goes_to_main_memory(subject.source):
-        needed += weights_bytes(subject.config, subject.architecture, subject.source.dtype)
-        what = f"loading {subject.name} and {what}"
-    check_memory(needed, available_bytes(), what)
-
-
-def _goes_to_main_memory(source: Source) -> bool:
-    import torch
-
-    return source.device == "cpu" or (source.device is None and not torch.cuda.is_available())
-
-
 def _measure_groups(
-    subject: _Subject, groups: Sequence[Sequence[Document]], options: dict[str, Any]
+    subject: Subject, groups: Sequence[Sequence[Document]], options: dict[str, Any]
 ) -> list[Unit]:
     window = options["windows"][-1]
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
@@ -367,10 +255,12 @@ def _measure_groups(
 
 
 def _result(
-    subject: _Subject,
+    subject: Subject,
     units: Sequence[Unit],
     window: int,
     components: int,
+    measures: Sequence[str],
+    available: int | None,
     warnings: list[str],
 ) -> ScanResult:
     heads, axes = units[0].heads, measure_axes(units, window, components)
@@ -389,6 +279,9 @@ def _result(
         tokens=sum(unit.tokens for unit in units),
         filled=sum(unit.filled[0] for unit in units),
         warnings=warnings,
+        available=available,
+        origin=subject.origin,
+        optional=_optional(subject.name, units, window, measures),
     )
 
 
