@@ -62,9 +62,7 @@ class Subject:
         config = load_config(source)
         name = revision or Path(model).name.removesuffix(".gguf")
         origin = origin_of(model, revision)
-        return cls(
-            name, read_architecture(config), config, source=source, tokenizer=tokenizer, origin=origin
-        )
+        return cls(name, read_architecture(config), config, source=source, tokenizer=tokenizer, origin=origin)
 
     def find_tokenizer(self) -> Any:
         """The tokenizer given, or the one found where it was said to be, or beside the model; None if unknown."""
