@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 from scipy.stats import linregress
 
+from qkscope.workers import cores
+
 Role = Literal["ours", "peer", "limit"]
 Clock = Literal["wall", "processor"]
 Fact = float | str
@@ -132,7 +134,7 @@ def peak_megabytes(work: Callable[[], object], *, whole: bool = False) -> float:
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
     before = 0 if whole else _kilobytes("VmRSS")
     work()
-    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * len(os.sched_getaffinity(0))
+    children = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * cores()
     return (_kilobytes("VmHWM") - before + children) / 1024
 
 
@@ -151,7 +153,7 @@ def machine() -> dict[str, Any]:
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "cpu": cpu[0].partition(": ")[2] if cpu else platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9),
         "versions": {name: installed[name] for name in PACKAGES if name in installed},
         "date": time.strftime("%Y-%m-%d %H:%M"),

@@ -35,13 +35,19 @@ def page(kept: Kept) -> str:
         "![Ratios of every round, and growth](RESULTS.png)",
     ]
     for name, record in kept.items():
-        rows = rows_of(record)
-        for number, table in enumerate(dict.fromkeys(row.table for row in rows)):
+        for number, (table, rows) in enumerate(by_table(rows_of(record)).items()):
             text += ["", f"## {table}", ""]
             text += [record["note"], ""] if not number and record["note"] else []
-            text += table_lines([row for row in rows if row.table == table])
+            text += table_lines(rows)
         text += ["", f"`{name}`: {measured_on(record)}"]
     return "\n".join(text) + "\n"
+
+
+def by_table(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.table, []).append(row)
+    return found
 
 
 def measured_on(record: dict[str, Any]) -> str:
@@ -105,15 +111,8 @@ def _brief(name: str, record: dict[str, Any] | None) -> Iterable[str]:
     if record is None:
         yield f"\nNot measured yet: `python -m benchmarks {name}`.\n"
         return
-    rows = rows_of(record)
-    for table in dict.fromkeys(row.table for row in rows):
-        yield from (
-            "",
-            f"**{table}**",
-            "",
-            *table_lines([r for r in rows if r.table == table], brief=True),
-            "",
-        )
+    for table, rows in by_table(rows_of(record)).items():
+        yield from ("", f"**{table}**", "", *table_lines(rows, brief=True), "")
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
@@ -121,10 +120,10 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    panels = {row.table: [r for r in rows if r.table == row.table] for row in rows if row.wall or row.curve}
+    panels = by_table(rows)
     columns: list[list[tuple[str, float]]] = [[], []]
     for table, of in panels.items():
-        if of[0].curve or len(of) > 1:
+        if of[0].curve or (len(of) > 1 and any(row.wall or row.curve for row in of)):
             height = 8.0 if of[0].curve else 1.3 + 0.8 * len(of)
             min(columns, key=lambda column: sum(h for _, h in column)).append((table, height))
     tallest = max(sum(h for _, h in column) for column in columns)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 import signal
 import tempfile
 import time
@@ -40,13 +39,10 @@ def fuzz(reader: Reader, executions: int, seed: int) -> Tried:
     """Run `reader` on that many mutations of its seeds, in a folder of its own."""
     draw, tried = random.Random(f"{reader.name} {seed}"), Tried(reader.name)
     seeds = reader.seeds()
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=_memory()))
-    try:
-        with guarded(reader, folder) as path:
-            for _ in range(executions):
-                attempt(reader, path, mutate(draw, seeds), tried)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    place = tempfile.TemporaryDirectory(prefix="fuzz-", dir=memory_folder(), ignore_cleanup_errors=True)
+    with place as folder, guarded(reader, Path(folder)) as path:
+        for _ in range(executions):
+            attempt(reader, path, mutate(draw, seeds), tried)
     return tried
 
 
@@ -101,6 +97,6 @@ def _read(reader: Reader, path: Path, data: bytes) -> tuple[float, Exception | N
     return time.monotonic() - started, None
 
 
-def _memory() -> str | None:
-    """Files that live for a millisecond need no disk."""
+def memory_folder() -> str | None:
+    """For files that need no disk: they live for a millisecond. None where there is no such folder."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None

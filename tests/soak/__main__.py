@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from fuzz.harness import memory_folder
+
 from qkscope.progress import quieten
+from qkscope.workers import cores
 from soak.faulting import KINDS, Faulting
 from soak.forks import side_by_side
 from soak.fuzzing import Fuzzing
@@ -46,14 +48,12 @@ def main() -> int:
 
     logging.disable()  # readers warn of damaged files, which these are
     quieten()
-    workers = len(os.sched_getaffinity(0))
     fuzzing = Fuzzing(counts["fuzz"], given.executions, folder / "findings")
-    side_by_side(fuzzing.units(), workers, note)
+    side_by_side(fuzzing.units(), cores(), note)
     # Memory, not a disk: what is struck are the operations, and nothing is to outlive this.
-    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="soak-", dir=memory) as place:
+    with tempfile.TemporaryDirectory(prefix="soak-", dir=memory_folder()) as place:
         faulting = Faulting(counts["faults"], Path(place), folder / "soak.log", given.kinds, given.strikes)
-        side_by_side(faulting.units(), workers, note)
+        side_by_side(faulting.units(), cores(), note)
     note("done")
     entries = [*counts["fuzz"]["readers"].values(), *counts["faults"]["kinds"].values()]
     found = [line for entry in entries for line in entry["findings"]]

@@ -30,17 +30,8 @@ def side_by_side(units: Iterator[Unit], workers: int, done: Callable[[str], None
     gc.collect()
     gc.freeze()
     running: dict[int, tuple[Unit, IO[bytes]]] = {}
-    waiting = True
-    while waiting or running:
-        while waiting and len(running) < workers:
-            unit = next(units, None)
-            if unit is None:
-                waiting = False
-                break
-            pid, answer = _begin(unit)
-            running[pid] = unit, answer
-        if not running:
-            break
+
+    def end_one() -> None:
         pid, status, usage = os.wait4(-1, 0)
         unit, answer = running.pop(pid)
         with answer:
@@ -48,30 +39,43 @@ def side_by_side(units: Iterator[Unit], workers: int, done: Callable[[str], None
             result = json.loads(answer.read()) if status == 0 else None
         done(f"{unit.name}: {unit.take(result, usage.ru_maxrss * 1024)}")
 
+    for unit in units:
+        pid, answer = _begin(unit)
+        running[pid] = unit, answer
+        if len(running) == workers:
+            end_one()
+    while running:
+        end_one()
+
 
 def _begin(unit: Unit) -> tuple[int, IO[bytes]]:
     answer = tempfile.TemporaryFile()  # noqa: SIM115 (closed once it is read)
-    pid = os.fork()
-    if pid:
-        return pid, answer
-    try:
+
+    def answered() -> None:
         answer.write(json.dumps(unit.do()).encode())
         answer.flush()
-    except BaseException:
-        traceback.print_exc()
-        os._exit(3)
-    os._exit(0)
+
+    return _fork(answered), answer
 
 
 def exit_code(do: Callable[[], object], log: str, seconds: int) -> int:
     """How a process of its own that does this ends; 0 if it returns. One that takes too long is ended by a signal."""
+
+    def logged() -> None:
+        said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(said, 1)
+        os.dup2(said, 2)
+        signal.alarm(seconds)
+        do()
+
+    return os.waitstatus_to_exitcode(os.waitpid(_fork(logged), 0)[1])
+
+
+def _fork(do: Callable[[], object]) -> int:
+    """The process that does this; it ends with 0 if that returns."""
     pid = os.fork()
     if pid:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    said = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(said, 1)
-    os.dup2(said, 2)
-    signal.alarm(seconds)
+        return pid
     try:
         do()
     except BaseException:

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from faults import FLUSH, SHORT
+from faults import FLUSH, KILL, SHORT
 
 from soak.__main__ import COUNTS, ROOT
 
@@ -32,7 +32,7 @@ def table(counts: dict[str, Any]) -> str:
         where = "a write" if kind == SHORT else "an operation"
         at_flush = len(set(flushes) & set(entry["tried"]))
         told = "all ended, run again, in the same bytes" if not entry["findings"] else "see the findings"
-        ended = f"; {entry['went_on']:,} went on, the others said why" if kind != "kill" else ""
+        ended = f"; {entry['went_on']:,} went on, the others said why" if kind != KILL else ""
         flush = f" ({at_flush} of them fsync)" if at_flush else ""
         rows.append([f"{kind} at {where}{flush}", len(entry["tried"]), told + ended, len(entry["findings"])])
     lines = ["| injected | tried | what came of it | findings |", "|---|---|---|---|"]
