@@ -11,8 +11,8 @@ from small_study import make_study
 from tiny import make_hang
 
 from qkscope import store
-from qkscope.capture.memory import out_of_memory
-from qkscope.errors import StudyError
+from qkscope.checkpoints import Source, load_model
+from qkscope.errors import CheckpointError, StudyError, out_of_memory
 from qkscope.run import apart, run, status
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
@@ -130,6 +130,7 @@ def test_a_unit_that_finds_no_memory_for_one_document_is_reported(study, tmp_pat
         (RuntimeError("MPS backend out of memory (MPS allocated: 9 GB)"), True),
         (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
         (RuntimeError("the allocation of experts does not fit the shape"), False),
+        (type("OutOfMemoryError", (RuntimeError,), {})("Allocation on device"), True),
         (ValueError("out of memory"), False),
     ],
 )
@@ -144,6 +145,17 @@ def test_torch_says_so_on_this_machine():
         torch.empty(2**58)
     assert out_of_memory(raised.value)
     assert issubclass(torch.OutOfMemoryError, RuntimeError)
+
+
+def test_a_model_that_finds_no_memory_is_said(study, monkeypatch):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: torch.empty(2**58))
+    with pytest.raises(
+        CheckpointError, match=r"checkpoint-1: too little memory to load it .* try .*bfloat16"
+    ):
+        load_model(Source(str(study.parent / "checkpoint-1")))
 
 
 def test_on_ray_it_waits_until_all_else_is_done_and_is_done_alone():

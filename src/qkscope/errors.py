@@ -17,10 +17,25 @@ A message says what was found, what was expected, where, and what to do. The com
 traceback and exits with status 1.
 """
 
+# Of torch on CUDA and MPS, of its allocator on CPUs, of cuBLAS and cuDNN.
+_OUT_OF_MEMORY = (
+    "out of memory",
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "_STATUS_ALLOC_FAILED",
+)
+
 
 def printable(text: str) -> str:
     """Text that is safe to print: control, direction and half characters as escapes, lines and tabs as they are."""
     return "".join(c if c in "\n\t" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether a library's error says that memory ran out: by its type, or only by its message."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(said in str(error) for said in _OUT_OF_MEMORY)
 
 
 class QkscopeError(Exception):

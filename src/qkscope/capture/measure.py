@@ -9,7 +9,7 @@ import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
-from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, out_of_memory, scores_bytes
+from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import Probing, evaluating, look_and_compare, probing
 from qkscope.capture.reservoir import KeyReservoir
@@ -17,7 +17,7 @@ from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.scores import ScoreSums
 from qkscope.capture.seam import Consumer, capture, find_backbone, input_device
 from qkscope.defaults import BATCH_TOKENS
-from qkscope.errors import CaptureError, MemoryShortError
+from qkscope.errors import CaptureError, MemoryShortError, out_of_memory
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.unit import Unit

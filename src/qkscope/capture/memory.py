@@ -11,13 +11,6 @@ from qkscope.errors import CaptureError
 from qkscope.path import BINS
 
 FLOAT64 = 8
-# Of torch on CUDA and MPS, of its allocator on CPUs, of cuBLAS and cuDNN.
-_OUT_OF_MEMORY = (
-    "out of memory",
-    "DefaultCPUAllocator: can't allocate memory",
-    "DefaultCPUAllocator: not enough memory",
-    "_STATUS_ALLOC_FAILED",
-)
 
 
 def moments_bytes(vectors: int, dim: int, windows: int) -> int:
@@ -52,13 +45,6 @@ def check_memory(needed: int, available: int | None, what: str) -> None:
             f"{what} needs about {_gigabytes(needed)}, but only {_gigabytes(available)} are free: measure fewer "
             "heads or shorter windows, in a study also with smaller `batch_tokens`, or use a larger machine"
         )
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out: a type of its own on GPUs, only a message elsewhere."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(said in str(error) for said in _OUT_OF_MEMORY)
-    )
 
 
 def available_bytes() -> int | None:

@@ -34,7 +34,7 @@ from qkscope.checkpoints.files import (
 from qkscope.checkpoints.hub_trouble import line, some
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
-from qkscope.errors import CheckpointError
+from qkscope.errors import CheckpointError, out_of_memory
 
 log = logging.getLogger(__name__)
 
@@ -267,7 +267,7 @@ def _explain(error: Exception, what: str, source: Source) -> str:
         return f"model type {found[1]!r} is not known to the installed transformers {__version__}; a newer one may"
     if type(error).__name__ == "SafetensorError":
         return f"a weights file is damaged ({line(error)}); download or save it again"
-    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+    if out_of_memory(error):
         smaller = source.setting("dtype", "bfloat16")
         return f"too little memory to load it ({line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
