@@ -138,13 +138,11 @@ class _Source:
         lags = BinPairs.of(edges, distances(width))
         chosen = [[unit for unit, here in zip(units, some, strict=True) if here] for some in taken]
         samples = [Positions.of(some, width, lags, edges) for some in chosen]
-        different = list({id(rotation): rotation for rotation in first.rotations.values()}.values())
-        kinds = {
-            layer: next(i for i, each in enumerate(different) if each is rotation)
-            for layer, rotation in first.rotations.items()
-        }
+        different = {id(rotation): rotation for rotation in first.rotations.values()}
+        number = {known: i for i, known in enumerate(different)}
+        kinds = {layer: number[id(rotation)] for layer, rotation in first.rotations.items()}
         dim = first.sink_q.mean_x.shape[1]
-        turnings = [Turning.of(rotation, dim, samples) for rotation in different]
+        turnings = [Turning.of(rotation, dim, samples) for rotation in different.values()]
         return cls(units, width, axes, list(zip(taken, samples, strict=True)), kinds, turnings)
 
     def block(self, block: Block) -> list[BlockSums]:
