@@ -51,6 +51,39 @@ def noticed(path):
         return None if str(path) in str(error) else (str(error), None)
 
 
+def test_tensors_are_the_bytes_that_the_library_writes_but_for_the_order_of_the_header():
+    from safetensors.numpy import load, save
+
+    rng = np.random.default_rng(0)
+    kinds = ("f8", "f4", "i8", "i4", "i2", "u1", "?")
+    arrays = {f"{name}{kind}": rng.random((3, 2)).astype(kind) for name in "ba" for kind in kinds}
+    arrays["empty"] = np.zeros((0, 4))
+    data = store.dump_tensors(arrays, {"some": "words"})
+    theirs = save(arrays)
+    read = load(data)
+    assert set(read) == set(arrays)
+    assert all(
+        np.array_equal(read[name], arrays[name]) and read[name].dtype == arrays[name].dtype for name in arrays
+    )
+    assert len(data) - int.from_bytes(data[:8], "little") == len(theirs) - int.from_bytes(
+        theirs[:8], "little"
+    )
+
+
+def test_a_digest_of_an_earlier_version_is_checked_too(tmp_path):
+    arrays, path = {"x": np.arange(5.0)}, tmp_path / "old.safetensors"
+    data = store.dump_tensors(arrays, {})
+    now, before = (store._digest(arrays, "{}", like=like) for like in ("", "0" * store.BLAKE))
+    old = data.replace(now.encode(), before.encode().ljust(len(now), b"?"))
+    old = old.replace(b"?" * (len(now) - len(before)) + b'"', b'"' + b" " * (len(now) - len(before)))
+    path.write_bytes(old)
+    assert store.read_digest(path) == before
+    assert np.array_equal(store.read_tensors(path)[0]["x"], arrays["x"])
+    path.write_bytes(old[:-1] + b"\x01")
+    with pytest.raises(StoreError, match="not those that were written"):
+        store.read_tensors(path)
+
+
 def test_every_single_flipped_byte_and_every_truncation_is_noticed(tmp_path):
     path = tmp_path / "unit.safetensors"
     data = store.dump_tensors(TENSORS, META)

@@ -152,18 +152,33 @@ class Accumulator:
 class _Sums:
     """Sums of y = x - shift and s = t - origin: n, sum y, sum y y^T, sum y s, sum s, sum s^2."""
 
-    n: int
     shift: Any
     origin: float
-    y: Any
-    yy: Any
-    ys: Any
-    s: float
-    ss: float
     bad: Any
+    n = 0
+    s = ss = 0.0
+    y: Any = None
+    yy: Any = None
+    ys: Any = None
 
     def add(self, x: Any, t: Any) -> None:
         raise TypeError(f"{type(self).__name__} does not add")
+
+    def sum_up(self, s: Array, y: Any, yy: Any, ys: Any) -> None:
+        """Add what some tokens give. The first are the sums so far: zeros to add them to would take as long."""
+        if self.n:
+            self.y += y
+            self.yy += yy
+            self.ys += ys
+        else:
+            self.y, self.yy, self.ys = (self.wide(each) for each in (y, yy, ys))
+        self.n += len(s)
+        self.s += float(s.sum())
+        self.ss += float((s**2).sum())
+
+    def wide(self, array: Any) -> Any:
+        """In float64."""
+        return array
 
     def host(self, array: Any) -> Array:
         return np.asarray(array, dtype=np.float64)
@@ -173,10 +188,10 @@ class _Sums:
         y, yy, ys = self.host(self.y), self.host(self.yy), self.host(self.ys)
         heads, n = len(y), self.n
         mean_y, mean_s = y / n, self.s / n
-        M = yy + yy.transpose(0, 2, 1)
-        M *= 0.5
         root = y / np.sqrt(n)
-        M -= root[:, :, None] * root[:, None, :]
+        # A product with itself comes out symmetric, or nearly: files and eigenvectors read one triangle.
+        M = root[:, :, None] * root[:, None, :]
+        np.subtract(yy, M, out=M)
         return Moments(
             n=np.full(heads, n, dtype=np.int64),
             mean_x=self.host(self.shift) + mean_y,
@@ -190,14 +205,11 @@ class _Sums:
 
 class _NumpySums(_Sums):
     def __init__(self, x: NDArray[Any], t: Any) -> None:
-        heads, _, dim = x.shape
-        self.n, self.bad = 0, np.zeros(heads, dtype=np.int64)
+        self.bad = np.zeros(len(x), dtype=np.int64)
         with np.errstate(invalid="ignore", over="ignore"):
             mean = x[:, :FIRST].mean(axis=1, dtype=np.float64)
         self.shift = np.where(np.isfinite(mean), mean, 0.0)
         self.origin = float(self.host(t).mean())
-        self.y, self.yy, self.ys = np.zeros((heads, dim)), np.zeros((heads, dim, dim)), np.zeros((heads, dim))
-        self.s = self.ss = 0.0
 
     def add(self, x: NDArray[Any], t: Any) -> None:
         s = self.host(t) - self.origin
@@ -211,21 +223,13 @@ class _NumpySums(_Sums):
             self.bad += (~usable).sum(axis=1)
             y = np.where(usable[:, :, None], y, 0.0)
             products = y.transpose(0, 2, 1) @ y
-        transposed = y.transpose(0, 2, 1)
-        self.n += len(s)
-        self.y += y.sum(axis=1)
-        self.yy += products
-        self.ys += transposed @ s
-        self.s += float(s.sum())
-        self.ss += float((s**2).sum())
+        self.sum_up(s, y.sum(axis=1), products, y.transpose(0, 2, 1) @ s)
 
 
 class _TorchSums(_Sums):
     def __init__(self, x: Any, t: Any) -> None:
         import torch
 
-        heads, _, dim = x.shape
-        self.n = 0
         # Sums stay where the vectors are, unless that device has no float64.
         self.device = torch.device("cpu") if x.device.type == "mps" else x.device
         self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
@@ -239,12 +243,10 @@ class _TorchSums(_Sums):
             self.work, self.place = torch.float64, self.device
             self.shift = self.shift.to(self.place, self.work)
         self.origin = float(self.host(t).mean())
-        self.bad = torch.zeros(heads, dtype=torch.int64, device=self.device)
-        self.y, self.yy, self.ys = (
-            torch.zeros(shape, dtype=torch.float64, device=self.device)
-            for shape in ((heads, dim), (heads, dim, dim), (heads, dim))
-        )
-        self.s = self.ss = 0.0
+        self.bad = torch.zeros(len(x), dtype=torch.int64, device=self.device)
+
+    def wide(self, array: Any) -> Any:
+        return array.double()
 
     def host(self, array: Any) -> Array:
         return np.asarray(array.cpu() if hasattr(array, "cpu") else array, dtype=np.float64)
@@ -261,12 +263,5 @@ class _TorchSums(_Sums):
             self.bad += (~usable).sum(dim=1).to(self.device)
             y = torch.where(usable[:, :, None], y, torch.zeros_like(y))
             products = torch.bmm(y.transpose(1, 2), y)
-        transposed = y.transpose(1, 2)
-        self.n += len(s)
-        self.y += y.sum(dim=1).to(self.device)
-        self.yy += products.to(self.device)
-        self.ys += torch.matmul(transposed, torch.as_tensor(s, dtype=self.work, device=y.device)).to(
-            self.device
-        )
-        self.s += float(s.sum())
-        self.ss += float((s**2).sum())
+        ys = torch.matmul(y.transpose(1, 2), torch.as_tensor(s, dtype=self.work, device=y.device))
+        self.sum_up(s, *(each.to(self.device) for each in (y.sum(dim=1), products, ys)))

@@ -47,16 +47,21 @@ def unpack_scatter(tensors: Mapping[str, NDArray[Any]], name: str) -> Array:
 def _codes(M: Array) -> tuple[NDArray[np.int32], Array]:
     """Whole multiples (H, d (d-1) / 2) and steps (H,)."""
     heads, dim, _ = M.shape
-    packed = M.reshape(heads, dim * dim).take(_above(dim), axis=1)
-    scales = _scales(np.diagonal(M, axis1=1, axis2=2))
+    scale = np.sqrt(np.diagonal(M, axis1=1, axis2=2))
     # A dimension that does not vary varies with no other.
-    packed = np.divide(packed, scales, out=np.zeros_like(packed), where=scales != 0)
-    finite = np.isfinite(packed).all(axis=1)
+    scale = np.where(scale == 0, np.inf, scale)
+    with np.errstate(invalid="ignore"):
+        whole = M / (scale[:, :, None] * scale[:, None, :])
+    packed = whole.reshape(heads, dim * dim).take(_above(dim), axis=1)
+    largest = np.maximum(packed.max(axis=1, initial=0.0), -packed.min(axis=1, initial=0.0))
+    finite = np.isfinite(largest)
     packed[~finite] = 0.0
-    exponent = np.frexp(np.abs(packed).max(axis=1, initial=0.0))[1] - BITS
-    whole = np.rint(np.ldexp(packed, -exponent[:, None]))
-    codes = np.clip(whole, 1 - 2**BITS, 2**BITS - 1).astype(np.int32)
-    return codes, np.where(finite, np.ldexp(1.0, exponent), np.nan)
+    exponent = np.frexp(np.where(finite, largest, 0.0))[1] - BITS
+    # A power of two changes no digit.
+    packed *= np.ldexp(1.0, -exponent)[:, None]
+    np.rint(packed, out=packed)
+    np.clip(packed, 1 - 2**BITS, 2**BITS - 1, out=packed)
+    return packed.astype(np.int32), np.where(finite, np.ldexp(1.0, exponent), np.nan)
 
 
 def _blocks(heads: int, dim: int) -> list[slice]:

@@ -34,6 +34,10 @@ _LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 JSON_BYTES = 256_000_000
 # In bytes; file systems have no longer ones.
 LONGEST_NAME = 255
+# Digits of a digest by blake2b of 20 bytes.
+BLAKE = 40
+# Types of arrays that files hold, by numpy's names: the format's.
+_KINDS = {"<f8": "F64", "<f4": "F32", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|u1": "U8", "|b1": "BOOL"}
 
 
 @contextmanager
@@ -97,17 +101,20 @@ def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], meta:
 
 
 def dump_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]) -> bytes:
-    """The bytes that `write_tensors` writes."""
-    from safetensors.numpy import save
-
+    """The bytes that `write_tensors` writes: the same for the same arrays, in every process."""
     arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     text = json.dumps(meta, sort_keys=True, ensure_ascii=False)
-    data: bytes = save(arrays, metadata={"meta": text, "digest": _digest(arrays, text)})
-    # The library writes its metadata in an order that differs from process to process.
-    size = int.from_bytes(data[:8], "little")
-    header = json.dumps(json.loads(data[8 : 8 + size]), sort_keys=True, separators=(",", ":")).encode()
+    described: dict[str, Any] = {"__metadata__": {"meta": text, "digest": _digest(arrays, text)}}
+    # The library would copy all bytes twice, and order its metadata differently from process to process.
+    order, at = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name)), 0
+    for name in order:
+        array, start = arrays[name], at
+        at += array.nbytes
+        kind = _KINDS[array.dtype.str]
+        described[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, at)}
+    header = json.dumps(described, sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return b"".join((len(header).to_bytes(8, "little"), header, memoryview(data)[8 + size :]))
+    return b"".join((len(header).to_bytes(8, "little"), header, *(_bytes(arrays[name]) for name in order)))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str, Any]]:
@@ -120,7 +127,7 @@ def read_tensors(path: Path) -> tuple[dict[str, np.ndarray[Any, Any]], dict[str,
     try:
         header = _header(data[8 : 8 + int.from_bytes(data[:8], "little")])
         arrays = load(data)
-        intact = _digest(arrays, header.text) == header.digest
+        intact = _digest(arrays, header.text, like=header.digest) == header.digest
     except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, in_short(error)) from error
     if not intact:
@@ -231,13 +238,19 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str) -> str:
-    digest = hashlib.blake2b(meta.encode(), digest_size=20)
+def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str, like: str = "") -> str:
+    # Files of 0.1 have the shorter one. Most processors have instructions for the longer.
+    digest = hashlib.blake2b(digest_size=20) if len(like) == BLAKE else hashlib.sha256()
+    digest.update(meta.encode())
     for name in sorted(arrays):
         array = arrays[name]
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        digest.update(_bytes(np.ascontiguousarray(array)))
     return digest.hexdigest()
+
+
+def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
 
 
 def _flush(path: Path) -> None:

@@ -115,7 +115,10 @@ class MomentSums:
             x = x if chosen is None else x[:, chosen]
             for part in self._parts:
                 sums = self._sums.setdefault((kind, layer, part.name), Accumulator())
-                sums.update(_tokens(x, part.spans), part.positions)
+                tokens = _tokens(x, part.spans)
+                # Products of a few tokens are done before torch has begun with them.
+                few = part.name == "sink"
+                sums.update(np.asarray(tokens.cpu().double()) if few else tokens, part.positions)
             total = self._path_sums(x, source, chosen)
             self._paths[kind, layer] = self._paths.get((kind, layer), 0.0) + total
 

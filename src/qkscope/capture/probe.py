@@ -223,10 +223,11 @@ def _repeat(x: Any) -> Any:
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
     """Without dropout; afterwards each module is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
     try:
         yield
     finally:
-        for module, training in modes:
-            module.training = training
+        for module in training:
+            module.training = True

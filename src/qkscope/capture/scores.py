@@ -44,26 +44,25 @@ class ScoreSums:
                 self._present.append((row, ring, t, there))
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
+        import torch
+
         if layer not in self._rows:
             return
         rows = self._rows[layer]
         for row, ring, t, there in self._present:
+            back = np.maximum(t[:, None] - self._lags, 0).ravel()
+            at, before = (torch.as_tensor(each, device=q.device) for each in (t, back))
             for key in np.unique(self._heads.kv_head[rows]):
                 reading = rows[self._heads.kv_head[rows] == key]
-                found = self._products(q[row], self._heads.head[reading], k[row, int(key)], t)
+                heads = torch.as_tensor(self._heads.head[reading], device=q.device)
+                found = self._products(q[row], heads, k[row, int(key)], at, before)
                 self._total[ring, reading] += np.where(there, found, 0.0).sum(axis=1)
 
-    def _products(
-        self, q: Any, heads: NDArray[np.int64], k: Any, t: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """q (all heads, tokens, dim) of `heads` at t times k (tokens, dim) at each distance before. (heads, t, lags)"""
-        import torch
-
+    def _products(self, q: Any, heads: Any, k: Any, at: Any, before: Any) -> NDArray[np.float64]:
+        """q (all heads, tokens, dim) of `heads` times k (tokens, dim) at each distance before. (heads, t, lags)"""
         # Gathered first, so that only what is scored is copied, and converted where the model runs in half precision.
-        head, at = (torch.as_tensor(each, device=q.device) for each in (heads, t))
-        back = torch.as_tensor(np.maximum(t[:, None] - self._lags, 0).ravel(), device=k.device)
-        asked = q[head[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
-        keys = k.index_select(0, back).float().view(len(t), len(self._lags), k.shape[-1])
+        asked = q[heads[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
+        keys = k.index_select(0, before).float().view(len(at), len(self._lags), k.shape[-1])
         return np.asarray((asked @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
 
     def scores(self) -> LagScores:

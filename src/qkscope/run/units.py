@@ -36,7 +36,7 @@ Tick = Callable[[int], None]
 """Hears how many tokens a pass has read."""
 
 # What a unit holds depends on this code too: raise it when capture or moments change their numbers.
-CAPTURE_VERSION = 5
+CAPTURE_VERSION = 6
 
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
