@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures import per_kind, plasticity, rotation
+from qkscope.measures.blocks import Block, blocks
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import BATCH
 from qkscope.measures.reservoir import plasticity_samples
@@ -90,17 +91,17 @@ def plasticity_measure(units: Sequence[Unit], width: int) -> Measured:
 
 
 def _batched(units: Sequence[Unit], width: int, one: Callable[[Groups, NDArray[np.int64]], Array]) -> Array:
-    """(1 + G, names, H) of all heads, some at a time on every core; query row h reads key row kv_row[h]."""
-    heads, filled = len(units[0].heads), [unit for unit in units if unit.tokens]
-    kv_row = units[0].heads.kv_row
-    size = max(1, BATCH // units[0].sink_q.mean_x.shape[1] ** 2)
-    batches = np.array_split(np.arange(heads), -(-heads // size))
+    """(1 + G, names, H) of all heads, a block at a time on every core; `one` has its moments by group, and its rows."""
+    filled = [unit for unit in units if unit.tokens]
+    batches = blocks(units[0].heads, BATCH // units[0].sink_q.mean_x.shape[1] ** 2)
 
-    def some(rows: NDArray[np.int64]) -> Array:
-        return one([window(unit, width, rows=(rows, kv_row[rows])) for unit in filled], rows)
+    def some(block: Block) -> Array:
+        rows = block.queries, block.keys
+        return one([window(unit, width, rows=rows) for unit in filled], block.queries)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        return np.concatenate(list(pool.map(some, batches)), axis=2)
+        found = np.concatenate(list(pool.map(some, batches)), axis=2)
+    return found[:, :, np.argsort(np.concatenate([block.queries for block in batches]))]
 
 
 OPTIONAL: dict[str, Callable[[Sequence[Unit], int], Measured]] = {

@@ -157,12 +157,12 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
 
     With fewer rows of k than of q, each is read by as many of the next rows of q.
     """
-    q, k = merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
+    (q, *q_left), (k, *k_left) = (whole_and_without([group[i] for group in groups]) for i in (0, 1))
     v, explained = axes(q, k, components)
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
-    left = _leave_one_out(groups, v)
+    left = _leave_one_out(q_left, k_left, v)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
@@ -219,10 +219,9 @@ class _LeftOut:
     v: Array
 
 
-def _leave_one_out(groups: list[tuple[Moments, Moments]], v: Array) -> _LeftOut:
+def _leave_one_out(q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array) -> _LeftOut:
     """The same numbers without each group in turn, on axes oriented like `v`."""
     heads, dim, components = v.shape
-    q_left, k_left = (whole_and_without([group[i] for group in groups])[1:] for i in (0, 1))
     count = len(q_left)
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.pca import whole_and_without
 from qkscope.moments import Moments
@@ -30,11 +31,14 @@ NAMES = (
 
 
 def per_kind(q: Moments, k: Moments) -> Array:
-    """NAMES of each head from its queries' and its keys' moments, row by row: (len(NAMES), H). NaN where undefined.
+    """NAMES of each head from its queries' and its keys' moments: (len(NAMES), H). NaN where undefined.
 
+    With fewer rows of k than of q, each is read by as many of the next rows of q.
     `abs_r` is |r| of position along the kind's own first axis, whose sign means nothing; `explained` its variance.
     """
-    (explained_q, r_q), (explained_k, r_k) = _first_axis(q), _first_axis(k)
+    explained_q, r_q = _first_axis(q)
+    explained_k, r_k = (per_query(of_keys, len(q.n)) for of_keys in _first_axis(k))
+    k = k.select(per_query(np.arange(len(k.n)), len(q.n)))
     delta = q.mean_x - k.mean_x
     apart = (delta**2).sum(axis=1)
     weight = q.n * k.n / np.maximum(q.n + k.n, 1)

@@ -18,9 +18,11 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
-from qkscope.moments import Moments, merge_all
+from qkscope.measures.pca import whole_and_without
+from qkscope.moments import Moments
 
 Array = NDArray[np.float64]
 
@@ -61,7 +63,11 @@ NAMES = tuple(field.name for field in fields(RotationModel))
 
 
 def rotation_model(q: Moments, k: Moments, window: int) -> RotationModel:
-    """The rotation model of each head from its queries' and its keys' moments, row by row."""
+    """The rotation model of each head from its queries' and its keys' moments.
+
+    With fewer rows of k than of q, each is read by as many of the next rows of q.
+    """
+    k = k.select(per_query(np.arange(len(k.n)), len(q.n)))
     broken = (q.bad > 0) | (k.bad > 0)
     delta = q.mean_x - k.mean_x
     weight = q.n * k.n / np.maximum(q.n + k.n, 1)
@@ -91,16 +97,11 @@ def rotation_errors(
 
     The last is (G, len(NAMES), H); with fewer than two groups it is empty and the errors are NaN.
     """
-    whole = rotation_model(*_merged(groups), window)
-    left_out = range(len(groups)) if len(groups) > 1 else ()
-    models = [rotation_model(*_merged([g for j, g in enumerate(groups) if j != i]), window) for i in left_out]
+    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
+    whole, *models = (rotation_model(q, k, window) for q, k in zip(*kinds, strict=True))
     shape = (len(models), len(NAMES), len(whole.r_q))
     values = np.array([[getattr(m, name) for name in NAMES] for m in models]).reshape(shape)
     return whole, RotationModel(*jackknife(values)), values
-
-
-def _merged(groups: Sequence[tuple[Moments, Moments]]) -> tuple[Moments, Moments]:
-    return merge_all([g[0] for g in groups]), merge_all([g[1] for g in groups])
 
 
 def _outer_mean(q: Moments, k: Moments, delta: Array) -> Array:
