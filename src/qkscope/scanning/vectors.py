@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # A rotation, or a function from the dimension of the vectors to one.
 Turn = Rotation | Callable[[int], Rotation]
+# The optional measures of a head by name, and the window they are over.
+_Asked = tuple[int, dict[str, Measured]]
 
 
 @dataclass(frozen=True)
@@ -139,9 +141,8 @@ def _measure_model(
     model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any
 ) -> tuple[Axes, list[tuple[HeadIndex, Axes, Beyond]], dict[str, list[pd.DataFrame]]]:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
-    asked: dict[int, tuple[int, dict[str, Measured]]] = {}
 
-    def one(key: int) -> tuple[list[tuple[int, Axes]], tuple[HeadIndex, Axes, Beyond] | None]:
+    def one(key: int) -> tuple[list[tuple[int, Axes, _Asked]], tuple[HeadIndex, Axes, Beyond] | None]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file = model.keys[layer, kv_head]
         k, key_rows = read_moments(key_file, settings.groups), read_rows(key_file)
@@ -155,35 +156,33 @@ def _measure_model(
                     "a query head and its key head have the same: is --gqa-ratio right?"
                 )
             pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
-            measured.append((int(row), measure_batch(pairs, settings.components)))
-            asked[int(row)] = head_measures(query_file, key_rows, pairs, settings.groups)
+            asked = head_measures(query_file, key_rows, pairs, settings.groups)
+            measured.append((int(row), measure_batch(pairs, settings.components), asked))
             queries.append((query_file, q))
             advance(1)
         rotation = settings.turn(layer, k[0].M.shape[1])
         if rotation is None:
             return measured, None
-        rows = [row for row, _ in measured]
+        rows = [row for row, _, _ in measured]
         meta = {"layer": heads.layer[rows], "head": heads.head[rows], "kv_head": heads.kv_head[rows]}
         some = HeadIndex.from_meta(meta | {"rope": np.full(len(rows), int(len(rotation.pairs) > 0))})
         units = _turned_units(some, queries, (key_file, k), rotation)
-        axes = join_axes([each for _, each in measured])
+        axes = join_axes([each for _, each, _ in measured])
         return measured, (some, axes, measure_beyond(units, units[0].windows[0], axes))
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
         parts = list(pool.map(one, range(len(heads.keys))))
-    measured = dict(pair for pairs, _ in parts for pair in pairs)
-    joined = join_axes([measured[row] for row in range(len(heads))])
-    return joined, [beyond for _, beyond in parts if beyond is not None], _asked(model.name, heads, asked)
+    measured = sorted((each for some, _ in parts for each in some), key=lambda each: each[0])
+    joined = join_axes([axes for _, axes, _ in measured])
+    frames = _frames(model.name, heads, [asked for _, _, asked in measured])
+    return joined, [beyond for _, beyond in parts if beyond is not None], frames
 
 
-def _asked(
-    model: str, heads: HeadIndex, asked: Mapping[int, tuple[int, dict[str, Measured]]]
-) -> dict[str, list[pd.DataFrame]]:
+def _frames(model: str, heads: HeadIndex, asked: Sequence[_Asked]) -> dict[str, list[pd.DataFrame]]:
     """Tables of the optional measures, head after head."""
     found: dict[str, list[pd.DataFrame]] = {}
-    for row in range(len(heads)):
+    for row, (window, measured) in enumerate(asked):
         one = HeadIndex.from_meta({name: values[row : row + 1] for name, values in heads.to_meta().items()})
-        window, measured = asked[row]
         for name, numbers in measured.items():
             for file, frame in measure_frames(name, model, window, one, numbers).items():
                 found.setdefault(file, []).append(frame)
