@@ -13,6 +13,7 @@ from benchmarks.harness import Fact, Row, Size, exponent, to_base
 from benchmarks.kept import Kept, read, rows_of
 from benchmarks.sums import PASS, RATE, WHOLE
 from benchmarks.tables import TABLES, TEN
+from qkscope.words import duration
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,9 @@ def estimate(size: Size) -> Iterator[Row]:
         facts: dict[str, Fact] = {"checkpoints": len(rings), "M tokens": DOCUMENTS * sum(plan.windows) / 1e6}
         for gpus in (1, 8, 64):
             took = _makespan(units, 2 * plan.parameters, gpus, float(ray["s until the first"]))
-            facts["1 GPU" if gpus == 1 else f"{gpus} GPUs"] = _span(took)
+            facts["1 GPU" if gpus == 1 else f"{gpus} GPUs"] = duration(took)
         facts["disk GB"] = GROUPS * (plan.heads + plan.keys) * squares * disk / 1e3
-        facts["tables, two cores"] = _span(table * plan.heads * sum(rings) * squares)
+        facts["tables, two cores"] = duration(table * plan.heads * sum(rings) * squares)
         yield Row("Full studies", plan.name, "ours", facts=facts)
 
 
@@ -154,9 +155,3 @@ def _makespan(units: list[list[float]], size: float, workers: int, start: float)
         end = now + (size / LOAD_BYTES_PER_SECOND if job.name != held else 0.0) + seconds[job.name, job.group]
         last = max(last, end)
         heapq.heappush(clock, (end, worker, job.name))
-
-
-def _span(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

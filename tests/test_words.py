@@ -12,6 +12,7 @@ from qkscope.words import (
     bare,
     capital,
     count,
+    duration,
     joined,
     listing,
     lower_first,
@@ -73,6 +74,7 @@ def test_counts_lists_windows_and_sentences():
     assert listing(["a", "b", "c"]) == "a, b and c"
     assert listing(["a"]) == "a"
     assert tokens(1024) == "1,024 tokens"
+    assert [duration(s) for s in (4.6, 89, 90, 5000, 12600)] == ["5 s", "89 s", "2 min", "83 min", "3.5 h"]
     assert sentence("mean r_q rises") == "Mean r_q rises."
     assert sentence("r_q rises.") == "r_q rises."
     assert sentence("") == ""

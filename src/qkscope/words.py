@@ -100,6 +100,13 @@ def tokens(window: int) -> str:
     return f"{window:,} tokens"
 
 
+def duration(seconds: float) -> str:
+    """`45 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
 def capital(text: str) -> str:
     """To begin a sentence. Symbols such as `r_q` stay as they are."""
     return text if text[1:2] in ("_", "") else text[:1].upper() + text[1:]

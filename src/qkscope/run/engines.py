@@ -19,6 +19,7 @@ from qkscope.progress import Bar
 from qkscope.run.apart import MeasurerApart
 from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked, short_digest
 from qkscope.study import Checkpoint, Study, sources
+from qkscope.words import duration
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -64,7 +65,7 @@ class Tally:
         left = (self.tokens - self.done_tokens) / max(rate, 1e-9)
         self.bar.done(
             f"[{self.done_units}/{self.units}] {job}: {job.tokens:,} tokens in {seconds:.1f} s"
-            + (f", about {_duration(left)} left" if self.done_units < self.units else "")
+            + (f", about {duration(left)} left" if self.done_units < self.units else "")
         )
 
     def failed(self, job: Job, why: str) -> None:
@@ -99,8 +100,8 @@ class LocalEngine:
                 source = job.source.source
                 if job.name not in failures:  # what its other units would meet too
                     ahead.wait_for(source)
-                    why = self._do(measurer, job, documents, results, tally)
-                    failures |= {job.name: why} if why else {}
+                    if why := self._do(measurer, job, documents, results, tally):
+                        failures[job.name] = why
                     ahead.fetch_after(source)
                 if number == last[str(source)] and not self._keep_weights:
                     measurer.end()
@@ -278,9 +279,3 @@ def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
         "numbers": [study.windows, study.groups, study.batch_tokens],
     }
     return short_digest(parts)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
