@@ -12,13 +12,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from qkscope.errors import EngineError, MemoryShortError, QkscopeError
-from qkscope.run.units import Job, UnitMeasurer, import_libraries, in_smaller_passes, in_words
+from qkscope.run.units import Job, Tick, UnitMeasurer, import_libraries, in_smaller_passes, in_words
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -37,7 +37,7 @@ class MeasurerApart:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection[Any, Any] | None = None
 
-    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Callable[[int], None]) -> bytes:
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
         return in_smaller_passes(
             job, documents, on_tokens, lambda each, count: self._do(each, documents, count)
         )
@@ -50,7 +50,7 @@ class MeasurerApart:
         self._pipe.close()
         self._process = self._pipe = None
 
-    def _do(self, job: Job, documents: Sequence[Document], on_tokens: Callable[[int], None]) -> bytes:
+    def _do(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
         try:
             pipe = self._pipe or self._begin()
             deadline = time.monotonic() + self._seconds

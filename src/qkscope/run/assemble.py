@@ -140,7 +140,7 @@ def _measure(task: Task) -> _Found:
         beyond = measure_beyond(units, window, found)
         asked = {of: OPTIONAL[of](units, window) for of in study.measures}
         causes[window] = for_causes(found, beyond, asked.get("rotation"))
-        made = _frames(task.name, window, units, found, beyond)
+        made = {"qk": by_window[window]} | _frames(task.name, window, units, found, beyond)
         for of, numbers in asked.items():
             made |= measure_frames(of, task.name, window, heads, numbers)
         frames |= dict.fromkeys(kinds, made)
@@ -151,13 +151,12 @@ def _measure(task: Task) -> _Found:
 def _frames(
     model: str, window: int, units: Sequence[Unit], axes: Axes, beyond: Beyond
 ) -> dict[str, pd.DataFrame]:
-    """One checkpoint's rows of every table over one window, as if there were no checkpoint before it."""
+    """One checkpoint's rows of every other table over one window, as if there were no checkpoint before it."""
     from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
-    from qkscope.table import loo_table, qk_table
+    from qkscope.table import loo_table
 
     heads = units[0].heads
     return {
-        "qk": qk_table(model, heads, axes),
         "loo": loo_table(model, heads, axes),
         "anatomy": anatomy_table(model, heads, axes, beyond, None),
         "loo_anatomy": loo_anatomy_table(model, heads, axes, beyond),

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,7 @@ Array = NDArray[np.float64]
 Measured = tuple[Heads, Array]
 
 
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Where a cell was measured: which checkpoint, over which window."""
 
     name: str
@@ -66,9 +65,7 @@ def causes(
         "causes_matched": _routes(study, measured, study.matched_window),
     }
     wanted = {place for each in chain(*routes.values()) for place in each.places.values()}
-    found = {
-        place: known[place.name, place.window] for place in wanted if (place.name, place.window) in known
-    }
+    found = {place: known[place] for place in wanted if place in known}
     found |= _measured(study, measured, wanted - found.keys(), results)
     return {name: attribute([_step(each, found) for each in some], limits) for name, some in routes.items()}
 

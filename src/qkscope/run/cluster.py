@@ -34,6 +34,7 @@ from qkscope.run.units import (
     import_libraries,
     in_words,
     mark_failed,
+    unmark,
 )
 from qkscope.study import Study
 
@@ -216,7 +217,7 @@ class RayEngine:
             del self._hands[ref]
             self._ray.kill(hand.actor)
             path = hand.job.path(results)
-            path.with_suffix(".running").unlink(missing_ok=True)
+            unmark(path)
             why = too_long(hand.job, self._timeout)
             queue.fail(hand.job, why)
             mark_failed(path, why)
@@ -258,7 +259,7 @@ class RayEngine:
                     "with the extra `capture` installed on every node?"
                 ) from error
             return
-        job.path(results).with_suffix(".running").unlink(missing_ok=True)
+        unmark(job.path(results))
         short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         why = queue.lose(job, where, short_of_memory=short)
         if why is None:
@@ -272,7 +273,7 @@ class RayEngine:
         for hand in self._all():
             self._ray.kill(hand.actor)
             if hand.job:
-                hand.job.path(results).with_suffix(".running").unlink(missing_ok=True)
+                unmark(hand.job.path(results))
         self._hands, self._idle = {}, []
 
 

@@ -232,9 +232,5 @@ def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
 def _what_is_missing(missing: dict[str, str], results: Path) -> str:
     lines = [f"  {name}: {why}" for name, why in missing.items()]
     many = "1 checkpoint is" if len(missing) == 1 else f"{len(missing)} checkpoints are"
-    return (
-        f"{many} missing from {results}:\n"
-        + "\n".join(lines)
-        + "\nWhat was measured is kept: put the cause right "
-        "and run again."
-    )
+    kept = "What was measured is kept: put the cause right and run again."
+    return "\n".join([f"{many} missing from {results}:", *lines, kept])

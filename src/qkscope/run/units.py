@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.errors import MemoryShortError, StoreError, printable
+from qkscope.errors import MemoryShortError, QkscopeError, StoreError, printable
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.progress import say
@@ -281,8 +281,13 @@ def marked(path: Path) -> Iterator[Mark]:
         mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
         raise
     finally:
-        path.with_suffix(".running").unlink(missing_ok=True)
+        unmark(path)
     path.with_suffix(".failed").unlink(missing_ok=True)
+
+
+def unmark(path: Path) -> None:
+    """Nobody is at work on the unit at `path` any more."""
+    path.with_suffix(".running").unlink(missing_ok=True)
 
 
 def clear_marks(done: Iterable[Path]) -> None:
@@ -302,9 +307,7 @@ def mark_failed(path: Path, text: str) -> None:
 
 def in_words(error: BaseException) -> str:
     """An error as one line: our own say all they have to, others need their name."""
-    from qkscope.errors import QkscopeError
-
     text = " ".join(str(error).split())
-    return (
-        text if isinstance(error, QkscopeError) and text else f"{type(error).__name__}: {text}".rstrip(": ")
-    )
+    if isinstance(error, QkscopeError) and text:
+        return text
+    return f"{type(error).__name__}: {text}".rstrip(": ")
