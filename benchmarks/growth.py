@@ -17,8 +17,7 @@ def growth(size: Size) -> Iterator[Row]:
     """Slopes of log number against log size, with their standard errors. Documents of 256 tokens through SmolLM2-135M,
     each number of them in a process of its own: time from the end of the first pass to that of the last, over the
     documents between, so that what a unit costs once does not count; peak memory of that process, its model included.
-    Heads, windows and checkpoints: unit files (heads of 64, 4 groups)
-    to tables, the second of two runs.
+    Heads, windows and checkpoints: unit files (heads of 64, 4 groups) to tables, the second of two runs.
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
     yield from _rows("documents", "capture", {n: alone(_unit, n, tokens, threads) for n in counts}, less=1)

@@ -36,9 +36,8 @@ def main() -> None:
         place.mkdir(parents=True, exist_ok=True)
     logging.disable()
     warnings.simplefilter("ignore")
-    with atheris.instrument_imports(
-        include=["qkscope"]
-    ):  # readers import what they need when they are called
+    # Readers import what they need when they are called.
+    with atheris.instrument_imports(include=["qkscope"]):
         for number, seed in enumerate(reader.seeds()):
             (corpus / str(number)).write_bytes(seed)
             path.write_bytes(seed)

@@ -185,7 +185,7 @@ def why_no_checkpoint(folder: Path) -> str:
 
 def digest(path: Path, source: Source | None = None) -> str:
     """`sha256:` and a digest over the names and bytes of a local model's configuration and weights."""
-    files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
+    files = _read_by(path, source)
     if not files:
         raise CheckpointError(f"{path}: neither config.json nor weights in it; expected a checkpoint folder")
     total = hashlib.sha256()
@@ -197,11 +197,16 @@ def digest(path: Path, source: Source | None = None) -> str:
 
 def file_marks(path: Path, source: Source | None = None) -> FileMarks:
     """Names, sizes and times of what `digest` reads: equal as long as nobody writes there."""
-    files = [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
+    files = _read_by(path, source)
     try:
         return tuple((file.name, (state := file.stat()).st_size, state.st_mtime_ns) for file in files)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _read_by(path: Path, source: Source | None) -> list[Path]:
+    """The files that a local model is read from: itself, or what its folder has of them."""
+    return [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
 
 
 def _names(folder: Path) -> list[str]:

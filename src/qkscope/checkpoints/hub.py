@@ -302,9 +302,8 @@ def _nearest(repo: str, revision: str | None, kind: Kind) -> str:
     close = difflib.get_close_matches(revision or "", names, n=3)
     if wanted:
         same = [p for p in parsed if p.phase_key == wanted.phase_key]
-        close = [p.name for p in sorted(same, key=lambda p: abs((p.step or 0) - (wanted.step or 0)))][
-            :3
-        ] or close
+        same.sort(key=lambda p: abs((p.step or 0) - (wanted.step or 0)))
+        close = [p.name for p in same[:3]] or close
     hint = f"; did you mean {' or '.join(close)}?" if close else f"; it has {some(names)}." if names else "."
     return hint + (f" `qkscope ls {repo}` lists all {len(names)}" if kind == "model" else "")
 

@@ -27,8 +27,11 @@ from qkscope.words import tokens
 PRINTED = 0.005
 # Half a unit of the last of three printed decimals.
 PRINTED_3 = 0.0005
-PLASTICITY = {"mean plasticity": "plasticity", "mean plasticity, first less last": "drop"}
-PLASTICITY_KEYS = {"mean plasticity": "plasticity", "mean plasticity, first less last": "plasticity_drop"}
+# Its column in our table, and its name among the published numbers.
+PLASTICITY = {
+    "mean plasticity": ("plasticity", "plasticity"),
+    "mean plasticity, first less last": ("drop", "plasticity_drop"),
+}
 
 
 def published() -> dict[str, Any]:
@@ -77,7 +80,7 @@ def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str
     found: Numbers = {}
     for each in asked_for(ours, "plasticity", order):
         shared = pd.Series(list(zip(each.heads["layer"], each.heads["head"], strict=True))).isin(sample)
-        for name, column in PLASTICITY.items():
+        for name, (column, _) in PLASTICITY.items():
             means = each.mean(column, shared.to_numpy())
             found[name, each.model] = float(means[0]), float(jackknife(means[1:]))
     return found
@@ -110,7 +113,7 @@ def _published_numbers(data: dict[str, Any]) -> Numbers:
         counts = {kind: column[i] for kind, column in data["taxonomy_head_counts"].items()}
         for kind, heads in counts.items():
             found[f"share {kind}", model] = heads / sum(counts.values()), 0.0
-        for name, key in PLASTICITY_KEYS.items():
+        for name, (_, key) in PLASTICITY.items():
             found[name, model] = data["rotation_and_plasticity"][key][i], PRINTED_3
         for name, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
             for depth_bin, value in enumerate(data[key][i]):

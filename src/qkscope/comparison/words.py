@@ -68,8 +68,12 @@ def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """Cells of the table. What is exactly equal and the many cells of the depth maps are told in lines below it."""
     return [
         (
-            *(row.quantity, row.checkpoint, number(row.ours, row.se), number(row.theirs, row.their_se)),
-            *(bare(row.difference, 3, signed=True), _JUDGED[row.agrees]),
+            row.quantity,
+            row.checkpoint,
+            number(row.ours, row.se),
+            number(row.theirs, row.their_se),
+            bare(row.difference, 3, signed=True),
+            _JUDGED[row.agrees],
         )
         for row in rows
         if not row.quantity.startswith(CELLS) and row.difference != 0

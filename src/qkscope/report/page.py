@@ -60,10 +60,8 @@ def write_report(
         text = render(loaded)
     else:
         other = beside if isinstance(beside, Results) else load_results(beside)
-        text, name = (
-            render_pair(loaded, other),
-            f"report_with_{folder_name(run_names(loaded, other)[1])}.html",
-        )
+        text = render_pair(loaded, other)
+        name = f"report_with_{folder_name(run_names(loaded, other)[1])}.html"
     path = Path(out) if out is not None else Path(loaded.folder)
     path = path / name if path.is_dir() else path
     write_text(path, text)
