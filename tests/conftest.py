@@ -28,6 +28,17 @@ def no_drawing(monkeypatch):
     undrawn(monkeypatch)
 
 
+@pytest.fixture(scope="module")
+def one_thread():
+    """On matrices this small two threads mostly wait for each other, above all on a busy machine."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def rng():
     return np.random.default_rng(0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,7 @@ from qkscope.scanning.vectors import analyze
 from qkscope.unit import Unit, rings
 
 VOCABULARY = 97
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On matrices this small two threads mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def document(index: int, length: int) -> Document:

@@ -30,13 +30,9 @@ def family(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(autouse=True)
-def tiny_work() -> Iterator[None]:
-    """No gradients, and one thread: on matrices this small two threads mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def no_gradients(one_thread: None) -> Iterator[None]:
     with torch.no_grad():
         yield
-    torch.set_num_threads(threads)
 
 
 def captured(model: Any, ids: torch.Tensor, **inputs: Any) -> Captured:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -25,14 +24,7 @@ from qkscope.scanning import ScanResult, scan
 from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from qkscope.taxonomy import CLASSES
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On matrices this small two threads mostly wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
