@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -330,6 +332,29 @@ def test_a_unit_that_always_dies_is_reported_and_the_rest_completes(nodes, study
     assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
     assert (out / "qk.csv").exists()
     assert capsys.readouterr().err.count(" tokens in ") == 11
+
+
+def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
+    # One hundredth of the memory is always in use: Ray then ends what it has begun.
+    scarce = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "50"}
+    command = [
+        sys.executable,
+        "-m",
+        "qkscope",
+        "run",
+        str(study),
+        "--engine",
+        "ray",
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    done = subprocess.run(command, env=os.environ | scarce, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert (
+        "workers end before they begin: Ray ended them because their node is short of memory" in done.stderr
+    )
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "r").rglob("*.running"))
 
 
 def test_a_bad_checkpoint_on_ray(nodes, study, tmp_path):

@@ -251,16 +251,13 @@ class RayEngine:
         job = hand.job
         self._ray.kill(hand.actor)
         where = f"on {hand.greeting.host}" if hand.greeting else "before it began"
+        short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         if job is None:
             queue.starts_lost += 1
             if queue.starts_lost > self._retries and not any(h.greeting for h in self._all()):
-                raise EngineError(
-                    f"workers end before they begin: {_cause(error)}; is qkscope {agreed_versions()['qkscope']} "
-                    "with the extra `capture` installed on every node?"
-                ) from error
+                raise EngineError(f"workers end before they begin: {_cause(error, short)}") from error
             return
         unmark(job.path(results))
-        short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         why = queue.lose(job, where, short_of_memory=short)
         if why is None:
             how = ", alone and in smaller passes, because memory ran short" if short else ""
@@ -383,6 +380,12 @@ def _slots_of(node: Any, gpus: int, cpus: int) -> int:
     return int(min(room))
 
 
-def _cause(error: Exception) -> str:
+def _cause(error: Exception, short_of_memory: bool) -> str:
+    """Why workers end before they begin, and what to do."""
+    if short_of_memory:
+        return "Ray ended them because their node is short of memory; end what else runs there, or take another node"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
+    said = lines[-1] if lines else type(error).__name__
+    return (
+        f"{said}; is qkscope {agreed_versions()['qkscope']} with the extra `capture` installed on every node?"
+    )
