@@ -70,6 +70,39 @@ def test_claims_quote_the_tables(results):
         assert np.isfinite(row.se)
     eta = next(row for row in said["keys_know_more"].rows if row.what == "mean eta_k²")
     assert eta.value == pytest.approx((last["eta_k"] ** 2).mean(), abs=1e-9)
+    assert [row.verdict != "" for row in said["keys_know_more"].rows] == [True, False]  # eta's, against r's
+
+
+@pytest.mark.parametrize(
+    ("shares", "headline"),
+    [
+        ((0.31, 0.305, 0.3, 0.085), "Position, the key and the match decide about equally, 30% to 31% each"),
+        ((0.4, 0.395, 0.1, 0.105), "Position and the key decide about equally, 40% to 40% each"),
+        ((0.5, 0.2, 0.2, 0.1), "Where the key stands decides most, 50%, before the key"),
+    ],
+)
+def test_every_part_that_cannot_be_told_from_the_largest_is_named(results, shares, headline):
+    parts = dict(zip(PARTS.values(), shares, strict=True))
+    anatomy = results.anatomy_matched.assign(**parts)
+    other = replace(
+        results, anatomy_matched=anatomy, loo_anatomy_matched=results.loo_anatomy_matched.assign(**parts)
+    )
+    said = next(claim for claim in claims(other) if claim.id == "what_decides")
+    assert said.headline == headline
+    assert said.verdict == ("yes" if "most" in headline else "cannot tell")
+
+
+@pytest.mark.parametrize(("lead", "words"), [(0.9, "Most of r_q"), (0.4, "The largest part of r_q")])
+def test_only_more_than_half_is_called_most(results, lead, words):
+    table = results.spectrum
+    pairs = int(table["pair"].max())
+    signal = np.where(table["pair"] == pairs, lead, (1 - lead) / pairs)
+    other = replace(results)
+    vars(other)["spectrum"] = table.assign(signal=signal)  # in place of what is read when first asked for
+    said = next(claim for claim in claims(other) if claim.id == "frequencies")
+    assert said.headline.startswith(words)
+    assert f"makes {lead:.0%} of r_q" in said.detail
+    assert max(row.value for row in said.rows) == pytest.approx(lead)
 
 
 def test_errors_of_means_are_over_documents(results):

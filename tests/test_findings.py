@@ -218,7 +218,10 @@ def test_claims_say_how_many_changes_are_another_axis_becoming_the_first():
     heads.loc[second, "same_axis"] = stayed
     found = by_id(replace(study, heads=heads))
     assert found["sign_changes"].headline.startswith("8 of 60 heads change the sign of r_k")
-    assert "Another 12 times r_k has the other sign" in found["sign_changes"].detail
+    assert (
+        "r_k has the other sign 12 times because another axis became the first"
+        in found["sign_changes"].detail
+    )
     assert "12 of 16 changes of class are on the same axis" in found["transitions"].detail
     assert "same axis" not in by_id(study)["transitions"].detail
 
@@ -235,10 +238,12 @@ def test_heads_without_an_error_are_left_out_and_counted():
     assert found["sign_changes"].verdict == "no"
     assert found["transitions"].verdict == "yes"
     assert found["transitions"].headline.startswith("12 of 60 heads")
-    assert found["feeds"].headline.endswith("from content-focused: 9 of 9")
+    assert found["feeds"].headline.startswith(
+        "9 of 9 entries into the position-dominated class are of content-"
+    )
     assert "Of those from content-focused, 2 enter because another axis" in found["feeds"].detail
     for name in ("sign_changes", "transitions", "feeds"):
-        assert found[name].doubt.startswith("At one step three heads have no error")
+        assert found[name].doubt.startswith("At one step three heads have no standard error")
     assert not by_id(study)["transitions"].doubt
     # So many could hide some that turn; and where most are not known, nothing is.
     for count, verdict, said in ((7, "cannot tell", "No head"), (30, "cannot tell", "0 of 60 heads")):
@@ -260,7 +265,7 @@ def test_what_came_to_the_untrained_model_is_said_against_it():
     assert said.detail.endswith("mean r_q has since changed by +0.579 ± 0.002.")
     assert said.doubt == ""
     told = by_id(replace(study, causes=parts))["signal"].detail
-    assert told.endswith("+0.579 ± 0.002, training's own parts of which sum to +0.69.")
+    assert told.endswith("+0.579 ± 0.002: training +0.69, rotation −0.11.")
     level = results(*measured(names, np.full((3, 60), 0.4), np.full((3, 60), 0.4), noise=0.005))
     assert by_id(level)["signal"].doubt.startswith("No fewer do so untrained")
     later = tuple(replace(stop, step=stop.step + 1000) for stop in study.timeline.stops)
@@ -322,7 +327,7 @@ def test_a_study_that_learns_is_told_so():
     assert found["feeds"].verdict == "yes"
     assert (
         found["feeds"].headline
-        == "Beyond noise, heads become position-dominated from content-focused: 90 of 90"
+        == "90 of 90 entries into the position-dominated class are of content-focused heads"
     )
     assert found["jumps"].verdict == "yes"
     assert "between step0 and step1000" in found["jumps"].headline

@@ -120,6 +120,27 @@ def test_claims_quote_the_tables(small):
         assert len(said[name].headline.split()) <= 20
 
 
+def test_layers_that_do_not_rotate_make_no_difference_of_depth(small):
+    """Heads without rotation that lie early and are decided do not make late layers more plastic than early ones."""
+    results = load_results(small)
+
+    def made(table, still, value):
+        plain = table.assign(plasticity=0.9)
+        plain.loc[(plain["head"] % 2 == 0) & (plain["layer"] == 0), "plasticity"] = value
+        return plain.assign(rope=np.where(plain["head"] % 2 == 0, still, 1.0)) if "rope" in plain else plain
+
+    def said(still, value):
+        files = ("plasticity_matched", "loo_plasticity_matched")
+        tables = {name: made(results.optional[name], still, value) for name in files}
+        other = replace(results, optional=results.optional | tables)
+        return next(claim for claim in claims(other) if claim.id == "plasticity_depth")
+
+    assert said(0.0, 0.1).headline == "Early and late layers are equally plastic: 0.90 early, 0.90 late"
+    assert "among layers with RoPE" in said(0.0, 0.1).detail
+    assert said(1.0, 0.1).headline == "Late layers are more plastic than early ones: 0.50 early, 0.90 late"
+    assert "among layers" not in said(1.0, 0.1).detail
+
+
 def test_a_heads_page_has_the_most_telling_numbers(small):
     results = load_results(small)
     page = payload(results)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from qkscope.findings.catalogue import Answer, Asked
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.inference.contrast import Contrast
-from qkscope.inference.evidence import Evidence
-from qkscope.inference.series import Change
+from qkscope.inference.course import direction
+from qkscope.inference.evidence import Evidence, spoken
+from qkscope.inference.series import Change, whole
 from qkscope.inference.transitions import Moved
 from qkscope.words import Unit, about, arrow, count, joined, measured, sentence, tokens
 
@@ -75,6 +77,11 @@ def contrast_row(e: Evidence, what: str, model: str, c: Contrast) -> Row:
     return Row(what, model, c.difference, se=c.se, window=e.name, verdict=c.verdict, signed=True)
 
 
+def at_step(e: Evidence, before: str, after: str) -> str:
+    """`between S1-50 and S1-180`, by the names of two checkpoints."""
+    return f"between {spoken(e.timeline.stop(before))} and {spoken(e.timeline.stop(after))}"
+
+
 def moved_row(e: Evidence, what: str, m: Moved) -> Row:
     """A count of heads at one step, against what noise alone would do."""
     verdict = BY_NOISE[m.verdict]
@@ -87,8 +94,8 @@ def without_errors(most: int) -> str:
         return ""
     verb = "has" if most == 1 else "have"
     return (
-        f"At one step {count(most, 'head')} {verb} no error, since the first axis is another one without some "
-        "documents: noise is judged by the other heads."
+        f"At one step {count(most, 'head')} {verb} no standard error, since leaving out some documents makes another "
+        "axis the first: noise is judged by the other heads."
     )
 
 
@@ -109,17 +116,21 @@ def rows_of(s: Asked, *names: str) -> tuple[Row, ...]:
 def course(s: Asked, name: str, says: dict[str, str], short: str = "") -> Answer:
     """The course of one series: `says` has the headline's words for each verdict, `short` its name there."""
     e = s.best
-    verdict, overall = e.direction(name), e.overall(name).verdict
-    words = says[verdict]
-    if verdict == "rises and falls" and overall in ("rises", "falls"):
-        words = f"{says[overall]}, though not steadily"
-    where = _turns(e, name) if verdict == "rises and falls" else _largest(e, name)
+    words, where = taken(e, e.changes_of(name), says)
     detail = joined(sentence(f"{s.over}{goes(e, name)}{where}"), beside(s, name))
-    return Answer(verdict, f"{words}: {short or name} {span(e, name)}", detail, rows_of(s, name))
+    return Answer(e.direction(name), f"{words}: {short or name} {span(e, name)}", detail, rows_of(s, name))
 
 
-def _largest(e: Evidence, name: str) -> str:
-    steps = e.steps(name)
+def taken(e: Evidence, changes: Sequence[Change], says: dict[str, str]) -> tuple[str, str]:
+    """The headline's words for all changes of one series, and where in training the largest of them are."""
+    verdict, overall = direction(changes), whole(changes).verdict
+    if verdict != "rises and falls":
+        return says[verdict], _largest(e, [c for c in changes if c.kind == "step"])
+    words = f"{says[overall]}, though not steadily" if overall in ("rises", "falls") else says[verdict]
+    return words, _turns(e, changes)
+
+
+def _largest(e: Evidence, steps: Sequence[Change]) -> str:
     if len(steps) < 2:
         return ""
     top = max(steps, key=lambda c: abs(c.delta))
@@ -127,11 +138,11 @@ def _largest(e: Evidence, name: str) -> str:
     return f"; the largest step is {amount(e, top)}, {between(e, top)}{clear}"
 
 
-def _turns(e: Evidence, name: str) -> str:
+def _turns(e: Evidence, changes: Sequence[Change]) -> str:
     """The largest clear step up and down; where no step is clear, the slow swing that is."""
     parts = []
     for sign, verb in ((1, "rises"), (-1, "falls")):
-        clear = [c for c in e.changes_of(name) if c.clear and sign * c.delta > 0]
+        clear = [c for c in changes if c.clear and sign * c.delta > 0]
         most = max(clear, key=lambda c: (c.kind == "step", sign * c.delta))
         parts.append(f"{verb} {between(e, most)} ({amount(e, most)})")
     return f"; it {' and '.join(parts)}"

@@ -93,12 +93,21 @@ def rule_of_error(basis: str, groups: int) -> str:
     return f"No error is known: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
 
 
+def rule_of_components() -> str:
+    """What noise is judged by between components, whose errors over documents are not kept together."""
+    return (
+        f"Components are compared by leaving out each of {HEAD_GROUPS} groups of heads, which tells how much a number "
+        "rests on single heads; other documents may move it more."
+    )
+
+
 def rule_of_change() -> str:
     """When a change between checkpoints counts."""
     return (
         f"A change counts if it is at least {bare(SMALLEST)} (a share: {percent(SMALLEST)} of the heads and at least "
         f"{count(SMALLEST_HEADS, 'head')}) and passes a t-test held at {percent(STUDY_LEVEL)} over all series and "
-        f"steps of the study together. There is no change if one of that size is excluded with {percent(CONFIDENCE)} "
+        "steps of the study together. A step's error may be small by luck: the test averages it with the usual "
+        f"step's, unless it is larger. There is no change if one of that size is excluded with {percent(CONFIDENCE)} "
         "confidence. Otherwise one cannot tell."
     )
 

@@ -68,8 +68,9 @@ class Series:
 class Change:
     """A difference between two checkpoints of a series, by index.
 
-    `clear` if it is more than noise and not tiny, `excluded` if a change worth a word is. `kind` says how it was
-    found: between neighbours, from first to last, or as the deepest fall or highest rise of all.
+    `se` is the error that a reader sees; `steady` is the one that judges, never smaller. `clear` if it is more than
+    noise and not tiny, `excluded` if a change worth a word is. `kind` says how it was found: between neighbours, from
+    first to last, or as the deepest fall or highest rise of all.
     """
 
     series: str
@@ -82,6 +83,7 @@ class Change:
     p: float = math.nan
     clear: bool = False
     excluded: bool = False
+    steady: float = math.nan
 
     @property
     def verdict(self) -> str:
@@ -93,8 +95,8 @@ class Change:
     @property
     def margin(self) -> float:
         """Half the confidence interval; infinite without an error."""
-        known = self.df > 0 and math.isfinite(self.se)
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * self.se if known else math.inf
+        known = self.df > 0 and math.isfinite(self.steady)
+        return t_quantile((1 + CONFIDENCE) / 2, self.df) * self.steady if known else math.inf
 
 
 def change(series: Series, start: int, stop: int, kind: Kind = "step") -> Change:
@@ -130,7 +132,7 @@ def whole(changes: Sequence[Change]) -> Change:
 
 
 def _with_verdict(c: Change, series: Series, passed: bool) -> Change:
-    if c.df < FEWEST_GROUPS - 1 or not math.isfinite(c.se):
+    if c.df < FEWEST_GROUPS - 1 or not math.isfinite(c.steady):
         return c
     excluded = abs(c.delta) + c.margin < series.smallest
     return replace(c, clear=passed and series.large(c.delta), excluded=excluded and not series.large(c.delta))
@@ -148,8 +150,8 @@ def _measured(series: Series) -> list[Change]:
         # A swing was chosen out of all pairs of checkpoints: its p is multiplied by their number.
         looks = math.comb(count, 2) if c.kind == "swing" else 1
         df = 2 * c.df if pooled else c.df
-        se = math.sqrt(variance)
-        result.append(replace(c, se=se, df=df, p=min(1.0, looks * _p(c.delta, se, df))))
+        steady = math.sqrt(variance)
+        result.append(replace(c, steady=steady, df=df, p=min(1.0, looks * _p(c.delta, steady, df))))
     return result
 
 

@@ -12,7 +12,7 @@ from qkscope.inference.contrast import contrast, exceeds
 from qkscope.inference.levels import MISSED, MOST, NEARLY_ALL, rule_of_contrast, rule_of_part
 from qkscope.measures.jackknife import jackknife
 from qkscope.taxonomy import CLASSES
-from qkscope.words import bare, capital, count, joined, number, percent, sentence
+from qkscope.words import bare, capital, count, joined, listing, number, percent, sentence
 
 Array = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def _row(what: str, each: Measured, means: Array, window: Window, verdict: str =
     "what_decides", "What decides where heads look?", view="head", place=31, of="any", rule=rule_of_contrast()
 )
 def what_decides(s: Asked) -> Answer | None:
-    """The mean share of each part at the last checkpoint; the largest against the next."""
+    """The mean share of each part at the last checkpoint; the largest against each of the others."""
     found = _last(s)
     if found is None:
         return None
@@ -44,19 +44,19 @@ def what_decides(s: Asked) -> Answer | None:
     means = {part: each.mean(column) for part, column in PARTS.items()}
     if not all(np.isfinite(mean[0]) for mean in means.values()):
         return None
-    first, second, *_ = sorted(means, key=lambda part: -means[part][0])
-    lead = contrast(means[first], means[second], looks=3)
+    first, *others = sorted(means, key=lambda part: -means[part][0])
+    level = [part for part in others if contrast(means[first], means[part], looks=3).sure != "more"]
     shares = ", ".join(f"{part} {percent(float(mean[0]))}" for part, mean in means.items())
-    verdict = "yes" if lead.sure == "more" else CANNOT_TELL
-    says = f"{_DECIDES[first]} decides most, {percent(lead.first)}, before {_NAMES[second]}"
-    if verdict == CANNOT_TELL:
-        both = f"{_NAMES[first]} and {_NAMES[second]} decide about equally"
-        says = f"{capital(both)}, {percent(lead.first)} and {percent(lead.second)}"
+    says = f"{_DECIDES[first]} decides most, {percent(float(means[first][0]))}, before {_NAMES[others[0]]}"
+    if level:
+        names = listing([_NAMES[part] for part in (first, *level)])
+        low, high = (percent(float(means[part][0])) for part in (level[-1], first))
+        says = f"{capital(names)} decide about equally, {low} to {high} each"
     detail = (
         f"{_where(s)}, the variance of a query's scores over its keys is, on average over heads, {shares}"
     )
     rows = tuple(_row(f"mean share of {part}", each, mean, window) for part, mean in means.items())
-    return Answer(verdict, says, sentence(detail), rows, window=window)
+    return Answer(CANNOT_TELL if level else "yes", says, sentence(detail), rows, window=window)
 
 
 @question(
@@ -86,7 +86,7 @@ def what_decides_classes(s: Asked) -> Answer | None:
         + ", ".join(f"{part} {percent(float(each.mean(column, where)[0]))}" for part, column in PARTS.items())
         for name, where in by_class.items()
     ]
-    detail = f"{_where(s)}, mean shares are, {'; '.join(parts)}"
+    detail = f"{_where(s)}, mean shares by class are, {'; '.join(parts)}"
     rows = tuple(_row(f"mean share of position, {name}", each, mean, window) for name, mean in share.items())
     return Answer(verdict, words, sentence(detail), rows, window=window)
 
@@ -162,18 +162,22 @@ def keys_know_more(s: Asked) -> Answer | None:
     gap = contrast(eta.mean(axis=1), r.mean(axis=1))
     verdict = {"more": "yes", "less": "no", "same": "no", "": CANNOT_TELL}[gap.sure]
     words = {
-        "yes": f"Keys know more: position explains {percent(gap.first)} of PC0, a straight line {percent(gap.second)}",
+        "yes": f"Keys know more of position than r_k says: {percent(gap.first)} of PC0's variance, a straight line "
+        f"{percent(gap.second)}",
         "no": f"A straight line tells what keys know of position: {percent(gap.second)} of PC0's variance",
         CANNOT_TELL: "Whether keys know more of position than r_k says cannot be told",
     }
     missed = int((eta[0] > r[0] + MISSED).sum())
     detail = joined(
-        sentence(f"{_where(s)}, mean eta_k² is {number(gap.first)} and mean r_k² {number(gap.second)}"),
+        sentence(
+            f"{_where(s)}, mean eta_k², what any function of position explains, is {number(gap.first)} and mean r_k² "
+            f"{number(gap.second)}"
+        ),
         sentence(f"in {count(missed, 'head')} the difference is above {bare(MISSED)}") if missed else "",
     )
     rows = (
-        _row("mean eta_k²", each, eta.mean(axis=1), window),
-        _row("mean r_k²", each, r.mean(axis=1), window, gap.verdict),
+        _row("mean eta_k²", each, eta.mean(axis=1), window, gap.verdict),
+        _row("mean r_k²", each, r.mean(axis=1), window),
     )
     return Answer(verdict, words[verdict], detail, rows, window=window)
 
@@ -196,13 +200,16 @@ def frequencies(s: Asked) -> Answer | None:
     near = shares[shares["wavelength"].between(window / 2, window * 4)]["share"].sum()
     longer = shares[shares["wavelength"] > window]["share"].sum()
     wave = float(top["wavelength"])
-    words = f"Most is carried by the wave of {wave:,.0f} tokens, {bare(wave / window, 1)} windows long"
+    turn = f"{wave:,.0f} tokens, {bare(wave / window, 1)} windows"
+    part = "Most" if top["share"] > MOST else "The largest part"
+    words = f"{part} of r_q comes from the rotary pair that turns once in {turn}"
     detail = sentence(
-        f"at {s.own.label(-1)}, waves from half a window of {window:,} tokens to four carry "
-        f"{percent(float(near))} of r_q, and waves longer than the window {percent(float(longer))}"
+        f"at {s.own.label(-1)}, over its own window of {window:,} tokens, that rotary pair makes "
+        f"{percent(float(top['share']))} of r_q, pairs that turn once in half a window to four windows "
+        f"{percent(float(near))}, and those that do not turn once within the window {percent(float(longer))}"
     )
     rows = tuple(
-        Row(f"share of the wave of {wave:,.0f} tokens", model, float(share), unit="share")
+        Row(f"share of the pair that turns once in {wave:,.0f} tokens", model, float(share), unit="share")
         for wave, share in zip(shares["wavelength"], shares["share"], strict=True)
     )
     return Answer("yes", words, detail, rows, window="own")

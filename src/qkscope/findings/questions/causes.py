@@ -9,7 +9,7 @@ from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.inference.evidence import spoken
 from qkscope.inference.levels import rule_of_causes
-from qkscope.inference.naming import ANOTHER_AXIS, TEXT, TRAINING, Part, causes, named, parts
+from qkscope.inference.naming import ANOTHER_AXIS, NAMED, TEXT, TRAINING, Part, causes, named, parts
 from qkscope.words import bare, capital, joined, listing, number, sentence, tokens
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ def why(s: Asked) -> Answer | None:
         return Answer("no change", "Nothing changed between checkpoints", sentence(text))
     step = _telling(found)
     here = [part for part in found if (part.before, part.after) == step]
-    same = [] if s.results.causes_matched is None else parts(s.results.causes_matched)
-    same = [part for part in same if (part.before, part.after) == step]
+    again = s.results.causes_matched
+    same = [] if again is None else [p for p in parts(again) if (p.before, p.after) == step]
     # Over the same tokens nothing is extrapolated; the window's own part shows over own windows alone.
     matched = s.matched is not None and bool(causes(same))
     judged = same if matched else here
     blind = [part for part in here if not part.known]
     verdict = CANNOT_TELL if blind and not causes(judged) else named(judged)
     headline = _undivided(s, step, blind) if blind else _headline(s, step, judged, matched)
-    detail = joined(sentence(_over(s, same) if matched else ""), sentence(_sizes(s, table, here)))
+    detail = _detail(s, step, here, same if matched else ())
     rows = (*(_rows(same, "matched") if s.matched is not None else ()), *_rows(found, "own"))
     return Answer(verdict, headline, detail, rows, _doubt(s, here), window="matched" if matched else "own")
 
@@ -71,8 +71,10 @@ def _headline(s: Asked, step: Step, here: Sequence[Part], matched: bool) -> str:
     if not clear:
         level = bool(here) and all(part.excluded for part in here)
         return capital(f"{where} " + ("nothing changes" if level else "no cause stands out from noise"))
-    largest = max(clear, key=lambda part: abs(part.value))
-    what = largest.number
+    # Of the numbers that something else than training moved, the first: the one that pictures open with.
+    besides = [part for part in clear if part.cause != TRAINING] or clear
+    what = min((part.number for part in besides), key=NAMED.index)
+    largest = max((part for part in clear if part.number == what), key=lambda part: abs(part.value))
     said: list[str] = []
     for verb, sign in sorted((("lowers", -1), ("raises", 1)), key=lambda way: -way[1] * largest.value):
         names = [WORDS[p.cause] for p in clear if p.number == what and sign * p.value > 0]
@@ -92,8 +94,19 @@ def _undivided(s: Asked, step: Step, blind: Sequence[Part]) -> str:
     return f"At {_label(s, step[1])} {names} change together and cannot be told apart"
 
 
-def _sizes(s: Asked, table: pd.DataFrame, here: Sequence[Part]) -> str:
-    """Each number's change with all its parts: `mean r_q changes by +0.01 ± 0.01: training +0.05 ± 0.01, ...`."""
+def _detail(s: Asked, step: Step, own: Sequence[Part], same: Sequence[Part]) -> str:
+    """The change of each number with its parts: over the same tokens where they are judged, and over own windows."""
+    table, again = s.results.causes, s.results.causes_matched
+    ends = f"between {_label(s, step[0])} and {_label(s, step[1])}, "
+    over = f"over their own windows, {_sizes(table, own)}" if table is not None else ""
+    if again is None or not same:
+        return sentence(ends + over)
+    first = f"over the first {tokens(s.results.timeline.matched_window or 0)} of both, "
+    return joined(sentence(ends + first + _sizes(again, same)), sentence(over), _opposed(same, own))
+
+
+def _sizes(table: pd.DataFrame, here: Sequence[Part]) -> str:
+    """Each number's change with all its parts: `mean r_q changes by +0.01 ± 0.01 (training +0.05 ± 0.01, ...)`."""
     said = []
     for what in dict.fromkeys(part.number for part in here):
         mine = [part for part in here if part.number == what]
@@ -104,8 +117,7 @@ def _sizes(s: Asked, table: pd.DataFrame, here: Sequence[Part]) -> str:
         ].iloc[0]
         total = number(float(row["total"]), float(row["total_se"]), signed=True)
         said.append(f"{what} changes by {total} ({_each(mine)})")
-    ends = f"between {_label(s, here[0].before)} and {_label(s, here[0].after)}, over their own windows, "
-    return ends + " and ".join(said)
+    return " and ".join(said)
 
 
 def _each(mine: Sequence[Part]) -> str:
@@ -115,13 +127,17 @@ def _each(mine: Sequence[Part]) -> str:
     )
 
 
-def _over(s: Asked, same: Sequence[Part]) -> str:
-    """What the parts are over the same tokens."""
-    said = [
-        f"{what} changes by {_each([part for part in same if part.number == what])}"
-        for what in dict.fromkeys(part.number for part in same)
-    ]
-    return f"over the first {tokens(s.results.timeline.matched_window or 0)} of both, " + "; ".join(said)
+def _opposed(same: Sequence[Part], own: Sequence[Part]) -> str:
+    """Why a cause may lower a number over the same tokens and raise it over own windows."""
+    first = {(part.number, part.cause): part.value for part in same if part.clear}
+    found = [p for p in own if p.clear and p.value * first.get((p.number, p.cause), 0.0) < 0]
+    if not found:
+        return ""
+    cause = capital(WORDS[found[0].cause])
+    return (
+        f"{cause} has the other sign over own windows because its part there is averaged over both windows, and "
+        "what it does depends on the window."
+    )
 
 
 def _doubt(s: Asked, here: Sequence[Part]) -> str:

@@ -14,6 +14,7 @@ from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import (
     NO_HEAD_ERRORS,
+    at_step,
     beside,
     by_noise,
     goes,
@@ -26,7 +27,7 @@ from qkscope.findings.phrases import (
 )
 from qkscope.inference import levels
 from qkscope.inference.contrast import exceeds
-from qkscope.inference.evidence import Evidence, share_of, spoken
+from qkscope.inference.evidence import Evidence, share_of
 from qkscope.inference.transitions import Moved, moved, pair, transitions_into
 from qkscope.taxonomy import CLASSES
 from qkscope.words import about, count, joined, listing, percent, sentence
@@ -57,7 +58,8 @@ def majority(s: Asked) -> Answer:
     present = [f"{level(e, share_of(kind), last)} {kind}" for kind in CLASSES if kinds[kind].at(last) > 0]
     shares = f"{s.over}heads at {e.label(last)} are {listing(present)}"
     near = int(borderline(e.samples[last], e.thresholds).sum())
-    edge = f"{near} of {heads} are within one standard error of another class" if near else ""
+    be = "is" if near == 1 else "are"
+    edge = f"{near} of {heads} {be} within one standard error of another class" if near else ""
     which = range(last + 1) if s.results.timeline.kind == "models" else [last]
     rows = tuple(level_row(e, share_of(kind), i) for i in which for kind in CLASSES)
     return Answer(verdict, headline, joined(sentence(shares), sentence(edge)), rows, _below_null(e))
@@ -65,7 +67,8 @@ def majority(s: Asked) -> Answer:
 
 def _below_null(e: Evidence) -> str:
     below = int(positional_below_null(e.samples[-1].heads, e.thresholds).sum())
-    return sentence(f"{count(below, 'head')} of a positional class do not exceed their null") if below else ""
+    verb = "does not exceed its" if below == 1 else "do not exceed their"
+    return sentence(f"{count(below, 'head')} of a positional class {verb} null") if below else ""
 
 
 @question("classes", "Do the shares of the classes change?", view="taxonomy", place=51)
@@ -156,11 +159,13 @@ def feeds(s: Asked) -> Answer:
             "no", "No class feeds position-dominated heads beyond noise", sentence(detail), rows, doubt
         )
     parts = [
-        f"{r['entered']} enter from {r['class']} and {r['left']} return ({about(r['expected'])} by noise alone)"
+        f"{r['entered']} heads enter from {r['class']}{by_noise(r['expected'])} and {r['left'] or 'none'} return to it"
         for r in real
     ]
-    top = f"{real[0]['class']}: {real[0]['entered']} of {entered}"
-    headline = f"Beyond noise, heads become position-dominated from {top}"
+    top = real[0]
+    headline = (
+        f"{top['entered']} of {entered} entries into the position-dominated class are of {top['class']} heads"
+    )
     detail = joined(
         sentence(f"{share}; over all steps {listing(parts)}"), _entered_by_axis(e, real[0]["class"])
     )
@@ -195,7 +200,7 @@ def _transitions(s: Asked, found: Sequence[Moved]) -> Answer:
     rows = tuple(moved_row(e, "heads that change class", m) for m in found)
     most = max(found, key=lambda m: m.heads)
     clear = sum(m.verdict == "yes" for m in found)
-    headline = f"{most.heads} of {e.heads} heads change class at {spoken(e.timeline.stop(most.to_model))}"
+    headline = f"{most.heads} of {e.heads} heads change class {at_step(e, most.from_model, most.to_model)}"
     if not most.known:
         return Answer(CANNOT_TELL, headline, joined(NO_HEAD_ERRORS, _largest(e), _by_axis(e)), rows)
     noise = f"{s.over}noise alone would move {about(most.expected)} there"
@@ -226,13 +231,12 @@ def _by_axis(e: Evidence) -> str:
 
 def _largest(e: Evidence) -> str:
     """The largest transitions between two classes at one step."""
-    moves: Counter[tuple[str, str, str]] = Counter()
+    moves: Counter[tuple[str, str, str, str]] = Counter()
     for p in e.pairs:
-        first, then = p.classes(e.thresholds)
-        moves.update((a, b, p.to_model) for a, b in zip(first.tolist(), then.tolist(), strict=True) if a != b)
+        first, then = (kinds.tolist() for kinds in p.classes(e.thresholds))
+        ends = p.from_model, p.to_model
+        moves.update((a, b, *ends) for a, b in zip(first, then, strict=True) if a != b)
     if not moves:
         return ""
-    (a, b, model), n = moves.most_common(1)[0]
-    return (
-        f"The largest transition is {count(n, 'head')} from {a} to {b} at {spoken(e.timeline.stop(model))}."
-    )
+    (a, b, *step), n = moves.most_common(1)[0]
+    return f"The largest transition is {count(n, 'head')} from {a} to {b}, {at_step(e, *step)}."

@@ -12,7 +12,7 @@ from qkscope.aggregate import column
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
 from qkscope.inference.contrast import contrast
-from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, rule_of_contrast, rule_of_error
+from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, rule_of_components, rule_of_contrast
 from qkscope.words import bare, joined, percent, sentence
 
 Array = NDArray[np.float64]
@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 @question(
     "components", "Is PC0 the axis that follows position most closely?", view="head", place=95, of="any", tested=False,
-    rule=joined(rule_of_error("heads", HEAD_GROUPS), rule_of_contrast()),
+    rule=joined(rule_of_components(), rule_of_contrast()),
 )  # fmt: skip
 def components(s: Asked) -> Answer | None:
     """Mean r_q and |r_k| on PC0 against the best other component, at the last checkpoint, over own windows."""
@@ -41,7 +41,10 @@ def components(s: Asked) -> Answer | None:
         table += [Row(f"{label} on PC{pc}", model, float(v)) for pc, v in enumerate(left[0])]
     detail = f"at {s.own.label(-1)}, over its own window, {' and '.join(parts)}"
     text = joined(sentence(detail), _variance(rows))
-    headline = "Queries follow position most closely {}, keys {}".format(*heads)
+    queries, keys = heads
+    headline = f"Queries follow position most closely {queries}; keys {keys}"
+    if queries == keys:
+        headline = f"Queries and keys follow position most closely {queries}"
     return Answer(_verdict(sure), headline, text, tuple(table), window="own")
 
 

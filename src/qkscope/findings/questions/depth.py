@@ -17,7 +17,7 @@ from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.evidence import Evidence, average, rope_of, spoken
 from qkscope.inference.levels import rule_of_contrast
 from qkscope.inference.series import Change, Series, judged
-from qkscope.words import bare, count, joined, listing, number, sentence
+from qkscope.words import bare, capital, count, joined, listing, number, sentence
 
 Array = NDArray[np.float64]
 NAMES = {"r_q": "r_q", "r_k": "r_k", "abs_r_k": "|r_k|"}
@@ -138,12 +138,13 @@ def _strongest(s: Asked, found: list[tuple[int, int, Contrast]]) -> tuple[str, s
         )
     ((high, low, c),) = found
     words = {
-        "yes": f"r_q differs by depth: highest at depth {_depth(high)}, lowest at depth {_depth(low)}",
+        "yes": f"r_q is highest at depth {_depth(high)} and lowest at depth {_depth(low)}",
         "no": "r_q is about the same at all depths",
-        CANNOT_TELL: "Whether depths differ in r_q cannot be told",
+        CANNOT_TELL: "whether depths differ in r_q cannot be told",
     }
-    apart = f"depth {_depth(high)} is {number(c.difference, c.se)} above depth {_depth(low)} at {s.best.label(-1)}"
-    return verdict, words[verdict], sentence(f"{s.over}{_among(s.best.samples[-1])}{apart}")
+    only = _among(s.best.samples[-1])
+    apart = f"mean r_q at depth {_depth(high)} is {number(c.difference, c.se)} above that at {_depth(low)}"
+    return verdict, capital(only + words[verdict]), sentence(f"{s.over}{only}{apart} at {s.best.label(-1)}")
 
 
 def _rotating(sample: Sample) -> NDArray[Any]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from qkscope.aggregate import column
 from qkscope.anatomy_means import Measured
 from qkscope.findings.catalogue import Answer, Asked, question
 from qkscope.findings.claim import CANNOT_TELL, Row
+from qkscope.findings.phrases import taken
 from qkscope.findings.questions.drift import levels_of, of_course
 from qkscope.inference.contrast import Contrast, contrast
 from qkscope.inference.course import direction
@@ -31,7 +33,7 @@ def plasticity(s: Asked) -> Answer | None:
         return None
     series = Series(MEAN, tuple(each.mean("plasticity") for each in found))
     changes = judged([series])
-    verdict, overall = direction(changes), whole(changes)
+    overall = whole(changes)
     words = {
         "rises": "Plasticity rises",
         "falls": "Plasticity falls",
@@ -39,38 +41,42 @@ def plasticity(s: Asked) -> Answer | None:
         "no change": "Plasticity does not change",
         CANNOT_TELL: "Whether plasticity changes cannot be told",
     }
+    said, where = taken(s.best, changes, words)
     last = len(series) - 1
     first, final = (f"{number(series.at(i), series.se(i))} ({s.best.label(i)})" for i in (0, last))
-    detail = f"{s.over}{MEAN} goes from {first} to {final}"
+    detail = f"{s.over}{MEAN} goes from {first} to {final}{where}"
     models = [stop.model for stop in s.best.stops]
     change = Row(MEAN, models[-1], overall.delta, models[0], overall.se, s.best.name, overall.verdict)
     rows = (change, *levels_of(s, found, "plasticity", MEAN))
-    headline = f"{words[verdict]}: {MEAN} {arrow(series.at(0), series.at(last))}"
-    return Answer(verdict, headline, sentence(detail), rows)
+    headline = f"{said}: {MEAN} {arrow(series.at(0), series.at(last))}"
+    return Answer(direction(changes), headline, sentence(detail), rows)
 
 
 @question(
     "plasticity_depth", "Does plasticity fall with depth?", view="head", place=39, of="any", rule=rule_of_contrast()
 )  # fmt: skip
 def plasticity_depth(s: Asked) -> Answer | None:
-    """The first third of the depth against the last third, at the last checkpoint."""
+    """The first third of the depth against the last third, at the last checkpoint, in layers that rotate."""
     found = _found(s)
     if not found:
         return None
     last = found[-1]
-    depth = last.heads["depth"].to_numpy(np.float64)
-    early, late = depth <= 1 / 3, depth >= 2 / 3
+    depth, rotates = (column(last.heads, name) for name in ("depth", "rope"))
+    # Layers without rotation lie at fixed depths: compared with the others, they would pass for an effect of depth.
+    alike = rotates == 1 if (rotates == 1).any() else np.ones(len(depth), dtype=bool)
+    early, late = alike & (depth <= 1 / 3), alike & (depth >= 2 / 3)
     if not early.any() or not late.any():
         return None
     c = contrast(last.mean("plasticity", early), last.mean("plasticity", late))
     words = {
-        "more": "Plasticity falls with depth",
-        "less": "Plasticity rises with depth",
-        "same": "Plasticity is the same at all depths",
+        "more": "Early layers are more plastic than late ones",
+        "less": "Late layers are more plastic than early ones",
+        "same": "Early and late layers are equally plastic",
         "": "Whether plasticity falls with depth cannot be told",
     }
     what = "mean plasticity, first third minus last third of the depth"
-    says = f"{s.over}at {s.best.label(-1)} the first third of the depth is ahead of the last by"
+    only = "" if alike.all() else "among layers with RoPE, "
+    says = f"{s.over}{only}plasticity at {s.best.label(-1)} in the first third of the depth less that in the last is"
     return _compared(s, last, c, words, what, "early", "late", says)
 
 
@@ -88,11 +94,11 @@ def plasticity_late(s: Asked) -> Answer | None:
     words = {
         "more": "Plasticity falls towards the end of the window",
         "less": "Plasticity rises towards the end of the window",
-        "same": "Plasticity is the same at both ends of the window",
+        "same": "Plasticity is about the same at both ends of the window",
         "": "Whether plasticity falls along the window cannot be told",
     }
     what = "mean plasticity, first minus last fifth of the query buckets"
-    says = f"{s.over}at {s.best.label(-1)} queries of the first fifth of the window are ahead of the last fifth by"
+    says = f"{s.over}plasticity at {s.best.label(-1)} for queries in the first fifth of the window less the last is"
     return _compared(s, last, c, words, what, "first", "last", says)
 
 

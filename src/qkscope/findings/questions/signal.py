@@ -13,6 +13,7 @@ from qkscope.findings.phrases import amount, contrast_row
 from qkscope.inference.contrast import contrast
 from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_Q, Evidence, average
 from qkscope.inference.levels import ABOVE_CHANCE, rule_of_contrast, rule_of_signal
+from qkscope.inference.naming import CAUSES
 from qkscope.measures.null import LEVEL
 from qkscope.words import bare, count, joined, number, percent, sentence
 
@@ -36,11 +37,8 @@ def signal(s: Asked) -> Answer:
         f"{last['above_k']} in their keys more closely than chance reaches"
     )
     below = int(positional_below_null(e.samples[-1].heads, e.thresholds).sum())
-    doubt = (
-        f"{count(below, 'head')} classed as positional by size of r alone do not pass this test"
-        if below
-        else ""
-    )
+    fail = f"{'does' if below == 1 else 'do'} not pass this test"
+    doubt = f"{count(below, 'head')} classed as positional by size of r alone {fail}" if below else ""
     words = {
         "yes": f"The {who} of {percent(best)} of the heads follow position more closely than chance reaches",
         "no": "No more heads follow position than chance explains",
@@ -73,18 +71,21 @@ def _against_untrained(s: Asked, table: pd.DataFrame) -> str:
         f"Untrained, at {e.label(0)}, {first['above_q']} do in their queries and {first['above_k']} in their keys; "
         f"mean r_q has since changed by {amount(e, since)}"
     )
-    added = _by_training(s)
-    parts = "" if math.isnan(added) else f", training's own parts of which sum to {bare(added, signed=True)}"
-    return sentence(said + parts)
+    parts = [f"{CAUSES[factor]} {bare(part, signed=True)}" for factor, part in _by_cause(s).items()]
+    return sentence(said + (f": {', '.join(parts)}" if parts else ""))
 
 
-def _by_training(s: Asked) -> float:
-    """The parts of mean r_q's changes that exchanging the weights makes, over all steps; NaN where one is not known."""
+def _by_cause(s: Asked) -> dict[str, float]:
+    """The parts of mean r_q's changes by each factor, summed over all steps; nothing where one is not known."""
     causes = s.results.causes if s.matched is None else s.results.causes_matched
     if causes is None:
-        return math.nan
-    parts = causes.loc[causes["number"] == MEAN_R_Q, "weights"]
-    return float(parts.sum()) if len(parts) == len(s.best.stops) - 1 and parts.notna().all() else math.nan
+        return {}
+    steps = causes[causes["number"] == MEAN_R_Q]
+    parts = steps[list(CAUSES)]
+    known = len(steps) == len(s.best.stops) - 1 and bool(
+        steps["same_text"].all() and parts.notna().all(axis=None)
+    )
+    return {factor: float(parts[factor].sum()) for factor in CAUSES if known and parts[factor].any()}
 
 
 def _above_chance(share: float, chance: float, heads: int) -> str:

@@ -10,6 +10,7 @@ from qkscope.findings.claim import CANNOT_TELL
 from qkscope.findings.phrases import (
     NO_HEAD_ERRORS,
     amount,
+    at_step,
     course,
     ends,
     goes,
@@ -21,7 +22,7 @@ from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, Evidence, share_o
 from qkscope.inference.levels import HIDING, SMALLEST, rule_of_noise, rule_of_turning
 from qkscope.inference.transitions import Moved, part_of_turned, turned
 from qkscope.taxonomy import POLARITIES
-from qkscope.words import about, joined, listing, number, sentence
+from qkscope.words import about, bare, joined, listing, number, sentence
 
 CONCORDANT, _, DISCORDANT = (share_of(kind) for kind in POLARITIES)
 TURNING = "heads that change the sign of r_k"
@@ -45,9 +46,8 @@ def _sign_changes(s: Asked, found: Sequence[Moved], unjudged: int) -> Answer:
     axes = _another_axis(e)
     real = sorted((m for m in found if m.verdict == "yes"), key=lambda m: -m.heads)
     most = real[0] if real else max(found, key=lambda m: m.heads - (m.expected if m.known else 0.0))
-    size = (
-        f"{most.heads} of {e.heads} heads change the sign of r_k at {spoken(e.timeline.stop(most.to_model))}"
-    )
+    step = at_step(e, most.from_model, most.to_model)
+    size = f"{most.heads} of {e.heads} heads change the sign of r_k {step}"
     if not most.known:
         return Answer(CANNOT_TELL, size, joined(NO_HEAD_ERRORS, axes), rows)
     noise = f"{s.over}noise alone would turn {about(most.expected)} there"
@@ -61,16 +61,22 @@ def _sign_changes(s: Asked, found: Sequence[Moved], unjudged: int) -> Answer:
     hidden = max(m.expected for m in found) + unjudged > HIDING * e.heads
     verdict = CANNOT_TELL if hidden else "no"
     if not most.heads:
-        return Answer(verdict, "No head changes the sign of r_k", axes, rows)
+        low = bare(e.thresholds.low, 1)
+        none = f"{s.over}no head has the other sign after a step with |r_k| above {low} at both ends"
+        return Answer(verdict, "No head changes the sign of r_k", joined(sentence(none), axes), rows)
     said = joined(sentence(noise), axes)
     return Answer(verdict, f"At most {size}, no more than noise explains", said, rows)
 
 
 def _another_axis(e: Evidence) -> str:
-    """How often r_k has the other sign because it is another axis's, and what is called a change of sign."""
+    """How often r_k has the other sign because it is another axis's, and so is not called a change of sign."""
     swapped = sum(int((p.reversed & (p.same_axis == 0)).sum()) for p in e.pairs)
-    times = "once" if swapped == 1 else f"{swapped} times"
-    return f"Another {times} r_k has the other sign because another axis became the first." if swapped else ""
+    times = {1: "once", 2: "twice"}.get(swapped, f"{swapped} times")
+    return (
+        f"Not counted: r_k has the other sign {times} because another axis became the first."
+        if swapped
+        else ""
+    )
 
 
 def _what_falls(e: Evidence, m: Moved) -> str:
