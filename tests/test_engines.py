@@ -186,10 +186,10 @@ def test_the_slot_of_a_worker():
 
 def test_workers_with_other_versions_are_refused():
     own = agreed_versions()
-    check_versions(own, Greeting("far", 1, own, shared=True))
+    check_versions(own, Greeting("far", own, shared=True))
     other = {**own, "torch": "1.0"}
     with pytest.raises(EngineError, match=rf"the worker on far has torch 1\.0 instead of {own['torch']}"):
-        check_versions(own, Greeting("far", 1, other, shared=True))
+        check_versions(own, Greeting("far", other, shared=True))
 
 
 def test_no_ray_installed(study, tmp_path, monkeypatch):

@@ -74,7 +74,6 @@ class Architecture:
     sliding: tuple[bool, ...]
     attention: tuple[bool, ...]
     sliding_window: int | None = None
-    rope_type: str | None = None
     bias: str | None = None
 
     @property
@@ -177,7 +176,6 @@ def read_architecture(config: Any) -> Architecture:
         sliding=sliding,
         attention=attention,
         sliding_window=fields.first(WINDOW) if any(sliding) else None,
-        rope_type=_rope_type(fields),
         bias="alibi" if _alibi(fields) else None,
     )
 
@@ -359,10 +357,3 @@ def _rope_theta(fields: _Fields) -> float | None:
     if not isinstance(theta, int | float) or not math.isfinite(theta) or theta <= 0:
         raise CaptureError(f"rope_theta is {theta!r} in its configuration; expected a number above 0")
     return float(theta)
-
-
-def _rope_type(fields: _Fields) -> str | None:
-    scaling = fields.get("rope_scaling")
-    settings = _rope_parameters(fields) or (scaling if isinstance(scaling, Mapping) else {})
-    kind = settings.get("rope_type") or settings.get("type")
-    return None if kind is None else str(kind)

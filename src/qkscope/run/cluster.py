@@ -53,7 +53,6 @@ class Greeting:
     """What a new worker says of itself."""
 
     host: str
-    pid: int
     versions: dict[str, str]
     shared: bool
     """Whether it sees the driver's results folder."""
@@ -79,7 +78,7 @@ class Worker:
     def hello(self, token: str, timed: bool) -> Greeting:
         if timed:
             import_libraries()
-        return Greeting(socket.gethostname(), os.getpid(), agreed_versions(), Path(token).is_file())
+        return Greeting(socket.gethostname(), agreed_versions(), Path(token).is_file())
 
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
         """Do a unit and write it below `results`, or bring its bytes back where there is no such folder here."""
