@@ -115,6 +115,13 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job
     return todo
 
 
+def heads_of(study: Study, checkpoint: Checkpoint, architecture: Architecture) -> HeadIndex:
+    """The heads of a checkpoint that a study measures."""
+    layers = architecture.measured_layers(longest=checkpoint.window)
+    pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
+    return HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+
+
 def group_documents(corpus: Corpus, group: int, groups: int) -> list[Document]:
     return [document for document in corpus.documents if document.index % groups == group]
 
@@ -158,9 +165,7 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
     config = load_config(checkpoint.source)
     check_windows(config, checkpoint.rings(study.windows))
     architecture = read_architecture(config)
-    layers = architecture.measured_layers(longest=checkpoint.window)
-    pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
-    heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
+    heads = heads_of(study, checkpoint, architecture)
     corpus = texts.of(checkpoint.source)
     jobs = [
         _job(study, checkpoint, resolved, heads, documents, group)

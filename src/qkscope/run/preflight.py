@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.rotation import check_windows
 from qkscope.errors import QkscopeError, UnreachableError
-from qkscope.heads import HeadIndex, sample_heads
 from qkscope.run.controls import controls
 from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
+from qkscope.run.plan import heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.checks import missing_files, read_study, rendered
 from qkscope.study.marks import Loc, Mistake
@@ -81,8 +81,7 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
             require_files(each.source, "model")
             config = load_config(each.source)
             architecture = read_architecture(config)
-            layers = architecture.measured_layers(longest=each.window)
-            pairs = sample_heads(layers, architecture.q_heads, study.heads.sample, study.heads.seed)
+            heads = heads_of(study, each, architecture)
             check_windows(config, each.rings(study.windows))
         except UnreachableError as error:
             found.warnings.append(f"not looked into: {each.name} ({error})")
@@ -90,7 +89,6 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
         except QkscopeError as error:
             found.mistakes.append(Mistake(each.loc, str(error)))
             continue
-        heads = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
         found.looked[each.name] = Looked(each, config, architecture, heads)
         warning = architecture.window_warning(each.window)
         if warning and warning not in found.warnings:
