@@ -20,6 +20,7 @@ from qkscope.words import (
     percent,
     points,
     sentence,
+    some,
     tokens,
 )
 
@@ -73,6 +74,12 @@ def test_counts_lists_windows_and_sentences():
     assert [about(x) for x in (0.0, 0.41, 12.4, math.nan)] == ["none", "0.4", "12", "unknown"]
     assert listing(["a", "b", "c"]) == "a, b and c"
     assert listing(["a"]) == "a"
+    assert [some(list(names)) for names in ("", "ab", "abc", "abcde")] == [
+        "",
+        "a, b",
+        "a, b, c",
+        "a, b, c and 2 more",
+    ]
     assert tokens(1024) == "1,024 tokens"
     assert [duration(s) for s in (4.6, 89, 90, 5000, 12600)] == ["5 s", "89 s", "2 min", "83 min", "3.5 h"]
     assert sentence("mean r_q rises") == "Mean r_q rises."

@@ -95,6 +95,12 @@ def listing(parts: Sequence[str]) -> str:
     return "".join(parts) if len(parts) < 2 else ", ".join(parts[:-1]) + " and " + parts[-1]
 
 
+def some(names: Sequence[str], most: int = 3) -> str:
+    """The first of many: `a, b, c and 4 more`."""
+    rest = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + rest
+
+
 def tokens(window: int) -> str:
     """`1,024 tokens`."""
     return f"{window:,} tokens"

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkscope.checkpoints import hub
-from qkscope.checkpoints.hub_trouble import some
 from qkscope.checkpoints.revisions import split_revisions
 from qkscope.errors import CheckpointError
+from qkscope.words import some
 
 log = logging.getLogger(__name__)
 

@@ -31,11 +31,11 @@ from qkscope.checkpoints.hub_trouble import (
     may_pass,
     place_of,
     response_of,
-    some,
     status_of,
 )
 from qkscope.checkpoints.revisions import parse_revision
 from qkscope.errors import CheckpointError, HubError, UnreachableError
+from qkscope.words import some
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

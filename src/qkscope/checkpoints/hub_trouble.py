@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 from qkscope.errors import HubError, UnreachableError
@@ -128,11 +128,6 @@ def place_of(repo: str, revision: str | None, kind: Kind) -> str:
 
 def _web(repo: str, kind: Kind) -> str:
     return f"datasets/{repo}" if kind == "dataset" else repo
-
-
-def some(names: Sequence[str], count: int = 3) -> str:
-    rest = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + rest
 
 
 def line(error: BaseException) -> str:

@@ -31,10 +31,11 @@ from qkscope.checkpoints.files import (
     local_files,
     local_path,
 )
-from qkscope.checkpoints.hub_trouble import line, some
+from qkscope.checkpoints.hub_trouble import line
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
 from qkscope.errors import CheckpointError, out_of_memory
+from qkscope.words import some
 
 log = logging.getLogger(__name__)
 

@@ -24,8 +24,8 @@ from typing import IO, Any, Protocol
 from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
-from qkscope.checkpoints.hub_trouble import some
 from qkscope.errors import CorpusError, HubError, printable
+from qkscope.words import some
 
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 PARQUET = (".parquet",)

@@ -18,7 +18,7 @@ from qkscope.errors import TableError
 from qkscope.figures.tools.style import drawable
 from qkscope.results import Results
 from qkscope.timeline import Stop
-from qkscope.words import listing, tokens
+from qkscope.words import listing, some, tokens
 
 NEEDED = ("model", "layer", "head", "r_q", "r_k", "class", "polarity", "depth_bin")
 OWN, MATCHED = "own", "matched"
@@ -175,9 +175,8 @@ def look(results: Results) -> View:
     return View(results, stops)
 
 
-def _some(names: Iterable[str], most: int = 5) -> str:
-    found = sorted(names)
-    return ", ".join(found[:most]) + (f" and {len(found) - most} more" if len(found) > most else "")
+def _some(names: Iterable[str]) -> str:
+    return some(sorted(names), 5)
 
 
 def _check(name: str, table: pd.DataFrame) -> None:

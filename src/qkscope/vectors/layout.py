@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkscope.errors import VectorsError
+from qkscope.words import some
 
 # l100h128q is head 128 of layer 100. More digits would be no head of any model, but hours of looking for ratios.
 _FOLDER = re.compile(r"l([0-9]{1,5})h([0-9]{1,5})([qk])")
@@ -141,8 +142,7 @@ def _no_ratio(queries: set[Head], keys: set[Head]) -> str:
 
 
 def _names(heads: set[Head], kind: str) -> str:
-    names = [f"l{layer:02d}h{head:02d}{kind}" for layer, head in sorted(heads)]
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return some([f"l{layer:02d}h{head:02d}{kind}" for layer, head in sorted(heads)], 5)
 
 
 def _words(numbers: Sequence[int]) -> str:
