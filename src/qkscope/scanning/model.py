@@ -146,10 +146,10 @@ def scan(
                 (a rate), a sample of the vectors
     """
     _check_measures(measures)
-    if save_vectors is not None and out is None:
-        raise CaptureError("save_vectors needs a folder to write to: give `out`")
     if out is not None:
         _refuse_other_results(Path(out), origin_of(model, revision))
+    elif save_vectors is not None:
+        raise CaptureError("save_vectors needs a folder to write to: give `out`")
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
@@ -172,14 +172,12 @@ def scan(
     units = _measure_groups(
         subject,
         [corpus[group::count] for group in range(count)],
-        {
-            "heads": chosen,
-            "windows": (max_length,),
-            "batch_tokens": batch_tokens,
-            "include_sliding": include_sliding,
-            "save": sample,
-            "keep_keys": KeySampling(seed=seed) if "plasticity" in measures else None,
-        },
+        max_length,
+        heads=chosen,
+        batch_tokens=batch_tokens,
+        include_sliding=include_sliding,
+        save=sample,
+        keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
@@ -240,15 +238,16 @@ def _read_documents(
 
 
 def _measure_groups(
-    subject: Subject, groups: Sequence[Sequence[Document]], options: dict[str, Any]
+    subject: Subject, groups: Sequence[Sequence[Document]], window: int, **options: Any
 ) -> list[Unit]:
-    window = options["windows"][-1]
+    """A unit for each group of documents; `options` are those of `measure`."""
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
     model = subject.load()
     probe = probing(model)
     started = time.monotonic()
     with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
-        units = [measure(model, group, on_tokens=bar.advance, probe=probe, **options) for group in groups]
+        options |= {"windows": (window,), "on_tokens": bar.advance, "probe": probe}
+        units = [measure(model, group, **options) for group in groups]
         seconds = time.monotonic() - started
         bar.done(f"{subject.name}: {total:,} tokens in {seconds:,.1f} s, {total / seconds:,.0f} tokens/s")
     return units
