@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
 from qkscope.causes_table import read_causes
 from qkscope.errors import StoreError, TableError
-from qkscope.head_numbers import head_course, most_changed
+from qkscope.head_numbers import KEY, head_course, most_changed
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
 from qkscope.measures.optional import OPTIONAL
@@ -186,6 +186,11 @@ def load_results(place: Path | str) -> Results:
     return read_set(folder, load, None if place.is_dir() else [place.name])
 
 
+def as_results(run: Results | Path | str) -> Results:
+    """A run that is loaded already, or the one at a place."""
+    return run if isinstance(run, Results) else load_results(run)
+
+
 def _load(place: Path) -> Results:
     folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
     if not table.is_file():
@@ -259,8 +264,7 @@ def with_same_axis(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.Data
     """
     if anatomy is None:
         return heads
-    key = ["model", "layer", "head"]
-    return heads.merge(anatomy[[*key, "same_axis"]], on=key, how="left", validate="one_to_one")
+    return heads.merge(anatomy[[*KEY, "same_axis"]], on=KEY, how="left", validate="one_to_one")
 
 
 def _read_parquet(path: Path, columns: Sequence[str], rows: int) -> pd.DataFrame | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope.errors import TableError
-from qkscope.results import Results, load_results
+from qkscope.results import Results, as_results
 from qkscope.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
 
     Only tables that every run has are kept. Classes need the same thresholds in all of them: `rethreshold` first.
     """
-    loaded = [run if isinstance(run, Results) else load_results(run) for run in runs]
+    loaded = [as_results(run) for run in runs]
     names = [run.timeline.name or run.folder.name for run in loaded]
     _check(loaded, names)
     windows = {run.timeline.matched_window for run in loaded}

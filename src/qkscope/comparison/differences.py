@@ -12,6 +12,7 @@ import pandas as pd
 from qkscope import aggregate
 from qkscope.comparison.outcome import Row
 from qkscope.comparison.words import CELLS
+from qkscope.head_numbers import KEY
 from qkscope.inference.levels import AGREES_WITHIN
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, Thresholds
@@ -81,8 +82,8 @@ def agrees(difference: float, se: float, other_se: float) -> bool | None:
 
 def by_head(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """A row per checkpoint and head of both: r_q and r_k on each side, their difference and its error."""
-    key, values = ["model", "layer", "head"], ["r_q", "r_q_se", "r_k", "r_k_se"]
-    sides = [side.set_index(key)[values] for side in (ours, theirs)]
+    values = ["r_q", "r_q_se", "r_k", "r_k_se"]
+    sides = [side.set_index(KEY)[values] for side in (ours, theirs)]
     both = sides[0].add_suffix("_ours").join(sides[1].add_suffix("_theirs"), how="inner")
     for name in ("r_q", "r_k"):
         both[f"{name}_difference"] = both[f"{name}_ours"] - both[f"{name}_theirs"]

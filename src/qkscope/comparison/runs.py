@@ -11,7 +11,7 @@ from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.published import with_published
 from qkscope.comparison.seeds import compare_arms
 from qkscope.errors import TableError
-from qkscope.results import Results, load_results
+from qkscope.results import Results, as_results
 from qkscope.words import tokens
 
 Run = Path | str | Results
@@ -40,7 +40,7 @@ def compare(
 
 def _loaded(runs: Run | Sequence[Run]) -> list[Results]:
     each = [runs] if isinstance(runs, Path | str | Results) else list(runs)
-    return [run if isinstance(run, Results) else load_results(run) for run in each]
+    return [as_results(run) for run in each]
 
 
 def _several(runs: Run | Sequence[Run]) -> bool:

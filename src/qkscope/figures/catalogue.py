@@ -25,7 +25,7 @@ from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.view import View, look
 from qkscope.findings import Claim, claims
 from qkscope.progress import say
-from qkscope.results import Results, load_results
+from qkscope.results import Results, as_results
 from qkscope.workers import in_processes, worth
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def draw(name: str, results: Results | Path | str, width: float | None = None) -
     named = {key: picture for picture in CATALOGUE for key in (picture.name, picture.name.partition("_")[2])}
     if name not in named:
         raise TableError(f"there is no picture {name!r}; there are {', '.join(p.name for p in CATALOGUE)}")
-    picture, view = named[name], look(_loaded(results))
+    picture, view = named[name], look(as_results(results))
     reason = picture.why_not(view)
     if reason:
         raise TableError(f"{picture.name} cannot be drawn: {reason}")
@@ -96,7 +96,7 @@ def draw(name: str, results: Results | Path | str, width: float | None = None) -
 
 def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
     """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
-    loaded = _loaded(results)
+    loaded = as_results(results)
     if (count := len(loaded.timeline.models)) >= MANY:
         say(
             f"drawing {count:,} checkpoints takes about {count / 500:.0f} minutes; a study of every tenth shows as much"
@@ -126,10 +126,6 @@ def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
     else:
         shares = [(view, said, drawn[1 + i :: count]) for i in range(count)]
         list(in_processes(_write_some, shares, count))
-
-
-def _loaded(results: Results | Path | str) -> Results:
-    return results if isinstance(results, Results) else load_results(results)
 
 
 def _clear(folder: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from qkscope.head_numbers import KEY
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
 from qkscope.report.grid import Grid, numbers
 from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify
@@ -74,23 +75,21 @@ def with_anatomy(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.DataFr
     """The heads table with the columns that only anatomy.csv has."""
     if anatomy is None:
         return heads
-    key = ["model", "layer", "head"]
     more = [name for name in anatomy.columns if name not in heads.columns]
-    return heads.merge(anatomy[[*key, *more]], on=key, how="left", validate="one_to_one")
+    return heads.merge(anatomy[[*KEY, *more]], on=KEY, how="left", validate="one_to_one")
 
 
 def with_asked(
     heads: pd.DataFrame, optional: Mapping[str, pd.DataFrame], matched: bool = False
 ) -> pd.DataFrame:
     """The heads table with the most telling columns of the measures that were asked for, named `measure_column`."""
-    key = ["model", "layer", "head"]
     for measure, columns in _ASKED.items():
         table = optional.get(f"{measure}_matched" if matched else measure)
         if table is not None:
             names = {name: f"{measure}_{name}" for name in columns}
             names |= {f"{name}_se": f"{new}_se" for name, new in names.items()}
             heads = heads.merge(
-                table[[*key, *names]].rename(columns=names), on=key, how="left", validate="1:1"
+                table[[*KEY, *names]].rename(columns=names), on=KEY, how="left", validate="1:1"
             )
     return heads
 

@@ -25,7 +25,7 @@ from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
 from qkscope.report.story import arrange, tone
-from qkscope.results import Results, load_results
+from qkscope.results import Results, as_results
 from qkscope.store import write_text
 from qkscope.study import folder_name
 from qkscope.timeline import Stop, Timeline
@@ -54,12 +54,12 @@ def write_report(
     the folder of a study has a `table_report.html`: the study's own says more. With `beside`, another run, the page
     shows both, matched as `compare` matches them, and is called `report_with_<other>.html`.
     """
-    loaded = results if isinstance(results, Results) else load_results(results)
+    loaded = as_results(results)
     name = loaded.beside_study("report.html") if out is None else "report.html"
     if beside is None:
         text = render(loaded)
     else:
-        other = beside if isinstance(beside, Results) else load_results(beside)
+        other = as_results(beside)
         text = render_pair(loaded, other)
         name = f"report_with_{folder_name(run_names(loaded, other)[1])}.html"
     path = Path(out) if out is not None else Path(loaded.folder)
