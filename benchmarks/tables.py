@@ -84,9 +84,10 @@ def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> flo
 
 def vectors(size: Size) -> Iterator[Row]:
     """Seconds a query head: parquet files of 8000 vectors of 128 a head and kind, four query heads to a key head, to
-    axes, r and tables. Ours gives errors from 8 groups of documents and the optional measures too. The peers go head
-    by head, so eight heads stand for any number; files of further heads are links to those of the first layer.
+    axes, r and tables. Ours gives errors from 8 groups of documents too; everything adds three further measures. The
+    peers go head by head, so eight heads stand for any number; files of further heads are links to those of the first.
     """
+    from qkscope.measures.optional import OPTIONAL
     from qkscope.scanning.vectors import analyze
 
     rows, dim = size.pick(8000, 200), size.pick(128, 16)
@@ -97,7 +98,11 @@ def vectors(size: Size) -> Iterator[Row]:
         sides = [
             Side("pandas + scikit-learn + scipy, 8 heads", "peer", partial(_notebook, first), 8),
             Side("float32 PCA per head and kind, 8 heads", "peer", partial(_per_kind_tool, first), 8),
-            *(Side(f"qkscope, {n} heads", "ours", partial(analyze, at), n) for n, at in roots.items()),
+            *(
+                Side(f"qkscope, {what}{n} heads", "ours", partial(analyze, at, measures=asked), n)
+                for what, asked in (("axes and r, ", ()), ("everything, ", tuple(OPTIONAL)))
+                for n, at in roots.items()
+            ),
         ]
         yield from interleave("Stored vectors to tables, a head", sides, size.rounds, warm=False)
 

@@ -10,6 +10,7 @@ from reference import per_kind_reference, plasticity_reference, rotation_model_r
 from tiny import tiny_model, tiny_tokenizer
 
 from qkscope import analyze, scan
+from qkscope.errors import VectorsError
 from qkscope.vectors import write_vectors
 
 WINDOW, DIM, DOCUMENTS = 64, 5, 6
@@ -61,6 +62,21 @@ def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
     for name, value in per_kind_reference(q, t, k, t).items():
         assert found["per_kind"].iloc[0][name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
     assert row["window"] == WINDOW
+
+
+@pytest.mark.parametrize("asked", [(), ("per_kind",), ("plasticity", "rotation")])
+def test_only_what_is_asked_for_is_measured_and_r_is_the_same(stored, tmp_path, asked):
+    whole, some = (analyze(tmp_path / "in", groups=3, **options) for options in ({}, {"measures": asked}))
+    pd.testing.assert_frame_equal(some.qk, whole.qk)
+    kept = [name for name in whole.optional if name.removeprefix("loo_").removesuffix("_map") in asked]
+    assert set(some.optional) == set(kept)
+    for name in kept:
+        pd.testing.assert_frame_equal(some.optional[name], whole.optional[name])
+
+
+def test_a_measure_that_is_none(stored, tmp_path):
+    with pytest.raises(VectorsError, match="found 'spin'; expected a list of some of rotation, per_kind"):
+        analyze(tmp_path / "in", measures=["rotation", "spin"])
 
 
 def test_saved_vectors_have_sixteen_buckets_own_positions_and_tokens(tmp_path):

@@ -223,7 +223,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     revision = f"@{options['revision']}" if options["revision"] else ""
     out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
-    options["measures"] = [name.strip() for name in measures.split(",") if name.strip()]
+    options["measures"] = _names(measures)
     _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
 
 
@@ -248,10 +248,18 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     "--rotary-dim", type=click.IntRange(min=2), help="Only so many leading dimensions were rotated."
 )
 @click.option("--interleaved", is_flag=True, help="Neighbouring dimensions were rotated, not halves apart.")
+@click.option(
+    "--measures",
+    default="rotation,per_kind,plasticity",
+    show_default=True,
+    metavar="NAME,...",
+    help="Beside r; plasticity of files with buckets; empty for none, in a quarter of the time.",
+)
 @clear_errors
 def analyze(
     vectors: Path,
     out: Path,
+    measures: str,
     rope_theta: float | None,
     rotary_dim: int | None,
     interleaved: bool,
@@ -267,6 +275,7 @@ def analyze(
     def rotation(dim: int) -> Rotation:
         return Rotation.plain(dim, float(rope_theta or 0), rotary_dim, interleaved)
 
+    options["measures"] = _names(measures)
     result = analyze_vectors(vectors, out=out, rotation=rotation if rope_theta else None, **options)
     _print(result.summary())
     _print(f"written: {out / 'qk.csv'}, heads.csv, transitions.csv")
@@ -362,6 +371,11 @@ def push(results: Path, place: str, private: bool) -> None:
     from qkscope.run.publish import push as publish
 
     click.echo(publish(results, place, private=private))
+
+
+def _names(text: str) -> list[str]:
+    """The names in `a, b`."""
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _local(place: Path | str) -> Path:

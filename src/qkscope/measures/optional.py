@@ -109,3 +109,12 @@ OPTIONAL: dict[str, Callable[[Sequence[Unit], int], Measured]] = {
     "per_kind": per_kind_measure,
     "plasticity": plasticity_measure,
 }
+
+
+def unknown_measures(asked: Sequence[str]) -> str | None:
+    """What to say where something else than a list of OPTIONAL is asked for."""
+    unknown = [name for name in asked if name not in OPTIONAL]
+    if not isinstance(asked, str) and not unknown:
+        return None
+    found = repr(asked) if isinstance(asked, str) else ", ".join(map(repr, unknown))
+    return f"measures: found {found}; expected a list of some of {', '.join(OPTIONAL)}"

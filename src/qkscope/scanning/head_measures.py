@@ -21,9 +21,13 @@ from qkscope.vectors.files import Rows, read_rows
 
 
 def head_measures(
-    queries: Path, keys: Rows, groups: Sequence[tuple[Moments, Moments]], documents: int
+    queries: Path,
+    keys: Rows,
+    groups: Sequence[tuple[Moments, Moments]],
+    documents: int,
+    measures: Sequence[str],
 ) -> tuple[int, dict[str, Measured]]:
-    """(window, measure by name) of one query head, whose moments by group of documents are `groups`.
+    """(window, each of `measures` by name) of one query head, whose moments by group of documents are `groups`.
 
     The window ends at the last position of either file, and the scale of scores is 1 / sqrt(dim). Documents are dealt
     into `documents` groups. Files without buckets have no plasticity.
@@ -31,11 +35,12 @@ def head_measures(
     found = read_rows(queries, vectors=False)
     window = int(max(found.position.max(), keys.position.max())) + 1
     scale = np.array([groups[0][0].M.shape[1] ** -0.5])
-    measured = {
-        "rotation": Measured(ROTATION, rotation_samples(list(groups), window, scale)),
-        "per_kind": Measured(PER_KIND, per_kind_samples(groups)),
-    }
-    if found.bucket is not None and keys.bucket is not None:
+    measured = {}
+    if "rotation" in measures:
+        measured["rotation"] = Measured(ROTATION, rotation_samples(list(groups), window, scale))
+    if "per_kind" in measures:
+        measured["per_kind"] = Measured(PER_KIND, per_kind_samples(groups))
+    if "plasticity" in measures and found.bucket is not None and keys.bucket is not None:
         sums = [q for q, _ in groups]
         measured["plasticity"] = _exact(_Placed.of(found, keys, found.bucket, keys.bucket, documents), sums)
     return window, measured

@@ -24,7 +24,7 @@ from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
-from qkscope.measures.optional import OPTIONAL
+from qkscope.measures.optional import OPTIONAL, unknown_measures
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.progress import progress
 from qkscope.run.owner import refuse_other_study
@@ -145,7 +145,8 @@ def scan(
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
                 (a rate), a sample of the vectors
     """
-    _check_measures(measures)
+    if mistake := unknown_measures(measures):
+        raise CaptureError(mistake)
     if out is not None:
         _refuse_other_results(Path(out), origin_of(model, revision))
     elif save_vectors is not None:
@@ -187,13 +188,6 @@ def scan(
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
-
-
-def _check_measures(measures: Sequence[str]) -> None:
-    unknown = [name for name in measures if name not in OPTIONAL]
-    if isinstance(measures, str) or unknown:
-        found = repr(measures) if isinstance(measures, str) else ", ".join(map(repr, unknown))
-        raise CaptureError(f"measures: found {found}; expected a list of some of {', '.join(OPTIONAL)}")
 
 
 def _refuse_other_results(folder: Path, origin: str) -> None:

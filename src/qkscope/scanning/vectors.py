@@ -17,7 +17,7 @@ from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.optional import Measured
+from qkscope.measures.optional import OPTIONAL, Measured, unknown_measures
 from qkscope.measures.pca import Axes, join_axes, measure_batch
 from qkscope.moments import Moments
 from qkscope.progress import progress
@@ -76,22 +76,26 @@ def analyze(
     components: int = defaults.COMPONENTS,
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
+    measures: Sequence[str] = tuple(OPTIONAL),
 ) -> Analysis:
-    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv,
-    rotation.csv, per_kind.csv and, where the files have buckets, plasticity.csv to `out` if given.
+    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
+    table for each of `measures` to `out` if given.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
                 all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
+    measures    beside r: rotation, per_kind, plasticity (of files with buckets); without them it takes a quarter
     """
     import pandas as pd
 
+    if mistake := unknown_measures(measures):
+        raise VectorsError(mistake)
     if out is not None:
         refuse_other_study(Path(out), None)
     models = find_models(*fetch_vectors(root)) if on_hub(root) else find_models(Path(root))
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
-    settings = _Settings(groups, components, rotation)
+    settings = _Settings(groups, components, rotation, tuple(measures))
     tables, problems, anatomies = [], [], []
     optional: dict[str, list[pd.DataFrame]] = {}
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
@@ -129,6 +133,7 @@ class _Settings:
     groups: int
     components: int
     rotation: Turn | Mapping[int, Turn] | None
+    measures: tuple[str, ...]
 
     def turn(self, layer: int, dim: int) -> Rotation | None:
         """The rotation of a layer's vectors, if it was said."""
@@ -145,7 +150,8 @@ def _measure_model(
     def one(key: int) -> tuple[list[tuple[int, Axes, _Asked]], tuple[HeadIndex, Axes, Beyond] | None]:
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file = model.keys[layer, kv_head]
-        k, key_rows = read_moments(key_file, settings.groups), read_rows(key_file)
+        k = read_moments(key_file, settings.groups)
+        key_rows = read_rows(key_file, vectors="plasticity" in settings.measures)
         measured, queries = [], []
         for row in np.flatnonzero(heads.kv_row == key):
             query_file = model.queries[layer, int(heads.head[row])]
@@ -156,7 +162,7 @@ def _measure_model(
                     "a query head and its key head have the same: is --gqa-ratio right?"
                 )
             pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
-            asked = head_measures(query_file, key_rows, pairs, settings.groups)
+            asked = head_measures(query_file, key_rows, pairs, settings.groups, settings.measures)
             measured.append((int(row), measure_batch(pairs, settings.components), asked))
             queries.append((query_file, q))
             advance(1)
