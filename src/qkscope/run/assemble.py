@@ -21,7 +21,7 @@ from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL
 from qkscope.measures.pca import Axes, measure
 from qkscope.run.by_checkpoint import Task, by_checkpoint
-from qkscope.run.causes import Measured, for_causes
+from qkscope.run.causes import HeadsAndAxes, for_causes
 from qkscope.run.plan import Planned
 from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
@@ -47,7 +47,7 @@ class Tables:
     axes: Mapping[str, CheckpointAxes]
     unmeasured: Mapping[str, int]
     warnings: Sequence[str]
-    measured: Mapping[tuple[str, int], Measured]
+    measured: Mapping[tuple[str, int], HeadsAndAxes]
 
     @property
     def qk(self) -> pd.DataFrame:
@@ -81,7 +81,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     parts: dict[str, list[pd.DataFrame]] = {}
     by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
     unmeasured: dict[str, int] = {}
-    measured: dict[tuple[str, int], Measured] = {}
+    measured: dict[tuple[str, int], HeadsAndAxes] = {}
     drawn: dict[str, CheckpointAxes] = {}
     unknown: dict[str, list[str]] = {}
     before: dict[str, Axes | None] = {"own": None, "matched": None}

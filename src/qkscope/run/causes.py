@@ -19,8 +19,7 @@ from qkscope.causes_table import ROTATION, WEIGHTS, WINDOW
 from qkscope.inference.causes import ANATOMY, DRIFT, Cell, Heads, Step, attribute
 from qkscope.measures.axes import overlaps, same_axis
 from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.optional import OPTIONAL
-from qkscope.measures.optional import Measured as Optional
+from qkscope.measures.optional import OPTIONAL, Measured
 from qkscope.measures.pca import Axes, measure
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.plan import Planned
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 # Numbers of the heads, and their axes (H, d, components).
-Measured = tuple[Heads, Array]
+HeadsAndAxes = tuple[Heads, Array]
 
 
 class _Place(NamedTuple):
@@ -53,7 +52,7 @@ class _Route:
 
 
 def causes(
-    study: Study, measured: Sequence[Planned], results: Path, known: Mapping[tuple[str, int], Measured]
+    study: Study, measured: Sequence[Planned], results: Path, known: Mapping[tuple[str, int], HeadsAndAxes]
 ) -> dict[str, pd.DataFrame]:
     """The tables `causes` (each checkpoint over its own window) and `causes_matched` (all over the smallest).
 
@@ -101,7 +100,7 @@ def _route(study: Study, measured: Sequence[Planned], a: Planned, b: Planned, wi
 
 def _measured(
     study: Study, measured: Sequence[Planned], wanted: set[_Place], results: Path
-) -> Iterator[tuple[_Place, Measured]]:
+) -> Iterator[tuple[_Place, HeadsAndAxes]]:
     """What the heads do at each place."""
     tasks = []
     for each in measured:
@@ -114,7 +113,7 @@ def _measured(
             yield _Place(task.name, window), heads
 
 
-def _measure(task: Task) -> dict[int, Measured]:
+def _measure(task: Task) -> dict[int, HeadsAndAxes]:
     units, found = task.units(), {}
     for window in task.windows:
         axes = measure(units, window, task.study.components)
@@ -124,7 +123,7 @@ def _measure(task: Task) -> dict[int, Measured]:
     return found
 
 
-def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Heads:
+def for_causes(axes: Axes, beyond: Beyond, drift: Measured | None) -> Heads:
     """What the causes of a change are found from: numbers of the heads, over all documents and without each group.
 
     `drift` is the rotation model, where the study asks for it.
@@ -137,7 +136,7 @@ def for_causes(axes: Axes, beyond: Beyond, drift: Optional | None) -> Heads:
     return found
 
 
-def _step(route: _Route, found: dict[_Place, Measured]) -> Step:
+def _step(route: _Route, found: dict[_Place, HeadsAndAxes]) -> Step:
     ends = [found[route.places[cell]][1] for cell in (frozenset[str](), frozenset(route.changed))]
     overlap = overlaps(*ends)
     stayed = np.where(np.isfinite(overlap).all(axis=(1, 2)), same_axis(overlap), np.nan)
