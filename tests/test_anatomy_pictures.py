@@ -14,6 +14,7 @@ from qkscope.figures.view import look
 from qkscope.findings import VERDICTS, claims
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import load_results
+from qkscope.words import count, number
 
 NAMES = ("what_decides", "what_decides_by_layer", "r_against_eta", "mean_path", "distance_curve", "spectrum")
 IDS = ("what_decides", "rotating_constant", "keys_know_more", "frequencies")
@@ -71,6 +72,11 @@ def test_claims_quote_the_tables(results):
     eta = next(row for row in said["keys_know_more"].rows if row.what == "mean eta_k²")
     assert eta.value == pytest.approx((last["eta_k"] ** 2).mean(), abs=1e-9)
     assert [row.verdict != "" for row in said["keys_know_more"].rows] == [True, False]  # eta's, against r's
+    own = measured(results, results.timeline.models[-1:])[0].heads
+    eta, r = own["eta_k"] ** 2, own["r_k"] ** 2
+    apart = count(int((eta - r > 0.1).sum()), "head")
+    told = f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and so in {apart}."
+    assert said["keys_know_more"].detail.endswith(told)
 
 
 @pytest.mark.parametrize(

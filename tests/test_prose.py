@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from published import published_results
 
 from qkscope.figures import CATALOGUE
+from qkscope.figures.picture import Caption
 from qkscope.figures.readme import code, md, readme
 from qkscope.figures.view import look
 from qkscope.findings import Claim, Row, claims
@@ -52,7 +54,7 @@ def test_every_readme_quotes_the_claims_of_its_picture_and_no_others(study):
             if name in picture.claims:
                 assert md(each.detail) in text
                 assert md(each.doubt) in text
-                assert md(each.rule) in text
+                assert all(md(part) in text for part in re.split(r"(?<=[.]) (?=[A-Z±])", each.rule))
 
 
 def test_every_claim_of_training_stands_under_some_picture():
@@ -93,6 +95,31 @@ def test_a_long_table_keeps_what_was_judged_and_says_what_it_leaves_out():
     assert text.count("| level |") == 5
     assert "| change |" in text
     assert "The table shows 6 of 8 numbers." in text
+
+
+def test_a_picture_names_the_table_it_draws_and_says_where_its_window_is_another():
+    study = training(4, widen=2)
+    view = look(study)
+    over = "The picture is over each checkpoint's own window"
+    for table, window, expected in (
+        ("qk.csv", "both", "`simulated/qk.csv`, first principal component (`pc == 0`); 120"),
+        ("anatomy.csv", "own", "`simulated/anatomy.csv`; 120 query heads per checkpoint.\n"),
+        ("plasticity.csv", "both", "Over the first 4,096 tokens: `simulated/plasticity_matched.csv`"),
+        (
+            "causes_matched.csv",
+            "matched",
+            "`simulated/causes_matched.csv`; 120 query heads per checkpoint.\n",
+        ),
+    ):
+        drawn = SimpleNamespace(
+            name="01_one", claims=("r_q",), title=lambda view: "One",
+            caption=lambda view, data, t=table, w=window: Caption("It shows.", "So.", table=t, window=w),
+        )  # fmt: skip
+        text = readme(drawn, view, study.heads, claims(study))
+        assert expected in text
+        assert (over in text) == (window == "own")
+        told = [replace(each, window="own") for each in claims(study)]
+        assert over not in readme(drawn, view, study.heads, told)
 
 
 def test_a_rule_is_said_once():
@@ -155,7 +182,7 @@ def test_readme_has_what_it_shows_how_it_was_made_and_the_takeaway():
         "`simulated/qk.csv`, first principal component (`pc == 0`); 120 query heads per checkpoint, sampled",
         "Over the first 4,096 tokens: `simulated/qk_matched.csv`",
         "`org/some-model`: 12 layers, 10 query heads, 5 key heads.",
-        "300 (`step-300`) and 400 (`step-400`); window 4,096 tokens, window 32,768 tokens, rope theta 50000",
+        "300 (`step-300`) and 400 (`step-400`); window 4,096 tokens, window 32,768 tokens, rope theta 50,000",
         "not measured: gone 1 (no such revision)",
         "16 documents (16 fill 4,096 tokens, 3 fill 32,768 tokens), dealt into 8 groups",
         "`qkscope figures simulated`",

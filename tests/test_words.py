@@ -17,6 +17,7 @@ from qkscope.words import (
     listing,
     lower_first,
     number,
+    once,
     percent,
     points,
     sentence,
@@ -92,3 +93,7 @@ def test_counts_lists_windows_and_sentences():
         "a head",
     ]
     assert joined("A.", "", "B.") == "A. B."
+    assert once(["± is so. A.", "± is so. B at 1.5 times. C.", "A. C."]) == [
+        "± is so. A.",
+        "B at 1.5 times. C.",
+    ]

@@ -7,7 +7,8 @@ A window is always `1,024 tokens`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 MINUS = "\u2212"
@@ -127,6 +128,17 @@ def lower_first(text: str) -> str:
 def sentence(text: str) -> str:
     """With a capital and a full stop; nothing stays nothing."""
     return f"{capital(text)}." if text and not text.endswith((".", "?")) else capital(text)
+
+
+def once(texts: Iterable[str]) -> list[str]:
+    """Texts without the sentences that one before them has said; what is left of none is left out."""
+    said: set[str] = set()
+    found = []
+    for text in texts:
+        fresh = [each for each in re.split(r"(?<=[.?]) (?=[A-Z±])", text) if each not in said]
+        said.update(fresh)
+        found.append(" ".join(fresh))
+    return [text for text in found if text]
 
 
 def joined(*parts: str) -> str:

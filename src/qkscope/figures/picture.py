@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -26,11 +26,17 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Caption:
-    """What is drawn and how to read it, and how its numbers were made of the table's."""
+    """What is drawn and how to read it, and how its numbers were made of the table's.
+
+    `table` is the file of the results that they come from, `components` which axes of it, where it has several;
+    `window` says over which windows they are: each checkpoint's own, the matched one, or both.
+    """
 
     shows: str
     made: str
-    components: str = "first principal component (`pc == 0`)"
+    components: str = ""
+    table: str = "qk.csv"
+    window: Literal["own", "matched", "both"] = "both"
 
 
 class Picture(Protocol):

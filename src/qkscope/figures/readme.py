@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 
 import pandas as pd
 
@@ -15,7 +16,7 @@ from qkscope.figures.picture import Caption, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.findings import Claim, Row
-from qkscope.words import listing, sentence, tokens
+from qkscope.words import joined, listing, once, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
@@ -48,15 +49,24 @@ def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Clai
         f"![{title}](figure.png)",
         files,
         "## What this figure shows",
-        caption.shows,
+        joined(caption.shows, _other_window(view, caption, quoted)),
         *(_quote(view, claim) for claim in quoted),
-        "\n\n".join(md(rule) for rule in dict.fromkeys(claim.rule for claim in quoted)),
+        "\n\n".join(md(rule) for rule in once(claim.rule for claim in quoted)),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",
         _takeaway(quoted) or caption.shows,
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _other_window(view: View, caption: Caption, quoted: Sequence[Claim]) -> str:
+    """Said where the picture and what is told of it are over different windows."""
+    if caption.window != "own" or not view.rematched or all(claim.window == "own" for claim in quoted):
+        return ""
+    return (
+        f"The picture is over each {view.noun}'s own window; numbers below are over the one that they name."
+    )
 
 
 def _quote(view: View, claim: Claim) -> str:
@@ -106,8 +116,9 @@ def _steps(view: View, caption: Caption, picture: Picture) -> str:
 
 
 def _data(view: View, caption: Caption) -> str:
-    results = view.results
-    text = f"{code(results.folder / 'qk.csv')}, {caption.components}"
+    results, table = view.results, Path(caption.table)
+    components = caption.components or ("first principal component (`pc == 0`)" if table.stem == "qk" else "")
+    text = code(results.folder / table) + (f", {components}" if components else "")
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
@@ -115,8 +126,10 @@ def _data(view: View, caption: Caption) -> str:
     unmeasured = int((results.heads["class"] == "unmeasured").sum())
     if unmeasured:
         text += f"; {unmeasured} head measurements are not finite and left out"
-    if view.rematched:
-        text += f". Over the {view.matched_text}: {code(results.folder / 'qk_matched.csv')}"
+    if view.rematched and caption.window == "both":
+        text += (
+            f". Over the {view.matched_text}: {code(results.folder / f'{table.stem}_matched{table.suffix}')}"
+        )
     return text + "."
 
 
@@ -137,7 +150,7 @@ def _checkpoints(view: View) -> str:
         names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
         notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
         thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
-        notes += [f"rope theta {theta:.0f}" for theta in thetas if theta is not None]
+        notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
         if names:
             noted = "; " + ", ".join(dict.fromkeys(notes)) if notes else ""
             lines.append(f"   - {md(phase)}: {names}{noted}")

@@ -47,6 +47,11 @@ class View:
         """What a title says of the axis."""
         return " over training" if self.training else ""
 
+    def heading(self, model: str) -> str:
+        """A checkpoint over a panel of its own: its label, and its window where windows differ."""
+        window = self.stops[self.place[model]].window
+        return self.labels[model] + (f" · {tokens(window)}" if self.rematched and window else "")
+
     @property
     def matched_heading(self) -> str:
         """Over panels of the matched window."""

@@ -29,6 +29,7 @@ from qkscope.results import Results, as_results
 from qkscope.store import write_text
 from qkscope.study import folder_name
 from qkscope.timeline import Stop, Timeline
+from qkscope.words import once
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -124,7 +125,7 @@ def _filled(template: str, results: Results, data: dict[str, Any], **parts: Any)
 
 
 def _rules(found: Sequence[Claim]) -> list[str]:
-    return list(dict.fromkeys(claim.rule for claim in found if claim.rule))
+    return once(claim.rule for claim in found)
 
 
 def _environment(timeline: Timeline) -> Environment:

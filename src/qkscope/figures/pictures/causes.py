@@ -64,6 +64,8 @@ class Causes(Picture):
             "down beside a short one up is a change whose parts work against each other.",
             made="Each part is what exchanging one factor adds, averaged over the orders of exchange that were "
             "measured with counterfactual checkpoints (Shapley's values); parts sum to the change.",
+            table="causes_matched.csv" if view.rematched else "causes.csv",
+            window="matched",
         )
 
 

@@ -36,7 +36,7 @@ class DecidesByLayer(Picture):
         keys = [Key(Patch(facecolor=colour), part) for part, colour in PART_COLOURS.items()]
         page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
         for i, model in enumerate(models):
-            axes = panels.axes(page, i, view.labels[model])
+            axes = panels.axes(page, i, view.heading(model))
             _bars(axes, data[data["model"] == model], panels.paper)
             first = i % panels.columns == 0
             name_axis(axes, panels.paper, x="mean share", y="layer" if first else None)
@@ -45,9 +45,11 @@ class DecidesByLayer(Picture):
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
         return Caption(
             shows="Each bar is a layer, the first at the foot: the mean over its heads of the share of the variance of "
-            "scores over keys that is position, key, match and query × position.",
-            made="Means of the four shares over the heads of a layer, each checkpoint over its own window.",
-            components="none: shares are of the whole vectors",
+            "scores over keys that is where the key stands (position), what the key is whoever asks (key), what the "
+            "query asks and the key is (match), and where, depending on what the query asks (query × position).",
+            made="Means of the four shares over the heads of a layer.",
+            table="anatomy.csv",
+            window="own",
         )
 
 

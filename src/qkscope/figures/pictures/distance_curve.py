@@ -72,7 +72,8 @@ class DistanceCurve(Picture):
             "error over documents.",
             made="Predicted from the paths: the mean over all pairs at a distance of scale m_q(i).m_k(j), keys from "
             "position 4 on. Measured: the mean score of 16 queries a ring in two documents of each group.",
-            components="none: scores are of the whole vectors",
+            table="distance.parquet",
+            window="own",
         )
 
 

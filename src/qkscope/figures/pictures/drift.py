@@ -43,20 +43,20 @@ class Drift(Picture):
             lines.draw_quantity(axes, axis, data, BIAS, "mean_bias_logits", "se_bias_logits")
             number_scale(axes, axis.paper, data, [("mean_bias_logits", "se_bias_logits")])
 
-        panels = [Panel("mean |a · PC0|", 2.4, overlap), Panel("mean bias, logits", 2.2, bias)]
+        panels = [Panel("overlap with PC0", 2.4, overlap), Panel("mean bias, logits", 2.2, bias)]
         rows = lines.value_rows(view, data, {OVERLAP: "mean_pc0_overlap", BIAS: "mean_bias_logits"})
         keys = [lines.band_key(OVERLAP.colour), lines.error_key()]
         return Drawing(draw_stack(view, self.title(view), panels, rows, keys, width), data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
         return Caption(
-            shows="Above: how far the axis along which queries and keys drift with position is PC0, as the mean over "
+            shows="Above: how far the axis a along which queries and keys drift with position is PC0, as the mean over "
             "heads of |a · PC0|; the band is ±1 standard deviation across heads. Below: how many logits more the mean "
             "query gives a key at the end of the window than one at its beginning, by the drift of keys along that "
-            "axis: above nought near keys are favoured, below it far ones." + view.matched_sentence,
+            "axis: above zero near keys are favoured, below it far ones." + view.matched_sentence,
             made="Means over heads of pc0_overlap and of bias_logits = scale · (a · mean query) · slope of keys · "
-            "window, in rotation.csv. A slope per token shrinks with the window; over the window it does not.",
-            components="the drift axis a beside the first principal component",
+            "window. A slope per token shrinks with the window; over the window it does not.",
+            table="rotation.csv",
         )
 
 

@@ -30,7 +30,8 @@ class MeanPath(Picture):
     claims = ("rotating_constant",)
 
     def title(self, view: View) -> str:
-        return "Where mean queries and keys go with position"
+        where = f" at {view.heading(view.order[-1])}" if view.training else ""
+        return f"Where mean queries and keys go with position{where}"
 
     def why_not(self, view: View) -> str | None:
         if not examples(view) or view.results.axes is None or view.order[-1] not in view.results.axes:
@@ -59,14 +60,18 @@ class MeanPath(Picture):
         return Drawing(page.figure, data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
+        last = view.labels[view.order[-1]]
         return Caption(
-            shows="The mean query (solid) and the mean key (dashed) at every position of the window, projected on the "
-            "first two axes of the head, from dark (first tokens) to yellow (the window's end). The heads are those in "
-            "which position, the key and the match decide most at the last checkpoint. Rings and arcs are one constant "
-            "vector being rotated; drift between them is content that depends on position.",
+            shows=f"The mean query (solid) and the mean key (dotted) along the window of {last}, projected on the "
+            "first two axes of the head, from dark (first tokens) to yellow (the window's end); a dot marks the first. "
+            "The heads are those in which position, the key and the match decide most. Rings and arcs are what "
+            "rotating one constant vector makes; what departs from them is a mean vector that changes with position "
+            "before it is rotated.",
             made="m(t) = R_t mu: the mean of the vectors before rotation in each bin of position, rotated by the "
             "model's own rotation. The first four tokens are left out.",
-            components="first two principal components (`pc` 0 and 1)",
+            components="first two principal components",
+            table="axes.safetensors",
+            window="own",
         )
 
 

@@ -54,8 +54,8 @@ class PerKind(Picture):
             "linear in position. Below: of the variance of both together, the share between the centre of the "
             "queries and that of the keys." + view.matched_sentence,
             made="Means over heads of linear_q, linear_k (the sum over a kind's own axes of explained variance times r "
-            "squared) and separability, in per_kind.csv.",
-            components="all of each kind's own",
+            "squared) and separability.",
+            table="per_kind.csv",
         )
 
 

@@ -47,7 +47,7 @@ class PlasticityPicture(Picture):
             pairs = [(f"mean_{name}", f"se_{name}") for name in ("first", "last")]
             lines.correlation_scale(axes, axis.paper, *lines.read_limits(data, pairs))
 
-        panels = [Panel("plasticity", 2.4, whole), Panel("plasticity, by query", 2.2, ends)]
+        panels = [Panel("plasticity", 2.4, whole), Panel("by place of query", 2.2, ends)]
         rows = lines.value_rows(
             view, data, {look: f"mean_{name}" for look, name in COLUMNS.items()}, digits=3
         )
@@ -60,9 +60,9 @@ class PlasticityPicture(Picture):
             "1 where both are as likely, 0 where one always wins. Above: the mean over heads, with a band of ±1 "
             "standard deviation across heads. Below: for queries in the first and in the last fifth of the window."
             + view.matched_sentence,
-            made="Means over heads of plasticity, first and last, in plasticity.csv; a head's value is the plain mean "
+            made="Means over heads of plasticity, first and last; a head's value is the plain mean "
             "over its cells of query bucket and earlier key bucket, sixteen buckets a window.",
-            components="none: whole vectors",
+            table="plasticity.csv",
         )
 
 

@@ -45,7 +45,7 @@ class PlasticityMap(Picture):
         keys = [Key(Patch(facecolor=COLOURS((value - low) / span)), text) for value, text in ends]
         page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
         for i, model in enumerate(models):
-            axes = panels.axes(page, i, view.labels[model])
+            axes = panels.axes(page, i, view.heading(model))
             part = data[data["model"] == model]
             size = int(part["query_bucket"].max()) + 1 if len(part) else 1
             image = np.full((size, size), np.nan)
@@ -54,16 +54,19 @@ class PlasticityMap(Picture):
             ticks = [0, size // 2, size - 1]
             for which in ("x", "y"):
                 scale(axes, which, ticks, [str(tick) for tick in ticks], panels.paper)
-            first = i % panels.columns == 0
-            name_axis(axes, panels.paper, x="key bucket", y="query bucket" if first else None)
+            of = f"{size}ths of the window"
+            name_axis(axes, panels.paper, x=f"keys, {of}", y=None if i % panels.columns else f"query, {of}")
         return Drawing(page.figure, data)
 
     def caption(self, view: View, data: pd.DataFrame) -> Caption:
         return Caption(
-            shows="Each cell is the mean plasticity over heads of queries in one bucket of the window choosing between "
-            "two keys of an earlier bucket: brighter is more open, darker more decided by where the query stands.",
-            made="Means over heads of the cells of plasticity_map.parquet, each checkpoint over its own window.",
-            components="none: whole vectors",
+            shows="Plasticity is how open it is which of two keys a query prefers: 1 where both are as likely, 0 where "
+            "one always wins. Each cell is the mean over heads for queries in one sixteenth of the window that choose "
+            "between two keys of an earlier sixteenth: brighter is more open, darker more decided by where the query "
+            "stands.",
+            made="Means over heads of the cells of query bucket and key bucket, sixteen buckets a window.",
+            table="plasticity_map.parquet",
+            window="own",
         )
 
 

@@ -38,7 +38,7 @@ class RAgainstEta(Picture):
         keys = [Key(_mark(CLASS_COLOURS[kind]), kind) for kind in shown]
         keys.append(Key(Line2D([], [], color=MUTED, linestyle=DASHES), "a straight line tells all"))
         page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
-        label = view.labels[view.order[-1]]
+        label = view.heading(view.order[-1])
         for i, (name, who) in enumerate((("q", "queries"), ("k", "keys"))):
             axes = panels.axes(page, i, f"{who}, {label}")
             _scatter(axes, data, name, panels.paper)
@@ -52,6 +52,8 @@ class RAgainstEta(Picture):
             "dashed line follow position in a way that r does not see, such as periodically.",
             made="No aggregation. eta comes from products over different groups of documents, so that chance does not "
             "add to it; a point below the line is noise.",
+            table="anatomy.csv",
+            window="own",
         )
 
 

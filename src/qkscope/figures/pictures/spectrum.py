@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from qkscope.anatomy_means import carried_by
 from qkscope.figures.picture import Caption, Drawing, Picture
@@ -41,11 +43,12 @@ class SpectrumPicture(Picture):
         data.insert(1, "label", data["model"].map(view.labels))
         panels = Panels.of(Paper(width), len(models), columns=3, wide=3.0, shape=0.8)
         line = Line2D([], [], color=R_K, linewidth=1.6)
-        keys = [Key(line, "the window: waves to its right do not turn once within it")]
-        page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
         top = float(data["share"].max())
+        keys = [Key(Patch(facecolor=colormaps[COLOURS](x)), f"{x * top:.0%} of r_q") for x in (0.0, 0.5, 1.0)]
+        keys.append(Key(line, "the window: waves to its right do not turn once within it"))
+        page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
         for i, model in enumerate(models):
-            axes = panels.axes(page, i, view.labels[model])
+            axes = panels.axes(page, i, view.heading(model))
             _map(axes, data[data["model"] == model], top, panels.paper)
             first = i % panels.columns == 0
             name_axis(axes, panels.paper, x="wavelength, tokens", y="layer" if first else None)
@@ -56,9 +59,10 @@ class SpectrumPicture(Picture):
             shows="Each cell is a layer and a rotary pair, with the wavelength at which it turns: the darker, the more "
             "of the queries' correlation with position on PC0 comes from it. The red line is the window: a wave longer "
             "than it turns less than once, so that it runs one way from beginning to end. A larger rope_theta moves "
-            f"wavelengths to the right. Darkest is {data['share'].max():.0%}.",
-            made="Each pair's part of r_q, in size, over the sum of these sizes, averaged over the heads of a layer; "
-            "each checkpoint over its own window.",
+            "wavelengths to the right. Layers that do not rotate have no wavelengths and are left out.",
+            made="Each pair's part of r_q, in size, over the sum of these sizes, averaged over the heads of a layer.",
+            table="spectrum.parquet",
+            window="own",
         )
 
 

@@ -55,7 +55,7 @@ class WhatDecides(Picture):
             + (f" Thin bars are the same over the {view.matched_text}." if view.rematched else ""),
             made=f"For each {view.noun}, the mean of the four shares over heads; the shares of a head sum to one. The "
             "first four tokens are left out as keys.",
-            components="none: shares are of the whole vectors",
+            table="anatomy.csv",
         )
 
 

@@ -239,8 +239,11 @@ class _Frame:
         """The scale of colours: 0 to 1, and down to the lowest cell if there are negative ones."""
         lowest = float(np.nanmin(self.data["mean"], initial=0.0))
         low = -np.ceil(-lowest * 10) / 10 if lowest < 0 else 0.0
-        length = min(3.6, self.cells)
-        axes = page.axes(self.left + (self.cells - length) / 2, self.foot + self.under, length, 0.12)
+        size, name = max(SMALLEST, self.paper.points(8.5)), f"mean {self.heat.value}"
+        named = self.paper.margin + style.extent(name, size)[0] + 0.06
+        length = min(3.6, self.left + self.cells - named)
+        left = max(named, self.left + (self.cells - length) / 2)
+        axes = page.axes(left, self.foot + self.under, length, 0.12)
         edges = np.linspace(low, 1, 201)
         middles = (edges[:-1] + edges[1:]) / 2
         ramp = ListedColormap([self.heat.colour(value) for value in middles])
@@ -252,7 +255,9 @@ class _Frame:
         step = 2 if length > 1.5 else 5
         ticks = [t / 10 for t in range(-10, 11, step) if t / 10 >= low]
         scale(axes, "x", ticks, [bare(t, 1) for t in ticks], self.paper)
-        axes.tick_params(labelsize=max(SMALLEST, self.paper.points(8.5)), length=2)
+        axes.tick_params(labelsize=size, length=2)
+        beside: dict[str, Any] = {"ha": "right", "va": "center", "transform": axes.transAxes}
+        style.write(axes, -0.06 / length, 0.5, name, size, **beside)
         for spine in axes.spines.values():
             spine.set_visible(False)
 

@@ -167,19 +167,27 @@ def keys_know_more(s: Asked) -> Answer | None:
         "no": f"A straight line tells what keys know of position: {percent(gap.second)} of PC0's variance",
         CANNOT_TELL: "Whether keys know more of position than r_k says cannot be told",
     }
-    missed = int((eta[0] > r[0] + MISSED).sum())
+    missed = count(int((eta[0] > r[0] + MISSED).sum()), "head")
     detail = joined(
         sentence(
             f"{_where(s)}, mean eta_k², what any function of position explains, is {number(gap.first)} and mean r_k² "
-            f"{number(gap.second)}"
+            f"{number(gap.second)}; they differ by more than {bare(MISSED)} in {missed}"
         ),
-        sentence(f"in {count(missed, 'head')} the difference is above {bare(MISSED)}") if missed else "",
+        _over_own(s, each.model) if window == "matched" else "",
     )
     rows = (
         _row("mean eta_k²", each, eta.mean(axis=1), window, gap.verdict),
         _row("mean r_k²", each, r.mean(axis=1), window),
     )
     return Answer(verdict, words[verdict], detail, rows, window=window)
+
+
+def _over_own(s: Asked, model: str) -> str:
+    """The same over the checkpoint's own window, which is what the picture shows."""
+    heads = measured(s.results, [model])[0].heads.dropna(subset=["eta_k", "r_k"])
+    eta, r = heads["eta_k"] ** 2, heads["r_k"] ** 2
+    missed = count(int((eta > r + MISSED).sum()), "head")
+    return f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and so in {missed}."
 
 
 @question(
