@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -327,6 +328,34 @@ def test_claims_are_on_the_page_whole_and_in_view_sections(results, page):
         assert one.detail in text
         assert all(part in text for part in re.split(r"(?<=[.]) (?=[A-Z±])", one.rule))
         assert f'id="{one.view}"' in text
+
+
+def test_answers_say_over_which_window_they_are(results, page):
+    text = " ".join(html.unescape(page).split())
+    story = arrange(claims(results))
+    own = sum(claim.window == "own" for cards in story.cards.values() for claim in cards)
+    assert own
+    assert text.count('<span class="over">over own windows</span>') == own
+    lead = (
+        "Over the matched window, the first 256 tokens of every checkpoint, unless an answer says otherwise."
+    )
+    assert text.count(lead) == 1
+    alone = " ".join(render(replace(results, matched=None, loo_matched=None)).split())
+    assert "over own windows</span>" not in alone
+    assert "unless an answer says otherwise" not in alone
+
+
+def test_measures_that_were_asked_for_are_explained(results):
+    asked = {"plasticity": results.heads, "rotation": results.heads}
+    assert methods(results)["asked"] == []
+    told = methods(replace(results, optional=asked))["asked"]
+    assert [text.partition(":")[0] for text in told] == ["drift", "plasticity"]
+
+
+def test_causes_name_their_window_where_it_is_the_matched_one(results):
+    table = causes_frame(list(results.timeline.models))
+    assert payload(replace(results, causes=table))["causesWindow"] is None
+    assert payload(replace(results, causes_matched=table))["causesWindow"] == results.timeline.matched_window
 
 
 def test_a_change_has_its_sign_and_a_level_has_none():

@@ -108,7 +108,7 @@ def rich(found: Comparison) -> RenderableType:
     from rich.text import Text
 
     table = Table(title=Text(f"{found.ours} against {found.theirs}"))
-    for name in ("quantity", "checkpoint", "ours", "theirs", "difference", ""):
+    for name in ("quantity", "checkpoint", "ours", "theirs", "difference", "verdict"):
         table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
     above = ""
     for quantity, *cells in printed(found.rows):

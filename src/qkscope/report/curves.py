@@ -18,13 +18,12 @@ LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in its p
 
 def curves(results: Results, grid: Grid) -> list[dict[str, Any]]:
     """What the results hold of these, over own windows; each with the places of its axis and packed (rows, places)."""
-    found = [
-        _curve(results.distance, grid, "distance", "score", "distance", "Mean score by distance", "tokens")
-    ]
+    title = "Mean score by distance, in logits"
+    found = [_curve(results.distance, grid, "distance", "score", "distance", title, "tokens back")]
     spectrum = results.spectrum
     for kind in ("q", "k"):
         part = None if spectrum is None else spectrum[spectrum["kind"] == kind]
-        title = f"Where r_{kind} comes from, by rotary pair"
+        title = f"Part of r_{kind} that each rotary pair makes"
         found.append(
             _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")
         )

@@ -71,6 +71,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
             if results.matched is None
             else aggregates(results.matched, results.loo_matched, results),
         },
+        "causesWindow": timeline.matched_window if results.causes_matched is not None else None,
         "causes": causes(
             results.causes if results.causes_matched is None else results.causes_matched,
             results.timeline.models,

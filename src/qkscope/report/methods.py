@@ -23,6 +23,20 @@ if TYPE_CHECKING:
 _NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}
 _NOT_SETTINGS |= {"thresholds", "retries", "keep_weights", "gpus", "cpus", "device", "device_map"}
 
+# What the measures mean that a study asks for by name.
+_ASKED = {
+    "rotation": "drift: how far queries or keys move over the window along the drift axis, that of their covariance "
+    "with position, in the units of the vectors. Bias to near keys: how many logits more the mean query gives a key at "
+    "the end of the window than one at its beginning, by that drift. Drift axis on PC0: how far the two are one axis, "
+    "from 0 to 1. Separation: of the squared distance between a query and a key, the share along the line that parts "
+    "the two centres, drift left aside.",
+    "per_kind": "share linear in position: of the variance of queries alone, or of keys alone. Share between q and k: "
+    "of the variance of both together, what lies between the two centres.",
+    "plasticity": "plasticity: how open it is which of two keys of a document a query prefers, if only the query’s "
+    "place is known; 1 where both are as likely, 0 where one always wins. First less last: for queries in the first "
+    "fifth of the window less the last fifth.",
+}
+
 
 def methods(results: Results) -> dict[str, Any]:
     """The template's `methods`: settings, corpus, versions, checkpoints, warnings, gaps."""
@@ -42,6 +56,7 @@ def methods(results: Results) -> dict[str, Any]:
         "has_errors": bool(np.isfinite(numbers(results.heads, "r_q_se")).any()),
         "has_null": bool(np.isfinite(numbers(results.heads, "r_q_null")).any()),
         "has_anatomy": results.anatomy is not None,
+        "asked": [text for measure, text in _ASKED.items() if measure in results.optional],
         "faint": FAINT,
         "level": level(results.study or {}),
     }

@@ -5,6 +5,7 @@ Pictures for people are written to build/screenshots.
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -359,6 +360,34 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
     assert violations(page) == []
     expect(open_page(report).locator("#causes svg")).to_have_count(0)
+
+
+def test_causes_say_which_are_drawn_and_which_are_not_known(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
+    page = open_page(full_report)
+    expect(page.locator("#causes .legend")).to_contain_text("window")
+    expect(page.locator("#causes-note")).to_have_text("")
+    head, tail = full_report.read_text(encoding="utf-8").split('id="data">', 1)
+    raw, rest = tail.split("</script>", 1)
+    data = json.loads(raw)
+    data["causesWindow"] = 256
+    data["causes"] = [cause for cause in data["causes"] if cause["to"] != 2]
+    for cause in data["causes"]:
+        cause["parts"][2]["value"] = 0
+    changed = tmp_path / "gap.html"
+    changed.write_text(f'{head}id="data">{json.dumps(data)}</script>{rest}', encoding="utf-8")
+    page = open_page(changed)
+    expect(page.locator("#causes .legend")).not_to_contain_text("window")
+    expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
+    expect(page.locator("#causes-note")).to_have_text("Causes are not known of S1-200 → LC1-50.")
+
+
+def test_phases_have_a_name_on_a_narrow_page(open_page: Open, report: Path) -> None:
+    page = open_page(report, width=300)
+    name = page.locator("#signal-drawing svg text", has_text=re.compile(r"^LC1$"))
+    expect(name).to_have_count(1)
+    expect(page.locator("#signal-drawing svg")).not_to_contain_text("…")
 
 
 def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, tmp_path: Path) -> None:

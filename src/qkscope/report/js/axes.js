@@ -111,11 +111,19 @@ const axes = (() => {
     };
   }
 
+  /* What the labels of a phase's checkpoints begin with, as in S2-650: its name where the whole has no room. */
+  /** @type {(first: number, last: number) => string} */
+  function shortPhase(first, last) {
+    const begin = d3.range(first, last + 1).map((i) => data.stops[i].label.match(/^(.+)-[^-]+$/)?.[1] || "");
+    return begin.every((word) => word === begin[0]) ? begin[0] : "";
+  }
+
   /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
   /** @param {number} step */
   function stopGround(step) {
     const phases = data.phases.map(([label, first, last], i) => ({
       label: label || "",
+      short: shortPhase(first, last),
       x1: first - 0.5,
       x2: last + 0.5,
       shade: i % 2 === 1,
@@ -131,11 +139,11 @@ const axes = (() => {
         fill: "var(--shade)",
       }),
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
-      Plot.text(several ? phases.filter((d) => letters(d) >= 3) : [], {
+      Plot.text(several ? phases.filter((d) => letters(d) >= Math.min(3, d.short.length || 3)) : [], {
         x: (d) => (d.x1 + d.x2) / 2,
         frameAnchor: "top",
         dy: -10,
-        text: (d) => shorten(d.label, letters(d)),
+        text: (d) => (d.label.length > letters(d) && d.short) || shorten(d.label, letters(d)),
         fill: "var(--muted)",
         fontSize: 11,
       }),

@@ -11,6 +11,7 @@ const causes = (() => {
   let box = null;
 
   const numbers = store.choices.number;
+  const over = data.causesWindow ? `, first ${text.count(data.causesWindow)} tokens` : "";
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
   /** @typedef {Cause & { run: number }} Change */
@@ -37,7 +38,7 @@ const causes = (() => {
       });
     });
 
-  /** @param {Change} cause */
+  /** @param {{ from: number, to: number, run: number }} cause */
   const rowName = ({ from, to, run }) =>
     `${data.stops[from].label} → ${data.stops[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
@@ -61,7 +62,7 @@ const causes = (() => {
       marginBottom: 34,
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: { label: `change of ${shownNumber()}`, tickSize: 0, nice: true, ticks: Math.max(3, width / 110) },
+      x: { label: `change of ${shownNumber()}${over}`, tickSize: 0, nice: true, ticks: Math.max(3, width / 110) },
       y: { type: "band", domain: rows, label: null, tickSize: 0, padding: 0.28 },
       marks: [
         Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1 }),
@@ -89,7 +90,8 @@ const causes = (() => {
 
   /** @param {Change[]} list */
   function legend(list) {
-    const keys = list[0].parts.map(({ name }) =>
+    const drawn = new Set(list.flatMap(({ parts: all }) => all.filter(({ value }) => value).map(({ name }) => name)));
+    const keys = [...drawn].map((name) =>
       h(
         "span",
         { class: "key" },
@@ -121,7 +123,19 @@ const causes = (() => {
     });
     axes.dress(svg, `Causes of each change of ${shownNumber()}`);
     marks.mount(drawing, legend(list), svg);
+    const gaps = lacking(list);
+    dom.find("causes-note").textContent = gaps.length ? `Causes are not known of ${gaps.join(", ")}.` : "";
   }
+
+  /* Neighbours on the page between which a run's causes are not known: it has another checkpoint there, or failed. */
+  /** @param {Change[]} list */
+  const lacking = (list) =>
+    store.runs().flatMap((run) =>
+      d3
+        .range(1, data.stops.length)
+        .filter((to) => !list.some((cause) => cause.run === run && cause.from === to - 1 && cause.to === to))
+        .map((to) => rowName({ from: to - 1, to, run })),
+    );
 
   function setUp() {
     if (numbers.length < 2) return;

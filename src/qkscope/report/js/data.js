@@ -143,6 +143,7 @@ const data = (() => {
     bins: raw.bins,
     measures,
     matchedWindow: raw.matchedWindow,
+    causesWindow: raw.causesWindow,
     phases: raw.phases,
     windowChanges: raw.windowChanges,
     stops,

@@ -110,7 +110,7 @@ const headMeasures = (() => {
       ],
     });
     axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
-    const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in ink";
+    const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in bold";
     return h(
       "div",
       {},

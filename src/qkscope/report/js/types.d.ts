@@ -107,6 +107,7 @@ interface Payload extends PackedRun {
   bins: number;
   measures: { name: string; label: string; inTable: boolean }[];
   matchedWindow: Maybe;
+  causesWindow: Maybe;
   phases: [string, number, number][];
   windowChanges: number[];
   heads: {
