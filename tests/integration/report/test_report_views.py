@@ -362,31 +362,35 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     expect(open_page(report).locator("#causes svg")).to_have_count(0)
 
 
+def with_data(report: Path, folder: Path, **changed: object) -> Path:
+    """The same page with other data."""
+    head, tail = report.read_text(encoding="utf-8").split('id="data">', 1)
+    raw, rest = tail.split("</script>", 1)
+    path = folder / "changed.html"
+    data = json.dumps(json.loads(raw) | changed)
+    path.write_text(f'{head}id="data">{data}</script>{rest}', encoding="utf-8")
+    return path
+
+
 def test_causes_say_which_are_drawn_and_which_are_not_known(
     open_page: Open, full_report: Path, tmp_path: Path
 ) -> None:
     page = open_page(full_report)
     expect(page.locator("#causes .legend")).to_contain_text("window")
     expect(page.locator("#causes-note")).to_have_text("")
-    head, tail = full_report.read_text(encoding="utf-8").split('id="data">', 1)
-    raw, rest = tail.split("</script>", 1)
-    data = json.loads(raw)
-    data["causesWindow"] = 256
-    data["causes"] = [cause for cause in data["causes"] if cause["to"] != 2]
-    for cause in data["causes"]:
+    known = [cause for cause in page.evaluate("data.causes(0)") if cause["to"] != 2]
+    for cause in known:
         cause["parts"][2]["value"] = 0
-    changed = tmp_path / "gap.html"
-    changed.write_text(f'{head}id="data">{json.dumps(data)}</script>{rest}', encoding="utf-8")
-    page = open_page(changed)
+    page = open_page(with_data(full_report, tmp_path, causes=known, causesWindow=256))
     expect(page.locator("#causes .legend")).not_to_contain_text("window")
     expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
     expect(page.locator("#causes-note")).to_have_text("Causes are not known of S1-200 → LC1-50.")
 
 
-def test_phases_have_a_name_on_a_narrow_page(open_page: Open, report: Path) -> None:
-    page = open_page(report, width=300)
-    name = page.locator("#signal-drawing svg text", has_text=re.compile(r"^LC1$"))
-    expect(name).to_have_count(1)
+def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: Path, tmp_path: Path) -> None:
+    phases = [["Stage 1", 0, 1], ["The long-context part of the training", 2, 3]]
+    page = open_page(with_data(report, tmp_path, phases=phases), width=390)
+    expect(page.locator("#signal-drawing svg text", has_text=re.compile(r"^LC1$"))).to_have_count(1)
     expect(page.locator("#signal-drawing svg")).not_to_contain_text("…")
 
 
