@@ -33,7 +33,8 @@ from qkscope.findings import CANNOT_TELL, VERDICTS, Claim, Row, claims
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
 from qkscope.report.causes import causes
 from qkscope.report.columns import NAMED_CLASSES, components, measures, regions, since
-from qkscope.report.data import payload
+from qkscope.report.curves import curves
+from qkscope.report.data import grid_of, payload
 from qkscope.report.encode import (
     MISSING,
     NO_CODE,
@@ -446,6 +447,20 @@ def test_large_numbers_get_a_scale_of_their_own():
     assert unpack(packed["values"], packed["scale"])[0] == pytest.approx(1e6, rel=1e-4)
     assert pack_column([0.5, np.nan])["scale"] == SCALE
     assert pack_column([np.nan]) is None
+
+
+def test_a_layer_that_does_not_rotate_has_no_curve_by_rotary_pair(results):
+    heads = results.heads[["model", "layer", "head"]].assign(kind="q", window=256, wavelength=8.0, share=1.0)
+    heads = heads.assign(energy=1.0, energy_se=0.0, signal_se=0.0)
+    still = heads["layer"] == 3
+    pairs = [heads[~still].assign(pair=pair, signal=0.1 + pair) for pair in (0, 1)]
+    other = replace(results)
+    vars(other)["spectrum"] = pd.concat([*pairs, heads[still].assign(pair=-1, signal=0.7)])
+    (curve,) = curves(other, grid_of(other))
+    assert curve["at"] == [0, 1]
+    values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(3, 16, 2)
+    assert np.isnan(values[:, 12:]).all()
+    np.testing.assert_allclose(values[:, :12], np.broadcast_to([0.1, 1.1], (3, 12, 2)), atol=1e-3)
 
 
 def test_curves_are_those_of_the_tables(tmp_path):

@@ -22,7 +22,8 @@ def curves(results: Results, grid: Grid) -> list[dict[str, Any]]:
     found = [_curve(results.distance, grid, "distance", "score", "distance", title, "tokens back")]
     spectrum = results.spectrum
     for kind in ("q", "k"):
-        part = None if spectrum is None else spectrum[spectrum["kind"] == kind]
+        # what does not rotate has no pair and no place on this axis
+        part = None if spectrum is None else spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
         title = f"Part of r_{kind} that each rotary pair makes"
         found.append(
             _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")

@@ -10,14 +10,16 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
 from playwright.sync_api import expect
 from report_browser import MINUS, PICTURES, Open, click_on, count, selected, violations
-from report_data import Shape, make_results
+from report_data import Shape, make_results, page_data, unpack
 
 from qkscope.report import write_report
+from qkscope.report.encode import MISSING, SCALE, pack
 from qkscope.taxonomy import classify
 
 # ---- state, filters, CSV ----
@@ -407,6 +409,18 @@ def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, 
         page.locator("#save-head-svg").click()
     found.value.save_as(tmp_path / "head.svg")
     assert "Mean score by distance" in (tmp_path / "head.svg").read_text()
+
+
+def test_a_head_without_a_curve_shows_no_empty_one(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
+    (known,) = page_data(full_report.read_text(encoding="utf-8"))["curves"]
+    size = len(unpack(known["column"]["values"]))
+    none = {"values": pack(np.full(size, MISSING, dtype=np.int16)), "scale": SCALE}
+    both = [known, known | {"name": "none", "title": "Of no head", "column": none}]
+    page = open_page(with_data(full_report, tmp_path, curves=both), "#head=2.1")
+    expect(page.locator("#head")).to_contain_text("Mean score by distance")
+    expect(page.locator("#head")).not_to_contain_text("Of no head")
 
 
 # ---- size ----

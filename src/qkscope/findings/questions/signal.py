@@ -33,7 +33,7 @@ def signal(s: Asked) -> Answer:
     who = "queries" if last["share_q"] >= last["share_k"] else "keys"
     verdict = _above_chance(best, LEVEL, int(last["heads"]))
     detail = (
-        f"{s.over}at {e.label(-1)} {last['above_q']} of {last['heads']} heads follow position in their queries and "
+        f"{s.over}at {e.label(-1)}, {last['above_q']} of {last['heads']} heads follow position in their queries and "
         f"{last['above_k']} in their keys more closely than chance reaches"
     )
     below = int(positional_below_null(e.samples[-1].heads, e.thresholds).sum())

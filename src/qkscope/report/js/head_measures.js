@@ -119,13 +119,19 @@ const headMeasures = (() => {
     );
   }
 
+  /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */
+  /** @type {(curve: PackedCurve, run: number) => boolean} */
+  const isKnown = (curve, run) =>
+    stops().some((one) => data.curve(curve, one.index, index(), run).some((value) => !Number.isNaN(value)));
+
   /* Nothing where the results hold none of it. */
   /** @type {(width: number) => HTMLElement[]} */
   function charts(width) {
     const found = [];
     if (data.shares.length) found.push(sharesChart(width));
     const [run] = store.runs();
-    found.push(...data.curves(run).map((curve) => curveChart(curve, width, run)));
+    const known = data.curves(run).filter((curve) => isKnown(curve, run));
+    found.push(...known.map((curve) => curveChart(curve, width, run)));
     if (!found.length) return [];
     return [h("h3", {}, "What decides where it looks"), h("div", { class: "pair" }, found)];
   }
