@@ -28,7 +28,7 @@ from qkscope.study import load_study
 from qkscope.study.schema import Measure
 
 PICTURES = ("drift", "plasticity", "plasticity_map", "per_kind")
-CLAIMS = ("drift_axis", "near_or_far", "plasticity", "plasticity_depth", "plasticity_late")
+CLAIMS = ("drift_axis", "near_or_far", "plasticity", "plasticity_depth", "plasticity_late", "alone")
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +107,7 @@ def test_claims_quote_the_tables(small):
     results = load_results(small)
     said = {claim.id: claim for claim in claims(results)}
     assert set(CLAIMS) <= set(said)
-    matched = {name: results.optional[f"{name}_matched"] for name in ("rotation", "plasticity")}
+    matched = {name: results.optional[f"{name}_matched"] for name in ("rotation", "plasticity", "per_kind")}
     of_last = {name: table[table["model"] == "checkpoint-3"] for name, table in matched.items()}
     for name, column in (("drift_axis", "pc0_overlap"), ("near_or_far", "bias_logits")):
         assert said[name].rows[-1].value == pytest.approx(of_last["rotation"][column].mean())
@@ -115,9 +115,39 @@ def test_claims_quote_the_tables(small):
     assert said["plasticity"].rows[-1].value == pytest.approx(of_last["plasticity"]["plasticity"].mean())
     drop = of_last["plasticity"]["first"].mean() - of_last["plasticity"]["last"].mean()
     assert said["plasticity_late"].rows[0].value == pytest.approx(drop)
+    for row, column in zip(said["alone"].rows, ("linear_k", "linear_q"), strict=True):
+        assert row.value == pytest.approx(of_last["per_kind"][column].mean())
     for name in CLAIMS:
         assert said[name].verdict in VERDICTS
         assert len(said[name].headline.split()) <= 20
+
+
+@pytest.mark.parametrize(
+    ("keys", "queries", "verdict", "words"),
+    [
+        (
+            0.3,
+            0.1,
+            "yes",
+            "More of the keys' variance than of the queries' is linear in position: keys 30%, queries",
+        ),
+        (0.1, 0.3, "no", "More of the queries' variance than of the keys' is linear in position: keys 10%"),
+        (
+            0.2,
+            0.2,
+            "no",
+            "About as much of the keys' variance as of the queries' is linear in position: keys 20%",
+        ),
+    ],
+)
+def test_each_kind_alone_is_compared_with_the_other(small, keys, queries, verdict, words):
+    results = load_results(small)
+    files = ("per_kind_matched", "loo_per_kind_matched")
+    tables = {name: results.optional[name].assign(linear_k=keys, linear_q=queries) for name in files}
+    other = replace(results, optional=results.optional | tables)
+    said = next(claim for claim in claims(other) if claim.id == "alone")
+    assert said.verdict == verdict
+    assert said.headline.startswith(words)
 
 
 def test_layers_that_do_not_rotate_make_no_difference_of_depth(small):
