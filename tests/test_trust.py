@@ -87,7 +87,7 @@ def test_heads_that_turn_round_are_not_called_a_loss_of_signal():
     r_k[3:, ::2] *= -1
     found = by_id(results(*measured(STEPS[:6], r_q, r_k)))["sign_changes"]
     assert found.verdict == "yes"
-    assert "heads change the sign of r_k at step3000" in found.headline
+    assert "heads change the sign of r_k between step2000 and step3000" in found.headline
     assert "because heads turn round, not because their keys follow position less" in found.detail
     (turn,) = [row for row in found.rows if row.to_model == "step3000"]
     clear = (np.abs(r_k[[2, 3], ::2]) > 0.3).all(axis=0).sum()
