@@ -383,10 +383,13 @@ def test_causes_say_which_are_drawn_and_which_are_not_known(
     known = [cause for cause in page.evaluate("data.causes(0)") if cause["to"] != 2]
     for cause in known:
         cause["parts"][2]["value"] = 0
+    known.append(known[0] | {"number": "mean share_key"})
     page = open_page(with_data(full_report, tmp_path, causes=known, causesWindow=256))
     expect(page.locator("#causes .legend")).not_to_contain_text("window")
     expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
     expect(page.locator("#causes-note")).to_have_text("Causes are not known of S1-200 → LC1-50.")
+    page.locator("#number").select_option("mean share_key")
+    expect(page.locator("#causes svg")).to_contain_text("change of mean share: key, first 256 tokens")
 
 
 def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: Path, tmp_path: Path) -> None:

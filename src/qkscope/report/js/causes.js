@@ -14,6 +14,14 @@ const causes = (() => {
   const over = data.causesWindow ? `, first ${text.count(data.causesWindow)} tokens` : "";
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
+  /* "mean share_key" as the page calls that measure elsewhere. */
+  /** @param {string} number */
+  function named(number) {
+    const measure = number.replace(/^mean /, "");
+    const known = [measure, `rotation_${measure}`].find((name) => data.measureLabel(name) !== name);
+    return known ? `mean ${data.measureLabel(known)}` : number;
+  }
+
   /** @typedef {Cause & { run: number }} Change */
   /** @typedef {{ row: string, name: string, low: number, high: number, cause: Change }} Part */
 
@@ -45,7 +53,7 @@ const causes = (() => {
   /** @param {Change} cause */
   function lines(cause) {
     const said = cause.parts.map(({ name, value, se }) => `${name} ${text.withError(value, se)}`);
-    const total = `change of ${cause.number} ${text.withError(cause.total, cause.total_se)}`;
+    const total = `change of ${named(cause.number)} ${text.withError(cause.total, cause.total_se)}`;
     return [rowName(cause), total, ...said];
   }
 
@@ -62,7 +70,12 @@ const causes = (() => {
       marginBottom: 34,
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: { label: `change of ${shownNumber()}${over}`, tickSize: 0, nice: true, ticks: Math.max(3, width / 110) },
+      x: {
+        label: `change of ${named(shownNumber())}${over}`,
+        tickSize: 0,
+        nice: true,
+        ticks: Math.max(3, width / 110),
+      },
       y: { type: "band", domain: rows, label: null, tickSize: 0, padding: 0.28 },
       marks: [
         Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1 }),
@@ -121,7 +134,7 @@ const causes = (() => {
         act: () => store.set({ stop: list[i].to }),
       });
     });
-    axes.dress(svg, `Causes of each change of ${shownNumber()}`);
+    axes.dress(svg, `Causes of each change of ${named(shownNumber())}`);
     marks.mount(drawing, legend(list), svg);
     const gaps = lacking(list);
     dom.find("causes-note").textContent = gaps.length ? `Causes are not known of ${gaps.join(", ")}.` : "";
@@ -142,7 +155,7 @@ const causes = (() => {
     const menu = dom.menu(
       "number",
       "Change of",
-      numbers.map((name) => [name, name]),
+      numbers.map((name) => [name, named(name)]),
       shownNumber(),
       (value) => store.set({ number: value }),
     );
