@@ -75,7 +75,9 @@ def test_claims_quote_the_tables(results):
     own = measured(results, results.timeline.models[-1:])[0].heads
     eta, r = own["eta_k"] ** 2, own["r_k"] ** 2
     apart = count(int((eta - r > 0.1).sum()), "head")
-    told = f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and so in {apart}."
+    told = (
+        f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and differ so in {apart}."
+    )
     assert said["keys_know_more"].detail.endswith(told)
 
 

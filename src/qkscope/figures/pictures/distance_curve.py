@@ -15,7 +15,7 @@ from qkscope.figures.tools.examples import WHY_NOT, examples
 from qkscope.figures.tools.panels import Panels
 from qkscope.figures.tools.representatives import representatives
 from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
-from qkscope.figures.tools.style import FAINT
+from qkscope.figures.tools.style import FAINT, MUTED
 from qkscope.figures.view import View
 from qkscope.lags import NEAR, PER_OCTAVE
 
@@ -47,6 +47,9 @@ class DistanceCurve(Picture):
         if data["measured"].notna().any():
             line = Line2D([], [], color=MEASURED, linewidth=1.0, linestyle=(0, (3, 2)))
             keys.append(Key(line, f"{view.labels[models[-1]]}, measured"))
+        if (data["distance"] > NEAR).any():
+            dot = Line2D([], [], color=MUTED, linestyle="none", marker=".", markersize=5)
+            keys.append(Key(dot, f"dots: single distances beyond {NEAR}"))
         panels = Panels.of(Paper(width), len(shown), columns=3, wide=3.2, shape=0.85)
         page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
         for i, example in enumerate(shown):
@@ -66,7 +69,7 @@ class DistanceCurve(Picture):
         return Caption(
             shows="The mean score between a query and the key so many tokens before it, in logits, at several "
             f"{view.noun}s from pale to dark. The heads are those in which position, the key and the match decide most "
-            "at the last. Beyond 32 tokens the line is the mean over half an octave and dots are single distances, "
+            f"at the last. Beyond {NEAR} tokens the line is the mean over half an octave, dots are single distances, "
             "between which fast rotations go up and down. Only differences along a line matter: the softmax does not "
             "see its height. Dashed: the last as measured on a few queries of every group. Bands are ±1 standard "
             "error over documents.",

@@ -187,7 +187,7 @@ def _over_own(s: Asked, model: str) -> str:
     heads = measured(s.results, [model])[0].heads.dropna(subset=["eta_k", "r_k"])
     eta, r = heads["eta_k"] ** 2, heads["r_k"] ** 2
     missed = count(int((eta > r + MISSED).sum()), "head")
-    return f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and so in {missed}."
+    return f"Over its own window they are {number(eta.mean())} and {number(r.mean())}, and differ so in {missed}."
 
 
 @question(
