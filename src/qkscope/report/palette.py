@@ -34,7 +34,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
         yield name, colour, on_dark(colour)
     for name, colour in (CAUSES | style.ROPE_COLOURS).items():
         yield name, colour, on_dark(colour)
-    for part, colour in enumerate(style.FAMILY_COLOURS[:4]):
+    for part, colour in enumerate(style.PART_COLOURS.values()):
         yield f"part-{part}", colour, on_dark(colour)
     for kind, colours in (("class", style.CLASS_COLOURS), ("polarity", style.POLARITY_COLOURS)):
         for code, colour in enumerate(colours.values()):

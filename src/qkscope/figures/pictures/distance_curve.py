@@ -71,8 +71,9 @@ class DistanceCurve(Picture):
             f"{view.noun}s from pale to dark. The heads are those in which position, the key and the match decide most "
             f"at the last. Beyond {NEAR} tokens the line is the mean over half an octave, dots are single distances, "
             "between which fast rotations go up and down. Only differences along a line matter: the softmax does not "
-            "see its height. Dashed: the last as measured on a few queries of every group. Bands are ±1 standard "
-            "error over documents.",
+            "see its height. Dashed: the last as measured on a few queries of every group. Where it leaves the line, "
+            "beyond the noise of so few, queries and keys at that distance are related by what they hold, which mean "
+            "vectors leave out. Bands are ±1 standard error over documents.",
             made="Predicted from the paths: the mean over all pairs at a distance of scale m_q(i).m_k(j), keys from "
             "position 4 on. Measured: the mean score of 16 queries a ring in two documents of each group.",
             table="distance.parquet",
