@@ -117,7 +117,8 @@ def to_base(row: Row, base: Row, clock: Clock = "wall") -> list[float]:
 def exponent(curve: Sequence[Sequence[float]]) -> tuple[float, float]:
     """Slope of log y against log x by least squares, and its standard error."""
     fit = linregress(*np.log(np.asarray(curve, dtype=np.float64).T))
-    return float(fit.slope), float(fit.stderr)
+    # What does not grow at all lies on its line, of which linregress says NaN.
+    return float(fit.slope), float(np.nan_to_num(fit.stderr))
 
 
 def alone(function: Callable[..., T], *arguments: Any) -> T:
