@@ -261,16 +261,8 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_ray_gives_the_same_bytes_as_local(nodes, study, local, tmp_path, capsys):
-    out = tmp_path / "results"
-    run(study, out, engine="ray")
-    assert (out / "qk.csv").read_bytes() == local
-    assert "[12/12]" in capsys.readouterr().err
-    assert list(out.rglob("*.running")) == []
-    assert list(out.rglob(".seen-*")) == []
-
-
-def test_counterfactual_units_are_done_on_ray_too(nodes, study, tmp_path, capsys):
+def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
+    """Counterfactual units too: one checkpoint has a rotation of its own."""
     folder = tmp_path / "study"
     shutil.copytree(study.parent, folder)
     edit_config(folder / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
@@ -282,6 +274,8 @@ def test_counterfactual_units_are_done_on_ray_too(nodes, study, tmp_path, capsys
     assert sum("~" in name for name in made) == 3
     for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
         assert (outs["ray"] / name).read_bytes() == (outs["local"] / name).read_bytes()
+    assert list(outs["ray"].rglob("*.running")) == []
+    assert list(outs["ray"].rglob(".seen-*")) == []
 
 
 def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path, monkeypatch):
@@ -305,33 +299,30 @@ def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path,
     assert (out / "qk.csv").read_bytes() == local
 
 
-def test_a_killed_worker_costs_one_retry(nodes, study, local, tmp_path, capsys):
-    out = tmp_path / "results"
-    with Watcher(out, "checkpoint-1/0", kill, times=1) as watcher:
-        run(study, out, engine="ray")
-    assert len(watcher.struck) == 1
-    said = capsys.readouterr().err
-    assert said.count("was lost; it is done again") == 1
-    assert "checkpoint-1 group 0: its worker" in said
-    assert said.count(" tokens in ") == 12
-    assert (out / "qk.csv").read_bytes() == local
-
-
-def test_a_unit_that_always_dies_is_reported_and_the_rest_completes(nodes, study, tmp_path, capsys):
+def test_a_killed_worker_costs_one_retry_and_a_unit_that_always_dies_is_reported(
+    nodes, study, local, tmp_path, capsys
+):
     out = tmp_path / "results"
     hurried = study.with_name("hurried.yaml")
-    hurried.write_text(study.read_text() + "retries: 1\n")
+    hurried.write_text(study.read_text() + "retries: 2\n")
     with (
-        Watcher(out, "checkpoint-3/0", kill) as watcher,
-        pytest.raises(StudyError, match="lost 2 times") as raised,
+        Watcher(out, "checkpoint-1/0", kill, times=1) as once,
+        Watcher(out, "checkpoint-3/0", kill) as always,
+        pytest.raises(StudyError, match="checkpoint-3 group 0: its worker was lost 3 times"),
     ):
         run(hurried, out, engine="ray")
-    assert len(watcher.struck) == 2
-    assert "checkpoint-3 group 0: its worker was lost 2 times" in str(raised.value)
+    assert (len(once.struck), len(always.struck)) == (1, 3)
+    said = capsys.readouterr().err
+    assert said.count("was lost; it is done again") == 3
+    assert "checkpoint-1 group 0: its worker" in said
+    assert said.count(" tokens in ") == 11
     found = status(out)
     assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
-    assert (out / "qk.csv").exists()
-    assert capsys.readouterr().err.count(" tokens in ") == 11
+    rows = {
+        name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
+        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
+    }
+    assert rows["ray"] == rows["local"]
 
 
 def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):

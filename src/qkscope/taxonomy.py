@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,23 +71,17 @@ def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns = ["from_model", "to_model", "from_class", "to_class", "heads", "same_axis"]
-    known = heads if "same_axis" in heads else heads.assign(same_axis=np.nan)
-    by_model = {
-        model: rows.set_index(["layer", "head"])[["class", "same_axis"]]
-        for model, rows in known.groupby("model", sort=False)
-    }
-    frames = []
-    for before, after in pairwise(order):
-        came = by_model[before]["class"].rename("from_class")
-        pair = by_model[after].rename(columns={"class": "to_class"}).join(came, how="inner")
-        grouped = pair.groupby(["from_class", "to_class"])["same_axis"]
-        counts = grouped.agg(heads="size", same_axis=lambda same: same.sum(min_count=1)).reset_index()
-        frames.append(counts.assign(from_model=before, to_model=after)[columns])
-    if not frames:
-        return pd.DataFrame(columns=columns).astype({"heads": int})
-    rank = {name: i for i, name in enumerate((*CLASSES, UNMEASURED))}
     step = {model: i for i, model in enumerate(order)}
-    table = pd.concat(frames, ignore_index=True)
+    here = heads[heads["model"].isin(order)]
+    at = here["model"].map(step).astype(int)
+    after = pd.DataFrame({"step": at, "layer": here["layer"], "head": here["head"]})
+    before = after.assign(step=at + 1, from_model=here["model"], from_class=here["class"])
+    same = here["same_axis"].astype(float) if "same_axis" in here else np.nan
+    after = after.assign(to_model=here["model"], to_class=here["class"], same_axis=same)
+    columns = ["from_model", "to_model", "from_class", "to_class"]
+    both = before.merge(after, on=["step", "layer", "head"])
+    moved = both.groupby(columns, sort=False, observed=True)["same_axis"]
+    table = pd.DataFrame({"heads": moved.size(), "same_axis": moved.sum(min_count=1)}).reset_index()
+    rank = {name: i for i, name in enumerate((*CLASSES, UNMEASURED))}
     keys = [table["from_model"].map(step), table["from_class"].map(rank), table["to_class"].map(rank)]
     return table.iloc[np.lexsort([key.to_numpy() for key in reversed(keys)])].reset_index(drop=True)
