@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,48 +10,60 @@ from pathlib import Path
 
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
 from benchmarks.made import all_heads, documents, smollm2, study_of_units
+from qkscope.capture import measure
 from qkscope.run.plan import Planned
+from qkscope.store import dump_tensors
 from qkscope.study import Study
 
 
 def growth(size: Size) -> Iterator[Row]:
-    """Slopes of log number against log size, with their standard errors. Documents of 256 tokens through SmolLM2-135M,
-    each number of them in a process of its own: time from the end of the first pass to that of the last, over the
-    documents between, so that what a unit costs once does not count; peak memory of that process, its model included;
-    the least of three rounds. Heads, windows and checkpoints: unit files (heads of 64, 4 groups) to tables, the second
-    of two runs.
+    """Slopes of log number against log size, with their standard errors. Documents of 256 tokens through SmolLM2-135M.
+    Time: from the end of a unit's first pass to that of its last, over the documents between, so that what a unit costs
+    once does not count; the mean of as many units of each size as have 128 documents together, in turns. Peak memory:
+    of a process that measures one unit, its model included. Heads, windows and checkpoints: unit files (heads of 64,
+    4 groups) to tables, the second of two runs.
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
-    rounds = [{n: alone(_unit, n, tokens, threads) for n in counts} for _ in range(min(size.rounds, 3))]
-    least = {n: {unit: min(each[n][unit] for each in rounds) for unit in rounds[0][n]} for n in counts}
-    yield from _rows("documents", "capture", least, less=1)
+    timed = alone(_times, counts, 2 * counts[-1], tokens, threads)
+    yield from _rows(
+        "documents", "capture", {n: timed[n] | alone(_peak, n, tokens, threads) for n in counts}, 1
+    )
     steps = size.pick((1, 2, 4, 8), (1, 2))
     yield from _rows("heads", "tables", {16 * n: _study(1, n, 1) for n in steps})
     yield from _rows("windows", "tables", {n: _study(1, 2, n) for n in steps[:3]})
     yield from _rows("checkpoints", "tables", {n: _study(n, 2, 1) for n in steps})
 
 
-def _unit(count: int, tokens: int, threads: int) -> dict[str, float]:
-    """Of all passes but the first; the memory and the file of the whole."""
-    from qkscope.capture import measure
-    from qkscope.store import dump_tensors
+def _times(counts: Sequence[int], every: int, tokens: int, threads: int) -> dict[int, dict[str, float]]:
+    """By documents of a unit: seconds of all passes but the first, the mean of units of `every` documents in all."""
+    model = smollm2(threads)
+    heads, texts = all_heads(model), documents(counts[-1], tokens)
+    clock: list[tuple[float, float]] = []
 
+    def tick(tokens: int) -> None:
+        clock.append((time.perf_counter(), time.process_time()))
+
+    found: dict[int, list[tuple[float, float]]] = {n: [] for n in counts}
+    measure(model, texts[:2], heads, (tokens,), batch_tokens=tokens)
+    # Small units stand evenly between large ones: what else the machine does falls on all alike.
+    for _, n in sorted(((i + 0.5) * many, many) for many in counts for i in range(every // many)):
+        clock.clear()
+        measure(model, texts[:n], heads, (tokens,), batch_tokens=tokens, on_tokens=tick)
+        found[n].append((clock[-1][0] - clock[0][0], clock[-1][1] - clock[0][1]))
+    means = {n: [sum(each) / len(each) for each in zip(*took, strict=True)] for n, took in found.items()}
+    return {n: {"seconds": wall, "processor seconds": busy} for n, (wall, busy) in means.items()}
+
+
+def _peak(count: int, tokens: int, threads: int) -> dict[str, float]:
+    """Memory and file of a unit."""
     model = smollm2(threads)
     heads, texts = all_heads(model), documents(count, tokens)
     measure(model, texts[:1], heads, (tokens,), batch_tokens=tokens)
-    times: list[tuple[float, float]] = []
     units = []
-
-    def tick(tokens: int) -> None:
-        times.append((time.perf_counter(), time.process_time()))
-
-    def work() -> None:
-        units.append(measure(model, texts, heads, (tokens,), batch_tokens=tokens, on_tokens=tick))
-
-    peak = peak_megabytes(work, whole=True)
-    wall, processor = (b - a for a, b in zip(times[0], times[-1], strict=True))
-    size = len(dump_tensors(*units[0].to_tensors())) / 1e6
-    return {"seconds": wall, "processor seconds": processor, "peak MB": peak, "MB a unit": size}
+    peak = peak_megabytes(
+        lambda: units.append(measure(model, texts, heads, (tokens,), batch_tokens=tokens)), whole=True
+    )
+    return {"peak MB": peak, "MB a unit": len(dump_tensors(*units[0].to_tensors())) / 1e6}
 
 
 def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
@@ -65,6 +78,8 @@ def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, 
     from qkscope.run.assemble import tables
 
     tables(study, planned, Path(folder))
+    # What the first run has let go is not there for the second.
+    ctypes.CDLL(None).malloc_trim(0)
     started = time.perf_counter()
     peak = peak_megabytes(lambda: tables(study, planned, Path(folder)))
     return {"seconds": time.perf_counter() - started, "peak MB": peak}
