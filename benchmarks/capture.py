@@ -140,14 +140,16 @@ RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
     EAGER: ("peer", output_attentions),
 }
 KEEP_VECTORS = (EVERYTHING, NNSIGHT, LENS, EAGER)
+SLOW = (LENS, EAGER)
 SHORT = 16
 
 
-def timing(tokens: int, size: Size) -> Iterator[Row]:
+def timing(tokens: int, size: Size, turns: int = 1) -> Iterator[Row]:
     """Every run reads the same tokens in float32 on two threads; the ratio is to the plain `model(ids)` of its round.
     Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
     counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives
-    weights of all pairs instead of vectors, and does not fit in memory at 4096 tokens.
+    weights of all pairs instead of vectors, and does not fit in memory at 4096 tokens. A round of 2048 tokens takes
+    the shortest of three passes, and one of what takes twice as long as the others.
     """
     import torch
 
@@ -157,12 +159,19 @@ def timing(tokens: int, size: Size) -> Iterator[Row]:
     tokens = size.pick(tokens, tokens // 32)
     model = smollm2(size.pick(2, 1))
     names = [name for name in RUNS if name != EAGER or not (tokens > 2048 or size.quick)]
-    texts = [*documents(1, min(tokens, 256)), *documents(size.rounds, tokens)]
-    sides = [Side(name, RUNS[name][0], _one_by_one(RUNS[name][1](model), texts)) for name in names]
-    around = _one_by_one(everything(model), documents(size.rounds + 1, SHORT))
-    once = _one_by_one(short_passes(model), documents(size.rounds + 1, SHORT))
-    after = names.index(EVERYTHING) + 1
-    sides[after:after] = [Side(AROUND, "ours", around), Side(ONCE, "ours", once)]
+    turns = 1 if size.quick or size.tiny else turns
+
+    def side(name: str, role: Role, run: Run, warm: int, tokens: int, turns: int) -> Side:
+        texts = [*documents(turns, warm), *documents(turns * size.rounds, tokens)]
+        return Side(name, role, _one_by_one(run, texts), turns=turns)
+
+    sides = []
+    for name in names:
+        role, make = RUNS[name]
+        sides.append(side(name, role, make(model), min(tokens, 256), tokens, 1 if name in SLOW else turns))
+        if name == EVERYTHING:
+            sides.append(side(AROUND, "ours", everything(model), SHORT, SHORT, turns))
+            sides.append(side(ONCE, "ours", short_passes(model), SHORT, SHORT, turns))
     table = f"Capture of {tokens} tokens, SmolLM2-135M"
     with torch.no_grad():
         rows = interleave(table, sides, size.rounds)

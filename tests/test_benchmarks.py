@@ -34,13 +34,27 @@ def test_a_ratio_is_to_the_first_row_in_the_same_round():
     assert line == "| ours | ours | 1 | 0.5 | 0.25 to 0.5 | 2 | 0.5 | 0.25 to 0.75 | 1,235 |"
 
 
-def test_rounds_start_with_another_side_each_time_and_the_first_does_not_count():
+def test_rounds_have_another_order_each_time_and_the_first_does_not_count(monkeypatch):
     order: list[str] = []
-    sides = [Side(name, "ours", lambda name=name: order.append(name), count=2) for name in "ab"]
-    rows = interleave("Order", sides, rounds=2)
-    assert order == ["a", "b", "b", "a", "a", "b"]
-    assert [len(row.wall) for row in rows] == [2, 2]
-    assert all(seconds >= 0 for row in rows for seconds in (*row.wall, *row.processor))
+    now = 0.0
+
+    def work(name: str) -> None:
+        nonlocal now
+        order.append(name)
+        now += len(order)
+
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    sides = [
+        Side(name, "ours", lambda name=name: work(name), count=2, turns=1 + (name < "c")) for name in "abcd"
+    ]
+    rows = interleave("Order", sides, rounds=5)
+    rounds = ["".join(order[i : i + 6]) for i in range(0, len(order), 6)]
+    assert len(rounds) == 6
+    assert all(sorted(each) == list("aabbcd") for each in rounds)
+    assert len(set(rounds)) > 3
+    # What comes later takes longer here: of two turns, the first is the shorter.
+    first = {name: [6 * i + rounds[i].index(name) + 1 for i in range(1, 6)] for name in "abcd"}
+    assert {row.name: [2 * seconds for seconds in row.wall] for row in rows} == first
 
 
 def test_an_exponent_is_the_slope_of_logarithms_with_its_error():
