@@ -149,7 +149,7 @@ def timing(tokens: int, size: Size, turns: int = 1) -> Iterator[Row]:
     Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
     counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives
     weights of all pairs instead of vectors, and does not fit in memory at 4096 tokens. A round of 2048 tokens takes
-    the shortest of three passes, and one of what takes twice as long as the others.
+    the shortest of three passes, but one of what takes twice as long as the others; bench-quick takes one of each.
     """
     import torch
 

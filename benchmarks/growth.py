@@ -5,15 +5,15 @@ from __future__ import annotations
 import ctypes
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
 from benchmarks.made import all_heads, documents, smollm2, study_of_units
-from qkscope.capture import measure
 from qkscope.run.plan import Planned
 from qkscope.store import dump_tensors
 from qkscope.study import Study
+from qkscope.unit import Unit
 
 
 def growth(size: Size) -> Iterator[Row]:
@@ -25,30 +25,41 @@ def growth(size: Size) -> Iterator[Row]:
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
     timed = alone(_times, counts, 2 * counts[-1], tokens, threads)
-    yield from _rows(
-        "documents", "capture", {n: timed[n] | alone(_peak, n, tokens, threads) for n in counts}, 1
-    )
+    units = {n: timed[n] | alone(_peak, n, tokens, threads) for n in counts}
+    yield from _rows("documents", "capture", units, less=1)
     steps = size.pick((1, 2, 4, 8), (1, 2))
     yield from _rows("heads", "tables", {16 * n: _study(1, n, 1) for n in steps})
     yield from _rows("windows", "tables", {n: _study(1, 2, n) for n in steps[:3]})
     yield from _rows("checkpoints", "tables", {n: _study(n, 2, 1) for n in steps})
 
 
+def _measuring(most: int, tokens: int, threads: int) -> Callable[..., Unit]:
+    """Measures a unit of the first of `most` documents, once it has warmed up; `tick` hears the end of each pass."""
+    from qkscope.capture import measure
+
+    model = smollm2(threads)
+    heads, texts = all_heads(model), documents(most, tokens)
+
+    def unit(count: int, tick: Callable[[int], None] | None = None) -> Unit:
+        return measure(model, texts[:count], heads, (tokens,), batch_tokens=tokens, on_tokens=tick)
+
+    unit(1)
+    return unit
+
+
 def _times(counts: Sequence[int], every: int, tokens: int, threads: int) -> dict[int, dict[str, float]]:
     """By documents of a unit: seconds of all passes but the first, the mean of units of `every` documents in all."""
-    model = smollm2(threads)
-    heads, texts = all_heads(model), documents(counts[-1], tokens)
+    unit = _measuring(counts[-1], tokens, threads)
     clock: list[tuple[float, float]] = []
 
     def tick(tokens: int) -> None:
         clock.append((time.perf_counter(), time.process_time()))
 
     found: dict[int, list[tuple[float, float]]] = {n: [] for n in counts}
-    measure(model, texts[:2], heads, (tokens,), batch_tokens=tokens)
     # Small units stand evenly between large ones: what else the machine does falls on all alike.
     for _, n in sorted(((i + 0.5) * many, many) for many in counts for i in range(every // many)):
         clock.clear()
-        measure(model, texts[:n], heads, (tokens,), batch_tokens=tokens, on_tokens=tick)
+        unit(n, tick)
         found[n].append((clock[-1][0] - clock[0][0], clock[-1][1] - clock[0][1]))
     means = {n: [sum(each) / len(each) for each in zip(*took, strict=True)] for n, took in found.items()}
     return {n: {"seconds": wall, "processor seconds": busy} for n, (wall, busy) in means.items()}
@@ -56,14 +67,9 @@ def _times(counts: Sequence[int], every: int, tokens: int, threads: int) -> dict
 
 def _peak(count: int, tokens: int, threads: int) -> dict[str, float]:
     """Memory and file of a unit."""
-    model = smollm2(threads)
-    heads, texts = all_heads(model), documents(count, tokens)
-    measure(model, texts[:1], heads, (tokens,), batch_tokens=tokens)
-    units = []
-    peak = peak_megabytes(
-        lambda: units.append(measure(model, texts, heads, (tokens,), batch_tokens=tokens)), whole=True
-    )
-    return {"peak MB": peak, "MB a unit": len(dump_tensors(*units[0].to_tensors())) / 1e6}
+    unit, made = _measuring(count, tokens, threads), []
+    peak = peak_megabytes(lambda: made.append(unit(count)), whole=True)
+    return {"peak MB": peak, "MB a unit": len(dump_tensors(*made[0].to_tensors())) / 1e6}
 
 
 def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:

@@ -91,11 +91,10 @@ def interleave(table: str, sides: Sequence[Side], rounds: int, warm: bool = True
 
     A round before the first warms up and does not count.
     """
-    shuffled = random.Random(0)
+    shuffled, turns = random.Random(0), [side for side in sides for _ in range(side.turns)]
     taken: dict[str, list[tuple[float, float]]] = {side.name: [] for side in sides}
     for number in range(not warm, rounds + 1):
         spent: dict[str, list[tuple[float, float]]] = {side.name: [] for side in sides}
-        turns = [side for side in sides for _ in range(side.turns)]
         for side in shuffled.sample(turns, len(turns)):
             started = time.perf_counter(), processor_seconds()
             side.work()
