@@ -15,17 +15,23 @@ covariance of documents' mean keys is taken out of Sigma_k.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid, binned_grid, grid
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation, Turns
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock, SampleSums
 
 Array = NDArray[np.float64]
 
@@ -227,3 +233,43 @@ def _trace(of_keys: Array, of_queries: Array) -> Array:
     keys = len(of_keys)
     queries = by_key(of_queries, keys).reshape(keys, len(of_queries) // keys, -1)
     return np.asarray(queries @ of_keys.reshape(keys, -1, 1)).reshape(-1)
+
+
+SHARES = ("share_position", "share_key", "share_match", "share_query_position")
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """Shares of score variance, its size and the sink, in every sample."""
+    found = [_of_sample(sums) for sums in block.sums]
+    stacked = {name: np.stack([each[name] for each in found]) for name in found[0]}
+    return stacked | {"share_positional": stacked["share_position"] + stacked["share_query_position"]}
+
+
+def _of_sample(sums: SampleSums) -> dict[str, Array]:
+    if not sums.at.scored or sums.table.stage is None:
+        return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(sums.v), np.nan))
+    between = sums.k.between(sums.at.between)
+    layout = sums.at.layout(sums.table.rotation)
+    parts = anatomy(sums.q.path, sums.k.path, sums.q.late, sums.k.late, sums.table.stage, layout, between)
+    found = {f"share_{name}": share for name, share in parts.shares.items()}
+    return found | {"score_sd": sums.scale * parts.score_sd, "sink": sums.scale * parts.sink}
+
+
+GROUP = MeasureGroup(
+    name="scores",
+    needs=("moments", "path"),
+    compute=compute,
+    variables=(
+        Variable("share_positional", "position + query-dependent position", "share",
+                 "share of score variance over keys that depends on where the key is"),
+        Variable("share_position", "position", "share", "share of score variance explained by key position alone"),
+        Variable("share_key", "key content", "share",
+                 "share of score variance explained by key content, independent of the query"),
+        Variable("share_match", "content match", "share",
+                 "share of score variance explained by how query and key content fit together"),
+        Variable("share_query_position", "query-dependent position", "share",
+                 "share of score variance explained by key position in a way that depends on the query"),
+        Variable("score_sd", "score sd", "logits", "standard deviation of scores over the keys of a query"),
+        Variable("sink", "sink", "logits", "mean score of the first token above the mean of the keys from token 4 on"),
+    ),
+)  # fmt: skip

@@ -5,17 +5,22 @@ R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms
 from qkscope.path import SINK
 from qkscope.unit import Unit
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -91,3 +96,29 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
         summed /= np.where(total > 0, total, np.nan)[:, None]
         curve[:, at] = np.einsum("hdp,dp->hd", summed, wave[at])
     return curve
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """The curve that the paths predict, with errors, and the one measured on a few queries."""
+    lags = block.cell.positions[0].lags
+    curve = np.full((block.samples, len(block), len(lags.lags)), np.nan)
+    if block.table.known:
+        for s, sums in enumerate(block.sums):
+            q, k = (Pairs.of(sums.table.rotation, kind.path.filled.mean) for kind in (sums.q, sums.k))
+            found = distance_curve(q, k, lags, sums.at.counted, sums.table.lags)
+            curve[s] = sums.scale[:, None] * found
+    measured = measured_curve(block.cell.units, block.width)[block.rows.queries]
+    return {"distance_score": curve, "distance_score_measured": measured}
+
+
+GROUP = MeasureGroup(
+    name="distance",
+    needs=("moments", "path", "scores"),
+    compute=compute,
+    variables=(
+        Variable("distance_score", "score by distance", "logits",
+                 "mean score that mean queries and keys predict at a distance", ("distance",)),
+        Variable("distance_score_measured", "measured score by distance", "logits",
+                 "mean score at a distance, measured on a few queries", ("distance",), sampled=False),
+    ),
+)  # fmt: skip

@@ -10,9 +10,10 @@ Along an axis, Pearson's r between projection and position is r_q = v.C_q / sqrt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,12 +22,16 @@ from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.axes import gap
 from qkscope.measures.blocks import Block, blocks, by_key, per_query
-from qkscope.measures.eigen import leading
+from qkscope.measures.eigen import FEW, LARGE, leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.moments import Moments, merge_all
 from qkscope.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
 
@@ -36,6 +41,8 @@ FAINT = 0.05
 SAME = 0.7
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
+# Axes of the whole sample in whose space left-out axes are sought, and the relative gap below which they are solved exactly.
+RITZ, RITZ_GAP = 24, 0.1
 # Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
 BATCH = 1 << 16
 
@@ -125,6 +132,13 @@ def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
 
 def axes(q: Moments, k: Moments, components: int) -> tuple[Array, Array]:
     """The leading axes v (H, d, components) of queries and keys pooled, and the variance each explains."""
+    S = _pooled(q, k)
+    values, vectors = leading(S, components)
+    return vectors, _explained(S, values)
+
+
+def _pooled(q: Moments, k: Moments) -> Array:
+    """S = M_q + M_k + n_q n_k / (n_q + n_k) d d^T. (H, d, d)"""
     heads, keys = len(q.n), len(k.n)
     difference, n_k = q.mean_x - per_query(k.mean_x, heads), per_query(k.n, heads)
     weight = q.n * n_k / np.maximum(q.n + n_k, 1)
@@ -134,11 +148,15 @@ def axes(q: Moments, k: Moments, components: int) -> tuple[Array, Array]:
     of_key += k.M[:, None]
     # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
     S[_met_bad(q, k)] = 0.0
-    values, vectors = leading(S, components)
+    return S
+
+
+def _explained(S: Array, values: Array) -> Array:
+    """Eigenvalues (H, m) over the trace; NaN where nothing varies."""
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
         explained = np.where(trace[:, None] > 0, values / trace[:, None], np.nan)
-    return vectors, np.maximum(explained, 0.0)
+    return np.asarray(np.maximum(explained, 0.0))
 
 
 def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
@@ -158,11 +176,14 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     With fewer rows of k than of q, each is read by as many of the next rows of q.
     """
     (q, *q_left), (k, *k_left) = (whole_and_without([group[i] for group in groups]) for i in (0, 1))
-    v, explained = axes(q, k, components)
+    S = _pooled(q, k)
+    wide = components > 1 and S.shape[1] >= LARGE and max(RITZ, 2 * components) <= FEW * S.shape[1]
+    values, vectors = leading(S, max(RITZ, 2 * components) if wide else components)
+    v, explained = vectors[:, :, :components], _explained(S, values[:, :components])
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
-    left = _leave_one_out(q_left, k_left, v)
+    left = _leave_one_out(q_left, k_left, v, vectors if wide else None)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
@@ -219,19 +240,37 @@ class _LeftOut:
     v: Array
 
 
-def _leave_one_out(q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array) -> _LeftOut:
-    """The same numbers without each group in turn, on axes oriented like `v`."""
+def _leave_one_out(q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array, within: Array | None) -> _LeftOut:
+    """The same numbers without each group in turn, on axes oriented like `v`.
+
+    `within` (H, d, m) is the space in which the axes of left-out samples are sought (Rayleigh-Ritz); None: everywhere.
+    """
     heads, dim, components = v.shape
     count = len(q_left)
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
     for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
-        u, explained[g] = axes(q, k, components)
+        u, explained[g] = axes(q, k, components) if within is None else _ritz(q, k, components, within)
         overlap = np.einsum("hdm,hdm->hm", u, v)
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
         r_q[g], r_k[g] = correlate(q, k, u)
         same[g], first[g] = np.abs(overlap) >= SAME, u[:, :, 0]
     return _LeftOut(r_q, r_k, explained, same, first)
+
+
+def _ritz(q: Moments, k: Moments, components: int, within: Array) -> tuple[Array, Array]:
+    """`axes` within the space of the orthonormal columns of `within` (H, d, m): a small eigenproblem for a large one.
+
+    Leaving one group out hardly turns the leading axes, so the leading `RITZ` axes of the whole contain them. Heads whose
+    first two eigenvalues nearly tie in the left-out sample are solved exactly, because there a small error turns the axis.
+    """
+    S = _pooled(q, k)
+    values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
+    values, vectors = values[:, ::-1][:, :components].copy(), within @ inner[:, :, ::-1][:, :, :components]
+    close = np.flatnonzero(values[:, 1] > (1 - RITZ_GAP) * values[:, 0])
+    if len(close):
+        values[close], vectors[close] = leading(S[close], components)
+    return vectors, _explained(S, values)
 
 
 def whole_and_without(groups: Sequence[Moments]) -> list[Moments]:
@@ -271,3 +310,51 @@ def _spread(moments: Moments, v: Array) -> Array:
 
 def _head_axis(name: str) -> int:
     return 1 if name.startswith("loo_") else 0
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """The first axis in every sample; all components with errors and nulls over all documents."""
+    axes = block.axes
+
+    def samples(whole: Array, left_out: Array) -> Array:
+        return np.concatenate([whole[None], left_out])
+
+    return {
+        "r_q": samples(axes.r_q[:, 0], axes.loo_r_q),
+        "r_k": samples(axes.r_k[:, 0], axes.loo_r_k),
+        "explained_variance": samples(axes.explained_variance[:, 0], axes.loo_ev),
+        "gap": samples(gap(axes.explained_variance), axes.loo_gap),
+        "axis_lost": axes.lost,
+        "n_q": axes.n_q,
+        "n_k": axes.n_k,
+        "pc_r_q": axes.r_q,
+        "pc_r_q_se": axes.r_q_se,
+        "pc_r_k": axes.r_k,
+        "pc_r_k_se": axes.r_k_se,
+        "pc_explained_variance": axes.explained_variance,
+        "pc_r_q_null": axes.r_q_null,
+        "pc_r_k_null": axes.r_k_null,
+    }
+
+
+_NULL = "|r| that a head unrelated to position stays below in 95% of cases (t-test over groups of documents)"
+GROUP = MeasureGroup(
+    name="pca",
+    needs=("moments",),
+    compute=compute,
+    variables=(
+        Variable("r_q", "r_q", "", "correlation of queries with position along PC0", along_axis=True),
+        Variable("r_k", "r_k", "", "correlation of keys with position along PC0", along_axis=True),
+        Variable("explained_variance", "explained variance", "share", "share of the pooled variance along PC0"),
+        Variable("gap", "eigenvalue gap", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"),
+        Variable("axis_lost", "axis lost", "samples", "left-out samples whose PC0 is another axis", sampled=False),
+        Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False),
+        Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False),
+        Variable("pc_r_q", "r_q by component", "", "r_q along each principal axis", ("pc",)),
+        Variable("pc_r_k", "r_k by component", "", "r_k along each principal axis", ("pc",)),
+        Variable("pc_explained_variance", "explained variance by component", "share",
+                 "share of the pooled variance along each axis", ("pc",), sampled=False),
+        Variable("pc_r_q_null", "null of r_q", "", _NULL, ("pc",), sampled=False),
+        Variable("pc_r_k_null", "null of r_k", "", _NULL, ("pc",), sampled=False),
+    ),
+)

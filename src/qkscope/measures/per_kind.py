@@ -12,7 +12,8 @@ standard deviations, the mean of both variances counting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,11 @@ from numpy.typing import NDArray
 from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.pca import whole_and_without
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.moments import Moments
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
 
@@ -76,3 +81,26 @@ def _first_axis(x: Moments) -> tuple[Array, Array]:
 
 def _trace(x: Moments) -> Array:
     return np.asarray(np.trace(x.M, axis1=1, axis2=2))
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    found = np.stack([per_kind(q, k) for q, k in block.moments])  # (1 + G, names, H)
+    return {name: found[:, i] for i, name in enumerate(NAMES)}
+
+
+GROUP = MeasureGroup(
+    name="per_kind",
+    needs=("moments",),
+    compute=compute,
+    optional=True,
+    variables=(
+        Variable("explained_q", "first axis of queries", "share", "variance share of the queries' own first axis"),
+        Variable("explained_k", "first axis of keys", "share", "variance share of the keys' own first axis"),
+        Variable("abs_r_q", "|r| of queries alone", "", "|r| with position along the queries' own first axis"),
+        Variable("abs_r_k", "|r| of keys alone", "", "|r| with position along the keys' own first axis"),
+        Variable("linear_q", "linear share of queries", "share", "variance of queries that is linear in position"),
+        Variable("linear_k", "linear share of keys", "share", "variance of keys that is linear in position"),
+        Variable("separability", "separability", "share", "pooled variance between mean query and mean key"),
+        Variable("d_prime", "d'", "sd", "distance of mean query and mean key in standard deviations"),
+    ),
+)

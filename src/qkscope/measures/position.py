@@ -9,19 +9,25 @@ mu is the mean of all vectors before rotation, m(t) the mean vector at position 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms
 from qkscope.moments import Moments
-from qkscope.path import Path
+from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock, Kind, SampleSums
 
 Array = NDArray[np.float64]
 
@@ -152,3 +158,57 @@ def linear_reading(sums: Moments) -> Array:
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
     squared = np.einsum("hd,hd->h", sums.C, solved) / np.where(enough, sums.T, np.nan)
     return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """Position beyond r, of all tokens and of those from position 4 on."""
+    found: dict[str, list[Array]] = {}
+    for sums in block.sums:
+        v = Pairs.of(sums.table.rotation, sums.v)
+        for name, kind in (("q", sums.q), ("k", sums.k)):
+            projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.places, sums.table.wave, v)
+            for late in (False, True):
+                for key, value in _of_kind(sums, kind, name, projected, late).items():
+                    found.setdefault(key, []).append(per_query(value, len(block)))
+    return {name: np.stack(values) for name, values in found.items()}
+
+
+def _of_kind(sums: SampleSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
+    start, along = SINK if late else 0, sums.along[name][late]
+    places, missing = sums.at.places.since(start), np.full(len(sums.v), np.nan)
+    found = {f"r_{name}": correlation(along), f"R_{name}": linear_reading(along.sums)}
+    found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
+    if places.tokens.any():
+        here = projected[:, :, -len(places.t) :]
+        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.n, sums.at.edges, places, here, along))
+        if sums.table.known:
+            path = kind.path.window(len(sums.at.counts), start)
+            found[f"r_{name}_const"] = constant_part(path, sums.table.rotation, sums.phase[int(late)], along)
+    if late:
+        return {f"{key}_from4": value for key, value in found.items()}
+    del found[f"r_{name}"]  # the published r, which `pca` declares
+    return found
+
+
+def _variables() -> tuple[Variable, ...]:
+    found = []
+    for end, where in (("", ""), ("_from4", ", without the first four tokens")):
+        for kind, who in (("q", "queries"), ("k", "keys")):
+            if end:
+                found.append(
+                    Variable(f"r_{kind}_from4", f"r_{kind} from token 4", "",
+                             f"correlation of {who} with position along PC0{where}", along_axis=True)
+                )
+            found += [
+                Variable(f"eta_{kind}{end}", f"eta of {who}", "",
+                         f"correlation ratio of {who} with position along PC0: any function of position{where}",
+                         along_axis=True),
+                Variable(f"r_{kind}_const{end}", f"constant part of r_{kind}", "",
+                         f"the part of r_{kind} that rotating the constant mean vector produces{where}", along_axis=True),
+                Variable(f"R_{kind}{end}", f"R of {who}", "",
+                         f"best linear readout of position from the whole vector of {who}{where}"),
+            ]  # fmt: skip
+    return tuple(found)
+
+
+GROUP = MeasureGroup(name="position", needs=("moments", "path"), compute=compute, variables=_variables())

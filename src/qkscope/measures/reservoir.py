@@ -13,20 +13,23 @@ is the jackknife's error.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.key_sample import KeySample, bucket_size
-from qkscope.measures.pca import whole_and_without
 from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness_of_cells, query_line
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.moments import Moments
-from qkscope.unit import Unit, window
-from qkscope.workers import cores, one_thread_each
+from qkscope.unit import Unit
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import Cell, HeadBlock
 
 Array = NDArray[np.float64]
 
@@ -58,22 +61,17 @@ class Kept:
         )
 
 
-def plasticity_samples(units: Sequence[Unit], width: int) -> tuple[Array, Array, Array]:
-    """Of every head: NAMES over all documents and without each group (1 + G, 4, H), cells (H, B, B), the error of
-    sampling keys and documents (H,)."""
-    units = [unit for unit in units if unit.tokens]
-    heads, kept = units[0].heads, Kept.of(units, width)
-    sums = [window(unit, width) for unit in units]
-    queries, keys = (whole_and_without([pair[i] for pair in sums]) for i in (0, 1))
-    places = _bucket_places(units, width, len(queries))
-    buckets = kept.vectors.shape[1]
-    values = np.full((len(queries), len(NAMES), len(heads)), np.nan)
-    cells, error = np.full((len(heads), buckets, buckets), np.nan), np.full(len(heads), np.nan)
-
-    def one(row: int) -> None:
-        key = int(heads.kv_row[row])
-        mine = kept.vectors[:, :, :, key].astype(np.float64)  # (D, B, m, d)
-        for s, (q, k) in enumerate(zip(queries, keys, strict=True)):
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """Plasticity of each head in every sample, its cells and sampling error over all documents."""
+    kept = _kept(block.cell)
+    places = _bucket_places(block.cell.units, block.width, block.samples)
+    buckets, count = kept.vectors.shape[1], len(block)
+    values = np.full((block.samples, len(NAMES), count), np.nan)
+    cells, error = np.full((count, buckets, buckets), np.nan), np.full(count, np.nan)
+    for row in range(count):
+        key = row * len(block.rows.keys) // count
+        mine = kept.vectors[:, :, :, block.rows.keys[key]].astype(np.float64)  # (D, B, m, d)
+        for s, (q, k) in enumerate(block.moments):
             if q.bad[row] or k.bad[key] or q.n[row] < 2 or q.T[row] <= 0:
                 continue
             line = _line(q, row, k.mean_x[key], places[s])
@@ -82,10 +80,30 @@ def plasticity_samples(units: Sequence[Unit], width: int) -> tuple[Array, Array,
             values[s, :, row] = Plasticity(found.cells()).numbers
             if s == 0:
                 cells[row], error[row] = found.cells(), found.sampling_error()
+    names = (variable.name for variable in GROUP.variables)
+    return dict(zip(names, [*values.transpose(1, 0, 2), error, cells], strict=True))
 
-    with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
-        list(pool.map(one, range(len(heads))))
-    return values, cells, error
+
+GROUP = MeasureGroup(
+    name="plasticity",
+    needs=("moments", "keys"),
+    compute=compute,
+    optional=True,
+    variables=(
+        Variable("plasticity", "plasticity", "", "how undetermined a query's preference between two keys is"),
+        Variable("plasticity_first", "plasticity, early queries", "", "the same over the first fifth of the queries"),
+        Variable("plasticity_last", "plasticity, late queries", "", "the same over the last fifth of the queries"),
+        Variable("plasticity_drop", "drop of plasticity", "", "early minus late queries"),
+        Variable("plasticity_sampling_se", "sampling error", "", "error from using a sample of keys", sampled=False),
+        Variable("plasticity_map", "plasticity by bucket", "", "plasticity by bucket of query and key",
+                 ("query_bucket", "key_bucket"), sampled=False),
+    ),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def _kept(cell: Cell) -> Kept:
+    return Kept.of(cell.units, cell.width)
 
 
 @dataclass(frozen=True)

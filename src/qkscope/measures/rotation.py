@@ -12,8 +12,9 @@ A slope per token shrinks with the window by construction, so each slope is also
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,11 @@ from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import whole_and_without
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.moments import Moments
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
 
@@ -148,3 +153,40 @@ def _unit(vectors: Array) -> Array:
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.asarray(np.where(length > 0, vectors / length, np.nan))
+
+
+# r along the drift axis, which is not the published r along PC0.
+RENAMED = {"r_q": "drift_r_q", "r_k": "drift_r_k"}
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    models = [rotation_model(q, k, block.width) for q, k in block.moments]
+    found = {RENAMED.get(name, name): np.stack([getattr(each, name) for each in models]) for name in NAMES}
+    return found | {"bias_logits": found["bias_strength"] * block.scale * block.width}
+
+
+GROUP = MeasureGroup(
+    name="rotation",
+    needs=("moments",),
+    compute=compute,
+    optional=True,
+    variables=(
+        Variable("drift_r_q", "r_q along drift", "", "correlation of queries with position along the drift axis"),
+        Variable("drift_r_k", "r_k along drift", "", "correlation of keys with position along the drift axis"),
+        Variable("alpha_q", "slope of queries", "per token", "slope of queries along the drift axis"),
+        Variable("alpha_k", "slope of keys", "per token", "slope of keys along the drift axis"),
+        Variable("slope_q", "drift of queries", "per window", "slope of queries along the drift axis, over the window"),
+        Variable("slope_k", "drift of keys", "per window", "slope of keys along the drift axis, over the window"),
+        Variable("mu_q", "mean query along drift", "", "mean projection of queries on the drift axis"),
+        Variable("mu_k", "mean key along drift", "", "mean projection of keys on the drift axis"),
+        Variable("bias_strength", "bias", "per token", "change of the mean query's score with key position"),
+        Variable("separation", "separation", "share", "share of E|q - k|^2 along the separation axis"),
+        Variable("separation_top", "separation, top axis", "share", "the same along the axis where it is largest"),
+        Variable("agreement", "agreement", "", "overlap of the separation axis with that top axis"),
+        Variable("share_drift", "drift share", "share", "pooled variance along the drift axis"),
+        Variable("share_separation", "separation share", "share", "pooled variance along the separation axis"),
+        Variable("share_plane", "plane share", "share", "pooled variance in the plane of both axes"),
+        Variable("pc0_overlap", "overlap with PC0", "", "overlap of the drift axis with PC0"),
+        Variable("bias_logits", "bias in logits", "logits", "score change over the window; positive: nearer keys score higher"),
+    ),
+)

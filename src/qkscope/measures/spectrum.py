@@ -7,13 +7,20 @@ the last, of endless wavelength.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
 from qkscope.measures.position import Along
+from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.moments import Moments
 from qkscope.rotation import Rotation
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
 
@@ -42,3 +49,40 @@ def by_pair(values: Array, rotation: Rotation) -> Array:
     still[rotation.pairs] = False
     turned = values[:, rotation.pairs].sum(axis=2)
     return np.concatenate([turned, values[:, still].sum(axis=1, keepdims=True)], axis=1)
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """Energy and signal by pair. The first entry (pair -1) is all that does not rotate, NaN where everything does."""
+    rotation, count = block.table.rotation, len(block)
+    shape = (block.samples, count, len(rotation.pairs) + 1)
+    wavelength = np.broadcast_to(np.roll(wavelengths(rotation), 1), shape[1:])
+    if not block.table.known:
+        empty = np.full(shape, np.nan)
+        names = ("energy_q", "energy_k", "signal_q", "signal_k")
+        return {"wavelength": np.full(shape[1:], np.nan), **dict.fromkeys(names, empty)}
+    found: dict[str, Array] = {"wavelength": wavelength}
+    for name in "qk":
+        along = [sums.along[name][0] for sums in block.sums]
+        shares = [per_query(energy(each.sums, rotation), count) for each in along]
+        found[f"energy_{name}"] = np.roll(np.stack(shares), 1, axis=2)
+        found[f"signal_{name}"] = np.roll(np.stack([signal(each, rotation) for each in along]), 1, axis=2)
+    if 2 * len(rotation.pairs) == rotation.dim:
+        for values in found.values():
+            if values.ndim == 3:
+                values[:, :, 0] = np.nan
+    return found
+
+
+GROUP = MeasureGroup(
+    name="spectrum",
+    needs=("moments", "path"),
+    compute=compute,
+    variables=(
+        Variable("wavelength", "wavelength", "tokens", "tokens per turn of a rotary pair; inf: does not rotate",
+                 ("pair",), sampled=False),
+        Variable("energy_q", "energy of queries", "share", "share of E|q|^2 by rotary pair", ("pair",)),
+        Variable("energy_k", "energy of keys", "share", "share of E|k|^2 by rotary pair", ("pair",)),
+        Variable("signal_q", "part of r_q", "", "part of r_q that a rotary pair carries; sums to r_q", ("pair",)),
+        Variable("signal_k", "part of r_k", "", "part of r_k that a rotary pair carries; sums to r_k", ("pair",)),
+    ),
+)  # fmt: skip

@@ -1,0 +1,414 @@
+"""One cell, a checkpoint over one window: its sums, in blocks of heads, with all that measures share computed once.
+
+Every number is computed over all documents and again without each group of them. These are the samples: sample 0 is the
+whole, sample g is without group g; the jackknife over samples 1 to G is the standard error of sample 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import compress
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.defaults import COMPONENTS
+from qkscope.errors import StoreError, StudyError
+from qkscope.heads import HeadIndex
+from qkscope.lags import distances
+from qkscope.measures.anatomy import FIRST_QUERY, Layout, Staging
+from qkscope.measures.blocks import Block, blocks, per_query
+from qkscope.measures.distance import BinPairs
+from qkscope.measures.grid import Grid, whole_grid
+from qkscope.measures.jackknife import jackknife
+from qkscope.measures.pca import Axes, measure_batch, whole_and_without
+from qkscope.measures.position import Along, Phase, about_mean, phases
+from qkscope.measures.registry import MeasureGroup, Variable
+from qkscope.measures.waves import Pairs, waves
+from qkscope.moments import Moments
+from qkscope.path import SINK, Path
+from qkscope.rotation import Rotation
+from qkscope.unit import Unit, window
+from qkscope.workers import cores, one_thread_each
+
+Array = NDArray[np.float64]
+
+# Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
+PLACES = 1024
+# Elements of the scatter matrices of one block: few enough that a block and its left-out samples stay in a core's cache.
+BLOCK_ELEMENTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class GroupPaths:
+    """Queries of a block, or its keys, by group of documents.
+
+    late_mean (G, H, d) mean over tokens from position 4 on · n (G, B) tokens by bin · means (G, H, B, d) before rotation
+    """
+
+    late_mean: Array
+    n: NDArray[np.int64]
+    means: Pairs
+
+    @classmethod
+    def of(cls, rotation: Rotation, late: Sequence[Moments], paths: Sequence[Path]) -> GroupPaths:
+        means = np.stack([path.filled.mean for path in paths])
+        return cls(
+            np.stack([sums.mean_x for sums in late]),
+            np.stack([path.n for path in paths]),
+            Pairs.of(rotation, means),
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Queries of a block, or its keys, in one sample: moments of all tokens and of those from position 4 on, and the path.
+
+    `groups` are all groups of documents; `taken` (G,) says which of them are in this sample.
+    """
+
+    every: Moments
+    late: Moments
+    path: Path
+    groups: GroupPaths
+    taken: NDArray[np.bool_]
+
+    @property
+    def n(self) -> NDArray[np.int64]:
+        """Tokens by group and bin, 0 for groups that are left out. (G, B)"""
+        return np.where(self.taken[:, None], self.groups.n, 0)
+
+    def between(self, weight: Array) -> Array:
+        """Covariance of documents' means over late tokens, estimated from groups; weight (G,). (H, d, d)"""
+        apart = (self.groups.late_mean[self.taken] - self.late.mean_x).transpose(1, 0, 2)  # (H, G, d)
+        return np.asarray((apart * weight[:, None]).transpose(0, 2, 1) @ apart)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where the tokens of one sample are; the same for every head.
+
+    counts (T,) tokens at each position · edges (B + 1,) of the paths' bins · places: positions that represent all
+    lags: pairs of bins at each distance; `counted`: pairs of tokens there
+    between (G,) weights that turn the scatter of groups' means into the covariance of documents' means
+    """
+
+    counts: Array
+    edges: NDArray[np.int64]
+    places: Grid
+    lags: BinPairs
+    counted: list[Array]
+    between: Array
+
+    @classmethod
+    def of(cls, groups: Sequence[Unit], width: int, lags: BinPairs, edges: NDArray[np.int64]) -> Positions:
+        counts = np.sum([unit.counts(width) for unit in groups], axis=0)
+        places = whole_grid(counts, PLACES)
+        return cls(counts, edges, places, lags, lags.counted(counts), _between(groups, width))
+
+    @property
+    def scored(self) -> bool:
+        """Whether any query has at least two keys from position 4 on."""
+        return bool(self.counts[FIRST_QUERY:].sum())
+
+    def layout(self, rotation: Rotation) -> Layout:
+        """The positions at which scores are evaluated: bins, where nothing rotates within them."""
+        return self._sampled if len(rotation.pairs) else self._binned
+
+    @cached_property
+    def _sampled(self) -> Layout:
+        return Layout.of(self.counts)
+
+    @cached_property
+    def _binned(self) -> Layout:
+        return Layout.of(self.counts, self.edges)
+
+    def since(self, start: int) -> Array:
+        """The counts with 0 before `start`. (T,)"""
+        return np.where(np.arange(len(self.counts)) < start, 0.0, self.counts)
+
+
+def _between(groups: Sequence[Unit], width: int) -> Array:
+    """Weights (G,) that turn the scatter of groups' means into the covariance of documents' means.
+
+    The mean of a group of e documents scatters by 1/e of theirs; with G groups, one degree of freedom goes to the
+    overall mean. Zero with one group, from which it cannot be estimated.
+    """
+    late = [np.clip(np.minimum(unit.lengths, width) - SINK, 0, None).astype(np.float64) for unit in groups]
+    tokens, squares = np.array([x.sum() for x in late]), np.array([(x**2).sum() for x in late])
+    if len(groups) < 2 or not tokens.all():
+        return np.zeros(len(groups))
+    documents, share = tokens**2 / squares, tokens / tokens.sum()
+    every = tokens.sum() ** 2 / squares.sum()
+    return np.asarray(share * documents * (1 - 1 / every) / (1 - (share**2).sum()))
+
+
+@dataclass(frozen=True)
+class RotationTable:
+    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found.
+
+    phase (1 + G, 2, P) `phases` of positions about their mean in each sample: of all tokens, and from position 4 on
+    wave, lags `waves` at the places and at minus the distances · stage: None in a window too short for scores
+    """
+
+    rotation: Rotation
+    known: bool
+    phase: Phase
+    wave: Array
+    lags: Array
+    stage: Staging | None
+
+    @classmethod
+    def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> RotationTable:
+        turning, first = rotation or Rotation.none(dim), samples[0]
+        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+        return cls(
+            rotation=turning,
+            known=rotation is not None,
+            phase=phases(turning, weights),
+            wave=waves(turning, first.places.t),
+            lags=waves(turning, -first.lags.lags, rotated=2),
+            stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
+        )
+
+
+@dataclass(frozen=True)
+class SampleSums:
+    """A block of H heads in one sample of the documents.
+
+    v (H, d) first axes · scale (H,) of the scores · at: where the tokens are · phase (2, P) of them in `table`
+    """
+
+    q: Kind
+    k: Kind
+    v: Array
+    scale: Array
+    at: Positions
+    table: RotationTable
+    phase: Phase
+
+    @cached_property
+    def along(self) -> dict[str, tuple[Along, Along]]:
+        """Moments of queries and of keys along v: of all tokens, and of those from position 4 on."""
+        return {
+            name: (Along(kind.every, self.v), Along(kind.late, self.v))
+            for name, kind in (("q", self.q), ("k", self.k))
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """The units of a checkpoint (one per group of documents) over the first `width` tokens."""
+
+    units: Sequence[Unit]
+    width: int
+    components: int = COMPONENTS
+
+    @classmethod
+    def of(cls, units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Cell:
+        """The units with tokens. Raises if they are of different heads, or if there are none."""
+        for unit in units:
+            if unit.heads.to_meta() != units[0].heads.to_meta():
+                raise StudyError("units of different heads cannot be merged; measure them in separate studies")
+        filled = [unit for unit in units if unit.tokens]
+        if not filled:
+            raise StudyError("there are no tokens to measure; give at least one document")
+        return cls(filled, width, components)
+
+    @property
+    def heads(self) -> HeadIndex:
+        return self.units[0].heads
+
+    @property
+    def dim(self) -> int:
+        return int(self.units[0].sink_q.mean_x.shape[1])
+
+    @cached_property
+    def taken(self) -> NDArray[np.bool_]:
+        """Which groups are in each sample. (1 + G, G)"""
+        every = np.ones((1, len(self.units)), dtype=bool)
+        return np.concatenate([every, ~np.eye(len(self.units), dtype=bool)]) if len(self.units) > 1 else every
+
+    @cached_property
+    def positions(self) -> list[Positions]:
+        """Of each sample."""
+        edges = _path(self.units[0], 0).window(self.width).edges
+        lags = BinPairs.of(edges, distances(self.width))
+        return [Positions.of(list(compress(self.units, some)), self.width, lags, edges) for some in self.taken]
+
+    @cached_property
+    def tables(self) -> dict[int, RotationTable]:
+        """By layer; layers of one rotation share theirs."""
+        rotations = self.units[0].rotations
+        made = {
+            id(rotation): RotationTable.of(rotation, self.dim, self.positions)
+            for rotation in {id(each): each for each in rotations.values()}.values()
+        }
+        return {layer: made[id(rotation)] for layer, rotation in rotations.items()}
+
+    @cached_property
+    def has_paths(self) -> bool:
+        """Whether the units know mean vectors by position; moments of stored vectors alone do not."""
+        return all(unit.path_q is not None and unit.path_k is not None for unit in self.units)
+
+    def blocks(self) -> list[HeadBlock]:
+        """All heads, in blocks of one rotation."""
+        number = {id(rotation): i for i, rotation in enumerate(self.units[0].rotations.values())}
+        kinds = [number.get(id(self.units[0].rotations.get(int(layer))), -1) for layer in self.heads.layer]
+        size = max(1, BLOCK_ELEMENTS // self.dim**2)
+        return [HeadBlock(self, rows) for rows in blocks(self.heads, size, kinds)]
+
+
+class HeadBlock:
+    """What `compute` of a measure gets: H query heads of one rotation and the K key heads they read."""
+
+    def __init__(self, cell: Cell, rows: Block) -> None:
+        self.cell, self.rows = cell, rows
+
+    def __len__(self) -> int:
+        return len(self.rows.queries)
+
+    @property
+    def samples(self) -> int:
+        """1 + G."""
+        return len(self.cell.taken)
+
+    @property
+    def width(self) -> int:
+        return self.cell.width
+
+    @cached_property
+    def layers(self) -> NDArray[np.int64]:
+        return self.cell.heads.layer[self.rows.queries]
+
+    @cached_property
+    def scale(self) -> Array:
+        """The factor that turns q.k into a score; NaN where it is not known. (H,)"""
+        scales = self.cell.units[0].scales
+        return np.array([scales.get(int(layer), np.nan) for layer in self.layers])
+
+    @property
+    def table(self) -> RotationTable:
+        return self.cell.tables[int(self.layers[0])]
+
+    @cached_property
+    def groups(self) -> list[tuple[Moments, Moments]]:
+        """(q, k) moments of each group over the window. Merging rings is done once for all measures."""
+        rows = self.rows.queries, self.rows.keys
+        return [window(unit, self.width, rows=rows) for unit in self.cell.units]
+
+    @cached_property
+    def moments(self) -> list[tuple[Moments, Moments]]:
+        """(q, k) of each sample: rows of q are the H queries, rows of k the K keys."""
+        q, k = (whole_and_without([group[i] for group in self.groups]) for i in (0, 1))
+        return list(zip(q, k, strict=True))
+
+    @cached_property
+    def unmeasured(self) -> NDArray[np.bool_]:
+        """Heads that met a value that is not finite. (H,)"""
+        q, k = self.moments[0]
+        return np.asarray((q.bad > 0) | (per_query(k.bad, len(self)) > 0))
+
+    @cached_property
+    def axes(self) -> Axes:
+        return measure_batch(self.groups, self.cell.components)
+
+    @cached_property
+    def sums(self) -> list[SampleSums]:
+        """Of each sample: moments, paths and first axes."""
+        first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
+        kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
+        return [
+            SampleSums(q, k, v, self.scale, at, self.table, phase)
+            for q, k, v, at, phase in zip(*kinds, first, self.cell.positions, self.table.phase, strict=True)
+        ]
+
+    def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
+        every = [group[index] for group in self.groups]
+        late = every
+        if self.width > SINK:
+            sinks = [(unit.sink_q, unit.sink_k)[index].select(rows) for unit in self.cell.units]
+            late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
+        paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
+        groups = GroupPaths.of(self.table.rotation, late, paths)
+        return [
+            Kind(whole[index], b, reduce(Path.merge, list(compress(paths, some))), groups, some)
+            for whole, b, some in zip(self.moments, whole_and_without(late), self.cell.taken, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class CellNumbers:
+    """What was measured of the H heads of a cell.
+
+    arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside them
+    v       (H, d, components) the axes; loo_v (G, H, d) the first axis of each left-out sample
+    """
+
+    heads: HeadIndex
+    arrays: Mapping[str, NDArray[np.generic]]
+    v: Array
+    loo_v: Array
+
+
+def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
+    """All variables of `groups`, block by block on every core. Groups whose sums are missing are left out."""
+    wanted = [group for group in groups if cell.has_paths or "path" not in group.needs]
+
+    def one(block: HeadBlock) -> dict[str, Array]:
+        found: dict[str, Array] = {}
+        for group in wanted:
+            computed = group.compute(block)
+            for variable in group.variables:
+                found |= _stored(variable, computed, block.unmeasured)
+        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2)}
+
+    parts = cell.blocks()
+    with one_thread_each():
+        if cell.has_paths:
+            cell.tables  # noqa: B018  # computed once, before threads ask for it
+        with ThreadPoolExecutor(cores()) as pool:
+            found = list(pool.map(one, parts))
+    order = np.argsort(np.concatenate([block.rows.queries for block in parts]))
+    joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
+    v, loo_v = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2)
+    sampled = {variable.name for group in wanted for variable in group.variables if _by_sample(variable)}
+    arrays = {name: array.T.copy() if name in sampled else array for name, array in joined.items()}
+    return CellNumbers(cell.heads, arrays, v, loo_v)
+
+
+def _by_sample(variable: Variable) -> bool:
+    return variable.sampled and not variable.dims
+
+
+def _stored(variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]) -> dict[str, Array]:
+    """A variable of a block as it is kept, heads first. Heads that met a bad value are NaN where they have errors."""
+    name, array = variable.name, np.asarray(computed[variable.name])
+    if not variable.sampled:
+        return {name: array}
+    if f"{name}_se" in computed:
+        return {name: array, f"{name}_se": np.asarray(computed[f"{name}_se"])}
+    array = np.where(unmeasured.reshape(1, -1, *[1] * len(variable.dims)), np.nan, array)
+    return {name: array[0], f"{name}_se": jackknife(array[1:])} if variable.dims else {name: array.T}
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    """Blocks one after the other; extra dimensions are padded with NaN to the largest."""
+    shape = np.max([part.shape[1:] for part in parts], axis=0)
+    padded = [
+        np.pad(part, [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))], constant_values=np.nan)
+        if tuple(shape) != part.shape[1:]
+        else part
+        for part in parts
+    ]
+    return np.concatenate(padded)
+
+
+def _path(unit: Unit, index: int) -> Path:
+    path = (unit.path_q, unit.path_k)[index]
+    if path is None:
+        raise StoreError("this unit has no sums by position; delete its file to have it measured again")
+    return path

@@ -1,0 +1,111 @@
+"""Every measure is declared once, as a `MeasureGroup`.
+
+    GROUP = MeasureGroup(
+        name="cone",
+        needs=("moments",),
+        compute=cone,                       # HeadBlock -> {variable: array}
+        variables=(Variable("cone_k", "cone of keys", "share", "|E k|^2 / E|k|^2"),),
+    )
+
+The dataset, the CSV columns, `measures:` in the study file, the docs' reference and the report's menus and tooltips are
+made from these declarations. A module of this package with a `GROUP` is found by itself; other packages register theirs
+through the entry point `qkscope.measures`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import StudyError
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """One number per head, or an array of numbers with the extra dimensions `dims`.
+
+    sampled     it is also computed without each group of documents, so it has a standard error
+    along_axis  it depends on the first principal axis: where a left-out sample has another one, it has no error
+    """
+
+    name: str
+    label: str
+    units: str
+    description: str
+    dims: tuple[str, ...] = ()
+    sampled: bool = True
+    along_axis: bool = False
+
+    @property
+    def is_column(self) -> bool:
+        """Whether it is one number per head, and so a column of heads.csv."""
+        return not self.dims
+
+
+@dataclass(frozen=True)
+class MeasureGroup:
+    """Variables that are computed together.
+
+    `compute` gets a block of H heads and returns an array per variable: (1 + G, H, *dims) where it is sampled (all
+    documents, then without each group), (H, *dims) where it is not.
+    """
+
+    name: str
+    needs: tuple[str, ...]
+    compute: Callable[[HeadBlock], Mapping[str, Array]]
+    variables: tuple[Variable, ...]
+    optional: bool = False
+    """Computed only where a study asks for it in `measures:`."""
+    version: int = 1
+    """Raise it when the numbers change: cached values are then computed again."""
+
+
+@cache
+def groups() -> dict[str, MeasureGroup]:
+    """All measures by name: those of this package, then those of other installed packages."""
+    from qkscope import measures
+
+    found: dict[str, MeasureGroup] = {}
+    modules = sorted(module.name for module in iter_modules(measures.__path__))
+    declared = [getattr(import_module(f"{measures.__name__}.{name}"), "GROUP", None) for name in modules]
+    declared += [entry.load() for entry in entry_points(group="qkscope.measures")]
+    taken: dict[str, str] = {}
+    for group in declared:
+        if group is None:
+            continue
+        for variable in group.variables:
+            if (owner := taken.setdefault(variable.name, group.name)) != group.name:
+                raise StudyError(
+                    f"measures: {group.name} and {owner} both declare the variable {variable.name}; rename one"
+                )
+        found[group.name] = group
+    return found
+
+
+@cache
+def variables() -> dict[str, Variable]:
+    """All variables by name, in the order of their groups."""
+    return {variable.name: variable for group in groups().values() for variable in group.variables}
+
+
+def chosen(asked: tuple[str, ...] | list[str]) -> list[MeasureGroup]:
+    """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
+    return [group for group in groups().values() if not group.optional or group.name in asked]
+
+
+def optional_names() -> tuple[str, ...]:
+    """What `measures:` in a study may name."""
+    return tuple(name for name, group in groups().items() if group.optional)
