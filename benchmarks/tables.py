@@ -40,14 +40,14 @@ def assembly(size: Size) -> Iterator[Row]:
     that SmolLM3 has, in proportion.
     """
     from qkscope.heads import HeadIndex
-    from qkscope.measures.beyond import measure_beyond
+    from qkscope.measures.cell import Cell, measure_cell
     from qkscope.measures.pca import measure
+    from qkscope.measures.registry import chosen
 
     rng = np.random.default_rng(0)
     dim, windows, tokens = size.pick(128, 16), (4096, 32768), size.pick(8192, 64)
     heads = HeadIndex.of([(i, h) for i in range(2) for h in range(16)], RATIO)
     units = [random_unit(rng, heads, dim, windows) for _ in range(GROUPS)]
-    axes = measure(units, windows[-1])
     scatter = rng.standard_normal((4 * (1 + GROUPS), dim, dim))
     scatter = scatter @ scatter.transpose(0, 2, 1)
     x, t = rng.standard_normal((2 * tokens, dim), dtype=np.float32), np.arange(tokens)
@@ -56,7 +56,7 @@ def assembly(size: Size) -> Iterator[Row]:
         Side("scikit-learn + pearsonr, from vectors", "peer", lambda: pooled(x[:tokens], t, x[tokens:], t)),
         Side("LAPACK's eigh alone", "limit", lambda: np.linalg.eigh(scatter), len(scatter)),
         Side("axes and r", "ours", lambda: measure(units, windows[-1]), every),
-        Side("anatomy, curves, spectra", "ours", lambda: measure_beyond(units, windows[-1], axes), every),
+        Side("all measures", "ours", lambda: measure_cell(Cell.of(units, windows[-1]), chosen(())), every),
     ]
     yield from interleave(f"Assembly, a head of {dim} and a sample", sides, size.rounds)
     yield from _study(size, dim)
@@ -87,7 +87,7 @@ def vectors(size: Size) -> Iterator[Row]:
     axes, r and tables. Ours gives errors from 8 groups of documents too; everything adds three further measures. The
     peers go head by head, so eight heads stand for any number; files of further heads are links to those of the first.
     """
-    from qkscope.measures.optional import OPTIONAL
+    from qkscope.measures.registry import optional_names
     from qkscope.scanning.vectors import analyze
 
     rows, dim = size.pick(8000, 200), size.pick(128, 16)
@@ -100,7 +100,7 @@ def vectors(size: Size) -> Iterator[Row]:
             Side("float32 PCA per head and kind, 8 heads", "peer", partial(_per_kind_tool, first), 8),
             *(
                 Side(f"qkscope, {what}{n} heads", "ours", partial(analyze, at, measures=asked), n)
-                for what, asked in (("axes and r, ", ()), ("everything, ", tuple(OPTIONAL)))
+                for what, asked in (("axes and r, ", ()), ("everything, ", optional_names()))
                 for n, at in roots.items()
             ),
         ]

@@ -28,8 +28,10 @@ from qkscope.anatomy_table import (
 )
 from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
 from qkscope.heads import HeadIndex
-from qkscope.measures.beyond import measure_beyond
+from qkscope.lags import distances
+from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.pca import measure
+from qkscope.measures.registry import chosen
 from qkscope.rotation import Rotation
 from qkscope.store import write_tensors
 
@@ -56,8 +58,11 @@ def units(vectors):
 
 @pytest.fixture(scope="module")
 def measured(units):
-    axes = measure(units, WINDOW, 4)
-    return axes, measure_beyond(units, WINDOW, axes)
+    return measure(units, WINDOW, 4), numbers(units)
+
+
+def numbers(units, width=WINDOW, components=4):
+    return measure_cell(Cell.of(units, width, components), chosen(()))
 
 
 def test_numbers_are_those_of_the_vectors(vectors, measured):
@@ -87,8 +92,8 @@ def test_the_curve_is_the_measured_mean_score(vectors, measured):
     _, found = measured
     q, k = (x.reshape(12, -1, WINDOW, DIM) for x in vectors)
     for h, key in enumerate(HEADS.kv_row):
-        expected = [distance_reference(q[:, h], k[:, key], SCALE, lag) for lag in found.distance]
-        assert np.corrcoef(found.curve[0, h], expected)[0, 1] > 0.9
+        expected = [distance_reference(q[:, h], k[:, key], SCALE, lag) for lag in distances(WINDOW)]
+        assert np.corrcoef(found.arrays["distance_score"][h], expected)[0, 1] > 0.9
 
 
 def test_errors_are_the_jackknifes(units, measured):
@@ -96,7 +101,7 @@ def test_errors_are_the_jackknifes(units, measured):
     left = []
     for g in range(4):
         rest = [unit for i, unit in enumerate(units) if i != g]
-        left.append(measure_beyond(rest, WINDOW, measure(rest, WINDOW, 4)))
+        left.append(numbers(rest))
     for name in ("eta_q", "R_k", "share_key", "score_sd", "sink", "eta_k_from4"):
         expected = [jackknife_reference([each.value(name)[h] for each in left]) for h in range(3)]
         keep = axes.lost == 0 if name.startswith("eta") else np.full(3, True)
@@ -110,22 +115,16 @@ def test_heads_that_read_one_key_are_as_each_alone(rng):
     heads = HeadIndex.of(pairs, 3)
     data = [(rng.standard_normal((9, WINDOW, DIM)), rng.standard_normal((4, WINDOW, DIM))) for _ in range(8)]
     made = [unit_of(heads, [WINDOW], data[g::4], ROTATIONS, SCALE) for g in range(4)]
-    axes = measure(made, WINDOW, 3)
-    found = measure_beyond(made, WINDOW, axes)
+    found = numbers(made, components=3)
     for i, (pair, key) in enumerate(zip(pairs, heads.kv_row, strict=True)):
         cut = [(q[[i]], k[[key]]) for q, k in data]
         alone = [unit_of(HeadIndex.of([pair], 3), [WINDOW], cut[g::4], ROTATIONS, SCALE) for g in range(4)]
-        its = measure(alone, WINDOW, 3)
-        beyond = measure_beyond(alone, WINDOW, its)
-        np.testing.assert_allclose(axes.r_k[i], its.r_k[0], atol=1e-9)
-        np.testing.assert_allclose(axes.loo_r_q[:, i], its.loo_r_q[:, 0], atol=1e-9)
-        np.testing.assert_allclose(found.values[:, :, i], beyond.values[:, :, 0], rtol=1e-6, atol=1e-7)
-        np.testing.assert_allclose(found.curve[:, i], beyond.curve[:, 0], atol=1e-9)
-        spectrum = next(each for each in found.spectra if i in each.rows)
-        row = spectrum.rows.tolist().index(i)
-        for kind in "qk":
+        its = numbers(alone, components=3)
+        for name, array in found.arrays.items():
+            own = its.arrays[name]
+            one = array[:, i] if array.shape[:1] == (5,) else array[i][tuple(slice(n) for n in own.shape[1:])]
             np.testing.assert_allclose(
-                spectrum.signal[kind][:, row], beyond.spectra[0].signal[kind][:, 0], atol=1e-9
+                one, own[:, 0] if own.shape[:1] == (5,) else own[0], rtol=1e-6, atol=1e-7, err_msg=name
             )
 
 
@@ -137,8 +136,7 @@ def test_an_axis_that_a_sample_lost_has_no_error(rng):
         unit_of(heads, [WINDOW], [(rng.standard_normal((1, WINDOW, 4)) * spread,) * 2 for _ in range(9)])
         for spread in spreads
     ]
-    axes = measure(made, WINDOW, 4)
-    found = measure_beyond(made, WINDOW, axes)
+    axes, found = measure(made, WINDOW, 4), numbers(made)
     assert axes.lost[0] > 0
     assert np.isnan(axes.r_q_se[0, 0])
     assert np.isnan(found.error("eta_q")[0])
@@ -148,21 +146,21 @@ def test_an_axis_that_a_sample_lost_has_no_error(rng):
 
 def test_tables_have_their_columns(measured):
     axes, found = measured
-    table = anatomy_table("m", HEADS, axes, found, None)
+    table = anatomy_table("m", found)
     assert ",".join(table.columns).startswith(
         "model,layer,head,kv_head,rope,eta_q,eta_k,r_q_const,r_k_const,R_q,R_k,share_position,share_key,share_match,"
         "share_query_position,score_sd,sink,overlap,overlap_pc,gap,eta_q_se,eta_k_se,"
     )
     assert list(table.columns) == list(ANATOMY_COLUMNS)
     assert table["overlap"].isna().all()
-    again = anatomy_table("m", HEADS, axes, found, axes)
+    again = anatomy_table("m", found, found)
     np.testing.assert_allclose(again["overlap"], 1)
     assert again["overlap_pc"].tolist() == [0, 0, 0]
     assert again["same_axis"].tolist() == [1, 1, 1]
-    loo = loo_anatomy_table("m", HEADS, axes, found)
+    loo = loo_anatomy_table("m", found)
     assert list(loo.columns) == list(LOO_ANATOMY_COLUMNS)
     assert len(loo) == 4 * 3
-    spectrum = spectrum_table("m", WINDOW, HEADS, found)
+    spectrum = spectrum_table("m", found)
     assert list(spectrum.columns) == list(SPECTRUM_COLUMNS)
     sums = spectrum.groupby(["layer", "head", "kind"])[["energy", "signal", "share"]].sum()
     np.testing.assert_allclose(sums["energy"], 1)
@@ -170,7 +168,7 @@ def test_tables_have_their_columns(measured):
     assert sums.loc[(0, 1, "k"), "signal"] == pytest.approx(axes.r_k[1, 0], abs=1e-9)
     assert (spectrum[spectrum["layer"] == 1]["pair"] == -1).all()
     assert len(spectrum[spectrum["layer"] == 0]) == 2 * 2 * DIM // 2
-    curve = distance_table("m", WINDOW, HEADS, found, found.curve[0] + 1.0)
+    curve = distance_table("m", found)
     assert list(curve.columns) == list(DISTANCE_COLUMNS)
     assert curve["distance"].max() == WINDOW - 5
 
@@ -184,7 +182,7 @@ def test_what_all_keys_of_a_document_share_decides_nothing(rng):
         k = k + 0.8 * rng.standard_normal((32, 1, DIM))
         pairs = [(a[None], b[None]) for a, b in zip(q, k, strict=True)]
         made = [unit_of(heads, [60], pairs[g::16]) for g in range(16)]
-        found = measure_beyond(made, 60, measure(made, 60, 4))
+        found = numbers(made, 60)
         truth = score_variance_reference(q, k)
         plain.append(anatomy_reference(q, k)[0].sum() / truth)
         right.append(found.value("score_sd")[0] ** 2 / truth)
@@ -196,26 +194,26 @@ def test_an_unknown_rotation_leaves_what_needs_none(vectors):
     q, k = vectors
     unknown = dict.fromkeys(ROTATIONS)
     made = [unit_of(HEADS, [WINDOW], list(zip(q[g], k[g], strict=True)), unknown, SCALE) for g in range(4)]
-    found = measure_beyond(made, WINDOW, measure(made, WINDOW, 4))
+    found = numbers(made)
     for name in ("r_q_const", "r_k_const_from4"):
         assert np.isnan(found.value(name)).all()
     for name in ("R_q", "eta_q", "share_key", "score_sd"):
         assert np.isfinite(found.value(name)).all()
-    assert np.isnan(found.curve).all()
-    assert found.spectra == ()
+    assert np.isnan(found.arrays["distance_score"]).all()
+    assert np.isnan(found.arrays["energy_q"]).all()
 
 
 def test_a_window_too_short_for_scores(rng):
     heads = HeadIndex.of([(0, 0)], 1)
     made = [unit_of(heads, [6], [(rng.standard_normal((1, 6, 2)),) * 2 for _ in range(3)]) for _ in range(3)]
-    found = measure_beyond(made, 6, measure(made, 6, 2))
+    found = numbers(made, 6, 2)
     assert np.isnan(found.value("share_key")[0])
     assert np.isfinite(found.value("eta_q")[0])
 
 
 def test_axes_and_paths_read_back(units, measured, tmp_path):
     axes, _ = measured
-    written = CheckpointAxes.of(units, WINDOW, axes)
+    written = CheckpointAxes.of(units, WINDOW, axes.v)
     write_tensors(tmp_path / "axes.safetensors", *dump_axes({"b/1": written, "a": written}))
     found = read_axes(tmp_path / "axes.safetensors")
     assert list(found) == ["b/1", "a"]

@@ -20,7 +20,7 @@ from qkscope.figures.view import look
 from qkscope.findings import VERDICTS, claims
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
-from qkscope.measures.optional import OPTIONAL, ROTATION
+from qkscope.measures.registry import groups, optional_names
 from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
@@ -46,7 +46,7 @@ def small(tmp_path_factory):
 
 
 def test_the_schema_names_every_measure_and_no_other():
-    assert set(get_args(Measure)) == set(OPTIONAL)
+    assert set(get_args(Measure)) == set(optional_names())
 
 
 def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):
@@ -55,7 +55,7 @@ def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):
 
 def test_a_run_writes_a_table_of_every_measure_over_both_windows(small):
     found = load_results(small).optional
-    for name in OPTIONAL:
+    for name in optional_names():
         for end in ("", "_matched"):
             assert len(found[f"{name}{end}"]) == 3 * 8
             assert len(found[f"loo_{name}{end}"]) == 3 * 8 * 4
@@ -67,7 +67,11 @@ def test_a_run_writes_a_table_of_every_measure_over_both_windows(small):
     )
     matched = found["rotation_matched"].set_index(["model", "layer", "head"])
     np.testing.assert_array_equal(rotation["alpha_k_matched"], matched["alpha_k"])
-    assert rotation[[f"{name}_se" for name in ROTATION]].notna().all(axis=None)
+    assert (
+        rotation[[f"{name}_se" for name in [v.name for v in groups()["rotation"].variables]]]
+        .notna()
+        .all(axis=None)
+    )
 
 
 def test_plasticity_is_the_plain_mean_of_its_map(small):
@@ -197,7 +201,7 @@ def test_a_damaged_table_is_refused(small, tmp_path):
 
     (tmp_path / "rotation.csv").write_text("model,layer,head,r_q\na,0,0,1\na,0,0,1\n")
     with pytest.raises(TableError, match="twice"):
-        read_measures(tmp_path, OPTIONAL, 10)
+        read_measures(tmp_path, optional_names(), 10)
 
 
 def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn():

@@ -6,8 +6,8 @@ from reference import constant_part_reference, eta_squared_reference
 from sklearn.linear_model import LinearRegression
 from synthetic import rope, summed
 
+from qkscope.measures.cell import PLACES
 from qkscope.measures.grid import grid, whole_grid
-from qkscope.measures.layer import PLACES
 from qkscope.measures.position import (
     Along,
     about_mean,

@@ -11,8 +11,8 @@ from simulated import unit_of
 
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySample, KeySampling, bucket_size
-from qkscope.measures.optional import OPTIONAL
-from qkscope.measures.reservoir import plasticity_samples
+from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.registry import groups
 from qkscope.unit import Unit
 
 WINDOW, DIM, GROUPS = 128, 6, 4
@@ -67,23 +67,27 @@ def as_kept(pairs):
     ]
 
 
+def measured(units):
+    return measure_cell(Cell.of(units, WINDOW), [groups()["pca"], groups()["plasticity"]])
+
+
 @pytest.mark.parametrize("ragged", [False, True])
 def test_with_every_key_kept_it_is_exact_and_without_error(rng, ragged):
     lengths = [WINDOW, 90, 127, 65] if ragged else None
     pairs = as_kept(documents(rng, 4, lengths))
-    values, cells, error = plasticity_samples(units_of(pairs, KeySampling(SIZE, 8)), WINDOW)
+    found = measured(units_of(pairs, KeySampling(SIZE, 8)))
     expected = exact(pairs)
-    np.testing.assert_allclose(cells[0], expected, rtol=0, atol=1e-9)
-    assert values[0, 0, 0] == pytest.approx(np.nanmean(expected), abs=1e-9)
-    assert error[0] == pytest.approx(0.0, abs=1e-12)
-    assert values.shape == (1 + GROUPS, 4, 1)
+    np.testing.assert_allclose(found.arrays["plasticity_map"][0], expected, rtol=0, atol=1e-9)
+    assert found.value("plasticity")[0] == pytest.approx(np.nanmean(expected), abs=1e-9)
+    assert found.value("plasticity_sampling_se")[0] == pytest.approx(0.0, abs=1e-12)
+    assert found.samples("plasticity").shape == (1 + GROUPS, 1)
 
 
 @pytest.mark.parametrize(("keys", "count"), [(4, 4), (3, 2)])
 def test_the_sample_is_within_two_stated_errors_in_95_of_100_seeds(rng, keys, count):
     """Four keys of eight of all documents; three of eight of half the documents."""
     pairs = as_kept(documents(rng))
-    truth = plasticity_samples(units_of(pairs, KeySampling(SIZE, 8)), WINDOW)[0][0, 0, 0]
+    truth = measured(units_of(pairs, KeySampling(SIZE, 8))).value("plasticity")[0]
     whole = units_of(pairs, KeySampling(keys, count))
     inside, off = 0, []
     for seed in range(100):
@@ -92,8 +96,8 @@ def test_the_sample_is_within_two_stated_errors_in_95_of_100_seeds(rng, keys, co
         for group, unit in enumerate(whole):
             numbers = [i for i in range(len(pairs)) if i % GROUPS == group]
             some.append(replace(unit, keys=(kept(numbers, [pairs[i] for i in numbers], how),)))
-        values, _, error = plasticity_samples(some, WINDOW)
-        off.append((values[0, 0, 0] - truth) / error[0])
+        found = measured(some)
+        off.append((found.value("plasticity")[0] - truth) / found.value("plasticity_sampling_se")[0])
         inside += abs(off[-1]) <= 2
     assert inside >= 95
     assert np.std(off) > 0.5  # an error that is stated far too large would be no use either
@@ -133,6 +137,6 @@ def test_kept_keys_come_back_from_a_units_file(rng):
 def test_a_head_that_met_infinity_has_no_plasticity(rng):
     units = units_of(documents(rng, 4), KeySampling(3, 1))
     bad = replace(units[0].q[0], bad=np.array([1]))
-    found = OPTIONAL["plasticity"]([replace(units[0], q=(bad,)), *units[1:]], WINDOW)
+    found = measured([replace(units[0], q=(bad,)), *units[1:]])
     assert np.isnan(found.value("plasticity")[0])
-    assert np.isnan(found.cells).all()
+    assert np.isnan(found.arrays["plasticity_map"]).all()

@@ -10,18 +10,23 @@ from numpy.typing import NDArray
 
 from qkscope.errors import TableError
 from qkscope.heads import HeadIndex
-from qkscope.measures.axes import gap, overlaps, same_axis
-from qkscope.measures.beyond import Beyond, Spectrum
+from qkscope.lags import distances
+from qkscope.measures.anatomy import SHARES
+from qkscope.measures.axes import overlaps, same_axis
+from qkscope.measures.cell import CellNumbers
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.layer import LATE, MEASURES
-from qkscope.measures.pca import Axes
 from qkscope.store import in_short
+from qkscope.table import left_out_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
 
+_ALONG_AXIS = ("eta_q", "eta_k", "r_q_const", "r_k_const")
+MEASURES = (*_ALONG_AXIS, "R_q", "R_k", *SHARES, "score_sd", "sink")
+# The same without the first four tokens of each document, and Pearson's r itself.
+LATE = tuple(f"{name}_from4" for name in ("r_q", "r_k", *_ALONG_AXIS, "R_q", "R_k"))
 _HEAD = ("model", "layer", "head", "kv_head", "rope")
 _JUDGED = (*MEASURES, "overlap", "gap")
 ANATOMY_COLUMNS = (
@@ -38,75 +43,71 @@ SPECTRUM_COLUMNS = (
 DISTANCE_COLUMNS = ("model", "window", "layer", "head", "distance", "score", "score_se", "measured")
 
 
-def anatomy_table(
-    model: str, heads: HeadIndex, axes: Axes, beyond: Beyond, before: Axes | None
-) -> pd.DataFrame:
-    """A row a head. `before` holds the axes of the checkpoint before, over the same kind of window."""
+def anatomy_table(model: str, numbers: CellNumbers, before: CellNumbers | None = None) -> pd.DataFrame:
+    """One row per head. `before` is the checkpoint before, over the same kind of window."""
     import pandas as pd
 
-    columns: dict[str, Any] = _of_heads(model, heads) | {"kv_head": heads.kv_head}
-    columns["rope"] = np.where(heads.rope < 0, np.nan, heads.rope)
-    for name in (*MEASURES, *LATE):
-        columns |= {name: beyond.value(name), f"{name}_se": beyond.error(name)}
-    columns |= {"gap": gap(axes.explained_variance), "gap_se": jackknife(axes.loo_gap)}
-    columns |= _continuity(axes, before) | {"axis_lost": axes.lost}
+    columns: dict[str, Any] = _of_heads(model, numbers.heads) | {"kv_head": numbers.heads.kv_head}
+    columns["rope"] = np.where(numbers.heads.rope < 0, np.nan, numbers.heads.rope)
+    for name in (*MEASURES, *LATE, "gap"):
+        columns |= {name: numbers.value(name), f"{name}_se": numbers.error(name)}
+    columns |= _continuity(numbers, before) | {"axis_lost": numbers.value("axis_lost").astype(np.int64)}
     return pd.DataFrame(columns)[list(ANATOMY_COLUMNS)]
 
 
-def with_continuity(table: pd.DataFrame, axes: Axes, before: Axes | None) -> pd.DataFrame:
-    """The table, of heads with `axes`, with how each first axis stands to those of the checkpoint `before`."""
-    return table.assign(**_continuity(axes, before))
+def with_continuity(table: pd.DataFrame, numbers: CellNumbers, before: CellNumbers | None) -> pd.DataFrame:
+    """The table of `numbers`, with how each first axis relates to those of the checkpoint `before`."""
+    return table.assign(**_continuity(numbers, before))
 
 
-def loo_anatomy_table(model: str, heads: HeadIndex, axes: Axes, beyond: Beyond) -> pd.DataFrame:
+def loo_anatomy_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
     """The same measures without each group of documents in turn."""
-    import pandas as pd
-
-    groups = len(axes.loo_gap)
-    columns: dict[str, Any] = {"model": model, "group": np.repeat(np.arange(groups), len(heads))}
-    columns |= {"layer": np.tile(heads.layer, groups), "head": np.tile(heads.head, groups)}
-    columns |= {name: beyond.left_out(name).reshape(-1) for name in MEASURES}
-    return pd.DataFrame(columns | {"gap": axes.loo_gap.reshape(-1)})[list(LOO_ANATOMY_COLUMNS)]
+    return left_out_table(model, numbers, (*MEASURES, "gap"))[list(LOO_ANATOMY_COLUMNS)]
 
 
-def spectrum_table(model: str, window: int, heads: HeadIndex, beyond: Beyond) -> pd.DataFrame:
-    """A row per head, kind and rotary pair. Pair -1, of endless wavelength, is all that does not rotate.
+def spectrum_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
+    """One row per head, kind and rotary pair. Pair -1, of infinite wavelength, is all that does not rotate.
 
-    energy: share of E|x|^2. signal: part of r on PC0, summing to it; share: the same as a share of r.
+    energy: share of E|x|^2. signal: part of r along PC0, summing to it; share: the same as a share of r.
     """
     import pandas as pd
 
-    parts = [
-        _spectrum(heads, spectrum, kind, i)
-        for spectrum in beyond.spectra
-        for kind in "qk"
-        for i in range(len(spectrum.rows))
-    ]
-    if not parts:
-        return pd.DataFrame(columns=list(SPECTRUM_COLUMNS))
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    return pd.DataFrame({"model": model, "window": window} | joined)[list(SPECTRUM_COLUMNS)]
+    heads, parts = numbers.heads, []
+    wavelength = numbers.arrays["wavelength"]
+    for kind in "qk":
+        energy, signal = numbers.arrays[f"energy_{kind}"], numbers.arrays[f"signal_{kind}"]
+        row, entry = np.nonzero(np.isfinite(energy))
+        whole = np.nansum(signal, axis=1)
+        columns = {"layer": heads.layer[row], "head": heads.head[row], "kind": kind, "pair": entry - 1}
+        columns |= {"wavelength": wavelength[row, entry]}
+        for name, values in (("energy", energy), ("signal", signal)):
+            columns |= {
+                name: values[row, entry],
+                f"{name}_se": numbers.arrays[f"{name}_{kind}_se"][row, entry],
+            }
+        with np.errstate(invalid="ignore", divide="ignore"):
+            columns["share"] = signal[row, entry] / np.where(whole, whole, np.nan)[row]
+        parts.append(pd.DataFrame(columns))
+    found = pd.concat(parts, ignore_index=True).sort_values(
+        ["layer", "kind", "head"], ascending=[True, False, True], kind="stable"
+    )
+    return found.assign(model=model, window=numbers.window)[list(SPECTRUM_COLUMNS)].reset_index(drop=True)
 
 
-def distance_table(
-    model: str, window: int, heads: HeadIndex, beyond: Beyond, measured: Array
-) -> pd.DataFrame:
-    """A row per head and distance: the mean score in logits that the paths predict, with its error.
-
-    `measured` (H, D) is the mean over a few queries: what the prediction is held against.
-    """
+def distance_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
+    """One row per head and distance: mean score in logits, predicted from the paths with its error, and measured."""
     import pandas as pd
 
-    count = len(beyond.distance)
+    heads, lags = numbers.heads, distances(numbers.window)
     columns = {
         "model": model,
-        "window": window,
-        "layer": np.repeat(heads.layer, count),
-        "head": np.repeat(heads.head, count),
-        "distance": np.tile(beyond.distance, len(heads)),
-        "score": beyond.curve[0].reshape(-1),
-        "score_se": jackknife(beyond.curve[1:]).reshape(-1),
-        "measured": measured.reshape(-1),
+        "window": numbers.window,
+        "layer": np.repeat(heads.layer, len(lags)),
+        "head": np.repeat(heads.head, len(lags)),
+        "distance": np.tile(lags, len(heads)),
+        "score": numbers.arrays["distance_score"].reshape(-1),
+        "score_se": numbers.arrays["distance_score_se"].reshape(-1),
+        "measured": numbers.arrays["distance_score_measured"].reshape(-1),
     }
     return pd.DataFrame(columns)[list(DISTANCE_COLUMNS)]
 
@@ -139,16 +140,16 @@ def _of_heads(model: str, heads: HeadIndex) -> dict[str, Any]:
     return {"model": model, "layer": heads.layer, "head": heads.head}
 
 
-def _continuity(axes: Axes, before: Axes | None) -> dict[str, Array]:
-    """How PC0 stands to the axes of the checkpoint before; NaN where there is none to compare with."""
-    heads = len(axes.v)
-    if before is None or before.v.shape != axes.v.shape:
+def _continuity(numbers: CellNumbers, before: CellNumbers | None) -> dict[str, Array]:
+    """How PC0 relates to the axes of the checkpoint before; NaN where there is none to compare with."""
+    heads = len(numbers.v)
+    if before is None or before.v.shape != numbers.v.shape:
         return dict.fromkeys(("overlap", "overlap_pc", "overlap_se", "same_axis"), np.full(heads, np.nan))
-    overlap = overlaps(before.v, axes.v)
+    overlap = overlaps(before.v, numbers.v)
     known = np.isfinite(overlap).all(axis=(1, 2))
     left = np.empty((0, heads))
-    if len(before.loo_v) == len(axes.loo_v):
-        left = np.abs(np.einsum("ghd,ghd->gh", before.loo_v, axes.loo_v))
+    if before.groups == numbers.groups:
+        left = np.abs(np.einsum("ghd,ghd->gh", before.loo_v, numbers.loo_v))
     nearest = np.argmax(np.nan_to_num(overlap[:, :, 0]), axis=1)
     return {
         "overlap": overlap[:, 0, 0],
@@ -156,26 +157,3 @@ def _continuity(axes: Axes, before: Axes | None) -> dict[str, Array]:
         "overlap_se": jackknife(left),
         "same_axis": np.where(known, same_axis(overlap), np.nan),
     }
-
-
-def _spectrum(heads: HeadIndex, spectrum: Spectrum, kind: str, i: int) -> dict[str, Array]:
-    """The entries of one head and kind that carry anything."""
-    row = spectrum.rows[i]
-    energy, signal = spectrum.energy[kind][:, i], spectrum.signal[kind][:, i]
-    pairs = np.append(np.arange(len(spectrum.wavelength) - 1), -1)
-    # Where everything rotates there is no rest to speak of.
-    kept = slice(None) if spectrum.still else slice(-1)
-    whole = signal[0].sum()
-    columns = {
-        "layer": np.full(len(pairs), heads.layer[row]),
-        "head": np.full(len(pairs), heads.head[row]),
-        "kind": np.full(len(pairs), kind),
-        "pair": pairs,
-        "wavelength": spectrum.wavelength,
-        "energy": energy[0],
-        "energy_se": jackknife(energy[1:]),
-        "signal": signal[0],
-        "signal_se": jackknife(signal[1:]),
-        "share": signal[0] / whole if whole else np.full(len(pairs), np.nan),
-    }
-    return {name: values[kept] for name, values in columns.items()}

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from qkscope import store
 from qkscope.heads import HeadIndex
-from qkscope.measures.pca import Axes
 from qkscope.moments import merge_all
 from qkscope.path import Path
 from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
@@ -41,8 +40,8 @@ class CheckpointAxes:
     scales: Mapping[int, float]
 
     @classmethod
-    def of(cls, units: Sequence[Unit], width: int, axes: Axes) -> CheckpointAxes:
-        """What `axes`, measured from the same units over the same window, lie in."""
+    def of(cls, units: Sequence[Unit], width: int, v: Array) -> CheckpointAxes:
+        """The axes `v`, measured from the same units over the same window, with means and paths."""
         units = [unit for unit in units if unit.tokens]
         sums = [window(unit, width) for unit in units]
         mean_q, mean_k = (merge_all([pair[i] for pair in sums]).mean_x for i in (0, 1))
@@ -51,7 +50,7 @@ class CheckpointAxes:
             for found in ([unit.path_q for unit in units], [unit.path_k for unit in units])
         )
         first = units[0]
-        return cls(first.heads, axes.v, mean_q, mean_k, path_q, path_k, first.rotations, first.scales)
+        return cls(first.heads, v, mean_q, mean_k, path_q, path_k, first.rotations, first.scales)
 
     def row(self, layer: int, head: int) -> int:
         """Where a head stands."""

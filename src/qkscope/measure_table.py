@@ -15,8 +15,10 @@ import numpy as np
 
 from qkscope.errors import StoreError, TableError
 from qkscope.heads import HeadIndex
-from qkscope.measures.optional import OPTIONAL, Measured
+from qkscope.measures.cell import CellNumbers
+from qkscope.measures.registry import groups, optional_names
 from qkscope.store import in_short, write_csv, write_parquet
+from qkscope.table import left_out_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,36 +32,35 @@ ROW_LIMIT = 1000
 _AGAIN = "run the study again to have it rewritten"
 
 
-def measure_frames(
-    name: str, model: str, window: int, heads: HeadIndex, found: Measured
-) -> dict[str, pd.DataFrame]:
-    """One checkpoint's rows of every table of the measure `name`, by file."""
-    frames = {name: measure_table(model, window, heads, found), f"loo_{name}": _loo(model, heads, found)}
-    if found.cells is not None:
-        frames[f"{name}_map"] = _map(model, heads, found.cells)
-    return frames
-
-
-def measure_table(model: str, window: int, heads: HeadIndex, found: Measured) -> pd.DataFrame:
-    """A row a head: every number with its error, then what is to be known of the measurement."""
+def measure_frames(name: str, model: str, numbers: CellNumbers) -> dict[str, pd.DataFrame]:
+    """One checkpoint's rows of every table of the optional measure `name`, by file."""
     import pandas as pd
 
+    group, heads = groups()[name], numbers.heads
     columns: dict[str, Any] = {"model": model, "layer": heads.layer, "head": heads.head}
     columns |= {"kv_head": heads.kv_head, "rope": np.where(heads.rope < 0, np.nan, heads.rope)}
-    columns["window"] = window
-    for name in found.names:
-        columns |= {name: found.value(name), f"{name}_se": found.error(name)}
-    return pd.DataFrame(columns | dict(found.about))
+    columns["window"] = numbers.window
+    sampled = [variable.name for variable in group.variables if variable.sampled and not variable.dims]
+    for variable in group.variables:
+        if not variable.dims:
+            columns[variable.name] = numbers.value(variable.name)
+            if variable.sampled:
+                columns[f"{variable.name}_se"] = numbers.error(variable.name)
+    frames = {name: pd.DataFrame(columns), f"loo_{name}": left_out_table(model, numbers, sampled)}
+    for variable in group.variables:
+        if len(variable.dims) == 2:
+            frames[f"{name}_map"] = _map(model, heads, numbers.arrays[variable.name])
+    return frames
 
 
 def write_measures(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
     """Every table to its file; those of measures that are not there go: they would tell of an earlier measurement."""
-    for name in OPTIONAL:
+    for name in optional_names():
         for file in (f"{name}.csv", f"loo_{name}.parquet", f"{name}_map.parquet"):
             if file.partition(".")[0] not in frames:
                 (folder / file).unlink(missing_ok=True)
     for name, frame in frames.items():
-        if name in OPTIONAL:
+        if name in optional_names():
             write_csv(folder / f"{name}.csv", frame)
         else:
             write_parquet(folder / f"{name}.parquet", frame)
@@ -126,15 +127,6 @@ def _typed(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     if typed.duplicated(key).any():
         raise ValueError("a head stands in it twice")
     return typed
-
-
-def _loo(model: str, heads: HeadIndex, found: Measured) -> pd.DataFrame:
-    import pandas as pd
-
-    groups = len(found.values) - 1
-    columns: dict[str, Any] = {"model": model, "layer": np.tile(heads.layer, groups)}
-    columns |= {"head": np.tile(heads.head, groups), "group": np.repeat(np.arange(groups), len(heads))}
-    return pd.DataFrame(columns | {name: found.left_out(name).reshape(-1) for name in found.names})
 
 
 def _map(model: str, heads: HeadIndex, cells: np.ndarray[Any, Any]) -> pd.DataFrame:

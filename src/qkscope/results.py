@@ -17,7 +17,7 @@ from qkscope.errors import StoreError, TableError
 from qkscope.head_numbers import KEY, head_course, most_changed
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
-from qkscope.measures.optional import OPTIONAL
+from qkscope.measures.registry import optional_names
 from qkscope.store import in_short
 from qkscope.table import LOO_COLUMNS, heads_table, read_qk, with_classes
 from qkscope.taxonomy import Thresholds
@@ -130,7 +130,7 @@ class Results:
         heads, anatomy = (self.matched, self.anatomy_matched) if matched else (self.heads, self.anatomy)
         if heads is None:
             raise TableError(f"{self.folder}: nothing was measured over a matched window")
-        asked = (self.optional.get(f"{name}{end}") for name in OPTIONAL)
+        asked = (self.optional.get(f"{name}{end}") for name in optional_names())
         names = ("model", "label", "phase", "step")
         stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
         stops["step"] = stops["step"].astype("Int64")
@@ -234,7 +234,7 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         ),
         causes=read_causes(folder / "causes.csv"),
         causes_matched=read_causes(folder / "causes_matched.csv"),
-        optional=read_measures(folder, tuple(OPTIONAL), len(qk)),
+        optional=read_measures(folder, optional_names(), len(qk)),
         thresholds=limits,
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,

@@ -6,15 +6,15 @@ empty. In memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qkscope.errors import TableError
-from qkscope.heads import HeadIndex, depth, depth_bin
-from qkscope.measures.pca import Axes
+from qkscope.heads import depth, depth_bin
+from qkscope.measures.cell import CellNumbers
 from qkscope.store import in_short
 from qkscope.taxonomy import Thresholds, classify, polarity
 
@@ -34,46 +34,48 @@ _NOTHING = ("", "nan", "na", "none", "null")
 _NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
 
 
-def qk_table(model: str, heads: HeadIndex, axes: Axes) -> pd.DataFrame:
+def qk_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
     """One row per head and principal component, in order of layer, head, pc."""
     import pandas as pd
 
-    count, components = axes.r_q.shape
+    heads = numbers.heads
+    count, components = numbers.arrays["pc_r_q"].shape
 
     def per_head(values: Any) -> Any:
         return np.repeat(values, components)
 
-    rope = np.where(heads.rope < 0, np.nan, heads.rope)
     columns: dict[str, Any] = {
         "model": model,
         "layer": per_head(heads.layer),
         "head": per_head(heads.head),
         "kv_head": per_head(heads.kv_head),
         "pc": np.tile(np.arange(components), count),
-        "n_q": per_head(axes.n_q),
-        "n_k": per_head(axes.n_k),
-        "rope": per_head(rope),
+        "n_q": per_head(numbers.value("n_q").astype(np.int64)),
+        "n_k": per_head(numbers.value("n_k").astype(np.int64)),
+        "rope": per_head(np.where(heads.rope < 0, np.nan, heads.rope)),
     }
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
-        columns[name] = getattr(axes, name).reshape(-1)
+        columns[name] = numbers.arrays[f"pc_{name}"].reshape(-1)
     return pd.DataFrame(columns)[list(QK_COLUMNS)]
 
 
-def loo_table(model: str, heads: HeadIndex, axes: Axes) -> pd.DataFrame:
-    """PC0 of each head without each group of documents in turn: what document-level errors are made of."""
+def loo_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
+    """PC0 of each head without each group of documents in turn: what document-level errors are computed from."""
+    return left_out_table(model, numbers, ("r_q", "r_k", "explained_variance"))
+
+
+def left_out_table(model: str, numbers: CellNumbers, names: Sequence[str]) -> pd.DataFrame:
+    """model, layer, head, group and variables without each group of documents in turn."""
     import pandas as pd
 
-    groups, count = axes.loo_r_q.shape
-    columns = {
+    groups, heads = numbers.groups, numbers.heads
+    columns: dict[str, Any] = {
         "model": model,
         "layer": np.tile(heads.layer, groups),
         "head": np.tile(heads.head, groups),
-        "group": np.repeat(np.arange(groups), count),
-        "r_q": axes.loo_r_q.reshape(-1),
-        "r_k": axes.loo_r_k.reshape(-1),
-        "explained_variance": axes.loo_ev.reshape(-1),
     }
-    return pd.DataFrame(columns)[list(LOO_COLUMNS)]
+    columns["group"] = np.repeat(np.arange(groups), len(heads))
+    return pd.DataFrame(columns | {name: numbers.left_out(name).reshape(-1) for name in names})
 
 
 def heads_table(

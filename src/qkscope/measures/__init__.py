@@ -1,7 +1,7 @@
-"""Moments -> the numbers of a head."""
+"""Sums -> the numbers of each head. `registry` tells how to add a measure."""
 
-from qkscope.measures.beyond import Beyond, measure_beyond
+from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import Axes, measure
 
-__all__ = ["Axes", "Beyond", "jackknife", "measure", "measure_beyond"]
+__all__ = ["Axes", "Cell", "CellNumbers", "jackknife", "measure", "measure_cell"]

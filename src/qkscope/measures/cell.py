@@ -26,7 +26,7 @@ from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import Axes, measure_batch, whole_and_without
 from qkscope.measures.position import Along, Phase, about_mean, phases
-from qkscope.measures.registry import MeasureGroup, Variable
+from qkscope.measures.registry import MeasureGroup, Variable, variables
 from qkscope.measures.waves import Pairs, waves
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
@@ -38,7 +38,7 @@ Array = NDArray[np.float64]
 
 # Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
 PLACES = 1024
-# Elements of the scatter matrices of one block: few enough that a block and its left-out samples stay in a core's cache.
+# Elements of a block's scatter matrices: few enough that they and their left-out samples stay in a core's cache.
 BLOCK_ELEMENTS = 1 << 16
 
 
@@ -46,7 +46,7 @@ BLOCK_ELEMENTS = 1 << 16
 class GroupPaths:
     """Queries of a block, or its keys, by group of documents.
 
-    late_mean (G, H, d) mean over tokens from position 4 on · n (G, B) tokens by bin · means (G, H, B, d) before rotation
+    late_mean (G, H, d) over tokens from position 4 on · n (G, B) tokens by bin · means (G, H, B, d) before rotation
     """
 
     late_mean: Array
@@ -65,7 +65,7 @@ class GroupPaths:
 
 @dataclass(frozen=True)
 class Kind:
-    """Queries of a block, or its keys, in one sample: moments of all tokens and of those from position 4 on, and the path.
+    """Queries of a block, or its keys, in one sample: moments of all tokens, of those from position 4 on, and the path.
 
     `groups` are all groups of documents; `taken` (G,) says which of them are in this sample.
     """
@@ -206,17 +206,23 @@ class Cell:
     units: Sequence[Unit]
     width: int
     components: int = COMPONENTS
+    num_layers: int | None = None
+    """Layers of the model, measured or not; None where that is not known."""
 
     @classmethod
-    def of(cls, units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Cell:
+    def of(
+        cls, units: Sequence[Unit], width: int, components: int = COMPONENTS, num_layers: int | None = None
+    ) -> Cell:
         """The units with tokens. Raises if they are of different heads, or if there are none."""
         for unit in units:
             if unit.heads.to_meta() != units[0].heads.to_meta():
-                raise StudyError("units of different heads cannot be merged; measure them in separate studies")
+                raise StudyError(
+                    "units of different heads cannot be merged; measure them in separate studies"
+                )
         filled = [unit for unit in units if unit.tokens]
         if not filled:
             raise StudyError("there are no tokens to measure; give at least one document")
-        return cls(filled, width, components)
+        return cls(filled, width, components, num_layers)
 
     @property
     def heads(self) -> HeadIndex:
@@ -224,7 +230,7 @@ class Cell:
 
     @property
     def dim(self) -> int:
-        return int(self.units[0].sink_q.mean_x.shape[1])
+        return int(self.units[0].q[0].mean_x.shape[1])
 
     @cached_property
     def taken(self) -> NDArray[np.bool_]:
@@ -237,7 +243,9 @@ class Cell:
         """Of each sample."""
         edges = _path(self.units[0], 0).window(self.width).edges
         lags = BinPairs.of(edges, distances(self.width))
-        return [Positions.of(list(compress(self.units, some)), self.width, lags, edges) for some in self.taken]
+        return [
+            Positions.of(list(compress(self.units, some)), self.width, lags, edges) for some in self.taken
+        ]
 
     @cached_property
     def tables(self) -> dict[int, RotationTable]:
@@ -292,6 +300,7 @@ class HeadBlock:
 
     @property
     def table(self) -> RotationTable:
+        """The rotation of its layers, at the positions of the window."""
         return self.cell.tables[int(self.layers[0])]
 
     @cached_property
@@ -342,16 +351,81 @@ class HeadBlock:
 
 @dataclass(frozen=True)
 class CellNumbers:
-    """What was measured of the H heads of a cell.
+    """What was measured of the H heads of a cell, or of those at some rows.
 
     arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside them
     v       (H, d, components) the axes; loo_v (G, H, d) the first axis of each left-out sample
+    bad     (H, 2) query and key vectors that are not finite
     """
 
     heads: HeadIndex
-    arrays: Mapping[str, NDArray[np.generic]]
+    window: int
+    arrays: Mapping[str, Array]
     v: Array
     loo_v: Array
+    bad: NDArray[np.int64]
+
+    @property
+    def groups(self) -> int:
+        """Groups of documents, 0 where nothing was left out."""
+        return len(self.loo_v)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.arrays
+
+    def select(self, rows: NDArray[np.int64]) -> CellNumbers:
+        """The heads at `rows`, in that order."""
+        heads = HeadIndex.from_meta(
+            {name: np.array(values)[rows] for name, values in self.heads.to_meta().items()}
+        )
+        arrays = {
+            name: array[:, rows] if _is_sampled(name) else array[rows] for name, array in self.arrays.items()
+        }
+        return CellNumbers(heads, self.window, arrays, self.v[rows], self.loo_v[:, rows], self.bad[rows])
+
+    def samples(self, name: str) -> Array:
+        """A sampled variable over all documents, then without each group. (1 + G, H)"""
+        return self.arrays[name]
+
+    def value(self, name: str) -> Array:
+        """A variable over all documents. (H,)"""
+        array = self.arrays[name]
+        return array[0] if variables()[name].sampled else array
+
+    def left_out(self, name: str) -> Array:
+        """A sampled variable without each group of documents. (G, H)"""
+        return self.arrays[name][1:]
+
+    def error(self, name: str) -> Array:
+        """Jackknife standard error (H,). NaN along an axis that some left-out sample does not have."""
+        error = jackknife(self.left_out(name))
+        return (
+            np.where(self.arrays["axis_lost"] > 0, np.nan, error) if variables()[name].along_axis else error
+        )
+
+
+def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
+    """The heads of all parts, one after the other. Parts with fewer groups or entries are padded with NaN."""
+    heads = HeadIndex.from_meta(
+        {
+            name: np.concatenate([getattr(p.heads, name) for p in parts]).tolist()
+            for name in parts[0].heads.to_meta()
+        }
+    )
+    names = [name for name in parts[0].arrays if all(name in part.arrays for part in parts)]
+
+    def joined(arrays: Sequence[Array], samples_first: bool) -> Array:
+        found = _join([array.swapaxes(0, 1) if samples_first else array for array in arrays])
+        return found.swapaxes(0, 1) if samples_first else found
+
+    return CellNumbers(
+        heads,
+        max(part.window for part in parts),
+        {name: joined([part.arrays[name] for part in parts], _is_sampled(name)) for name in names},
+        np.concatenate([part.v for part in parts]),
+        joined([part.loo_v for part in parts], True),
+        np.concatenate([part.bad for part in parts]),
+    )
 
 
 def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
@@ -364,7 +438,8 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
             computed = group.compute(block)
             for variable in group.variables:
                 found |= _stored(variable, computed, block.unmeasured)
-        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2)}
+        bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)
+        return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2), "bad": bad}
 
     parts = cell.blocks()
     with one_thread_each():
@@ -374,17 +449,20 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
             found = list(pool.map(one, parts))
     order = np.argsort(np.concatenate([block.rows.queries for block in parts]))
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
-    v, loo_v = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2)
-    sampled = {variable.name for group in wanted for variable in group.variables if _by_sample(variable)}
-    arrays = {name: array.T.copy() if name in sampled else array for name, array in joined.items()}
-    return CellNumbers(cell.heads, arrays, v, loo_v)
+    v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
+    arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
+    return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
 
 
-def _by_sample(variable: Variable) -> bool:
-    return variable.sampled and not variable.dims
+def _is_sampled(name: str) -> bool:
+    """Whether a variable's array has samples in its first dimension."""
+    variable = variables().get(name)
+    return variable is not None and variable.sampled and not variable.dims
 
 
-def _stored(variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]) -> dict[str, Array]:
+def _stored(
+    variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]
+) -> dict[str, Array]:
     """A variable of a block as it is kept, heads first. Heads that met a bad value are NaN where they have errors."""
     name, array = variable.name, np.asarray(computed[variable.name])
     if not variable.sampled:
@@ -399,7 +477,11 @@ def _join(parts: Sequence[Array]) -> Array:
     """Blocks one after the other; extra dimensions are padded with NaN to the largest."""
     shape = np.max([part.shape[1:] for part in parts], axis=0)
     padded = [
-        np.pad(part, [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))], constant_values=np.nan)
+        np.pad(
+            part,
+            [(0, 0), *((0, n - m) for n, m in zip(shape, part.shape[1:], strict=True))],
+            constant_values=np.nan,
+        )
         if tuple(shape) != part.shape[1:]
         else part
         for part in parts

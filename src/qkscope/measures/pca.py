@@ -41,7 +41,7 @@ FAINT = 0.05
 SAME = 0.7
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
-# Axes of the whole sample in whose space left-out axes are sought, and the relative gap below which they are solved exactly.
+# Left-out axes are sought in the space of this many axes of the whole; below this relative gap they are solved exactly.
 RITZ, RITZ_GAP = 24, 0.1
 # Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
 BATCH = 1 << 16
@@ -148,7 +148,7 @@ def _pooled(q: Moments, k: Moments) -> Array:
     of_key += k.M[:, None]
     # A head that met a non-finite value is reported as unmeasured; zeros keep the batch's arithmetic clean.
     S[_met_bad(q, k)] = 0.0
-    return S
+    return np.asarray(S)
 
 
 def _explained(S: Array, values: Array) -> Array:
@@ -240,7 +240,9 @@ class _LeftOut:
     v: Array
 
 
-def _leave_one_out(q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array, within: Array | None) -> _LeftOut:
+def _leave_one_out(
+    q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array, within: Array | None
+) -> _LeftOut:
     """The same numbers without each group in turn, on axes oriented like `v`.
 
     `within` (H, d, m) is the space in which the axes of left-out samples are sought (Rayleigh-Ritz); None: everywhere.
@@ -261,8 +263,8 @@ def _leave_one_out(q_left: Sequence[Moments], k_left: Sequence[Moments], v: Arra
 def _ritz(q: Moments, k: Moments, components: int, within: Array) -> tuple[Array, Array]:
     """`axes` within the space of the orthonormal columns of `within` (H, d, m): a small eigenproblem for a large one.
 
-    Leaving one group out hardly turns the leading axes, so the leading `RITZ` axes of the whole contain them. Heads whose
-    first two eigenvalues nearly tie in the left-out sample are solved exactly, because there a small error turns the axis.
+    Leaving one group out hardly turns the leading axes, so the leading `RITZ` axes of the whole contain them. Heads
+    whose first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
     """
     S = _pooled(q, k)
     values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
@@ -324,9 +326,9 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         "r_k": samples(axes.r_k[:, 0], axes.loo_r_k),
         "explained_variance": samples(axes.explained_variance[:, 0], axes.loo_ev),
         "gap": samples(gap(axes.explained_variance), axes.loo_gap),
-        "axis_lost": axes.lost,
-        "n_q": axes.n_q,
-        "n_k": axes.n_k,
+        "axis_lost": axes.lost.astype(np.float64),
+        "n_q": axes.n_q.astype(np.float64),
+        "n_k": axes.n_k.astype(np.float64),
         "pc_r_q": axes.r_q,
         "pc_r_q_se": axes.r_q_se,
         "pc_r_k": axes.r_k,
@@ -345,15 +347,25 @@ GROUP = MeasureGroup(
     variables=(
         Variable("r_q", "r_q", "", "correlation of queries with position along PC0", along_axis=True),
         Variable("r_k", "r_k", "", "correlation of keys with position along PC0", along_axis=True),
-        Variable("explained_variance", "explained variance", "share", "share of the pooled variance along PC0"),
+        Variable(
+            "explained_variance", "explained variance", "share", "share of the pooled variance along PC0"
+        ),
         Variable("gap", "eigenvalue gap", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"),
-        Variable("axis_lost", "axis lost", "samples", "left-out samples whose PC0 is another axis", sampled=False),
+        Variable(
+            "axis_lost", "axis lost", "samples", "left-out samples whose PC0 is another axis", sampled=False
+        ),
         Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False),
         Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False),
         Variable("pc_r_q", "r_q by component", "", "r_q along each principal axis", ("pc",)),
         Variable("pc_r_k", "r_k by component", "", "r_k along each principal axis", ("pc",)),
-        Variable("pc_explained_variance", "explained variance by component", "share",
-                 "share of the pooled variance along each axis", ("pc",), sampled=False),
+        Variable(
+            "pc_explained_variance",
+            "explained variance by component",
+            "share",
+            "share of the pooled variance along each axis",
+            ("pc",),
+            sampled=False,
+        ),
         Variable("pc_r_q_null", "null of r_q", "", _NULL, ("pc",), sampled=False),
         Variable("pc_r_k_null", "null of r_k", "", _NULL, ("pc",), sampled=False),
     ),

@@ -94,11 +94,17 @@ GROUP = MeasureGroup(
     compute=compute,
     optional=True,
     variables=(
-        Variable("explained_q", "first axis of queries", "share", "variance share of the queries' own first axis"),
+        Variable(
+            "explained_q", "first axis of queries", "share", "variance share of the queries' own first axis"
+        ),
         Variable("explained_k", "first axis of keys", "share", "variance share of the keys' own first axis"),
-        Variable("abs_r_q", "|r| of queries alone", "", "|r| with position along the queries' own first axis"),
+        Variable(
+            "abs_r_q", "|r| of queries alone", "", "|r| with position along the queries' own first axis"
+        ),
         Variable("abs_r_k", "|r| of keys alone", "", "|r| with position along the keys' own first axis"),
-        Variable("linear_q", "linear share of queries", "share", "variance of queries that is linear in position"),
+        Variable(
+            "linear_q", "linear share of queries", "share", "variance of queries that is linear in position"
+        ),
         Variable("linear_k", "linear share of keys", "share", "variance of keys that is linear in position"),
         Variable("separability", "separability", "share", "pooled variance between mean query and mean key"),
         Variable("d_prime", "d'", "sd", "distance of mean query and mean key in standard deviations"),

@@ -196,15 +196,20 @@ def _variables() -> tuple[Variable, ...]:
         for kind, who in (("q", "queries"), ("k", "keys")):
             if end:
                 found.append(
-                    Variable(f"r_{kind}_from4", f"r_{kind} from token 4", "",
-                             f"correlation of {who} with position along PC0{where}", along_axis=True)
+                    Variable(
+                        f"r_{kind}_from4",
+                        f"r_{kind} from token 4",
+                        "",
+                        f"correlation of {who} with position along PC0{where}",
+                        along_axis=True,
+                    )
                 )
             found += [
                 Variable(f"eta_{kind}{end}", f"eta of {who}", "",
                          f"correlation ratio of {who} with position along PC0: any function of position{where}",
                          along_axis=True),
                 Variable(f"r_{kind}_const{end}", f"constant part of r_{kind}", "",
-                         f"the part of r_{kind} that rotating the constant mean vector produces{where}", along_axis=True),
+                         f"part of r_{kind} that rotating the constant mean vector produces{where}", along_axis=True),
                 Variable(f"R_{kind}{end}", f"R of {who}", "",
                          f"best linear readout of position from the whole vector of {who}{where}"),
             ]  # fmt: skip

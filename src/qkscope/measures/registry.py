@@ -14,7 +14,7 @@ through the entry point `qkscope.measures`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -101,7 +101,7 @@ def variables() -> dict[str, Variable]:
     return {variable.name: variable for group in groups().values() for variable in group.variables}
 
 
-def chosen(asked: tuple[str, ...] | list[str]) -> list[MeasureGroup]:
+def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
     """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
     return [group for group in groups().values() if not group.optional or group.name in asked]
 
@@ -109,3 +109,12 @@ def chosen(asked: tuple[str, ...] | list[str]) -> list[MeasureGroup]:
 def optional_names() -> tuple[str, ...]:
     """What `measures:` in a study may name."""
     return tuple(name for name, group in groups().items() if group.optional)
+
+
+def unknown_measures(asked: Sequence[str]) -> str | None:
+    """The mistake in a list of optional measures; None if there is none."""
+    unknown = [name for name in asked if name not in optional_names()]
+    if not isinstance(asked, str) and not unknown:
+        return None
+    found = repr(asked) if isinstance(asked, str) else ", ".join(map(repr, unknown))
+    return f"measures: found {found}; expected a list of some of {', '.join(optional_names())}"

@@ -16,16 +16,13 @@ from qkscope import store
 from qkscope.axes_file import CheckpointAxes, dump_axes
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.inference.causes import Heads
-from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.distance import measured_curve
-from qkscope.measures.optional import OPTIONAL
-from qkscope.measures.pca import Axes, measure
+from qkscope.measures.cell import Cell, CellNumbers, measure_cell
+from qkscope.measures.registry import chosen, optional_names
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.causes import HeadsAndAxes, for_causes
 from qkscope.run.plan import Planned
 from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
-from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,13 +56,13 @@ class _Found:
     """What the units of one checkpoint come to.
 
     by_window  the qk table over each window     frames  by kind of window and file, the rows of every other table
-    axes       over own and matched windows      causes  likewise, what the causes of changes are found from
+    numbers    over own and matched windows      causes  likewise, what the causes of changes are found from
     warning    about its rotation, if any
     """
 
     by_window: Mapping[int, pd.DataFrame]
     frames: Mapping[str, Mapping[str, pd.DataFrame]]
-    axes: Mapping[int, Axes]
+    numbers: Mapping[int, CellNumbers]
     causes: Mapping[int, Heads]
     drawn: CheckpointAxes
     warning: str | None
@@ -84,7 +81,7 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
     measured: dict[tuple[str, int], HeadsAndAxes] = {}
     drawn: dict[str, CheckpointAxes] = {}
     unknown: dict[str, list[str]] = {}
-    before: dict[str, Axes | None] = {"own": None, "matched": None}
+    before: dict[str, CellNumbers | None] = {"own": None, "matched": None}
     tasks = [_task(study, each, results) for each in planned]
     for task, found in zip(tasks, by_checkpoint(_measure, tasks, "tables"), strict=True):
         name = task.name
@@ -93,15 +90,14 @@ def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
         for window, frame in found.by_window.items():
             by_window[window].append(frame)
         for kind, window in (("own", task.own), ("matched", study.matched_window)):
-            axes = found.axes[window]
-            measured[name, window] = found.causes[window], axes.v
+            numbers = found.numbers[window]
+            measured[name, window] = found.causes[window], numbers.v
             for file, frame in found.frames[kind].items():
-                whole = with_continuity(frame, axes, before[kind]) if file == "anatomy" else frame
+                whole = with_continuity(frame, numbers, before[kind]) if file == "anatomy" else frame
                 parts.setdefault(_file(file, kind), []).append(whole)
             # Heads of different models are not one head at two times.
-            before[kind] = axes if study.kind == "training" else None
-        own = found.axes[task.own]
-        unmeasured[name] = int(((own.bad_q > 0) | (own.bad_k > 0)).sum())
+            before[kind] = numbers if study.kind == "training" else None
+        unmeasured[name] = int(found.numbers[task.own].bad.any(axis=1).sum())
         drawn[name] = found.drawn
     return Tables(
         by_window={w: pd.concat(found, ignore_index=True) for w, found in by_window.items() if found},
@@ -121,48 +117,42 @@ def _task(study: Study, each: Planned, results: Path) -> Task:
 
 
 def _measure(task: Task) -> _Found:
-    """One checkpoint over all of its windows, from its units."""
-    from qkscope.measure_table import measure_frames
+    """One checkpoint over its own window, the common one and the others, from its units."""
     from qkscope.table import qk_table
 
     units, study = task.units(), task.study
-    heads = units[0].heads
-    by_window, causes = {}, {}
+    kinds = {"own": task.own, "matched": study.matched_window}
+    by_window, causes, numbers = {}, {}, {}
     frames: dict[str, dict[str, pd.DataFrame]] = {}
-    axes: dict[int, Axes] = {}
     for window in task.windows:
-        found = measure(units, window, study.components)
-        by_window[window] = qk_table(task.name, heads, found)
-        kinds = [k for k, width in (("own", task.own), ("matched", study.matched_window)) if width == window]
-        if not kinds:
-            continue
-        axes[window] = found
-        beyond = measure_beyond(units, window, found)
-        asked = {of: OPTIONAL[of](units, window) for of in study.measures}
-        causes[window] = for_causes(found, beyond, asked.get("rotation"))
-        made = {"qk": by_window[window]} | _frames(task.name, window, units, found, beyond)
-        for of, numbers in asked.items():
-            made |= measure_frames(of, task.name, window, heads, numbers)
-        frames |= dict.fromkeys(kinds, made)
-    drawn = CheckpointAxes.of(units, task.own, axes[task.own])
-    return _Found(by_window, frames, axes, causes, drawn, unknown_rotation_warning(units))
+        whole = window in kinds.values()
+        groups = chosen(study.measures) if whole else [group for group in chosen(()) if group.name == "pca"]
+        found = measure_cell(Cell.of(units, window, study.components), groups)
+        by_window[window] = qk_table(task.name, found)
+        if whole:
+            numbers[window], causes[window] = found, for_causes(found)
+            made = {"qk": by_window[window]} | _frames(task.name, found, study.measures)
+            frames |= {kind: made for kind, width in kinds.items() if width == window}
+    drawn = CheckpointAxes.of(units, task.own, numbers[task.own].v)
+    return _Found(by_window, frames, numbers, causes, drawn, unknown_rotation_warning(units))
 
 
-def _frames(
-    model: str, window: int, units: Sequence[Unit], axes: Axes, beyond: Beyond
-) -> dict[str, pd.DataFrame]:
+def _frames(model: str, numbers: CellNumbers, asked: Sequence[str]) -> dict[str, pd.DataFrame]:
     """One checkpoint's rows of every other table over one window, as if there were no checkpoint before it."""
     from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
+    from qkscope.measure_table import measure_frames
     from qkscope.table import loo_table
 
-    heads = units[0].heads
-    return {
-        "loo": loo_table(model, heads, axes),
-        "anatomy": anatomy_table(model, heads, axes, beyond, None),
-        "loo_anatomy": loo_anatomy_table(model, heads, axes, beyond),
-        "spectrum": spectrum_table(model, window, heads, beyond),
-        "distance": distance_table(model, window, heads, beyond, measured_curve(units, window)),
+    found = {
+        "loo": loo_table(model, numbers),
+        "anatomy": anatomy_table(model, numbers),
+        "loo_anatomy": loo_anatomy_table(model, numbers),
+        "spectrum": spectrum_table(model, numbers),
+        "distance": distance_table(model, numbers),
     }
+    for name in asked:
+        found |= measure_frames(name, model, numbers)
+    return found
 
 
 def _file(name: str, kind: str) -> str:
@@ -181,7 +171,7 @@ def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder:
         if window != study.matched_window:
             store.write_csv(folder / f"qk_{window}.csv", frame)
     for name, frame in made.frames.items():
-        if name.removesuffix("_matched") in ("qk", "anatomy", *OPTIONAL):
+        if name.removesuffix("_matched") in ("qk", "anatomy", *optional_names()):
             store.write_csv(folder / f"{name}.csv", frame)
         else:
             store.write_parquet(folder / f"{name}.parquet", frame)

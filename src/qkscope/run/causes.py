@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from qkscope.causes_table import ROTATION, WEIGHTS, WINDOW
 from qkscope.inference.causes import ANATOMY, DRIFT, Cell, Heads, Step, attribute
+from qkscope.measures import cell as cells
 from qkscope.measures.axes import overlaps, same_axis
-from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.optional import OPTIONAL, Measured
-from qkscope.measures.pca import Axes, measure
+from qkscope.measures.registry import chosen
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.plan import Planned
 from qkscope.study import Study
@@ -115,25 +114,16 @@ def _measured(
 
 def _measure(task: Task) -> dict[int, HeadsAndAxes]:
     units, found = task.units(), {}
+    asked = [name for name in task.study.measures if name == "rotation"]
     for window in task.windows:
-        axes = measure(units, window, task.study.components)
-        beyond = measure_beyond(units, window, axes)
-        drift = OPTIONAL["rotation"](units, window) if "rotation" in task.study.measures else None
-        found[window] = for_causes(axes, beyond, drift), axes.v
+        numbers = cells.measure_cell(cells.Cell.of(units, window, task.study.components), chosen(asked))
+        found[window] = for_causes(numbers), numbers.v
     return found
 
 
-def for_causes(axes: Axes, beyond: Beyond, drift: Measured | None) -> Heads:
-    """What the causes of a change are found from: numbers of the heads, over all documents and without each group.
-
-    `drift` is the rotation model, where the study asks for it.
-    """
-    found = {name: np.stack([beyond.value(name), *beyond.left_out(name)]) for name in ANATOMY}
-    if drift is not None:
-        found |= {name: np.stack([drift.value(name), *drift.left_out(name)]) for name in DRIFT}
-    found["r_q"] = np.concatenate([axes.r_q[None, :, 0], axes.loo_r_q])
-    found["r_k"] = np.concatenate([axes.r_k[None, :, 0], axes.loo_r_k])
-    return found
+def for_causes(numbers: cells.CellNumbers) -> Heads:
+    """What the causes of a change are found from: numbers of the heads, over all documents and without each group."""
+    return {name: numbers.samples(name) for name in ("r_q", "r_k", *ANATOMY, *DRIFT) if name in numbers}
 
 
 def _step(route: _Route, found: dict[_Place, HeadsAndAxes]) -> Step:

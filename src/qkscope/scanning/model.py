@@ -22,10 +22,8 @@ from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_
 from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
-from qkscope.measures.beyond import measure_beyond
-from qkscope.measures.distance import measured_curve
-from qkscope.measures.optional import OPTIONAL, unknown_measures
-from qkscope.measures.pca import measure as measure_axes
+from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.registry import chosen, unknown_measures
 from qkscope.progress import progress
 from qkscope.run.owner import refuse_other_study
 from qkscope.scanning.subject import Subject, check_room, choose_heads, origin_of
@@ -256,16 +254,15 @@ def _result(
     available: int | None,
     warnings: list[str],
 ) -> ScanResult:
-    heads, axes = units[0].heads, measure_axes(units, window, components)
-    beyond = measure_beyond(units, window, axes)
-    qk = qk_table(subject.name, heads, axes)
+    numbers = measure_cell(Cell.of(units, window, components), chosen(measures))
+    qk = qk_table(subject.name, numbers)
     return ScanResult(
         model=subject.name,
         qk=qk,
         heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
-        anatomy=anatomy_table(subject.name, heads, axes, beyond, None),
-        spectrum=spectrum_table(subject.name, window, heads, beyond),
-        distance=distance_table(subject.name, window, heads, beyond, measured_curve(units, window)),
+        anatomy=anatomy_table(subject.name, numbers),
+        spectrum=spectrum_table(subject.name, numbers),
+        distance=distance_table(subject.name, numbers),
         architecture=subject.architecture,
         window=window,
         documents=sum(unit.documents for unit in units),
@@ -274,18 +271,12 @@ def _result(
         warnings=warnings,
         available=available,
         origin=subject.origin,
-        optional=_optional(subject.name, units, window, measures),
+        optional={
+            file: frame
+            for name in measures
+            for file, frame in measure_frames(name, subject.name, numbers).items()
+        },
     )
-
-
-def _optional(
-    model: str, units: Sequence[Unit], window: int, measures: Sequence[str]
-) -> dict[str, pd.DataFrame]:
-    """The tables of the measures asked for, by file."""
-    found: dict[str, pd.DataFrame] = {}
-    for name in measures:
-        found |= measure_frames(name, model, window, units[0].heads, OPTIONAL[name](units, window))
-    return found
 
 
 def _warn(warnings: list[str], message: str | None) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table
@@ -16,20 +17,19 @@ from qkscope.checkpoints.address import on_hub
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
 from qkscope.measure_table import measure_frames, write_measures
-from qkscope.measures.beyond import Beyond, measure_beyond
-from qkscope.measures.optional import OPTIONAL, Measured, unknown_measures
-from qkscope.measures.pca import Axes, join_axes, measure_batch
+from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
+from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.moments import Moments
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
 from qkscope.run.owner import refuse_other_study
-from qkscope.scanning.head_measures import head_measures
+from qkscope.scanning.exact_plasticity import exact_plasticity
 from qkscope.store import write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
 from qkscope.unit import Unit
-from qkscope.vectors.files import document_lengths, read_moments, read_rows, read_turned
+from qkscope.vectors.files import Turned, document_lengths, read_moments, read_rows, read_turned
 from qkscope.vectors.hub import fetch_vectors
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
 from qkscope.workers import cores, one_thread_each
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 # A rotation, or a function from the dimension of the vectors to one.
 Turn = Rotation | Callable[[int], Rotation]
-# The optional measures of a head by name, and the window they are over.
-_Asked = tuple[int, dict[str, Measured]]
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def analyze(
     components: int = defaults.COMPONENTS,
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
-    measures: Sequence[str] = tuple(OPTIONAL),
+    measures: Sequence[str] = ("rotation", "per_kind", "plasticity"),
 ) -> Analysis:
     """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
     table for each of `measures` to `out` if given.
@@ -101,12 +99,14 @@ def analyze(
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
             heads = HeadIndex.of(model.queries, ratio)
-            axes, beyond, asked = _measure_model(model, heads, settings, bar.advance)
-            for name, frames in asked.items():
-                optional.setdefault(name, []).extend(frames)
-            anatomies += [anatomy_table(model.name, *each, None) for each in beyond]
-            tables.append(qk_table(model.name, heads, axes))
-            problems += _unmeasured(model, heads, axes)
+            numbers = _measure_model(model, heads, settings, bar.advance)
+            for name in measures:
+                for file, frame in measure_frames(name, model.name, numbers).items():
+                    optional.setdefault(file, []).append(frame)
+            if rotation is not None:
+                anatomies.append(anatomy_table(model.name, numbers))
+            tables.append(qk_table(model.name, numbers))
+            problems += _unmeasured(model, numbers)
             bar.done(f"{model.name}: {len(heads)} heads")
     qk = pd.concat(tables, ignore_index=True)
     order = timeline_from_names([model.name for model in models]).models
@@ -135,6 +135,11 @@ class _Settings:
     rotation: Turn | Mapping[int, Turn] | None
     measures: tuple[str, ...]
 
+    @property
+    def measured(self) -> list[MeasureGroup]:
+        """What is computed from moments; plasticity is computed from the vectors themselves."""
+        return [group for group in chosen(self.measures) if "keys" not in group.needs]
+
     def turn(self, layer: int, dim: int) -> Rotation | None:
         """The rotation of a layer's vectors, if it was said."""
         of = self.rotation
@@ -142,107 +147,103 @@ class _Settings:
         return found if isinstance(found, Rotation) or found is None else found(dim)
 
 
-def _measure_model(
-    model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any
-) -> tuple[Axes, list[tuple[HeadIndex, Axes, Beyond]], dict[str, list[pd.DataFrame]]]:
+def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, advance: Any) -> CellNumbers:
     """All heads of one model: a key head and the query heads that read it, at a time, on every core."""
 
-    def one(key: int) -> tuple[list[tuple[int, Axes, _Asked]], tuple[HeadIndex, Axes, Beyond] | None]:
+    def one(key: int) -> tuple[NDArray[np.int64], CellNumbers]:
         layer, kv_head = (int(i) for i in heads.keys[key])
-        key_file = model.keys[layer, kv_head]
+        key_file, rows = model.keys[layer, kv_head], np.flatnonzero(heads.kv_row == key)
         k = read_moments(key_file, settings.groups)
         key_rows = read_rows(key_file, vectors="plasticity" in settings.measures)
-        measured, queries = [], []
-        for row in np.flatnonzero(heads.kv_row == key):
-            query_file = model.queries[layer, int(heads.head[row])]
-            q = read_moments(query_file, settings.groups)
+        files = [model.queries[layer, int(heads.head[row])] for row in rows]
+        queries = [read_moments(file, settings.groups) for file in files]
+        for file, q in zip(files, queries, strict=True):
             if q[0].M.shape != k[0].M.shape:
                 raise VectorsError(
-                    f"{query_file}: vectors of {q[0].M.shape[1]} numbers, but {key_file} has {k[0].M.shape[1]}; "
+                    f"{file}: vectors of {q[0].M.shape[1]} numbers, but {key_file} has {k[0].M.shape[1]}; "
                     "a query head and its key head have the same: is --gqa-ratio right?"
                 )
-            pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
-            asked = head_measures(query_file, key_rows, pairs, settings.groups, settings.measures)
-            measured.append((int(row), measure_batch(pairs, settings.components), asked))
-            queries.append((query_file, q))
-            advance(1)
         rotation = settings.turn(layer, k[0].M.shape[1])
-        if rotation is None:
-            return measured, None
-        rows = [row for row, _, _ in measured]
-        meta = {"layer": heads.layer[rows], "head": heads.head[rows], "kv_head": heads.kv_head[rows]}
-        some = HeadIndex.from_meta(meta | {"rope": np.full(len(rows), int(len(rotation.pairs) > 0))})
-        units = _turned_units(some, queries, (key_file, k), rotation)
-        axes = join_axes([each for _, each, _ in measured])
-        return measured, (some, axes, measure_beyond(units, units[0].windows[0], axes))
+        turned = None if rotation is None else _turned(files, key_file, settings.groups, rotation)
+        found = []
+        for i, (row, file, q) in enumerate(zip(rows, files, queries, strict=True)):
+            some = {name: [values[row]] for name, values in heads.to_meta().items()}
+            if rotation is not None:
+                some["rope"] = [int(len(rotation.pairs) > 0)]
+            query_rows = read_rows(file, vectors=False)
+            width = int(max(query_rows.position.max(), key_rows.position.max())) + 1
+            sums = _Stored(
+                HeadIndex.from_meta(some), width, q, k, rotation, (turned[i], turned[-1]) if turned else None
+            )
+            units = [unit for g in range(settings.groups) if (unit := sums.unit(g)) is not None]
+            numbers = measure_cell(Cell.of(units, width, settings.components), settings.measured)
+            if "plasticity" in settings.measures:
+                pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
+                exact = exact_plasticity(query_rows, key_rows, pairs, settings.groups)
+                numbers = replace(numbers, arrays={**numbers.arrays, **exact})
+            found.append(numbers)
+            advance(1)
+        return rows, join_numbers(found)
 
     with one_thread_each(), ThreadPoolExecutor(cores()) as pool:
         parts = list(pool.map(one, range(len(heads.keys))))
-    measured = sorted((each for some, _ in parts for each in some), key=lambda each: each[0])
-    joined = join_axes([axes for _, axes, _ in measured])
-    frames = _frames(model.name, heads, [asked for _, _, asked in measured])
-    return joined, [beyond for _, beyond in parts if beyond is not None], frames
+    joined = join_numbers([numbers for _, numbers in parts])
+    return joined.select(np.argsort(np.concatenate([rows for rows, _ in parts])))
 
 
-def _frames(model: str, heads: HeadIndex, asked: Sequence[_Asked]) -> dict[str, list[pd.DataFrame]]:
-    """Tables of the optional measures, head after head."""
-    found: dict[str, list[pd.DataFrame]] = {}
-    for row, (window, measured) in enumerate(asked):
-        one = HeadIndex.from_meta({name: values[row : row + 1] for name, values in heads.to_meta().items()})
-        for name, numbers in measured.items():
-            for file, frame in measure_frames(name, model, window, one, numbers).items():
-                found.setdefault(file, []).append(frame)
-    return found
+@dataclass(frozen=True)
+class _Stored:
+    """One query head and its key head on disk: moments by group of documents, and, with a rotation, what it adds."""
+
+    heads: HeadIndex
+    width: int
+    q: list[Moments]
+    k: list[Moments]
+    rotation: Rotation | None
+    turned: tuple[Turned, Turned] | None
+
+    def unit(self, group: int) -> Unit | None:
+        """One group of documents; None if it has no vectors."""
+        q, k, layer = self.q[group], self.k[group], int(self.heads.layer[0])
+        tokens = int(max(q.n[0], k.n[0]))
+        if not tokens:
+            return None
+        scale = q.mean_x.shape[1] ** -0.5
+        none = Moments.empty(1, q.mean_x.shape[1])
+        unit = Unit(
+            heads=self.heads, windows=(self.width,), q=(q,), k=(k,), sink_q=none, sink_k=none, path_q=None, path_k=None,
+            rotations={layer: self.rotation}, scales={layer: scale}, lengths=(tokens,),
+        )  # fmt: skip
+        if self.turned is None:
+            return unit
+        of_q, of_k = self.turned
+        return replace(
+            unit, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group], path_q=of_q.paths[group],
+            path_k=of_k.paths[group], lengths=of_k.lengths[group],
+        )  # fmt: skip
 
 
-def _turned_units(
-    heads: HeadIndex,
-    queries: list[tuple[Path, list[Moments]]],
-    key: tuple[Path, list[Moments]],
-    rotation: Rotation,
-) -> list[Unit]:
-    """One unit a group of documents, of one key head and its query heads."""
-    files = [path for path, _ in queries] + [key[0]]
-    lengths = [document_lengths(path) for path in files]
+def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotation) -> list[Turned]:
+    """Paths and sinks of query heads and, last, of their key head, which must hold the same documents."""
+    every = [*files, key_file]
+    lengths = [document_lengths(path) for path in every]
     if any(each != lengths[-1] for each in lengths):
         raise VectorsError(
-            f"{key[0]}: holds other documents than the files of its query heads; expected the same"
+            f"{key_file}: holds other documents than the files of its query heads; expected the same"
         )
-    width, groups = max(lengths[-1].values()), len(key[1])
-    turned = [read_turned(path, groups, width, rotation) for path in files]
-    layer = int(heads.layer[0])
-    units = []
-    for g in range(groups):
-        paths = [each.paths[g] for each in turned]
-        path_q = replace(paths[0], total=np.concatenate([each.total for each in paths[:-1]]))
-        units.append(
-            Unit(
-                heads=heads,
-                windows=(width,),
-                q=(Moments.concat([moments[g] for _, moments in queries]),),
-                k=(key[1][g],),
-                sink_q=Moments.concat([each.sinks[g] for each in turned[:-1]]),
-                sink_k=turned[-1].sinks[g],
-                path_q=path_q,
-                path_k=paths[-1],
-                rotations={layer: rotation},
-                scales={layer: rotation.dim**-0.5},
-                lengths=turned[-1].lengths[g],
-            )
-        )
-    return units
+    return [read_turned(path, groups, max(lengths[-1].values()), rotation) for path in every]
 
 
-def _unmeasured(model: ModelFolder, heads: HeadIndex, axes: Axes) -> list[str]:
+def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
     """A line for each head without a correlation on PC0: what was found in its files."""
     lines = []
-    for row in np.flatnonzero(np.isnan(axes.r_q[:, 0]) | np.isnan(axes.r_k[:, 0])):
+    heads = numbers.heads
+    for row in np.flatnonzero(np.isnan(numbers.value("r_q")) | np.isnan(numbers.value("r_k"))):
         layer, head, kv_head = int(heads.layer[row]), int(heads.head[row]), int(heads.kv_head[row])
         files = model.queries[layer, head], model.keys[layer, kv_head]
         found = []
-        for file, n, bad in zip(
-            files, (axes.n_q[row], axes.n_k[row]), (axes.bad_q[row], axes.bad_k[row]), strict=True
-        ):
+        counts = (int(numbers.value(name)[row]) for name in ("n_q", "n_k"))
+        for file, n, bad in zip(files, counts, numbers.bad[row], strict=True):
             if bad:
                 found.append(
                     f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or leave them out"

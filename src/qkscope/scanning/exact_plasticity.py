@@ -1,49 +1,38 @@
-"""One head's vectors on disk -> the optional measures: rotation model, each kind alone, and plasticity of all pairs."""
+"""Plasticity of one head from all pairs of its stored keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.optional import ROTATION, Measured, rotation_samples
 from qkscope.measures.pca import whole_and_without
-from qkscope.measures.per_kind import NAMES as PER_KIND
-from qkscope.measures.per_kind import per_kind_samples
 from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, plasticity, query_line
+from qkscope.measures.reservoir import GROUP
 from qkscope.moments import Moments
-from qkscope.vectors.files import Rows, read_rows
+from qkscope.vectors.files import Rows
+
+Array = NDArray[np.float64]
 
 
-def head_measures(
-    queries: Path,
-    keys: Rows,
-    groups: Sequence[tuple[Moments, Moments]],
-    documents: int,
-    measures: Sequence[str],
-) -> tuple[int, dict[str, Measured]]:
-    """(window, each of `measures` by name) of one query head, whose moments by group of documents are `groups`.
+def exact_plasticity(
+    queries: Rows, keys: Rows, groups: Sequence[tuple[Moments, Moments]], documents: int
+) -> dict[str, Array]:
+    """Plasticity of one head from all pairs of its stored keys, as variables of a cell of one head.
 
-    The window ends at the last position of either file, and the scale of scores is 1 / sqrt(dim). Documents are dealt
-    into `documents` groups. Files without buckets have no plasticity.
+    Documents are dealt into `documents` groups. NaN where a file has no buckets.
     """
-    found = read_rows(queries, vectors=False)
-    window = int(max(found.position.max(), keys.position.max())) + 1
-    scale = np.array([groups[0][0].M.shape[1] ** -0.5])
-    measured = {}
-    if "rotation" in measures:
-        measured["rotation"] = Measured(ROTATION, rotation_samples(list(groups), window, scale))
-    if "per_kind" in measures:
-        measured["per_kind"] = Measured(PER_KIND, per_kind_samples(groups))
-    if "plasticity" in measures and found.bucket is not None and keys.bucket is not None:
-        sums = [q for q, _ in groups]
-        measured["plasticity"] = _exact(_Placed.of(found, keys, found.bucket, keys.bucket, documents), sums)
-    return window, measured
+    shape = (1 + len(groups) if len(groups) > 1 else 1, len(NAMES))
+    values, cells = np.full(shape, np.nan), np.full((1, 1), np.nan)
+    if queries.bucket is not None and keys.bucket is not None:
+        rows = _Placed.of(queries, keys, queries.bucket, keys.bucket, documents)
+        values, cells = _exact(rows, [q for q, _ in groups])
+    names = [variable.name for variable in GROUP.variables]
+    return dict(zip(names, [*values.T[:, :, None], np.zeros(1), cells[None]], strict=True))
 
 
 @dataclass(frozen=True)
@@ -86,13 +75,12 @@ class _Placed:
         return _Placed(*queries, self.vector[k], self.key_bucket[k], self.key_group[k], self.document[k])
 
 
-def _exact(rows: _Placed, sums: Sequence[Moments]) -> Measured:
-    """All pairs of keys of one document and bucket, over all documents and without each group of them."""
+def _exact(rows: _Placed, sums: Sequence[Moments]) -> tuple[Array, Array]:
+    """Over all documents and without each group of them: values (1 + G, 4), and cells (B, B) of all."""
     left = [rows, *(rows.without(group) for group in rows.groups)] if len(sums) > 1 else [rows]
     pairs = zip(whole_and_without(sums), left, strict=True)
     found = [_of_sample(moments, part, rows.buckets) for moments, part in pairs]
-    values = np.stack([each.numbers for each in found])[:, :, None]
-    return Measured(NAMES, values, {"sampling_se": np.zeros(1)}, found[0].cells[None])
+    return np.stack([each.numbers for each in found]), found[0].cells
 
 
 def _of_sample(moments: Moments, rows: _Placed, buckets: int) -> Plasticity:
