@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -192,6 +193,95 @@ def test_a_small_file_of_millions_of_rows_is_refused_before_it_is_read(tmp_path)
     memory, said = most_memory(path)
     assert "21,000,000 rows; expected" in said
     assert memory < 600
+
+
+RESULTS = """
+import resource
+import sys
+from pathlib import Path
+from qkscope import store
+from qkscope.errors import QkscopeError
+from qkscope.results import load_results
+resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))
+for place in map(Path, sys.argv[1:]):
+    try:
+        print("read", load_results(place).axes if place.is_dir() else store.read_tensors(place))
+    except QkscopeError as error:
+        print("refused", error)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+def memory_of_results(*places: Path) -> tuple[int, list[str]]:
+    """Megabytes that a process with at most four gigabytes had while it read these, and what it said of each."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESULTS, *map(str, places)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    *said, peak = done.stdout.splitlines()
+    return int(peak), said
+
+
+def folder_of_200(folder: Path) -> Path:
+    """A results folder with a study and a qk.csv of 200 heads."""
+    folder.mkdir()
+    study = "name: a\nwindows: [8]\ncheckpoints: [{folder: ./a, name: a}]\n"
+    (folder / "study.yaml").write_text(study)
+    rows = [f"a,{layer},{head},0,0.5,0.5" for layer in range(10) for head in range(20)]
+    (folder / "qk.csv").write_text("\n".join(["model,layer,head,pc,r_q,r_k", *rows]) + "\n")
+    return folder
+
+
+def test_small_parquet_files_that_stand_for_gigabytes_are_refused(tmp_path):
+    """A file of 7 kB used to take more than 6 GB: one name of 60 kB in 200,000 rows."""
+    from qkscope.table import LOO_COLUMNS
+
+    def repeated(value, count=200_000):
+        return pa.DictionaryArray.from_arrays(np.zeros(count, "i4"), [value])
+
+    zeros, many = pa.array(np.zeros(200_000)), pa.array(np.zeros(1_000_000))
+    fine = dict.fromkeys(LOO_COLUMNS, zeros) | {"model": repeated("a")}
+    bombs = {
+        "text": fine | {"model": repeated("a" * 60_000)},
+        "bytes": fine | {"model": repeated(b"a" * 60_000)},
+        "text for a number": fine | {"layer": repeated("a" * 60_000)},
+        "nested": fine | {"layer": pa.ListArray.from_arrays(np.arange(200_001, dtype="i4"), zeros)},
+        "rows": dict.fromkeys(LOO_COLUMNS, many) | {"model": repeated("a", 1_000_000)},
+        "columns": fine | {f"x{i}": zeros for i in range(1500)},
+    }
+    paths = []
+    for bomb, columns in bombs.items():
+        # Of the tables of optional measures all columns are read.
+        file = "loo_rotation.parquet" if bomb in ("columns", "bytes") else "loo.parquet"
+        paths.append(folder_of_200(tmp_path / bomb) / file)
+        pq.write_table(pa.table(columns), paths[-1], compression="zstd", store_schema=False)
+        assert paths[-1].stat().st_size < 2_000_000
+    memory, said = memory_of_results(folder_of_200(tmp_path / "fine"), *(path.parent for path in paths))
+    assert said[0] == "read None"
+    for path, line in zip(paths, said[1:], strict=True):
+        assert line.startswith(f"refused {path}")
+    assert memory < 1000
+
+
+def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
+    size = 30_000_000_000
+    entry = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+    about = {"__metadata__": {"meta": "{}", "digest": "0" * 64}, "0.v": entry}
+    header = json.dumps(about).encode()
+    axes = folder_of_200(tmp_path / "axes") / "axes.safetensors"
+    axes.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(axes, 8 + len(header) + size)
+    tables = []
+    for name in ("qk", "anatomy", "causes", "rotation"):
+        tables.append(folder_of_200(tmp_path / name) / f"{name}.csv")
+        tables[-1].touch()
+        os.truncate(tables[-1], size)
+    # No table bounds the size of a unit, but memory does.
+    memory, said = memory_of_results(axes.parent, axes, *(path.parent for path in tables))
+    for path, line in zip((axes, axes, *tables), said, strict=True):
+        assert line.startswith(f"refused {path}")
+    assert memory < 1000
 
 
 # Names

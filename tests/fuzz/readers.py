@@ -164,6 +164,35 @@ def read_loo(path: Path) -> object:
     return _read_parquet(path, LOO_COLUMNS, 10)
 
 
+def read_measure(path: Path) -> object:
+    from qkscope.measure_table import read_measures
+
+    return read_measures(path.parent, ["rotation"], 10)
+
+
+@cache
+def axes() -> list[bytes]:
+    from qkscope import store
+    from qkscope.axes_file import CheckpointAxes, dump_axes
+    from qkscope.heads import HeadIndex
+    from qkscope.path import Path as BinSums
+    from qkscope.rotation import Rotation
+
+    heads, rng = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None}), np.random.default_rng(0)
+    path = BinSums(np.array([0, 4, 8]), np.array([4, 4]), rng.normal(size=(2, 2, 2)))
+    rotations, means = {0: Rotation.none(2), 1: None}, rng.normal(size=(2, 2))
+    found = CheckpointAxes(
+        heads, rng.normal(size=(2, 2, 2)), means, means, path, path, rotations, {0: 1.0, 1: 1.0}
+    )
+    return [store.dump_tensors(*dump_axes({"a": found}))]
+
+
+def read_axes(path: Path) -> object:
+    from qkscope.axes_file import read_axes
+
+    return read_axes(path, 1_000_000)
+
+
 # Studies
 
 
@@ -345,6 +374,8 @@ READERS = [
     ),
     Reader("qk.csv", "qk.csv", tables, read_table),
     Reader("loo.parquet", "loo.parquet", loos, read_loo),
+    Reader("loo_rotation.parquet", "loo_rotation.parquet", loos, read_measure),
+    Reader("axes", "axes.safetensors", axes, read_axes),
     Reader("study", "study.yaml", studies, read_study),
     Reader("text", "a.txt", lambda: [b"the cat sat\n", "é \u202e".encode()], read_texts),
     Reader("jsonl", "a.jsonl", lambda: [LINES], read_texts),
