@@ -352,6 +352,71 @@ def test_hostile_names_are_only_text_in_figures_pages_and_tables(tmp_path):
         assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(javascript:", without_code)
 
 
+MARKUP = [
+    "<img src=x onerror=alert(1)>",
+    "[a](javascript:alert(1)) ![b](c) <https://d.e>",
+    "| `a` | ``b` &lt;img&gt; **c** _d_ ~~e~~ $f$ \\",
+]
+
+
+@pytest.fixture(scope="module")
+def marked_up(tmp_path_factory):
+    """A measured study in which everything that can have a name has markup for one."""
+    from multiprocessing import get_context
+
+    import yaml
+    from small_study import make_study, run_quietly
+
+    folder = tmp_path_factory.mktemp("markup")
+    path = make_study(folder)
+    study = yaml.safe_load(path.read_text().replace("16", "32")) | {
+        "title": MARKUP[0],
+        "plasticity": {"keys": 3},
+    }
+    study["measures"] = ["rotation", "per_kind", "plasticity"]
+    checkpoints = [each for phase in study["phases"] for each in phase["checkpoints"]]
+    for each, name in zip(checkpoints, MARKUP, strict=True):
+        each["name"] = name
+    for phase, name in zip(study["phases"], MARKUP[1:], strict=True):
+        phase["label"] = name
+    path.write_text(yaml.safe_dump(study))
+    results = folder / MARKUP[1].replace("/", "")
+    process = get_context("spawn").Process(target=run_quietly, args=(path, results))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return results
+
+
+def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
+    """Rendered as CommonMark with tables and HTML, the links are to the figure's own files and there is no HTML."""
+    from dataclasses import replace
+
+    from markdown_it import MarkdownIt
+
+    from qkscope.figures import CATALOGUE
+    from qkscope.figures.readme import readme
+    from qkscope.figures.view import look
+    from qkscope.findings import claims
+    from qkscope.results import load_results
+
+    results = load_results(marked_up)
+    # Layers with and without rotation, so that no figure is left out.
+    results = replace(results, heads=results.heads.assign(rope=results.heads["layer"] % 2))
+    view, said = look(results), claims(results)
+    markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
+    for picture in CATALOGUE:
+        assert picture.why_not(view) is None, picture.name
+        text = readme(picture, view, picture.draw(view).data, said)
+        tokens = [inner for token in markdown.parse(text) for inner in (token, *(token.children or ()))]
+        assert not [token.content for token in tokens if token.type.startswith("html")], picture.name
+        places = {str(token.attrs.get("href") or token.attrs.get("src") or "figure.png") for token in tokens}
+        assert places <= {"figure.png", "figure.svg", "figure.pdf", "data.csv"}, picture.name
+        assert "s_open" not in {token.type for token in tokens}, picture.name
+        # A renderer without backslash escapes before < must not find a tag either.
+        assert "<img" not in re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text), picture.name
+
+
 def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, capsys):
     from qkscope.figures import catalogue, draw_all
 

@@ -69,7 +69,7 @@ def test_a_card_quotes_the_findings_as_plain_text(results):
     text = card(results, "lab/mine")
     assert text.startswith("---\nlicense: apache-2.0")
     assert r"# A \*run\*" in text
-    assert r"- Queries \<b\>rise\</b\>" in text
+    assert "- Queries &lt;b&gt;rise&lt;/b&gt;" in text
     assert "figures/01_position_signal/figure.png" in text
 
 
