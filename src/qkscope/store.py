@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 _LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 # Far beyond any plan, manifest or unit header that a study makes.
 JSON_BYTES = 256_000_000
-# Far beyond any table: a study of 1,000 checkpoints with 576 heads in 16 groups takes 1.8 GB in memory.
-TABLE_BYTES = 2**31
+# Far beyond any CSV table: the qk.csv of 1,000 checkpoints with 1,024 heads and 10 components has 2 GB.
+CSV_BYTES = 2**33
+# In memory, for each row that a parquet table may have. Tables of few rows may have many columns.
+ROW_BYTES = 128
 # In bytes; file systems have no longer ones.
 LONGEST_NAME = 255
 # Bytes of a text in a table, such as a checkpoint's name.
@@ -102,8 +104,8 @@ def read_csv(path: Path, **settings: Any) -> pd.DataFrame:
     """`pandas.read_csv` of a file that fits in memory; otherwise a ValueError, as for other unreadable tables."""
     import pandas as pd
 
-    if (size := Path(path).stat().st_size) > TABLE_BYTES:
-        raise ValueError(f"{size:,} bytes, expected at most {TABLE_BYTES:,}")
+    if (size := Path(path).stat().st_size) > CSV_BYTES:
+        raise ValueError(f"{size:,} bytes, expected at most {CSV_BYTES:,}")
     try:
         return pd.read_csv(path, **settings)
     except MemoryError as error:
@@ -114,7 +116,7 @@ def read_parquet(path: Path, most_rows: int, columns: Sequence[str] | None = Non
     """A table as `write_parquet` writes it, all of it or some columns, or a StoreError that names the file.
 
     A few kilobytes of parquet can stand for gigabytes. So types, rows and sizes are checked in the file's footer before
-    anything is read, and text is read as a dictionary, whose size in full is checked before it is expanded.
+    anything is read, and text is read as a dictionary, whose size written out is checked before it is.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -128,7 +130,7 @@ def read_parquet(path: Path, most_rows: int, columns: Sequence[str] | None = Non
             table = file.read(columns=names).replace_schema_metadata(None)
         table.validate(full=True)
         for name in texts:
-            _check_texts(name, table[name])
+            _check_texts(name, table[name], ROW_BYTES * most_rows)
         kinds = {name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in names}
         frame: pd.DataFrame = table.to_pandas()[names].astype(kinds)
         return frame
@@ -160,12 +162,12 @@ def _check_footer(footer: Any, names: Sequence[str], most_rows: int) -> None:
         raise ValueError(f"{rows:,} rows, expected at most {most_rows:,}")
     # Of row groups alone: asking a damaged footer for one of their columns ends the process in pyarrow 26.
     stored = sum(group.total_byte_size for group in groups)
-    if (size := max(stored, 8 * rows * len(names))) > TABLE_BYTES:
-        raise ValueError(f"{size:,} bytes, expected at most {TABLE_BYTES:,}")
+    if (size := max(stored, 8 * rows * len(names))) > ROW_BYTES * most_rows:
+        raise ValueError(f"{size:,} bytes, expected at most {ROW_BYTES * most_rows:,}")
 
 
-def _check_texts(name: str, column: Any) -> None:
-    """Refuse a dictionary-encoded column whose texts are missing or would be too large written out."""
+def _check_texts(name: str, column: Any, most: int) -> None:
+    """Refuse a dictionary-encoded column whose texts are missing, or take more than `most` bytes written out."""
     import pyarrow.compute as pc
 
     size = 0
@@ -178,8 +180,8 @@ def _check_texts(name: str, column: Any) -> None:
                 f"column {name!r} has a text of {longest:,} bytes, expected at most {LONGEST_TEXT:,}"
             )
         size += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    if size > TABLE_BYTES:
-        raise ValueError(f"column {name!r} holds {size:,} bytes of text, expected at most {TABLE_BYTES:,}")
+    if size > most:
+        raise ValueError(f"column {name!r} holds {size:,} bytes of text, expected at most {most:,}")
 
 
 def _no_formula(cell: object) -> object:

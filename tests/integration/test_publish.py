@@ -76,7 +76,7 @@ def finished(folder, tables=TABLES, drawn=DRAWN):
 
 @pytest.fixture
 def results(tmp_path):
-    """A finished run, with files in its folder that are nobody's business."""
+    """A finished run, with files in its folder that do not belong to it."""
     stray = {
         "moments/step-1/0.safetensors": "secret",
         "corpus/a.txt": "secret",
@@ -216,6 +216,21 @@ def test_only_what_the_manifest_names_is_fetched(server, results, tmp_path):
     server.fault()
     folder = fetch_results("hub:lab/mine", tmp_path / "here")
     assert files_of(folder) == fetched(server) == SENT - {"README.md"}
+
+
+def test_a_set_that_is_pushed_again_while_it_is_fetched_is_not_mixed(server, results, tmp_path, monkeypatch):
+    push(results, "hub:lab/mine")
+    fetch = hub.fetch
+
+    def overtaken(listing, files):
+        if "qk.csv" in files:
+            push(finished(tmp_path / "other", {"qk.csv": QK.replace("0.75", "0.85")}, {}), "hub:lab/mine")
+        return fetch(listing, files)
+
+    monkeypatch.setattr(hub, "fetch", overtaken)
+    with pytest.raises(HubError, match="lab/mine"):
+        fetch_results("hub:lab/mine", tmp_path / "here")
+    assert not (tmp_path / "here").exists()
 
 
 def test_of_a_dataset_without_a_manifest_only_known_tables_are_fetched(server, tmp_path):

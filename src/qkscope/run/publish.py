@@ -90,17 +90,14 @@ def checked_set(folder: Path) -> Manifest:
 
 def stage(folder: Path, found: Manifest, staged: Path) -> None:
     """Put what is published, and a manifest of it, into an empty folder."""
-    paths = {str(folder.resolve()): folder.resolve().name} | (
-        {str(folder): folder.name} if folder.is_absolute() else {}
-    )
+    paths = {str(each): staged.name for each in (folder, folder.resolve()) if each.is_absolute()}
     with manifest.replacing_set(staged, found.made_from) as tables:
         for name in found.tables:
-            shutil.copyfile(folder / name, tables / name)
+            _copy(folder / name, tables / name)
         if (tables / "study.yaml").is_file():
             paths |= _localise(tables / "study.yaml")
     for name in found.drawn:
-        (staged / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(folder / name, staged / name)
+        _copy(folder / name, staged / name)
         if name.endswith(_TEXTS):
             text = (staged / name).read_text(encoding="utf-8")
             store.write_text(staged / name, _replaced(text, paths))
@@ -122,10 +119,10 @@ def fetch_results(place: str, into: Path | str = "results") -> Path:
         )
     _check_amount(place, listing, names, found)
     source = hub.fetch(listing, [*names, *([manifest.NAME] if found else [])])
+    if source.name != listing.commit:
+        raise HubError(f"{place}: was pushed again while it was fetched; run the same command once more")
     if found:
         names.append(manifest.NAME)
-        if manifest.read_manifest(source) != found:
-            raise HubError(f"{place}: was pushed again while it was fetched; run the same command once more")
         if wrong := next(manifest.problems(source, {**found.tables, **found.drawn}), None):
             raise HubError(f"{place}: {wrong}; ask its owner to push it again")
     folder = Path(into) / CACHE / f"{repo.replace('/', '--')}@{listing.commit[:12]}"
@@ -282,7 +279,8 @@ def _published(place: str, listing: hub.Listing) -> Manifest | None:
 def _check_amount(place: str, listing: hub.Listing, names: Sequence[str], found: Manifest | None) -> None:
     """Refuse more files or bytes than any study has, and files of another size than the manifest says."""
     entries = {**found.tables, **found.drawn} if found else {}
-    for name, (size, _) in entries.items():
+    for name, entry in entries.items():
+        size = entry[0]
         if listing.sizes.get(name, size) != size:
             raise HubError(
                 f"{place}: {name} has {listing.sizes[name]:,} bytes and {size:,} by its {manifest.NAME}; ask its owner "
@@ -302,11 +300,10 @@ def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | Non
     The folder belongs to one commit, so nothing of another set can be in it. What was drawn there since stays.
     """
     if not folder.exists():
-        with store.staging(folder.parent) as staged:
+        with store.clear_errors(folder), store.staging(folder.parent) as staged:
             whole = staged / "set"
             for name in names:
-                (whole / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source / name, whole / name)
+                _copy(source / name, whole / name)
             try:
                 whole.rename(folder)
             except OSError:
@@ -320,7 +317,13 @@ def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | Non
         )
         if wrong or not (folder / name).is_file():
             with store.replacing(folder / name) as temporary:
-                shutil.copyfile(source / name, temporary)
+                _copy(source / name, temporary)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with store.clear_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def _line(text: object) -> str:
