@@ -230,10 +230,7 @@ def read_tensors(
             arrays = load(file.read())
         intact = _digest(arrays, header.text, like=header.digest) == header.digest
     except MemoryError as error:
-        raise StoreError(
-            f"{path}: its {header.data_bytes:,} bytes do not fit in memory",
-            "free some, or use another machine",
-        ) from error
+        raise StoreError(f"{path}: does not fit in memory", "free some, or use another machine") from error
     except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, in_short(error)) from error
     if not intact:
@@ -326,7 +323,7 @@ def _read_header(path: Path, file: BinaryIO) -> _Header:
     whole = os.fstat(file.fileno()).st_size
     try:
         header = _header(data)
-    except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+    except (LookupError, MemoryError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, f"no readable header: {in_short(error)}") from error
     if whole != 8 + size + header.data_bytes:
         raise damaged(path, f"{whole} bytes instead of {8 + size + header.data_bytes}")

@@ -19,6 +19,7 @@ from qkscope.checkpoints import hub
 from qkscope.cli import main
 from qkscope.errors import HubError, StoreError, VectorsError
 from qkscope.results import load_results
+from qkscope.run import publish
 from qkscope.run.publish import card, fetch_results, push, repository
 from qkscope.vectors import write_vectors
 
@@ -110,7 +111,7 @@ def commits(server):
     return sum("/commit/" in path for _, path, _ in server.requests())
 
 
-def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tmp_path):
+def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tmp_path, monkeypatch):
     address = push(results, "hub:lab/mine")
     assert "lab/mine" in address
     there = server.root / "datasets/lab/mine/main"
@@ -124,6 +125,8 @@ def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tm
     loaded = load_results(back)
     assert [stop.model for stop in loaded.timeline.stops] == ["step-1", "step-2"]
     assert loaded.timeline.title == "A *run*"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert fetch_results("hub:lab/mine", tmp_path / "elsewhere") == back
 
 
 def test_no_local_path_travels(server, results):
@@ -165,6 +168,20 @@ def test_a_link_that_leads_out_is_not_followed(server, results, tmp_path):
     (results / "qk.csv").unlink()
     (results / "qk.csv").symlink_to(tmp_path / "private.csv")
     with pytest.raises(StoreError, match=r"qk\.csv"):
+        push(results, "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_a_set_that_a_run_replaces_meanwhile_is_not_pushed(server, results, monkeypatch):
+    read_all = publish._read_all
+
+    def overtaken(folder):
+        read_all(folder)
+        if folder == results:
+            finished(results, TABLES | {"qk.csv": QK.replace("0.75", "0.85")})
+
+    monkeypatch.setattr(publish, "_read_all", overtaken)
+    with pytest.raises(StoreError, match="mine"):
         push(results, "hub:lab/mine")
     assert commits(server) == 0
 

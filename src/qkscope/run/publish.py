@@ -20,7 +20,7 @@ from qkscope import manifest, store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
-from qkscope.manifest import Manifest
+from qkscope.manifest import Manifest, Sizes
 from qkscope.measures.optional import OPTIONAL
 from qkscope.progress import say
 from qkscope.results import load_results
@@ -64,10 +64,10 @@ def push(results: Path | str, place: str, *, private: bool = False) -> str:
 
 
 def checked_set(folder: Path) -> Manifest:
-    """The manifest of a results folder, of what can be published, once all of it was read as `report` reads it."""
-    if not (folder / "qk.csv").is_file():
-        raise StoreError(f"{folder}: no qk.csv, so there is nothing to publish", "give a results folder")
+    """What of a results folder is published, once everything was read and checked as `report` does it."""
     found = manifest.read_manifest(folder)
+    if "qk.csv" not in (found.tables if found else [path.name for path in folder.glob("qk.csv")]):
+        raise StoreError(f"{folder}: no qk.csv, so there is nothing to publish", "give a results folder")
     if found is None:
         raise StoreError(
             f"{folder}: no {manifest.NAME}, so it is not known which files belong to it (results of an earlier version "
@@ -92,12 +92,11 @@ def stage(folder: Path, found: Manifest, staged: Path) -> None:
     """Put what is published, and a manifest of it, into an empty folder."""
     paths = {str(each): staged.name for each in (folder, folder.resolve()) if each.is_absolute()}
     with manifest.replacing_set(staged, found.made_from) as tables:
-        for name in found.tables:
-            _copy(folder / name, tables / name)
+        _copy_set(folder, tables, found.tables)
         if (tables / "study.yaml").is_file():
-            paths |= _localise(tables / "study.yaml")
+            paths |= _without_local_paths(tables / "study.yaml")
+    _copy_set(folder, staged, found.drawn)
     for name in found.drawn:
-        _copy(folder / name, staged / name)
         if name.endswith(_TEXTS):
             text = (staged / name).read_text(encoding="utf-8")
             store.write_text(staged / name, _replaced(text, paths))
@@ -193,7 +192,7 @@ def _read_all(folder: Path) -> None:
         getattr(loaded, name)
 
 
-def _localise(path: Path) -> dict[str, str]:
+def _without_local_paths(path: Path) -> dict[str, str]:
     """Rewrite a study.yaml without the absolute paths of this machine; those that were in it, with their last parts."""
     study = yaml.safe_load(path.read_text(encoding="utf-8"))
     paths = {found: _last(found) for found in _paths_in(study)}
@@ -318,6 +317,14 @@ def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | Non
         if wrong or not (folder / name).is_file():
             with store.replacing(folder / name) as temporary:
                 _copy(source / name, temporary)
+
+
+def _copy_set(source: Path, target: Path, files: Sizes) -> None:
+    """Copy files of a set; none of them may have changed since they were checked."""
+    for name in files:
+        _copy(source / name, target / name)
+    if any(manifest.problems(target, files)):
+        raise StoreError(f"{source}: was rewritten while it was read", "push again once the run is done")
 
 
 def _copy(source: Path, target: Path) -> None:
