@@ -73,7 +73,7 @@ def test_the_takeaway_is_the_first_claim_that_says_something_with_its_doubt():
     text = text_of("01_position_signal", training(3), said)
     assert takeaway(text) == "It rises. Or does it?"
     assert takeaway(text_of("01_position_signal", training(3), said[1:2])) == "Nobody knows."
-    assert takeaway(text_of("01_position_signal", training(3), ())).startswith("Mean r_q (blue circles)")
+    assert takeaway(text_of("01_position_signal", training(3), ())).startswith(md("Mean r_q (blue circles)"))
 
 
 def test_numbers_of_a_claim_stand_in_a_table():
