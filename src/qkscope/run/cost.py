@@ -36,19 +36,19 @@ class Looked:
 
 
 def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
-    """In words. Only what lies on this machine is looked at: a hub's rotation settings are known when it is run."""
+    """In words. Only what lies on this machine is looked at: a hub model's RoPE settings are known when it is run."""
     course = sources(study)
     local = all(Path(each.source.model).exists() for each in course)
     extra = controls(study, course) if local else []
     lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
     if extra:
         lines.append(
-            f"{len(extra)} counterfactual checkpoints, because rotation settings change: "
+            f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
             f"{_amount(study, extra, corpus)} more (controls: {{rotation: false}} leaves them out)"
         )
     elif not local and study.kind == "training" and study.controls.rotation:
         lines.append(
-            f"wherever rotation settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
+            f"wherever RoPE settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
             "(controls: {rotation: false} leaves them out)"
         )
     known = looked or {}

@@ -15,7 +15,7 @@ from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress, say
 from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.causes import causes
-from qkscope.run.controls import controls
+from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
 from qkscope.run.owner import refuse_other_study
@@ -79,12 +79,14 @@ def run(
 def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
     store.sweep(results)
     course = pinned(sources(study))
-    checkpoints = course + controls(study, course)
+    counterfactual, gaps = controls_and_gaps(study, course)
+    checkpoints = course + counterfactual
     stamps = Stamps(results, study, checkpoints)
     if shard is not None:
         return _run_shard(study, results, engine, shard, stamps, checkpoints)
     behind, count = stamps.unfinished()
     plan = plan_study(study, checkpoints, results / TOKENS)
+    plan.warnings.extend(gaps)
     todo = needed(plan, results, plan.jobs, say)
     _say_missing_shards(todo, behind, count, checkpoints)
     _say_controls(checkpoints)
@@ -224,7 +226,7 @@ def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
     names = [each.name for each in checkpoints if each.counterfactual]
     if names:
         say(
-            f"rotation settings change, so {len(names)} counterfactual checkpoints are measured too: "
+            f"RoPE settings change, so {len(names)} counterfactual checkpoints are measured too: "
             + ", ".join(names)
         )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.rotation import check_windows
 from qkscope.errors import QkscopeError, UnreachableError
-from qkscope.run.controls import controls
+from qkscope.run.controls import controls_and_gaps
 from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
 from qkscope.run.plan import heads_of
@@ -60,7 +60,7 @@ def preflight(path: Path | str) -> Preflight:
         found.warnings += there.warnings
         course = [each for each in whole if each in here or each in there.course]
         _look_at_checkpoints(study, course, found)
-        _look_at_controls(study, course if len(course) == len(whole) else here, found)
+        found.warnings += controls_and_gaps(study, course if len(course) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
     return Preflight(
@@ -93,16 +93,6 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
         warning = architecture.window_warning(each.window)
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
-
-
-def _look_at_controls(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
-    from qkscope.checkpoints import load_config
-
-    for each in controls(study, course):
-        try:
-            check_windows(load_config(each.source), each.rings(study.windows))
-        except QkscopeError as error:
-            found.mistakes.append(Mistake(each.loc, f"{each.name}: {error}"))
 
 
 def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
