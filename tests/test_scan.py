@@ -231,8 +231,8 @@ def test_a_model_that_returns_nan() -> None:
     layers = result.heads.loc[result.heads["class"] == "unmeasured", "layer"]
     # The broken key head feeds two query heads of its layer, and everything above.
     assert layers.tolist() == [1, 1, *[2] * 4, *[3] * 4]
-    assert "10 of 16 heads met NaN or infinity" in result.warnings[0]
-    assert result.warnings[0].endswith("layers 1, 2, 3")
+    assert "10 of 16 heads are unmeasured (layer 1 heads 0, 1, layer 2 all heads" in result.warnings[0]
+    assert result.problem is not None
     assert result.summary()["unmeasured"][0] == 10 / 16
     assert "unmeasured" in shown(result)
 

@@ -224,7 +224,10 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     revision = f"@{options['revision']}" if options["revision"] else ""
     out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
     options["measures"] = _names(measures)
-    _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
+    result = scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options)
+    _print(result)
+    if result.problem:
+        raise QkscopeError(f"{out}: {result.problem}")
 
 
 @main.command()

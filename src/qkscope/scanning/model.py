@@ -18,7 +18,7 @@ from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import measure, probing
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
+from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
@@ -34,6 +34,7 @@ from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
 from qkscope.unit import Unit
+from qkscope.unmeasured import too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,8 @@ class ScanResult(ScanTables):
     """The folder or hub name that was read; empty for a model in memory."""
     optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+    problem: str | None = None
+    """Why the result is of no use, and what to do: too many of its heads have no numbers."""
 
     @property
     def rotation(self) -> pd.DataFrame:
@@ -180,7 +183,6 @@ def scan(
         save=sample,
         keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
     )
-    _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
     result = _result(subject, units, max_length, components, measures, available, warnings)
     if out is not None:
@@ -259,10 +261,14 @@ def _result(
     heads, axes = units[0].heads, measure_axes(units, window, components)
     beyond = measure_beyond(units, window, axes)
     qk = qk_table(subject.name, heads, axes)
+    table = heads_table(qk, {subject.name: subject.architecture.num_layers})
+    non_finite = {subject.name: int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())}
+    for warning in unmeasured_warnings(table, non_finite).values():
+        _warn(warnings, warning)
     return ScanResult(
         model=subject.name,
         qk=qk,
-        heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
+        heads=table,
         anatomy=anatomy_table(subject.name, heads, axes, beyond, None),
         spectrum=spectrum_table(subject.name, window, heads, beyond),
         distance=distance_table(subject.name, window, heads, beyond, measured_curve(units, window)),
@@ -275,6 +281,7 @@ def _result(
         available=available,
         origin=subject.origin,
         optional=_optional(subject.name, units, window, measures),
+        problem=too_few_measured(table, non_finite, "--dtype float32"),
     )
 
 
