@@ -313,8 +313,7 @@ def test_validate_states_what_they_cost(study):
     # Twelve documents, each longer than the largest window.
     assert f"3 checkpoints: 12 units, {12 * 80:,} tokens" in said
     assert (
-        f"3 counterfactual checkpoints, because RoPE settings change: 12 units, {12 * 144:,} tokens"
-        in said
+        f"3 counterfactual checkpoints, because RoPE settings change: 12 units, {12 * 144:,} tokens" in said
     )
     data = yaml.safe_load(study.read_text())
     change(study, corpus={"source": data["corpus"], "documents": 10}, controls={"rotation": False})

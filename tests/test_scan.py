@@ -217,6 +217,13 @@ def test_a_window_beyond_the_models_maximum_is_warned_about_and_recorded(
     assert "goes beyond" in repr(result)
 
 
+def test_the_default_window_ends_where_the_model_s_positions_do() -> None:
+    result = scan(build("llama"), texts=ids(200))
+    assert result.window == 128
+    assert result.tokens == 128
+    assert result.warnings == []
+
+
 def test_texts_shorter_than_the_window_are_counted_and_warned_about() -> None:
     result = scan(build("llama"), texts=ids(20, 30), max_length=64)
     assert (result.filled, result.tokens) == (0, 50)

@@ -96,3 +96,23 @@ def test_the_command_says_what_to_check_and_what_comes_next(run_folder, tmp_path
     assert "written: mine.yaml" in done.output
     assert "corpus: stdlib is Python code" in done.output
     assert "qkscope validate mine.yaml && qkscope run mine.yaml" in done.output
+
+
+def test_a_mistyped_folder_is_no_model_of_the_hub_and_the_near_one_is_offered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    tiny.save_checkpoint(tmp_path / "runs" / "tiny" / "checkpoint-5", tokenizer=True)
+    for command in (["init", "runs/tinny"], ["scan", "runs/tinny"], ["ls", "runs/tinny"]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1
+        assert "runs/tinny: no such folder" in done.output
+        assert "did you mean runs/tiny?" in done.output
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_a_folder_of_checkpoints_is_not_scanned_but_explained(run_folder):
+    done = CliRunner().invoke(main, ["scan", str(run_folder)])
+    assert done.exit_code == 1
+    assert "3 checkpoints (checkpoint-50 to checkpoint-1000)" in done.output
+    assert f"qkscope scan {run_folder / 'checkpoint-1000'}" in done.output
+    assert f"qkscope init {run_folder}" in done.output

@@ -168,10 +168,16 @@ def list_checkpoints(model: str) -> None:
 @click.option("--tokenizer", help="Where the tokenizer is, if not beside the model.")
 @click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
 @click.option(
-    "--max-length", type=click.IntRange(min=2), default=2048, show_default=True, help="Tokens a document."
+    "--max-length",
+    type=click.IntRange(min=2),
+    help="Tokens read of each document.  [default: 2048, or the model's positions if it has fewer]",
 )
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many."
+    "--documents",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Maximum number of documents.",
 )
 @click.option(
     "--start",
@@ -179,6 +185,12 @@ def list_checkpoints(model: str) -> None:
     default="random",
     show_default=True,
     help="Where long texts are entered.",
+)
+@click.option(
+    "--chunk",
+    is_flag=True,
+    default=None,
+    help="Cut long texts into consecutive documents.  [default: only a single text]",
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
 @click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")

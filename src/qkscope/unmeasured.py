@@ -25,7 +25,9 @@ def unmeasured_warnings(heads: pd.DataFrame, non_finite: Mapping[str, int]) -> d
         lost = rows[rows["r_q"].isna() | rows["r_k"].isna()]
         if len(lost):
             why = _why(len(lost), non_finite.get(str(model), 0))
-            found[str(model)] = f"{len(lost)} of {len(rows)} heads are unmeasured ({_which(rows, lost)}): {why}"
+            found[str(model)] = (
+                f"{len(lost)} of {len(rows)} heads are unmeasured ({_which(rows, lost)}): {why}"
+            )
     return found
 
 

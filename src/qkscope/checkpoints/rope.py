@@ -37,7 +37,7 @@ def same_rotation(a: str | None, b: str | None) -> bool:
 def with_rotation(config: Any, settings: str) -> Any:
     """The configuration with these RoPE settings instead of its own, whatever their types; it is changed in place.
 
-    Settings that do not name a length come from a type of scaling that uses none: the model's own stays and is not read.
+    Settings without lengths are of a type of scaling that uses none: then the model keeps its own, which nothing reads.
     """
     text = config.get_text_config()
     wanted, own = json.loads(settings), json.loads(rotation_settings(config))

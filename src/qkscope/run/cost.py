@@ -65,14 +65,22 @@ def _amount(study: Study, checkpoints: Iterable[Checkpoint], corpus: Corpus | No
         tokens = f"up to {sum(windows) * study.corpus.documents:,} tokens"
     else:
         tokens = f"up to {sum(windows):,} tokens a document"
-    return f"{len(windows) * study.groups} units, {tokens}"
+    groups = filled_groups(study, corpus)
+    few = f" in {groups} groups of documents" if groups < study.groups else ""
+    return f"{len(windows) * groups} units{few}, {tokens}"
+
+
+def filled_groups(study: Study, corpus: Corpus | None) -> int:
+    """Groups that have a document; all of them where the documents are not known."""
+    known = len(corpus.documents) if corpus is not None else study.corpus.documents or study.groups
+    return min(study.groups, known)
 
 
 def _disk_and_time(
     study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, Looked], corpus: Corpus
 ) -> str:
     size, operations = 0, 0.0
-    groups = min(study.groups, len(corpus.documents))
+    groups = filled_groups(study, corpus)
     for each in checkpoints:
         of = known[each.weights_of or each.name]
         vectors = len(of.heads) + len(of.heads.keys)

@@ -18,7 +18,7 @@ from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
-from qkscope.run.plan import heads_of
+from qkscope.run.plan import corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.checks import missing_files, read_study, rendered
 from qkscope.study.marks import Loc, Mistake
@@ -118,7 +118,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
         except QkscopeError as error:
             found.mistakes.append(Mistake(loc, str(error)))
             continue
-        found.warnings += found.corpus.warnings
+        found.warnings += corpus_warnings(study, found.corpus)
         found.mistakes += _unfilled(study, found.corpus)
 
 

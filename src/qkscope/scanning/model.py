@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,6 +19,7 @@ from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import measure, probing
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
+from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 log = logging.getLogger(__name__)
+
+# The largest window that is taken unasked.
+LONGEST = 2048
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,6 +75,8 @@ class ScanResult(ScanTables):
     """The folder or hub name that was read; empty for a model in memory."""
     optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+    corpus: str = ""
+    """A digest of the tokens that were read: equal for results on the same texts."""
     problem: str | None = None
     """Why the result is of no use, and what to do: too many of its heads have no numbers."""
 
@@ -101,7 +107,17 @@ class ScanResult(ScanTables):
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
         write_measures(folder, self.optional)
-        names = ("model", "origin", "window", "documents", "tokens", "available", "filled", "warnings")
+        names = (
+            "model",
+            "origin",
+            "window",
+            "documents",
+            "tokens",
+            "available",
+            "filled",
+            "warnings",
+            "corpus",
+        )
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
@@ -115,9 +131,10 @@ def scan(
     tokenizer: Any = None,
     texts: Iterable[Any] | None = None,
     text_paths: Sequence[Path | str] = (),
-    max_length: int = 2048,
+    max_length: int | None = None,
     documents: int = 32,
     start: Literal["random", "beginning"] = "random",
+    chunk: bool | None = None,
     dtype: str = "auto",
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
@@ -140,9 +157,10 @@ def scan(
     tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
     texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
                 of both of which at most `documents` are read
-    max_length  the window: each document counts with so many tokens
+    max_length  the window: tokens read of each document (default: 2,048, or the model's positions if it has fewer)
     start       texts that are read from files and longer than that are entered at a `random` place, drawn from
                 `seed`, or at their `beginning`
+    chunk       cut texts that are read from files into consecutive documents (default: only a single text)
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
     measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
@@ -157,9 +175,15 @@ def scan(
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
+    if max_length is None:
+        max_length = min(LONGEST, architecture.max_positions or LONGEST)
     _warn(warnings, architecture.window_warning(max_length))
     spec = CorpusSpec(
-        source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, start=start, seed=seed
+        source=[str(path) for path in text_paths] or ["stdlib"],
+        documents=documents,
+        start=start,
+        chunk=chunk,
+        seed=seed,
     )
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
@@ -185,6 +209,7 @@ def scan(
     )
     _warn(warnings, unknown_rotation_warning(units))
     result = _result(subject, units, max_length, components, measures, available, warnings)
+    result = replace(result, corpus=digest(corpus))
     if out is not None:
         result.save(out)
         if sample is not None:
@@ -224,6 +249,7 @@ def _read_documents(
             # A study asks for so many documents; a scan takes at most so many.
             if message != corpus.fewer:
                 _warn(warnings, message)
+        _warn(warnings, corpus.chunk_hint("--chunk"))
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
         _warn(
