@@ -119,14 +119,17 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
 
 
 @main.command()
-@click.argument("place", metavar="FOLDER|MODEL")
+@click.argument("places", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
 @click.option("--out", type=PLACE, help="The file to write.  [default: <name>.yaml]")
 @clear_errors
-def init(place: str, out: Path | None) -> None:
-    """Write a commented study file for the checkpoints in a folder or of a hub model."""
+def init(places: tuple[str, ...], out: Path | None) -> None:
+    """Write a commented study file for the checkpoints in a folder or of a hub model.
+
+    Several folders are the phases of one training run, in order: a base run, then its long-context continuation.
+    """
     from qkscope.study.starter import init as write_study
 
-    path, made = write_study(place, out)
+    path, made = write_study(places, out)
     click.echo(f"written: {path}\nlook at:")
     for line in made.check:
         click.echo(f"  {line}")
