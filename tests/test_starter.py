@@ -126,9 +126,9 @@ def test_a_folder_of_checkpoints_is_not_scanned_but_explained(run_folder):
 def two_runs(tmp_path, monkeypatch):
     """A base run and its continuation over a longer context, whose steps restart."""
     monkeypatch.chdir(tmp_path)
-    for run, steps, positions in (("base", (200, 400), 32), ("long", (40, 80, 400), 64)):
+    for name, steps, positions in (("base", (200, 400), 32), ("long", (40, 80, 400), 64)):
         for step in steps:
-            folder = tmp_path / "runs" / run / f"checkpoint-{step}"
+            folder = tmp_path / "runs" / name / f"checkpoint-{step}"
             tiny.save_checkpoint(folder, seed=step, tokenizer=True, max_position_embeddings=positions)
     (tmp_path / "runs" / "long" / "checkpoint-500").mkdir()
     write_texts(tmp_path / "texts", words=80)
@@ -165,9 +165,9 @@ def test_steps_that_go_on_need_no_phase_in_their_labels(two_runs):
 
 
 def test_folders_of_the_same_name_are_told_apart_by_their_parents(two_runs):
-    for run in ("base", "long"):
-        (two_runs / run).mkdir()
-        (two_runs / "runs" / run).rename(two_runs / run / "checkpoints")
+    for name in ("base", "long"):
+        (two_runs / name).mkdir()
+        (two_runs / "runs" / name).rename(two_runs / name / "checkpoints")
     path, made = init(["base/checkpoints", "long/checkpoints"], two_runs / "elsewhere" / "study.yaml")
     assert [phase["label"] for phase in yaml.safe_load(made.text)["phases"]] == [
         "base/checkpoints",

@@ -135,7 +135,7 @@ class Phase(_Part):
     window: Positive | None = None
     """The context it was trained with, one of `windows`."""
     checkpoints: Entries
-    """Its checkpoints, in training order: a folder of checkpoint folders, or a list of entries, revisions or folders."""
+    """Its checkpoints, in training order: a folder of them, or a list of entries or bare names of revisions or folders."""
 
 
 class Family(_Part):
