@@ -24,7 +24,7 @@ from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
-from qkscope.unmeasured import too_few_measured, unmeasured_warnings
+from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     from qkscope.results import Results

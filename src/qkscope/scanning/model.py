@@ -34,8 +34,8 @@ from qkscope.scanning.summary import ScanTables
 from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
+from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 from qkscope.unit import Unit
-from qkscope.unmeasured import too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     import pandas as pd

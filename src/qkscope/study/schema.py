@@ -82,10 +82,10 @@ class ThresholdsSpec(_Part):
 
 
 class ControlsSpec(_Part):
-    """What is measured beside the course, to tell causes apart where neighbours' rotation settings differ."""
+    """Counterfactual checkpoints, which tell causes apart where the RoPE settings of neighbours differ."""
 
     rotation: bool = True
-    """Measure each of the two with the other's rotation settings."""
+    """Measure each of the two with the other's RoPE settings, whatever their types."""
     window: bool = True
     """Measure both, and the earlier as it is, over the longer of the two windows instead of the shorter."""
 
@@ -135,7 +135,7 @@ class Phase(_Part):
     window: Positive | None = None
     """The context it was trained with, one of `windows`."""
     checkpoints: Entries
-    """Its checkpoints, in training order: a folder of them, or a list of entries or bare names of revisions or folders."""
+    """Its checkpoints, in training order: a folder of them, or a list of entries, bare revisions or bare folders."""
 
 
 class Family(_Part):
