@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -126,7 +127,11 @@ def test_long_texts_of_which_little_is_used_bring_up_chunk(study, tmp_path):
         assert done.exit_code == 0, said
         assert "144 of 60,000 tokens" in said
         assert setting in said
+    before = json.loads((tmp_path / "out" / "scan.json").read_text())
     assert CliRunner().invoke(main, [*scanned, "--chunk"]).exit_code == 0
+    after = json.loads((tmp_path / "out" / "scan.json").read_text())
+    assert (before["documents"], after["documents"]) == (3, 32)
+    assert before["corpus"] != after["corpus"]
     cut = changed(study, corpus={"source": "texts", "chunk": True})
     assert not any("chunk" in warning for warning in cut.warnings)
     asked = changed(study, corpus={"source": "texts", "documents": 3})

@@ -190,10 +190,7 @@ def list_checkpoints(model: str) -> None:
     help="Where long texts are entered.",
 )
 @click.option(
-    "--chunk",
-    is_flag=True,
-    default=None,
-    help="Cut long texts into consecutive documents.  [default: only a single text]",
+    "--chunk", is_flag=True, help="Cut long texts into consecutive documents.  [default: only a single text]"
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
 @click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")
@@ -238,7 +235,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     revision = f"@{options['revision']}" if options["revision"] else ""
     out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
-    options["measures"] = _names(measures)
+    options["measures"], options["chunk"] = _names(measures), options["chunk"] or None
     result = scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options)
     _print(result)
     if result.problem:

@@ -129,7 +129,10 @@ def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
         parent = Path(repo).parent
         if kind != "model" or parent == Path() or not parent.is_dir():
             raise
-        inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
+        try:
+            inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
+        except OSError:
+            inside = []
         close = difflib.get_close_matches(Path(repo).name, inside, n=3)
         hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
         hint = hint or f"{parent} holds {some(inside) or 'no folders'}."

@@ -124,7 +124,7 @@ def _texts(side: Results) -> frozenset[str] | None:
     record = side.provenance.get("checkpoints")
     digests = [each.get("corpus") for each in record.values()] if isinstance(record, dict) else []
     scanned = side.folder / "scan.json"
-    if not digests and scanned.is_file():
-        digests = [read_json(scanned).get("corpus")]
+    if not digests and scanned.is_file() and isinstance(facts := read_json(scanned), dict):
+        digests = [facts.get("corpus")]
     known = [digest for digest in digests if isinstance(digest, str) and digest]
     return frozenset(known) if known and len(known) == len(digests) else None

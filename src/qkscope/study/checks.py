@@ -142,8 +142,7 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
     for i, phase in _phase_folders(data):
         folder = phase["checkpoints"]
         found, wrong = _discovered(folder, base, ("phases", i, "checkpoints"))
-        label = phase.get("label") if isinstance(phase.get("label"), str) else ""
-        phase["label"] = label = label or Path(folder).name
+        label = phase["label"] = phase.get("label") or Path(absolute(folder, base)).name
         # Two folders may both hold a checkpoint-500: the phase tells them apart in every table.
         phase["checkpoints"] = [each | {"name": f"{label}/{Path(each['folder']).name}"} for each in found]
         mistakes += wrong
