@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, 
 
 from qkscope.capture import capture, find_backbone, measure
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.consumers import Batch, VectorSample, batches, non_finite_warning, sampled_positions
+from qkscope.capture.consumers import Batch, VectorSample, batches, sampled_positions
 from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
@@ -291,11 +291,6 @@ def test_a_model_that_returns_nan_marks_its_heads() -> None:
         (3, 2),
         (3, 3),
     ]
-    message = non_finite_warning([unit])
-    assert message is not None
-    assert "5 of 16 heads met NaN or infinity (200 query and 80 key vectors)" in message
-    assert message.endswith("layers 2, 3")
-    assert non_finite_warning([measure(build("llama"), [document(0, 9)], every_head(model), (9,))]) is None
 
 
 def test_tokens_of_another_tokenizer_are_refused() -> None:

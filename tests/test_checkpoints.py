@@ -156,7 +156,7 @@ def test_remote_code_runs_only_when_trusted(scratch, tmp_path, caplog, monkeypat
 def test_truncated_weights(scratch, keep):
     weights = scratch / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="weights file is damaged"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: a .*weights file"):
         load_model(Source(str(scratch)))
 
 

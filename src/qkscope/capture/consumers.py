@@ -264,21 +264,6 @@ def _tokens(x: Any, spans: list[tuple[int, int, int]]) -> Any:
     return joined
 
 
-def non_finite_warning(units: Sequence[Unit]) -> str | None:
-    """What to tell a person whose model produced NaN or infinity: how many heads, in which layers."""
-    heads = units[0].heads
-    bad_q = np.sum([moments.bad for unit in units for moments in unit.q], axis=0)
-    bad_k = np.sum([moments.bad for unit in units for moments in unit.k], axis=0)
-    broken = (bad_q > 0) | (bad_k[heads.kv_row] > 0)
-    if not broken.any():
-        return None
-    layers = sorted({int(layer) for layer in heads.layer[broken]})
-    return (
-        f"{int(broken.sum())} of {len(heads)} heads met NaN or infinity ({int(bad_q.sum()):,} query and "
-        f"{int(bad_k.sum()):,} key vectors) and are unmeasured; layers {', '.join(map(str, layers))}"
-    )
-
-
 def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
     """What to tell a person about layers whose rotation is not known, and what that costs."""
     reasons = {layer: why for unit in units for layer, why in unit.unknown_rotations.items()}

@@ -131,6 +131,12 @@ class Rotations:
 
 def check_windows(config: Any, windows: Sequence[int]) -> None:
     """Refuse several windows where the rotation of a pass depends on its length: none can be cut out of another."""
+    if why := why_not_together(config, windows):
+        raise CaptureError(f"{why}: give each a study of its own with that one window")
+
+
+def why_not_together(config: Any, windows: Sequence[int]) -> str | None:
+    """Why these windows cannot be measured in one pass through the model; None if they can."""
     config = getattr(config, "text_config", None) or config
     parameters = getattr(config, "rope_parameters", None) or {}
     kinds = (
@@ -140,11 +146,11 @@ def check_windows(config: Any, windows: Sequence[int]) -> None:
         kind = each.get("rope_type")
         limit = each.get("original_max_position_embeddings") or config.max_position_embeddings
         if kind in LENGTH_DEPENDENT and len(windows) > 1 and max(windows) > limit:
-            raise CaptureError(
+            return (
                 f"the rotation of this {config.model_type} model ({kind}) depends on the length of a pass beyond "
-                f"{limit:,} tokens, so the windows {sorted(windows)} cannot be measured in one: give each a "
-                "study of its own with that one window"
+                f"{limit:,} tokens, so the windows {sorted(windows)} cannot be measured in one"
             )
+    return None
 
 
 def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[np.int64]]:

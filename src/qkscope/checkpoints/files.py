@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.revisions import split_revisions
+from qkscope.checkpoints.safetensors_file import check_whole
 from qkscope.errors import CheckpointError
 from qkscope.words import some
 
@@ -81,13 +82,39 @@ def local_files(source: Source, part: Part) -> tuple[Path, str]:
             )
         folder = path if path.is_dir() else path.parent
         names = [name for name in _names(folder) if (folder / name).is_file()]
-        _shards(source, folder, _choose(source, names, part), names)
+        if path.is_dir() and part != "tokenizer" and "config.json" not in names:
+            _refuse_many(folder)
+        chosen = _choose(source, names, part)
+        _check_whole(folder, [*chosen, *_shards(source, folder, chosen, names)])
         return folder, ""
     listing = hub.list_files(source.model, source.revision)
     folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
     if shards := _shards(source, folder, chosen, listing.files):
         folder = hub.fetch(listing, [*chosen, *shards])
+    _check_whole(folder, [*chosen, *shards])
     return folder, folder.name  # the cache names a snapshot's folder by its commit
+
+
+def _check_whole(folder: Path, names: Iterable[str]) -> None:
+    """Raise where a safetensors file among these was cut off; only headers are read."""
+    for name in names:
+        if name.endswith(".safetensors"):
+            check_whole(folder / name)
+
+
+def _refuse_many(folder: Path) -> None:
+    """A folder of checkpoints is not one of them: say what it holds and which commands take it."""
+    try:
+        inside = discover(folder)
+    except CheckpointError:
+        return
+    if inside == [folder]:
+        return
+    names = inside[0].name if len(inside) == 1 else f"{inside[0].name} to {inside[-1].name}"
+    raise CheckpointError(
+        f"{folder}: holds {len(inside)} checkpoints ({names}) and is none itself; `qkscope scan {inside[-1]}` measures "
+        f"one of them, `qkscope init {folder}` writes a study of all, `qkscope ls {folder}` lists them"
+    )
 
 
 def require_files(source: Source, part: Part) -> None:

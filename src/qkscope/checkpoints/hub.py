@@ -86,6 +86,11 @@ def list_files(
 
     Names that no repository can have, such as those that lead out of a folder, are refused: they become paths here.
     """
+    with _or_a_folder(repo, kind):
+        return _list_files(repo, revision, kind, sizes)
+
+
+def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Listing:
     hub, constants = need("huggingface_hub"), need("huggingface_hub.constants")
     found = cached(repo, revision, kind)
     if constants.HF_HUB_OFFLINE:
@@ -129,6 +134,11 @@ def is_safe(name: str) -> bool:
 
 def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list[str]:
     """Names of all branches and tags, as the hub lists them."""
+    with _or_a_folder(repo, kind):
+        return _list_refs(repo, kind, attempts)
+
+
+def _list_refs(repo: str, kind: Kind, attempts: int) -> list[str]:
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
         raise UnreachableError(
@@ -136,6 +146,26 @@ def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list
         )
     refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+@contextmanager
+def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
+    """Where the hub does not have `a/b` and there is a folder a, say that there is no folder a/b, and what is near."""
+    try:
+        yield
+    except HubError as error:
+        parent = Path(repo).parent
+        if kind != "model" or parent == Path() or not parent.is_dir():
+            raise
+        try:
+            inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
+        except OSError:
+            inside = []
+        close = difflib.get_close_matches(Path(repo).name, inside, n=3)
+        hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
+        hint = hint or f"{parent} holds {some(inside) or 'no folders'}."
+        words = f"{repo}: no such folder here; {hint} Nor was it found on the hub: {error}"
+        raise type(error)(words) from error.__cause__
 
 
 def fetch(listing: Listing, files: Sequence[str]) -> Path:

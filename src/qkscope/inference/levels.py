@@ -43,6 +43,8 @@ VANISHED, EARLY = 0.05, 1 / 3
 SAME, REMAINS = 0.25, 0.5
 # Numbers of two studies agree within so many standard errors of their difference.
 AGREES_WITHIN = 2.0
+# Numbers closer than this are equal: the rounding of a subtraction.
+ROUNDING = 1e-12
 
 # A part of a signal is nearly all of it, or most of it, above these shares.
 NEARLY_ALL, MOST = 0.9, 0.5
@@ -177,6 +179,14 @@ def rule_of_windows() -> str:
 def rule_of_agreement() -> str:
     """When numbers of two studies agree."""
     return f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
+
+
+def rule_of_difference() -> str:
+    """When numbers of two studies differ, and when one cannot tell."""
+    return (
+        f"Numbers differ beyond {count(round(AGREES_WITHIN), 'standard error')} of the difference, shares also beyond "
+        "what one head is. Without an error on either side one cannot tell."
+    )
 
 
 def rule_of_seeds(ours: int, theirs: int) -> str:
