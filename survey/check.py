@@ -115,7 +115,7 @@ def _padded_against_alone(model: Any, layers: list[int]) -> tuple[bool, float]:
         for a, b in zip(together.q + together.k, alone.q + alone.k, strict=True)
         for mine, theirs in ((a.M, b.M), (a.C, b.C))
     )
-    return not probe.padding_matters(tuple(layers), tokens(1, LENGTHS[0]), LENGTHS[1]), difference
+    return not probe.padding_matters(tuple(layers), tokens(len(LENGTHS), LENGTHS[0]), LENGTHS[1]), difference
 
 
 def _faults(

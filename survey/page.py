@@ -31,9 +31,9 @@ the score's scale is the one that is recorded. *First seam*: the function that t
 attention interface. *Second seam*: the product itself, in families that compute it outside that interface.
 **Layers**: which are measured by default. Layers with a sliding window are left out, unless all slide and no document
 is longer than the window. **Rotates**: what a probe of the measured layers shows; `alibi` is a bias by distance.
-**Lengths**: documents of different lengths share a pass (together) unless padding changes queries or keys (apart), as in
-families that choose their keys: only documents of equal length share a pass there. Each model is probed for it before it
-is measured, whatever this page says.
+**Lengths**: documents of different lengths share a pass (together) unless padding changes queries or keys, as in
+families that choose their keys (apart): there only documents of equal length share one. Each model is probed for it
+before it is measured, whatever this page says.
 
 What holds for any model: a family whose tokens see those to come is refused when a probe shows it (`BertForMaskedLM`,
 `is_decoder=False`, bidirectional Gemma). Adapters that change weights (LoRA and its kin) are measured as they run;

@@ -100,14 +100,13 @@ def _all(consumers: Sequence[BatchConsumer]) -> Consumer:
 def _padding_matters(
     backbone: Any, architecture: Architecture, probe: Probing, layers: Sequence[int], passes: Sequence[Batch]
 ) -> bool:
-    """Whether padding changes what is measured, asked of the longest document that would be padded."""
-    for batch in passes:
-        for row, length in enumerate(batch.lengths):
-            if length < batch.lengths[0]:
-                ids = _ids(backbone, batch)[[row]]
-                with _explained(architecture, ids):
-                    return probe.padding_matters(tuple(layers), ids, length)
-    return False
+    """Whether padding changes what is measured, asked of the longest documents that would be padded."""
+    batch = next((batch for batch in passes if len(set(batch.lengths)) > 1), None)
+    if batch is None:
+        return False
+    longest, ids = max(set(batch.lengths) - {batch.lengths[0]}), _ids(backbone, batch)
+    with _explained(architecture, ids):
+        return probe.padding_matters(tuple(layers), ids, longest)
 
 
 def _run_all(

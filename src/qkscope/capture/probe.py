@@ -27,7 +27,7 @@ TURN = 0.01
 # The same for passes of different length, as a ratio of norms: layers amplify rounding, in half precision also by
 # another choice of experts. Another choice of keys changes a tenth or more.
 PADDED, HALF_PADDED = 1e-4, 0.05
-LAST = 64
+PADDED_TOKENS, LAST = 2048, 64
 
 
 @dataclass(frozen=True)
@@ -60,21 +60,21 @@ class Probing:
         return self._found[layers]
 
     def padding_matters(self, layers: tuple[int, ...], ids: Any, length: int) -> bool:
-        """Whether a document of `length` tokens, padded as in `ids` (1, tokens), has other queries or keys than alone.
+        """Whether documents padded as in `ids` (documents, tokens) have other queries or keys than without padding.
 
         Models that choose their keys may choose others in a longer pass, but only where there are more keys than they
-        take: a short document tells nothing about a longer one. So an answer is kept for lengths of one power of two.
+        take: short documents tell nothing about longer ones. `length` is that of the longest padded document, and the
+        answer is kept for lengths of the same power of two.
         """
         if depends_on_length(find_backbone(self._model).config, ids.shape[1]):
             return True
         key = layers, length.bit_length()
         if key not in self._padding:
-            # One or two tokens more may make no difference where many more do.
-            length = min(length, 7 * ids.shape[1] // 8)
-            difference = padding_difference(self._model, self(layers)[1].through, layers, ids, length)
+            # One or two tokens more may make no difference where many more do, and so may one short document.
+            length, rows = min(length, 7 * ids.shape[1] // 8), max(1, PADDED_TOKENS // ids.shape[1])
+            difference = padding_difference(self._model, self(layers)[1].through, layers, ids[:rows], length)
             weight = find_backbone(self._model).get_input_embeddings().weight
-            rounding = PADDED if weight.element_size() >= 4 else HALF_PADDED
-            self._padding[key] = difference > rounding
+            self._padding[key] = difference > (PADDED if weight.element_size() >= 4 else HALF_PADDED)
         return self._padding[key]
 
 
