@@ -20,7 +20,9 @@ def frozen(text: str, installed: Mapping[str, str]) -> str:
     lines = text.splitlines()
     comments = [line for line in lines if line.startswith("#")]
     pins = {
-        _plain(name): f"{name}=={version}" for name, _, version in (line.partition("==") for line in lines) if version
+        _plain(name): f"{name}=={version}"
+        for name, _, version in (line.partition("==") for line in lines)
+        if version
     }
     pins |= {
         _plain(name): f"{name}=={version.partition('+')[0]}"
