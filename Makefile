@@ -69,16 +69,7 @@ families: setup
 docs: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-wheel-test-latest: setup
-	scripts/setup.sh latest $(PYTHON)
-	scripts/setup.sh browser
-	$(BIN)/python scripts/fetch_smollm2.py
-	OMP_NUM_THREADS=1 .venv-latest/bin/pytest -n 2 --dist loadfile
-
-freeze:
-	.venv-latest/bin/python scripts/freeze_constraints.py
-
-check: setup
+wheel-check: setup
 	scripts/check_wheel.sh $(BIN)/python
 
 clean:
