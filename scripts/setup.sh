@@ -86,7 +86,7 @@ project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
 for need in project["dependencies"]:
     print(re.sub(r">=([0-9.]+).*", r"==\1", need))
 PY
-    grep -E '^(pytest|pytest-timeout|hypothesis|scikit-learn|hatchling|editables)==' constraints.txt >>build/lowest.txt
+    grep -E '^(pytest|pytest-timeout|hypothesis|hatchling|editables)==' constraints.txt >>build/lowest.txt
     install .venv-lowest build/lowest.txt -e . pytest pytest-timeout hypothesis scikit-learn
     ;;
 latest)
