@@ -52,16 +52,21 @@ class BatchConsumer(Protocol):
     def __call__(self, layer: int, q: Any, k: Any) -> None: ...
 
 
-def batches(documents: Sequence[Document], longest: int, batch_tokens: int) -> list[Batch]:
+def batches(
+    documents: Sequence[Document], longest: int, batch_tokens: int, *, mixed: bool = True
+) -> list[Batch]:
     """Documents of similar length together, at most `batch_tokens` with padding (one document may exceed it).
 
+    Without `mixed`, only documents of the same length share a batch, so that nothing is padded.
     The order depends on lengths and indices alone: longest first, so that too little memory shows at once.
     """
     lengths = {document.index: min(len(document.tokens), longest) for document in documents}
     queue = sorted((d for d in documents if lengths[d.index]), key=lambda d: (-lengths[d.index], d.index))
     result: list[list[Document]] = []
     for document in queue:
-        if result and (len(result[-1]) + 1) * lengths[result[-1][0].index] <= batch_tokens:
+        first = lengths[result[-1][0].index] if result else 0
+        fits = result and (len(result[-1]) + 1) * first <= batch_tokens
+        if fits and (mixed or lengths[document.index] == first):
             result[-1].append(document)
         else:
             result.append([document])

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
-from qkscope.capture import measure, probing
+from qkscope.capture import Probing, measure
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.corpus.documents import digest
@@ -265,7 +265,7 @@ def _measure_groups(
     """A unit for each group of documents; `options` are those of `measure`."""
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
     model = subject.load()
-    probe = probing(model)
+    probe = Probing(model)
     started = time.monotonic()
     with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
         options |= {"windows": (window,), "on_tokens": bar.advance, "probe": probe}
