@@ -17,7 +17,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from qkscope.errors import QkscopeError
-from qkscope.run.units import short_digest
+from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 
 # A folder's name may have 255 bytes; those of two checkpoints can be longer.

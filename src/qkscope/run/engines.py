@@ -17,7 +17,7 @@ from qkscope.checkpoints.weights import Ahead
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.apart import MeasurerApart
-from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked, short_digest
+from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked
 from qkscope.study import Checkpoint, Study, sources
 from qkscope.words import duration
 
@@ -278,4 +278,4 @@ def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
         "heads": study.heads.model_dump(mode="json"),
         "numbers": [study.windows, study.groups, study.batch_tokens],
     }
-    return short_digest(parts)
+    return store.short_digest(parts)

@@ -19,18 +19,19 @@ from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import measure, probing
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
-from qkscope.errors import CaptureError, StoreError, TableError
+from qkscope.errors import CaptureError, TableError
+from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL, unknown_measures
 from qkscope.measures.pca import measure as measure_axes
+from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.progress import progress
-from qkscope.run.owner import refuse_other_study
-from qkscope.scanning.subject import Subject, check_room, choose_heads, origin_of
+from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
-from qkscope.store import read_json, write_csv, write_json
+from qkscope.store import short_digest, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
 from qkscope.unit import Unit
@@ -70,6 +71,8 @@ class ScanResult(ScanTables):
     """The folder or hub name that was read; empty for a model in memory."""
     optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+    holds: Holding | None = None
+    """What was measured of which weights and texts; None if it is not known, as of a result not made by `scan`."""
 
     @property
     def rotation(self) -> pd.DataFrame:
@@ -91,9 +94,19 @@ class ScanResult(ScanTables):
             raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
         return self.optional[name]
 
-    def save(self, out: Path | str) -> Path:
-        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder."""
+    def save(self, out: Path | str, *, replace: bool = False) -> Path:
+        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder.
+
+        A folder that holds other results is refused unless `replace` is true.
+        """
         folder = Path(out)
+        holds = self.holds or Holding("scan", self.model, judged=False)
+        made_from = short_digest([holds.record(), self.qk.to_csv()])
+        with writing(folder, holds, made_from, replace) as staged:
+            self._write(staged)
+        return folder
+
+    def _write(self, folder: Path) -> None:
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
@@ -102,7 +115,6 @@ class ScanResult(ScanTables):
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
-        return folder
 
 
 def scan(
@@ -130,6 +142,7 @@ def scan(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
+    replace: bool = False,
 ) -> ScanResult:
     """Measure every head of one model on every token of some texts.
 
@@ -144,12 +157,11 @@ def scan(
     measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
                 (a rate), a sample of the vectors
+    replace     overwrite other results in `out`: another model's, over other texts, or of more heads or measures
     """
     if mistake := unknown_measures(measures):
         raise CaptureError(mistake)
-    if out is not None:
-        _refuse_other_results(Path(out), origin_of(model, revision))
-    elif save_vectors is not None:
+    if out is None and save_vectors is not None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
@@ -165,6 +177,10 @@ def scan(
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
+    settings = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
+    holds = _holding(subject, corpus, chosen, measures, components, settings) if out is not None else None
+    if out is not None and holds is not None:
+        refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
     if save_vectors is not None:
@@ -182,23 +198,27 @@ def scan(
     )
     _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
-    result = _result(subject, units, max_length, components, measures, available, warnings)
+    result = _result(subject, units, max_length, components, measures, available, warnings, holds)
     if out is not None:
-        result.save(out)
+        result.save(out, replace=replace)
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
 
 
-def _refuse_other_results(folder: Path, origin: str) -> None:
-    refuse_other_study(folder, None)
-    path = folder / "scan.json"
-    before = read_json(path).get("origin") if path.is_file() else None
-    if before and origin and before != origin:
-        raise StoreError(
-            f"{folder} holds the scan of {before}, which would be overwritten by that of {origin}; choose another "
-            "folder with --out"
-        )
+def _holding(
+    subject: Subject,
+    documents: Sequence[Document],
+    heads: HeadIndex,
+    measures: Sequence[str],
+    components: int,
+    settings: Mapping[str, Any],
+) -> Holding:
+    from qkscope.corpus.documents import digest
+
+    mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
+    part = Part(weights=subject.identity(), texts=digest(documents), heads=mask)
+    return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
 
 
 def _read_documents(
@@ -255,6 +275,7 @@ def _result(
     measures: Sequence[str],
     available: int | None,
     warnings: list[str],
+    holds: Holding | None,
 ) -> ScanResult:
     heads, axes = units[0].heads, measure_axes(units, window, components)
     beyond = measure_beyond(units, window, axes)
@@ -275,6 +296,7 @@ def _result(
         available=available,
         origin=subject.origin,
         optional=_optional(subject.name, units, window, measures),
+        holds=holds,
     )
 
 
