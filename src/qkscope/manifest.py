@@ -189,10 +189,10 @@ def replacing_set(
     """Yield an empty folder for tables; put them in place of the set before if the block succeeds."""
     with store.staging(folder) as staged:
         yield staged
-        old = readable_manifest(folder) or Manifest()
         tables = _described(staged)
-        former = {name: e for name, e in {**old.former, **old.tables}.items() if name not in tables}
         require()
+        old = readable_manifest(folder) or Manifest()
+        former = {name: e for name, e in {**old.former, **old.tables}.items() if name not in tables}
         # Before any table moves, so that no reader takes a mixture for a set.
         _write(folder, Manifest(made_from, tables, old.drawn, holds=holds, former=former))
         _move(staged, folder, tables, require)
@@ -210,6 +210,7 @@ def replacing_drawn(
     """
     with store.staging(folder) as staged:
         yield staged
+        require()
         old = read_manifest(folder)
         if made_from != (old and old.made_from):
             raise StoreError(
@@ -227,7 +228,6 @@ def replacing_drawn(
             if name.partition("/")[0] in parts and name not in new
         }
         kept = {name: entry for name, entry in old.drawn.items() if name not in gone}
-        require()
         # What is to go stays named until it is gone, and what is new is named before it is there.
         _write(folder, replace(old, drawn={**old.drawn, **new}))
         _move(staged, folder, new, require)

@@ -216,7 +216,7 @@ def refuse_other(
         there = "\n".join(f"  {reason}" for reason in reasons)
         other = ", give the study another `name:`" if now.kind == "run" else ""
         raise StoreError(
-            f"{folder} holds {before}, and finished results would be lost by writing {now} there:\n{there}\n"
+            f"{folder} holds {before}; writing {now} there would lose finished results:\n{there}\n"
             f"Choose another folder with --out{other}, or say --replace to overwrite what is there"
         )
 
