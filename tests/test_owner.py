@@ -272,6 +272,26 @@ def test_a_folder_without_finished_tables_goes_on_with_an_edited_study(study, tm
     assert run(study, fresh).timeline.models == ["checkpoint-1", "checkpoint-3"]
 
 
+def test_files_of_others_in_folders_of_our_names_stay(study, tmp_path):
+    folder = tmp_path / "data"
+    for name in ("shards/index.json", "figures/mine.png"):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("mine")
+    run(study, folder)
+    assert (folder / "shards" / "index.json").read_text() == "mine"
+    assert (folder / "figures" / "mine.png").read_text() == "mine"
+
+
+def test_another_programs_manifest_is_left_alone(study, tmp_path):
+    (tmp_path / "site").mkdir()
+    path = tmp_path / "site" / "manifest.json"
+    path.write_text('{"name": "a web page", "icons": []}')
+    for replace in (False, True):
+        with pytest.raises(StoreError, match=r"manifest\.json"):
+            run(study, tmp_path / "site", replace=replace)
+    assert "a web page" in path.read_text()
+
+
 def test_a_users_own_study_file_is_never_overwritten(study):
     text = study.read_text()
     for replace in (False, True):
@@ -298,6 +318,15 @@ def test_a_scan_of_fewer_heads_does_not_take_the_place_of_one_of_all(scanned):
     assert {name: data for name, data in contents(scanned).items() if not name.startswith("vectors")} == {
         name: data for name, data in before.items() if not name.startswith("vectors")
     }
+
+
+def test_saved_vectors_are_not_replaced_by_others(scanned, tmp_path):
+    with pytest.raises(StoreError, match="vectors"):
+        scan(build("llama"), out=scanned, save_vectors=0.1, **SCAN)
+    (tmp_path / "vectors").mkdir()
+    for replace in (False, True):
+        with pytest.raises(StoreError, match="vectors"):
+            scan(build("llama"), out=tmp_path, save_vectors=0.1, replace=replace, **SCAN)
 
 
 def test_kinds_of_results_do_not_take_each_others_place(scanned, study, out, tmp_path):

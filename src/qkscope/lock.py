@@ -8,6 +8,7 @@ disks: of a dead process of this machine it is void at once, of a lost node afte
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -84,12 +85,14 @@ def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Cla
 
 
 def at_work(results: Path) -> str | None:
-    """Who is at work in a folder as far as a look at its files tells; None if nobody is."""
+    """Which other process is at work in a folder, as far as a look at its files tells; None if there is none."""
     for path in (results / ".run.lock", *sorted((results / "shards").glob(".*.lock"))):
-        owner = _owner(path)
-        here = owner is not None and owner.hostname.partition("?")[0] == socket.gethostname()
-        if owner is not None and not (here and not store.alive(owner.pid)):
-            return f"process {owner.pid} on {owner.hostname.partition('?')[0]}"
+        if (owner := _owner(path)) is None:
+            continue
+        host = owner.hostname.partition("?")[0]
+        ended = owner.pid == os.getpid() or not store.alive(owner.pid)
+        if not (host == socket.gethostname() and ended):
+            return f"process {owner.pid} on {host}"
     return None
 
 

@@ -36,7 +36,7 @@ PRODUCTS = (
         "anatomy.csv",
     ),
     *(f"{name}.csv" for name in OPTIONAL),
-    *("causes.csv", "axes.safetensors", "summary.json", "report.html", "scan.json"),
+    *("causes.csv", "axes.safetensors", "summary.json", "report.html", "scan.json", manifest.NAME),
 )
 DRAWN = ("summary.json", "report.html", "figures")
 """Files and folders that are drawn from the tables of a folder."""
@@ -309,6 +309,9 @@ def writing(folder: Path, holds: Holding, made_from: str, replace: bool) -> Iter
         refuse_other(folder, holds, replace=replace)
         with manifest.replacing_set(folder, made_from, holds.record(), claim.require) as staged:
             yield staged
+        if replace:  # figures and page show what was there before
+            with manifest.replacing_drawn(folder, made_from, DRAWN, claim.require):
+                pass
         manifest.note_finished(folder, require=claim.require)
 
 
@@ -326,7 +329,7 @@ def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
 def results_folder_of(path: Path) -> Path | None:
     """The results folder that a path is in; None if it is in none."""
     for parent in path.resolve().parents:
-        if (parent / manifest.NAME).is_file() or _finished_study(parent) is not None:
+        if manifest.readable_manifest(parent) is not None or _finished_study(parent) is not None:
             return parent
     return None
 

@@ -151,9 +151,9 @@ def _outcome(
     found = manifest.readable_manifest(folder)
     if found is not None and found.failed and not missing:
         failures.append(found.failed)
-    if found is None or not found.tables:
+    if not (found.tables if found is not None else (folder / "qk.csv").is_file()):
         unfinished.append("tables, figures and report are not made yet")
-    elif not found.finished and not found.failed:
+    elif found is not None and not found.finished and not found.failed:
         unfinished.append("figures and report are not drawn from these tables yet")
     if who := at_work(folder):
         unfinished.append(f"{who} is at work here")

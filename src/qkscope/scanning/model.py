@@ -19,7 +19,7 @@ from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import measure, probing
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
-from qkscope.errors import CaptureError, TableError
+from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
@@ -27,7 +27,7 @@ from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL, unknown_measures
 from qkscope.measures.pca import measure as measure_axes
-from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
+from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
@@ -177,9 +177,12 @@ def scan(
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
-    settings = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
-    holds = _holding(subject, corpus, chosen, measures, components, settings) if out is not None else None
-    if out is not None and holds is not None:
+    holds = None
+    if out is not None:
+        settings: dict[str, Any] = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
+        asked = None if save_vectors is None else [save_vectors, vectors_apart, token_str]
+        settings |= _vectors(Path(out), asked)
+        holds = _holding(subject, corpus, chosen, measures, components, settings)
         refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
@@ -204,6 +207,19 @@ def scan(
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
+
+
+def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
+    """Which vectors a folder has after a scan: those asked for, else those that it has."""
+    before = held(out)
+    there = before.settings.get("vectors") if before is not None else None
+    if asked is not None and there is None and (out / "vectors").exists():
+        raise StoreError(
+            f"{out / 'vectors'} is there, and nothing says that a scan wrote it, so no vectors are written into it; "
+            "choose another folder with --out, or move it away"
+        )
+    found = asked or there
+    return {} if found is None else {"vectors": found}
 
 
 def _holding(
