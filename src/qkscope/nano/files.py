@@ -50,6 +50,13 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     recorded: dict[str, str] = dict(record.get("corpus") or {})
     wanted = {name: file_digest(data) for name, data in corpus_files(text).items()}
     texts, folders = _visible(out / "corpus"), _visible(out / "checkpoints")
+    keys = {_mark(path) for path in folders} | {record.get("key"), _state_key(out / STATE)}
+    if not replace and keys - {None, key}:
+        seed = f" (seed {record['seed']})" if "seed" in record else ""
+        raise StoreError(
+            f"{out} holds a training with another seed, recipe or Python{seed}, whose checkpoints and results would be "
+            "lost; choose another folder with --out, or say --replace to overwrite them"
+        )
     others = [path for path in folders if _mark(path) != key]
     foreign = [
         path for path in texts if _text_digest(path) not in (wanted.get(path.name), recorded.get(path.name))
@@ -58,14 +65,6 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     if (out / RECORD).exists() and not record:
         foreign.append(out / RECORD)
     refuse_foreign(out, foreign)
-    if not replace and (
-        others or record.get("key", key) != key or _state_key(out / STATE) not in (None, key)
-    ):
-        seed = f" (seed {record['seed']})" if "seed" in record else ""
-        raise StoreError(
-            f"{out} holds a training with another seed, recipe or Python{seed}, whose checkpoints and results would be "
-            "lost; choose another folder with --out, or say --replace to overwrite them"
-        )
     if record.get("key") != key:
         # Texts of the training before stay on the record until they are gone.
         store.write_json(out / RECORD, {"key": key, "corpus": recorded | wanted, "checkpoints": []})
