@@ -199,6 +199,18 @@ def test_a_study_that_would_lose_finished_numbers_is_refused(study, out, what, o
     assert contents(out) == before
 
 
+@pytest.mark.parametrize(
+    ("part", "value"), [("heads", "x"), ("window", "long"), ("weights", None), ("colour", "red")]
+)
+def test_a_damaged_record_is_a_sentence(study, out, part, value):
+    path = out / "manifest.json"
+    found = json.loads(path.read_text())
+    found["holds"]["checkpoints"]["checkpoint-1"][part] = value
+    path.write_text(json.dumps(found))
+    with pytest.raises(StoreError, match=r"manifest\.json: damaged"):
+        run(study, out)
+
+
 def test_replace_says_so_explicitly(study, out):
     another_study(study)
     (out / "qk_mine.csv").write_text("mine")

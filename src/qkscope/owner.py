@@ -101,9 +101,13 @@ def head_mask(pairs: Iterable[tuple[int, int]]) -> str:
     return ".".join(f"{masks.get(layer, 0):x}" for layer in range(max(masks, default=-1) + 1))
 
 
+def _masks(text: str) -> list[int]:
+    return [int(mask, 16) for mask in text.split(".") if mask]
+
+
 def _includes(now: str, before: str) -> bool:
     """Whether one mask has all heads of another."""
-    wide, narrow = ([int(mask, 16) for mask in text.split(".") if mask] for text in (now, before))
+    wide, narrow = _masks(now), _masks(before)
     wide += [0] * (len(narrow) - len(wide))
     return all(not old & ~new for old, new in zip(narrow, wide, strict=False))
 
@@ -136,7 +140,7 @@ def _from_record(record: Mapping[str, Any]) -> Holding:
     kind = record["kind"]
     if kind not in _KINDS:
         raise ValueError(f"no such kind of result: {str(kind)[:40]!r}")
-    parts = {str(name): Part(**part) for name, part in record["checkpoints"].items()}
+    parts = {str(name): _part(part) for name, part in record["checkpoints"].items()}
     return Holding(
         kind,
         str(record["name"]),
@@ -146,6 +150,17 @@ def _from_record(record: Mapping[str, Any]) -> Holding:
         int(record["components"]),
         dict(record["settings"]),
     )
+
+
+def _part(value: Mapping[str, Any]) -> Part:
+    part = Part(**value)
+    wrong = [
+        name for name, default in asdict(Part()).items() if type(getattr(part, name)) is not type(default)
+    ]
+    if wrong:
+        raise TypeError(f"{wrong[0]} is {str(value[wrong[0]])[:40]!r}")
+    _masks(part.heads)
+    return part
 
 
 def _finished_study(folder: Path) -> Study | None:
