@@ -32,6 +32,7 @@ from qkscope.workers import in_processes, worth
 if TYPE_CHECKING:
     from rich.text import Text
 
+FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
 # From so many checkpoints on, drawing takes a minute and more.
 MANY = 500
 
