@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
 from qkscope.scanning.head_measures import head_measures
-from qkscope.store import clear_errors, short_digest, write_csv
+from qkscope.store import short_digest, write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
@@ -99,8 +100,9 @@ def analyze(
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation, tuple(measures))
-    holds = _holding(Path(root).name, models, ratios, settings)
+    holds = None
     if out is not None:
+        holds = _holding(Path(root).name, models, ratios, settings)
         refuse_other(Path(out), holds, replace=replace)
     tables, problems, anatomies = [], [], []
     optional: dict[str, list[pd.DataFrame]] = {}
@@ -120,7 +122,7 @@ def analyze(
     anatomy = pd.concat(anatomies, ignore_index=True) if anatomies else None
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in optional.items()}
     result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy, joined)
-    if out is not None:
+    if out is not None and holds is not None:
         with writing(Path(out), holds, short_digest([holds.record(), qk.to_csv()]), replace) as folder:
             _write_tables(result, folder)
     return result
@@ -142,10 +144,15 @@ def _files_digest(model: ModelFolder, ratio: int) -> str:
     found = []
     for kind, files in (("q", model.queries), ("k", model.keys)):
         for place, path in sorted(files.items()):
-            with clear_errors(path), path.open("rb") as file:
+            end = b""
+            with (
+                suppress(OSError),
+                path.open("rb") as file,
+            ):  # those who read it all say what is wrong with it
                 size = file.seek(0, 2)
                 file.seek(max(0, size - FOOTER))
-                found.append([kind, *place, size, hashlib.blake2b(file.read(), digest_size=20).hexdigest()])
+                end = size.to_bytes(8, "little") + file.read()
+            found.append([kind, *place, hashlib.blake2b(end, digest_size=20).hexdigest()])
     return short_digest([ratio, found])
 
 
