@@ -294,6 +294,19 @@ def test_files_of_others_in_folders_of_our_names_stay(study, tmp_path):
     assert (folder / "figures" / "mine.png").read_text() == "mine"
 
 
+def test_a_file_where_a_table_would_be_is_not_overwritten(study, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    mine = folder / "loo.parquet"
+    mine.write_text("mine")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"loo\.parquet"):
+            run(study, folder)
+    assert mine.read_text() == "mine"
+    mine.unlink()
+    run(study, folder)
+
+
 def test_another_programs_manifest_is_left_alone(study, tmp_path):
     (tmp_path / "site").mkdir()
     path = tmp_path / "site" / "manifest.json"

@@ -192,7 +192,10 @@ def replacing_set(
         tables = _described(staged)
         require()
         old = readable_manifest(folder) or Manifest()
-        former = {name: e for name, e in {**old.former, **old.tables}.items() if name not in tables}
+        ours = {**old.former, **old.tables}
+        if old.holds is not None:
+            _refuse_foreign(folder, [name for name in tables if name not in ours])
+        former = {name: entry for name, entry in ours.items() if name not in tables}
         # Before any table moves, so that no reader takes a mixture for a set.
         _write(folder, Manifest(made_from, tables, old.drawn, holds=holds, former=former))
         _move(staged, folder, tables, require)
@@ -260,6 +263,16 @@ def is_finished(folder: Path, made_from: str) -> bool:
         return not any(all_problems(folder, manifest))
     except StoreError:
         return False
+
+
+def _refuse_foreign(folder: Path, names: Collection[str]) -> None:
+    """Raise if files that no manifest names are where tables are to be put."""
+    there = [name for name in names if (folder / name).exists()]
+    if there:
+        raise StoreError(
+            f"{folder} has {', '.join(there)}, which qkscope did not write and does not overwrite; move it away and "
+            "run again, or choose another folder with --out"
+        )
 
 
 def _move(staged: Path, folder: Path, files: Entries, require: Require) -> None:
