@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PLACE = click.Path(path_type=Path)
 Command = Callable[..., None]
+# Of `qkscope status`.
+EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}
 
 
 def clear_errors(command: Command) -> Command:
@@ -97,12 +99,13 @@ def main(quiet: bool, verbose: bool) -> None:
 @click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the training."
 )
+@click.option("--replace", is_flag=True, help="Overwrite other finished results in the folder.")
 @clear_errors
-def demo(out: Path, seed: int) -> None:
+def demo(out: Path, seed: int, replace: bool) -> None:
     """Train a nano SmolLM3 here, save its checkpoints, and run the whole pipeline on them."""
     from qkscope.nano import demo as train_and_measure
 
-    _print(train_and_measure(out, seed=seed))
+    _print(train_and_measure(out, seed=seed, replace=replace))
 
 
 @main.command()
@@ -110,12 +113,13 @@ def demo(out: Path, seed: int) -> None:
 @click.option("--out", type=FOLDER, help="Results folder.  [default: results/<study name>]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
+@click.option("--replace", is_flag=True, help="Overwrite other finished results in the folder.")
 @clear_errors
-def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
+def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: bool) -> None:
     """Measure a study: every checkpoint, every head; then tables, figures and report. Resumes where it stopped."""
     from qkscope.run import run as run_study
 
-    _print(run_study(study, out=out, engine=engine, shard=shard))
+    _print(run_study(study, out=out, engine=engine, shard=shard, replace=replace))
 
 
 @main.command()
@@ -223,6 +227,7 @@ def list_checkpoints(model: str) -> None:
     "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
 )
 @click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
+@click.option("--replace", is_flag=True, help="Overwrite other finished results in the folder.")
 @clear_errors
 def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     """Measure one model, quickly: prints what its heads do and writes the tables of its heads."""
@@ -270,6 +275,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     metavar="NAME,...",
     help="Beside r; plasticity of files with buckets; empty for none, in a quarter of the time.",
 )
+@click.option("--replace", is_flag=True, help="Overwrite other finished results in the folder.")
 @clear_errors
 def analyze(
     vectors: Path,
@@ -362,18 +368,25 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
 @click.option("--json", "as_json", is_flag=True, help="Print every unit as JSON.")
 @clear_errors
 def status(results: Path, verify: bool, as_json: bool) -> None:
-    """Units of work done, running and failed, from the files alone."""
+    """Units of work done, running and failed, from the files alone.
+
+    Exit status: 0 if the study is finished, 3 if something failed, 4 if something is still to be done, 1 if files are
+    damaged.
+    """
     from qkscope.run import status as status_of
 
     found = status_of(results, verify=verify)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+        click.echo(
+            json.dumps(asdict(found) | {"state": found.state}, indent=2, ensure_ascii=False, default=str)
+        )
     else:
         _print(found)
     if found.damage:
         raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
     if verify and not as_json:
         _print("every table, figure and page is what was written")
+    sys.exit(EXIT_STATUS[found.state])
 
 
 @main.command()
