@@ -85,8 +85,15 @@ def _where(c: Context, found: Emergence, layers: list[int]) -> str:
     if len(found.first) == len(layers):
         return f"in all {kind}"
     if len(found.first) <= FEW:
-        return f"first in {_named(found.first)}"
-    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}"
+        return f"first in {_named(found.first)}{_also(found)}"
+    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}{_also(found)}"
+
+
+def _also(found: Emergence) -> str:
+    """Layers that errors do not exclude from being as early."""
+    if not found.perhaps:
+        return ""
+    return f", perhaps also {_named(found.perhaps) if len(found.perhaps) <= FEW else 'others'}"
 
 
 def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
