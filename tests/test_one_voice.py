@@ -6,6 +6,7 @@ import html
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -90,13 +91,14 @@ def study(request) -> Results:
     if request.param == "one window":
         return with_components(training(3), 2)
     if request.param == "whole":
-        return whole()
+        return replace(whole(), optional={})
     return load_results(Path(__file__).parent / "old_results")
 
 
 @pytest.fixture(scope="module")
 def written(study) -> dict[str, str]:
-    return readmes(study)
+    """READMEs by picture; the simulated study that has everything has too few columns to be drawn."""
+    return {} if study.anatomy is not None else readmes(study)
 
 
 def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written):

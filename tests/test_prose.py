@@ -91,10 +91,10 @@ def test_numbers_of_a_claim_stand_in_a_table():
 
 def test_a_long_table_keeps_what_was_judged_and_says_what_it_leaves_out():
     told = PICTURES["01_position_signal"].claims[0]
-    rows = [Row("level", "r_q", "all", "step-100", 0.1 * i) for i in range(8)]
+    rows = [Row("number", "r_q", "all", "step-100", 0.1 * i) for i in range(8)]
     rows[7] = replace(rows[7], what="change", verdict="rises")
     text = text_of("01_position_signal", training(3), [claim(told, rows=tuple(rows))])
-    assert text.count("| level |") == 5
+    assert text.count("| number |") == 5
     assert "| change |" in text
     assert "The table shows 6 of 8 numbers." in text
 

@@ -87,27 +87,20 @@ def long_context(c: Context) -> Claim | None:
     tier = (
         UNCLEAR if verdict == "unclear" else LEVEL if verdict == "flat" else OPPOSED if opposed else CHANGED
     )
-    return Claim(
-        "long_context",
-        "What changed when long-context training began?",
-        sentence(headline),
-        _long_context_detail(c, onset, list(steps)),
+    meaning = (
         "Both numbers are over the same tokens, so they compare the two models. Numbers over training contexts also "
         "compare windows of different length."
         if c.matched
-        else "The two checkpoints differ in more than one respect; a difference between them names no cause.",
-        joined(c.window_caveat, c.caveat),
-        verdict,
-        (
-            before,
-            after,
-            *(c.change(m, p, step) for m, step in steps.items()),
-            *(c.change(m, p, step, e=c.own) for m, step in own.items() if step is not None),
-        ),
-        e.name,
-        rule(c, rule_of_change()),
-        See("signal", measure, c.model(onset), p),
-        rank(tier, step.delta),
+        else "The two checkpoints differ in more than one respect; a difference between them names no cause."
+    )
+    changes = [c.change(m, p, each) for m, each in steps.items()]
+    changes += [c.change(m, p, each, e=c.own) for m, each in own.items() if each is not None]
+    text = (sentence(headline), _long_context_detail(c, onset, list(steps)), meaning)
+    caveat, rows = joined(c.window_caveat, c.caveat), (before, after, *changes)
+    how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
+    question = "What changed when long-context training began?"
+    return Claim(
+        "long_context", question, *text, caveat, verdict, rows, e.name, how, see, rank(tier, step.delta)
     )
 
 
