@@ -35,8 +35,8 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)}: "
-            f"{SHORT[measure]} of layer {top} went from {c.value(measure, p, at - 1, top)} to {value}"
+            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)} "
+            f"({SHORT[measure]} in layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
         rows = [before, after]
     else:
@@ -48,8 +48,8 @@ def emergence(c: Context) -> Claim | None:
     size = rows[1].value - rows[0].value if found.first else 0.0
     tier = CHANGED if found.first else UNCLEAR if verdict == "unclear" else LEVEL
     meaning = (
-        "In this run. A layer counts from the checkpoint at which it has half of its rise; checkpoints lie apart, so "
-        "the order within one interval is not known."
+        "This is one run: another seed may order layers differently. A layer counts from the checkpoint at which it "
+        "has half of its rise, and the order within one interval is not known."
         if found.first
         else "The signal was there at the first checkpoint, or never came: earlier checkpoints would tell."
     )
