@@ -222,8 +222,8 @@ def _put_together(
 
 def _summarize_and_draw(results: Results, folder: Path) -> None:
     """Summary, figures and report of results, into another folder."""
+    from qkscope.claims import summary
     from qkscope.figures import draw_all
-    from qkscope.findings import summary
     from qkscope.report import write_report
 
     store.write_json(folder / "summary.json", summary(results))
