@@ -15,7 +15,7 @@ from qkscope.measures.anatomy import SHARES
 from qkscope.measures.axes import overlaps, same_axis
 from qkscope.measures.cell import CellNumbers
 from qkscope.measures.jackknife import jackknife
-from qkscope.store import in_short
+from qkscope.store import in_short, read_csv
 from qkscope.table import left_out_table
 
 if TYPE_CHECKING:
@@ -114,8 +114,6 @@ def distance_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
 
 def read_anatomy(path: Path) -> pd.DataFrame | None:
     """An anatomy.csv, if there is one. A damaged file is an error, never 'not known'."""
-    import pandas as pd
-
     if not path.is_file():
         return None
     numbers = {
@@ -123,7 +121,7 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
     }
     kinds = {"model": str, "layer": "int64", "head": "int64", "kv_head": "int64", **numbers}
     try:
-        frame = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
+        frame = read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
     except (ValueError, OSError, OverflowError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in ANATOMY_COLUMNS if name not in frame.columns]

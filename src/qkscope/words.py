@@ -15,14 +15,16 @@ MINUS = "\u2212"
 # What a number is counted in; `r` is a correlation, or another number without a unit.
 Unit = Literal["r", "share", "heads", "logits"]
 # Decimals of a number whose error is not known, and the most any number gets.
-DECIMALS, MOST_DECIMALS = 2, 4
+DECIMALS, MOST_DECIMALS = 2, 3
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
-def decimals(se: float) -> int:
-    """Decimals that show one significant digit of an error; DECIMALS where there is none."""
+def decimals(se: float, digits: int = 1) -> int:
+    """Decimals that show so many significant digits of an error; DECIMALS where there is none."""
     if not math.isfinite(se) or se <= 0.0:
-        return DECIMALS
+        return DECIMALS + digits - 1
+    if digits > 1:
+        return decimals(se) + digits - 1
     places = max(0, -math.floor(math.log10(se)))
     # 0.096 is written 0.1: rounding up may take a decimal away
     if round(se, places) >= 10.0 ** (1 - places):
@@ -38,27 +40,36 @@ def bare(value: float, places: int = DECIMALS, signed: bool = False) -> str:
     return "0" if float(text) == 0.0 else text.replace("-", MINUS)
 
 
-def number(value: float, se: float = math.nan, signed: bool = False) -> str:
-    """`0.673 ± 0.004`; without the error where none is known or it is zero."""
-    places = decimals(se)
+def number(value: float, se: float = math.nan, signed: bool = False, digits: int = 1) -> str:
+    """`0.673 ± 0.004`; without the error where none is known or it is zero. `digits` are those of the error."""
+    places = decimals(se, digits)
     known = math.isfinite(se) and se > 0.0
     error = f" ± {max(se, 10.0**-places):.{places}f}" if known else ""
     return bare(value, places, signed) + error
 
 
 def percent(share: float, se: float = math.nan) -> str:
-    """`34%`, or `34 ± 2%`."""
+    """`34%`, or `34 ± 2%`; a decimal more where the error or the share is below one percent."""
     if not math.isfinite(share):
         return "unknown"
-    known = math.isfinite(se) and se > 0.0
-    return f"{100 * share:.0f} ± {max(100 * se, 1):.0f}%" if known else f"{100 * share:.0f}%"
+    if math.isfinite(se) and se > 0.0:
+        places = _percent_decimals(se)
+        return f"{100 * share:.{places}f} ± {max(100 * se, 10.0**-places):.{places}f}%"
+    places = 1 if 0.0005 <= share < 0.0095 else 0
+    return f"{100 * share:.{places}f}%"
+
+
+def _percent_decimals(se: float) -> int:
+    """One decimal where the error is below one percent."""
+    return 1 if 100 * se < 0.95 else 0
 
 
 def points(difference: float, se: float = math.nan) -> str:
     """A difference of shares: `−23 ± 2 points`."""
     known = math.isfinite(se) and se > 0.0
-    error = f" ± {max(100 * se, 1):.0f}" if known else ""
-    return f"{bare(100 * difference, 0, signed=True)}{error} points"
+    places = _percent_decimals(se) if known else 0
+    error = f" ± {max(100 * se, 10.0**-places):.{places}f}" if known else ""
+    return f"{bare(100 * difference, places, signed=True)}{error} points"
 
 
 def measured(value: float, se: float, unit: Unit, signed: bool) -> str:
@@ -70,25 +81,14 @@ def measured(value: float, se: float, unit: Unit, signed: bool) -> str:
     return number(value, se, signed) + (f" {unit}" if unit != "r" else "")
 
 
-def arrow(before: float, after: float, share: bool = False) -> str:
-    """`0.09 → 0.45`, with a third decimal where two would hide the difference."""
-    if share:
-        return f"{percent(before)} → {percent(after)}"
-    places = DECIMALS if bare(before) != bare(after) or before == after else DECIMALS + 1
-    return f"{bare(before, places)} → {bare(after, places)}"
-
-
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`one head`, `12 heads`, `no head`."""
-    word = _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
-    return f"{word} {noun if n in (0, 1) else plural or noun + 's'}"
+    return f"{in_words(n)} {noun if n in (0, 1) else plural or noun + 's'}"
 
 
-def about(expected: float) -> str:
-    """An expected count: `12`, below ten `0.4`, and `none` for hardly any."""
-    if not math.isfinite(expected):
-        return "unknown"
-    return "none" if expected < 0.05 else f"{expected:.{0 if expected >= 10 else 1}f}"
+def in_words(n: int) -> str:
+    """`five`, `12`."""
+    return _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
 
 
 def listing(parts: Sequence[str]) -> str:
@@ -103,8 +103,8 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def tokens(window: int) -> str:
-    """`1,024 tokens`."""
-    return f"{window:,} tokens"
+    """`1,024 tokens`, `1 token`."""
+    return f"{window:,} token{'' if window == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -117,12 +117,6 @@ def duration(seconds: float) -> str:
 def capital(text: str) -> str:
     """To begin a sentence. Symbols such as `r_q` stay as they are."""
     return text if text[1:2] in ("_", "") else text[:1].upper() + text[1:]
-
-
-def lower_first(text: str) -> str:
-    """To follow a colon or a comma. Symbols such as `RoPE` keep their capitals."""
-    rest = text.partition(" ")[0][1:]
-    return text[:1].lower() + text[1:] if not rest or (rest[0].islower() and rest.islower()) else text
 
 
 def sentence(text: str) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 
 from qkscope.anatomy_means import asked_for
+from qkscope.claims import claims
 from qkscope.comparison.differences import Numbers, cell_name, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
 from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.words import CELLS
 from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
-from qkscope.findings import claims
 from qkscope.heads import sample_heads
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import Results
@@ -55,7 +55,7 @@ def with_published(ours: Results) -> Comparison:
             f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
         )
     mine = measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
-    rows = rows_of(mine, _published_numbers(data))
+    rows = rows_of(mine, _published_numbers(data), len(sample))
     notes = (
         f"Published: {data['source']}",
         "The published numbers come without errors over documents: theirs is what reading them off adds.",

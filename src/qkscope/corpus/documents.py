@@ -31,6 +31,8 @@ from qkscope.progress import progress
 log = logging.getLogger(__name__)
 
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
+# Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
+FEW, MOST_UNUSED = 32, 0.5
 Tokens = npt.NDArray[np.int32]
 
 
@@ -72,6 +74,10 @@ class Corpus:
     """Tokens of the texts that were read, used or not."""
     fewer: str = ""
     """The one of the warnings that says that there are fewer documents than asked for."""
+    possible: int = 0
+    """About how many documents there would be if the texts were cut; 0 where they are, or nobody wants more."""
+    texts: str = ""
+    """Digest of the texts, their tokenizer and how documents are selected, whatever the length of documents."""
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -80,6 +86,17 @@ class Corpus:
     def tokens(self, window: int) -> int:
         """Tokens in all when each document counts with its first `window`."""
         return sum(min(len(document.tokens), window) for document in self.documents)
+
+    def chunk_hint(self, setting: str) -> str | None:
+        """What to tell a person whose few documents use little of long texts; `setting` is how to have them cut."""
+        used = sum(len(document.tokens) for document in self.documents)
+        count = len(self.documents)
+        if count >= FEW or used >= MOST_UNUSED * self.available or self.possible <= count:
+            return None
+        return (
+            f"only {used:,} of {self.available:,} tokens are used, one document a text: {setting} cuts the texts into "
+            f"about {self.possible:,} documents, which makes errors smaller"
+        )
 
     def usage(self, window: int) -> str:
         """How much of the text is measured, in words."""
@@ -138,7 +155,13 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     memory.save()
     warnings = notes.warnings + memory.warnings
     origin = "; ".join(notes.origins)
-    return Corpus(documents, digest(documents), warnings, origin, memory.met, notes.fewer)
+    cut = chunk is not None or spec.chunk is not None or len(documents) == spec.documents
+    possible = 0 if cut else memory.met // max_tokens
+    selection = [spec.documents, spec.min_tokens, spec.chunk, spec.start, spec.seed]
+    texts_digest = store.short_digest([memory.texts, memory.tokenizer_identity, selection])
+    return Corpus(
+        documents, digest(documents), warnings, origin, memory.met, notes.fewer, possible, texts_digest
+    )
 
 
 def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:
@@ -267,6 +290,7 @@ class _Memory:
     def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
         self._tokenizer = tokenizer
         self._excerpt = excerpt
+        self.tokenizer_identity = tokenizer_identity(tokenizer)
         self._used: dict[bytes, tuple[Tokens, int]] = {}
         self._kept: dict[bytes, tuple[Tokens, int]] = {}
         self._path: Path | None = None
@@ -275,7 +299,7 @@ class _Memory:
         self.warnings: list[str] = []
         if folder is not None:
             source = [str(spec.source), spec.split, spec.text_column, str(spec.revision)]
-            key = "\0".join([*source, tokenizer_identity(tokenizer), str(excerpt)])
+            key = "\0".join([*source, self.tokenizer_identity, str(excerpt)])
             self._path = (
                 Path(folder)
                 / f"tokens-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.safetensors"
@@ -299,6 +323,11 @@ class _Memory:
                 offset = self._excerpt.offset(key, length)
                 where = f"[{offset}:{offset + len(tokens)}]" if offset else ""
                 yield text.name + where, tokens, length
+
+    @property
+    def texts(self) -> list[str]:
+        """Digests of the texts that were read, in order."""
+        return [key.hex() for key in self._used]
 
     def save(self) -> None:
         """Keep the texts of this pass; a folder that cannot be written costs time later, nothing else."""

@@ -26,7 +26,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Caption:
-    """What is drawn and how to read it, and how its numbers were made of the table's.
+    """What is drawn and how to read it, and how its numbers were made of the table's, in plain text.
 
     `table` is the file of the results that they come from, `components` which axes of it, where it has several;
     `window` says over which windows they are: each checkpoint's own, the matched one, or both.
@@ -42,7 +42,7 @@ class Caption:
 class Picture(Protocol):
     """One picture of a study: a module of `pictures/` has one as `PICTURE`, and nothing else names it.
 
-    `name` begins with its number and is its folder. `claims` are the ids of the findings that it shows, the most
+    `name` begins with its number and is its folder. `claims` are the ids of the claims that it shows, the most
     telling first: its README quotes those the study has.
     """
 

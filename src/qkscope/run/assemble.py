@@ -21,7 +21,6 @@ from qkscope.measures.registry import chosen, optional_names
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.causes import HeadsAndAxes, for_causes
 from qkscope.run.plan import Planned
-from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
 
 if TYPE_CHECKING:
@@ -196,4 +195,4 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
         "said": json.loads(json.dumps(said, default=str)),
         "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
     }
-    return short_digest(parts)
+    return store.short_digest(parts)

@@ -16,7 +16,9 @@ from qkscope.capture.rotation import check_windows
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.key_sample import KeySampling
-from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
+from qkscope.owner import Holding, Part, head_mask, study_holding
+from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, why_missing
+from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 
 if TYPE_CHECKING:
@@ -113,6 +115,23 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
         say(f"{name}, {which}: measured again, because {why}")
     return todo
+
+
+def holding(study: Study, planned: Iterable[Planned]) -> Holding:
+    """What a results folder holds once these checkpoints are measured; counterfactual ones follow from them."""
+    parts = {
+        each.checkpoint.name: Part(
+            weights=each.commit,
+            texts=each.corpus.texts,
+            tokens=each.corpus.digest,
+            dtype=each.checkpoint.source.dtype,
+            window=each.checkpoint.window,
+            heads=head_mask(zip(each.heads.layer.tolist(), each.heads.head.tolist(), strict=True)),
+        )
+        for each in planned
+        if not each.checkpoint.counterfactual
+    }
+    return replace(study_holding(study), checkpoints=parts)
 
 
 def heads_of(study: Study, checkpoint: Checkpoint, architecture: Architecture) -> HeadIndex:
@@ -247,21 +266,27 @@ def _nothing_left(missing: dict[str, str]) -> str:
     return "no checkpoint can be measured:\n" + "\n".join(f"  {name}: {why}" for name, why in missing.items())
 
 
+def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
+    """What a reader of the results should know about the texts: their selection, few groups, unfilled windows."""
+    found = list(corpus.warnings)
+    if hint := corpus.chunk_hint("`chunk: true` under corpus"):
+        found.append(hint)
+    count = len(corpus.documents)
+    if count < study.groups:
+        found.append(
+            f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
+        )
+    for window in study.windows:
+        filled = corpus.filled(window)
+        if filled < min(study.groups, count):
+            found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
+    return found
+
+
 def _collect_warnings(plan: Plan, texts: _Texts) -> None:
-    """What a reader of the results should know about the texts and windows."""
-    study = plan.study
-    found: list[str] = []
-    for corpus in texts.by_digest.values():
-        found.extend(corpus.warnings)
-        count = len(corpus.documents)
-        if count < study.groups:
-            found.append(
-                f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
-            )
-        for window in study.windows:
-            filled = corpus.filled(window)
-            if filled < min(study.groups, count):
-                found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
+    found = [
+        warning for corpus in texts.by_digest.values() for warning in corpus_warnings(plan.study, corpus)
+    ]
     for planned in plan.planned:
         warning = planned.architecture.window_warning(planned.checkpoint.window)
         if warning and not planned.checkpoint.counterfactual:  # there it is the purpose

@@ -16,21 +16,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
-from qkscope.capture import measure, probing
+from qkscope.capture import Probing, measure
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
+from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
+from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError, TableError
+from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.cell import Cell, measure_cell
-from qkscope.measures.registry import chosen, unknown_measures
+from qkscope.measures.registry import chosen as chosen_measures
+from qkscope.measures.registry import unknown_measures
+from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
-from qkscope.run.owner import refuse_other_study
-from qkscope.scanning.subject import Subject, check_room, choose_heads, origin_of
+from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
-from qkscope.store import read_json, write_csv, write_json
+from qkscope.store import short_digest, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
+from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
@@ -39,6 +43,9 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 log = logging.getLogger(__name__)
+
+# The largest window that is taken unasked.
+LONGEST = 2048
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,6 +75,12 @@ class ScanResult(ScanTables):
     """The folder or hub name that was read; empty for a model in memory."""
     optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+    corpus: str = ""
+    """A digest of the tokens that were read: equal for results on the same texts."""
+    problem: str | None = None
+    """Why the result is of no use, and what to do: too many of its heads have no numbers."""
+    holds: Holding | None = None
+    """What was measured of which weights and texts; None if it is not known, as of a result not made by `scan`."""
 
     @property
     def rotation(self) -> pd.DataFrame:
@@ -89,18 +102,37 @@ class ScanResult(ScanTables):
             raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
         return self.optional[name]
 
-    def save(self, out: Path | str) -> Path:
-        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder."""
+    def save(self, out: Path | str, *, replace: bool = False) -> Path:
+        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder.
+
+        A folder that holds other results is refused unless `replace` is true.
+        """
         folder = Path(out)
+        holds = self.holds or Holding("scan", self.model, judged=False)
+        made_from = short_digest([holds.record(), self.qk.to_csv()])
+        with writing(folder, holds, made_from, replace) as staged:
+            self._write(staged)
+        return folder
+
+    def _write(self, folder: Path) -> None:
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
         write_measures(folder, self.optional)
-        names = ("model", "origin", "window", "documents", "tokens", "available", "filled", "warnings")
+        names = (
+            "model",
+            "origin",
+            "window",
+            "documents",
+            "tokens",
+            "available",
+            "filled",
+            "warnings",
+            "corpus",
+        )
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
-        return folder
 
 
 def scan(
@@ -110,9 +142,10 @@ def scan(
     tokenizer: Any = None,
     texts: Iterable[Any] | None = None,
     text_paths: Sequence[Path | str] = (),
-    max_length: int = 2048,
+    max_length: int | None = None,
     documents: int = 32,
     start: Literal["random", "beginning"] = "random",
+    chunk: bool | None = None,
     dtype: str = "auto",
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
@@ -128,6 +161,7 @@ def scan(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
+    replace: bool = False,
 ) -> ScanResult:
     """Measure every head of one model on every token of some texts.
 
@@ -135,26 +169,32 @@ def scan(
     tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
     texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
                 of both of which at most `documents` are read
-    max_length  the window: each document counts with so many tokens
+    max_length  the window: tokens read of each document (default: 2,048, or the model's positions if it has fewer)
     start       texts that are read from files and longer than that are entered at a `random` place, drawn from
                 `seed`, or at their `beginning`
+    chunk       cut texts that are read from files into consecutive documents (default: only a single text)
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
     measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
                 (a rate), a sample of the vectors
+    replace     overwrite other results in `out`: another model's, over other texts, or of more heads or measures
     """
     if mistake := unknown_measures(measures):
         raise CaptureError(mistake)
-    if out is not None:
-        _refuse_other_results(Path(out), origin_of(model, revision))
-    elif save_vectors is not None:
+    if out is None and save_vectors is not None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
+    if max_length is None:
+        max_length = min(LONGEST, architecture.max_positions or LONGEST)
     _warn(warnings, architecture.window_warning(max_length))
     spec = CorpusSpec(
-        source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, start=start, seed=seed
+        source=[str(path) for path in text_paths] or ["stdlib"],
+        documents=documents,
+        start=start,
+        chunk=chunk,
+        seed=seed,
     )
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
@@ -163,6 +203,13 @@ def scan(
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
+    holds = None
+    if out is not None:
+        settings: dict[str, Any] = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
+        asked = None if save_vectors is None else [save_vectors, vectors_apart, token_str]
+        settings |= _vectors(Path(out), asked)
+        holds = _holding(subject, corpus, chosen, measures, components, settings)
+        refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
     if save_vectors is not None:
@@ -178,25 +225,43 @@ def scan(
         save=sample,
         keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
     )
-    _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
-    result = _result(subject, units, max_length, components, measures, available, warnings)
+    result = _result(
+        subject, units, max_length, components, measures, available, warnings, holds, digest(corpus)
+    )
     if out is not None:
-        result.save(out)
+        result.save(out, replace=replace)
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
 
 
-def _refuse_other_results(folder: Path, origin: str) -> None:
-    refuse_other_study(folder, None)
-    path = folder / "scan.json"
-    before = read_json(path).get("origin") if path.is_file() else None
-    if before and origin and before != origin:
+def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
+    """Which vectors a folder has after a scan: those asked for, else those that it has."""
+    before = held(out)
+    there = before.settings.get("vectors") if before is not None else None
+    if asked is not None and there is None and (out / "vectors").exists():
         raise StoreError(
-            f"{folder} holds the scan of {before}, which would be overwritten by that of {origin}; choose another "
-            "folder with --out"
+            f"{out / 'vectors'} is there, and nothing says that a scan wrote it, so no vectors are written into it; "
+            "choose another folder with --out, or move it away"
         )
+    found = asked or there
+    return {} if found is None else {"vectors": found}
+
+
+def _holding(
+    subject: Subject,
+    documents: Sequence[Document],
+    heads: HeadIndex,
+    measures: Sequence[str],
+    components: int,
+    settings: Mapping[str, Any],
+) -> Holding:
+    from qkscope.corpus.documents import digest
+
+    mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
+    part = Part(weights=subject.identity(), texts=digest(documents), heads=mask)
+    return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
 
 
 def _read_documents(
@@ -220,6 +285,7 @@ def _read_documents(
             # A study asks for so many documents; a scan takes at most so many.
             if message != corpus.fewer:
                 _warn(warnings, message)
+        _warn(warnings, corpus.chunk_hint("--chunk"))
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
         _warn(
@@ -235,7 +301,7 @@ def _measure_groups(
     """A unit for each group of documents; `options` are those of `measure`."""
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
     model = subject.load()
-    probe = probing(model)
+    probe = Probing(model)
     started = time.monotonic()
     with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
         options |= {"windows": (window,), "on_tokens": bar.advance, "probe": probe}
@@ -253,13 +319,19 @@ def _result(
     measures: Sequence[str],
     available: int | None,
     warnings: list[str],
+    holds: Holding | None,
+    texts: str,
 ) -> ScanResult:
-    numbers = measure_cell(Cell.of(units, window, components), chosen(measures))
+    numbers = measure_cell(Cell.of(units, window, components), chosen_measures(measures))
     qk = qk_table(subject.name, numbers)
+    table = heads_table(qk, {subject.name: subject.architecture.num_layers})
+    non_finite = {subject.name: int(numbers.bad.any(axis=1).sum())}
+    for warning in unmeasured_warnings(table, non_finite).values():
+        _warn(warnings, warning)
     return ScanResult(
         model=subject.name,
         qk=qk,
-        heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
+        heads=table,
         anatomy=anatomy_table(subject.name, numbers),
         spectrum=spectrum_table(subject.name, numbers),
         distance=distance_table(subject.name, numbers),
@@ -276,6 +348,9 @@ def _result(
             for name in measures
             for file, frame in measure_frames(name, subject.name, numbers).items()
         },
+        corpus=texts,
+        problem=too_few_measured(table, non_finite, "--dtype float32"),
+        holds=holds,
     )
 
 
