@@ -34,6 +34,10 @@ class Measured:
     heads: pd.DataFrame
     left_out: pd.DataFrame | None
 
+    def of(self, where: Any) -> Measured:
+        """The same checkpoint with only the heads at `where`."""
+        return Measured(self.model, self.heads[where].reset_index(drop=True), self.left_out)
+
     def value(self, name: str, where: Any = slice(None)) -> Array:
         """A measure of the heads at `where`, whole in row 0, then without each group. (1 + G, heads)"""
         rows = self.heads[where]

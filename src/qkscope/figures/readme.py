@@ -1,6 +1,7 @@
-"""README.md of a figure: a caption, what the study's claims say of it, how it was produced, the key takeaway.
+"""README.md of a figure: what it shows, what happened, how it was produced, the key takeaway.
 
-Nothing is judged or worded here: a claim is quoted as it is. Markdown is escaped here and nowhere else.
+Sentences come from the study's claims and the figure's caption; nothing is judged here. All text is escaped for
+Markdown here and nowhere else.
 """
 
 from __future__ import annotations
@@ -10,17 +11,16 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import pandas as pd
-
-from qkscope.figures.picture import Caption, Picture
+from qkscope.claims import Claim
+from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
-from qkscope.findings import Claim, Row
 from qkscope.words import joined, listing, once, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
-MOST_ROWS = 6  # of a claim's table
+MOST_STORIES = 3
+MOST_NAMED = 8  # checkpoints of a phase that are listed one by one
 
 
 def md(name: object) -> str:
@@ -37,79 +37,51 @@ def code(text: object) -> str:
     return f"{fence}{pad}{clean}{pad}{fence}"
 
 
-def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Claim]) -> str:
+def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]) -> str:
     """The whole file, in Markdown."""
-    title, caption = md(picture.title(view)), picture.caption(view, data)
+    caption = drawing.caption
+    title = md(plain(caption.title))
     by_id = {claim.id: claim for claim in said}
-    quoted = [by_id[each] for each in picture.claims if each in by_id]
-    files = "Also: [figure.svg](figure.svg), [figure.pdf](figure.pdf), and the numbers drawn in [data.csv](data.csv)."
+    told = [by_id[each] for each in picture.claims if each in by_id][:MOST_STORIES]
+    stories = [(claim.headline, claim.detail) for claim in told] + list(caption.stories)
+    takeaway = once([*(claim.meaning for claim in told), caption.takeaway]) or [caption.shows]
+    care = once([*(claim.caveat for claim in told), caption.care])
     blocks = [
         f"# {title}",
-        md(view.results.timeline.title),
+        f"{md(view.results.timeline.title)}: `figure.png`, also as `figure.svg` and `figure.pdf`; all numbers are in "
+        "[data.csv](data.csv).",
         f"![{title}](figure.png)",
-        files,
         "## What this figure shows",
-        joined(caption.shows, _other_window(view, caption, quoted)),
-        *(_quote(view, claim) for claim in quoted),
-        "\n\n".join(md(rule) for rule in once(claim.rule for claim in quoted)),
+        md(caption.shows),
+        "## What happened" if stories and view.training else "## What it says" if stories else "",
+        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in stories[:MOST_STORIES]),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",
-        _takeaway(quoted) or caption.shows,
+        md(joined(*takeaway)),
+        f"**Read with care:** {md(joined(*care))}" if care else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _other_window(view: View, caption: Caption, quoted: Sequence[Claim]) -> str:
-    """Said where the picture and what is told of it are over different windows."""
-    if caption.window != "own" or not view.rematched or all(claim.window == "own" for claim in quoted):
-        return ""
-    return (
-        f"The picture is over each {view.noun}'s own window; numbers below are over the one that they name."
-    )
-
-
-def _quote(view: View, claim: Claim) -> str:
-    """A claim as it is: headline, question, verdict, detail, doubt, numbers."""
-    said = " ".join(md(part) for part in (claim.detail, claim.doubt) if part)
-    lead = f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}."
-    return "\n\n".join(part for part in (lead, said, _table(view, claim.rows)) if part)
-
-
-def _table(view: View, rows: Sequence[Row]) -> str:
-    """The numbers a claim rests on: those judged before those not, a few of them, in their own order."""
-    if not rows:
-        return ""
-
-    def cells(row: Row) -> list[str]:
-        start, end = (md(view.labels.get(model, model)) for model in (row.from_model or "", row.to_model))
-        window = "own" if row.window == "own" else view.matched_text
-        return [md(row.what), start, end, row.text, window, row.verdict]
-
-    telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("", "no change", "cannot tell"))
-    shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
-    head = ["what", "from", "at", "value", "window", "verdict"]
-    lines = [head, ["---"] * len(head), *(cells(row) for row in shown)]
-    more = f"\n\nThe table shows {len(shown)} of {len(rows)} numbers." if len(rows) > MOST_ROWS else ""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
-
-
-def _takeaway(quoted: Sequence[Claim]) -> str:
-    """The most telling claim that says something, and what casts doubt on it."""
-    told = [claim for claim in quoted if claim.verdict not in ("cannot tell", "no change")] or list(quoted)
-    return " ".join(md(sentence(part)) for part in (told[0].headline, told[0].doubt) if part) if told else ""
+def plain(text: str) -> str:
+    """A title without mathematics: `$r_q$` is `r_q`."""
+    return text.replace("$", "")
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:
     folder = view.results.folder
-    call = f"qkscope.figures.draw({picture.name.partition('_')[2]!r}, {str(folder)!r}, width=3.3)"
     steps = [
-        ("Data", _data(view, caption)),
+        ("Data source", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
         ("Text", _text(view)),
-        ("Aggregation", caption.made),
-        ("Command", f"{code(f'qkscope figures {folder}')}, or in Python {code(call)}."),
+        (
+            "Classification" if "class" in picture.name or "taxonomy" in picture.name else "Aggregation",
+            md(caption.made),
+        ),
+        ("Visualization", md(caption.drawn)),
+        ("Command", f"{code(f'qkscope figures {folder}')}; formulas and rules are in `docs/methods.md`."),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
@@ -117,19 +89,17 @@ def _steps(view: View, caption: Caption, picture: Picture) -> str:
 
 def _data(view: View, caption: Caption) -> str:
     results, table = view.results, Path(caption.table)
-    components = caption.components or ("first principal component (`pc == 0`)" if table.stem == "qk" else "")
-    text = code(results.folder / table) + (f", {components}" if components else "")
+    components = caption.components or ("PC0 (`pc == 0`)" if table.stem == "qk" else "")
+    text = code(results.folder / table) + (
+        f", {md(components) if caption.components else components}" if components else ""
+    )
+    if view.rematched and caption.window == "both":
+        other = code(f"{table.stem}_matched{table.suffix}")
+        text += f" (over the {view.matched_text}: {other})"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
-        text += f", sampled with seed {sample.get('seed', 0)}"
-    unmeasured = int((results.heads["class"] == "unmeasured").sum())
-    if unmeasured:
-        text += f"; {unmeasured} head measurements are not finite and left out"
-    if view.rematched and caption.window == "both":
-        text += (
-            f". Over the {view.matched_text}: {code(results.folder / f'{table.stem}_matched{table.suffix}')}"
-        )
+        text += f", sampled with seed {md(sample.get('seed', 0))}"
     return text + "."
 
 
@@ -143,22 +113,25 @@ def _model(view: View) -> str:
 
 
 def _checkpoints(view: View) -> str:
-    """All stops by phase, with their windows; those not measured with the reason."""
+    """Labels by phase, with windows and rope theta; those not measured with the reason."""
     lines, facts = [], view.results.record.checkpoints
     for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
         here = [stop for stop in stops if not stop.missing]
-        names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
+        labels = [md(view.labels[stop.model]) for stop in here]
+        names = ", ".join(labels)
+        if len(labels) > MOST_NAMED:
+            names = f"{len(labels)} from {labels[0]} to {labels[-1]}"
         notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
         thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
         notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
         if names:
-            noted = "; " + ", ".join(dict.fromkeys(notes)) if notes else ""
+            noted = f" ({', '.join(dict.fromkeys(notes))})" if notes else ""
             lines.append(f"   - {md(phase)}: {names}{noted}")
-    gone = [f"{md(stop.label)} ({md(stop.missing)})" for stop in view.stops if stop.missing]
+    gone = [f"{md(view.labels[stop.model])} ({md(stop.missing)})" for stop in view.stops if stop.missing]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")
-    order = "" if view.of_models or len(view.order) < 2 else " in the order of training"
-    return f"{len(view.order)} measured{order}\n" + "\n".join(lines)
+    order = "" if view.of_models or len(view.order) < 2 else ", in the order of training"
+    return f"{len(view.order)}{order}\n" + "\n".join(lines)
 
 
 def _text(view: View) -> str:
@@ -166,7 +139,6 @@ def _text(view: View) -> str:
     corpus = view.results.record.corpus
     if not corpus.documents:
         return ""
-    filled = ", ".join(f"{n} fill {tokens(w)}" for w, n in corpus.filled.items())
     groups = view.results.study.get("groups")
-    dealt = f", dealt into {groups} groups for the standard errors" if groups else ""
-    return f"{corpus.documents} documents" + (f" ({filled})" if filled else "") + f"{dealt}."
+    dealt = f" in {groups} groups, whose differences give the standard errors" if groups else ""
+    return f"{corpus.documents} documents{dealt}."

@@ -1,12 +1,13 @@
-"""The mean score by distance: b(D) = mean over i - j = D of scale m_q(i).m_k(j), with j from 4 on.
+"""Scores by the distance D = i - j between query i and key j, with j from 4 on.
 
-R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins of the paths are a function of D.
+`distance_curve` is the mean of m_q(i).m_k(j) at a distance. R_i u . R_j w depends on i and j by i - j alone, so scores
+between two bins of the paths are a function of D. `position_bias` takes out each query's mean over its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
 from qkscope.measures.waves import Pairs, terms
-from qkscope.path import SINK
+from qkscope.path import SINK, Path
+from qkscope.rotation import Rotation
 from qkscope.unit import Unit
 
 Array = NDArray[np.float64]
@@ -91,3 +93,49 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
         summed /= np.where(total > 0, total, np.nan)[:, None]
         curve[:, at] = np.einsum("hdp,dp->hd", summed, wave[at])
     return curve
+
+
+def position_bias(q: Path, k: Path, mean_key: Array, rotation: Rotation) -> Array:
+    """What position alone adds to the score of a key D tokens back, relative to the other keys of the same query.
+
+    b(D) = mean over i - j = D of m_q(i).m_k(j) minus query i's mean over its keys 4 <= j < i, without the score's
+    scale. q and k are paths of one row each over the same positions 0 to T, mean_key (d,) the mean key. Returns
+    (T - 4,) for D = 0, 1, ...; entry 0, the query itself, is NaN.
+
+    The softmax ignores a query's mean score, and with it any vector that all keys share. So key paths are taken about
+    the mean key: bin means of the plain path would smear the rotation of that vector into the curve.
+    """
+    width = int(q.edges[-1])
+    t = np.arange(width)
+    of_bin = np.searchsorted(q.edges, t, side="right") - 1
+    tokens = (q.n / np.diff(q.edges))[of_bin]  # queries at each position
+    shared = rotation.derotate(np.broadcast_to(mean_key, (width, len(mean_key))), t.astype(np.float64))
+    starts = k.edges[:-1].astype(np.int64)
+    shared_mean = np.add.reduceat(shared, starts, axis=0) / np.diff(k.edges)[:, None]
+    about = replace(k, n=np.maximum(k.n, 1), total=k.total - (k.n[:, None] * shared_mean)[None])
+    m_q, m_k = q.filled.at(rotation, t)[0], about.at(rotation, t)[0]  # (T, d)
+    m_k[:SINK] = 0.0
+
+    # Sums over i of tokens_i m_q(i).m_k(i - D) for every D at once: a correlation, dimension by dimension.
+    size = 2 * width
+    spectrum = np.zeros(size // 2 + 1, dtype=np.complex128)
+    for x, y in zip((tokens[:, None] * m_q).T, m_k.T, strict=True):
+        spectrum += np.fft.rfft(x, size) * np.fft.rfft(y, size).conj()
+    total = np.fft.irfft(spectrum, size)[: width - SINK]
+
+    keys = np.maximum(t - SINK, 1)[:, None]
+    mean_before = np.concatenate([np.zeros((1, m_k.shape[1])), np.cumsum(m_k, axis=0)[:-1]]) / keys
+    query_mean = tokens * np.einsum("td,td->t", m_q, mean_before)
+    # A query at i has a key at distance D, from position 4 on, if i >= D + 4.
+    asking, means = (np.cumsum(each[::-1])[::-1][SINK:] for each in (tokens, query_mean))
+    bias = (total - means) / np.where(asking > 0, asking, np.nan)
+    bias[0] = np.nan
+    return np.asarray(bias)
+
+
+def distance_cells(longest: int, near: int = 16, per_octave: int = 8) -> NDArray[np.int64]:
+    """Edges of cells of distance: each distance up to `near` alone, then `per_octave` cells an octave."""
+    octaves = np.arange(1, 1 + per_octave * 32) / per_octave
+    far = np.unique(np.rint(near * 2.0**octaves).astype(np.int64)) + 1
+    edges = np.concatenate([np.arange(1, near + 2), far[far > near + 1]])
+    return np.append(edges[edges <= longest], longest + 1)

@@ -1,4 +1,4 @@
-"""The mean score by the distance between query and key, of a few heads, over the checkpoints."""
+"""Figure 10: what position adds to the score of a key, by its distance, at representative checkpoints."""
 
 from __future__ import annotations
 
@@ -10,114 +10,129 @@ from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from qkscope.axes_file import CheckpointAxes
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.examples import WHY_NOT, examples
-from qkscope.figures.tools.panels import Panels
-from qkscope.figures.tools.representatives import representatives
-from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
-from qkscope.figures.tools.style import FAINT, MUTED
-from qkscope.figures.view import View
-from qkscope.lags import NEAR, PER_OCTAVE
+from qkscope.figures.pictures.score_variance import WHY_NOT
+from qkscope.figures.tools.marks import number_scale
+from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.tools.style import shorten
+from qkscope.figures.view import ROPE, View
+from qkscope.measures.distance import distance_cells, position_bias
+from qkscope.path import SINK
 
-MEASURED = "#c2410c"
-
-
-class DistanceCurve(Picture):
-    """A line a checkpoint, from pale to dark in the order of training, with a band of its error."""
-
-    name = "15_distance_curve"
-    claims = ("what_decides",)
-
-    def title(self, view: View) -> str:
-        return f"The mean score by distance{view.over_training}"
-
-    def why_not(self, view: View) -> str | None:
-        table = view.results.distance
-        if table is None or not examples(view):
-            return WHY_NOT
-        return None if table["score"].notna().any() else "the model's rotation is not known"
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        shown, models = examples(view), representatives(view)
-        table = view.results.distance
-        data = pd.concat([example.of(table) for example in shown]) if table is not None else pd.DataFrame()
-        data = _smoothed(data[data["model"].isin(models)])
-        looks = dict(zip(models, _shades(len(models)), strict=True))
-        keys = [Key(Line2D([], [], color=looks[model], linewidth=2), view.labels[model]) for model in models]
-        if data["measured"].notna().any():
-            line = Line2D([], [], color=MEASURED, linewidth=1.0, linestyle=(0, (3, 2)))
-            keys.append(Key(line, f"{view.labels[models[-1]]}, measured"))
-        if (data["distance"] > NEAR).any():
-            dot = Line2D([], [], color=MUTED, linestyle="none", marker=".", markersize=5)
-            keys.append(Key(dot, f"dots: single distances beyond {NEAR}"))
-        panels = Panels.of(Paper(width), len(shown), columns=3, wide=3.2, shape=0.85)
-        page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
-        for i, example in enumerate(shown):
-            axes = panels.axes(page, i, example.heading)
-            for model, colour in looks.items():
-                part = example.of(data)
-                _curve(axes, part[part["model"] == model], colour)
-            _measured(axes, example.of(data), models[-1])
-            _far(axes, int(data["distance"].max()), panels.paper)
-            axes.grid(True, axis="y", color=FAINT, linewidth=0.7)
-            name_axis(
-                axes, panels.paper, x="tokens back", y=None if i % panels.columns else "mean score, logits"
-            )
-        return Drawing(page.figure, data)
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        return Caption(
-            shows="The mean score between a query and the key so many tokens before it, in logits, at several "
-            f"{view.noun}s from pale to dark. The heads are those in which position, the key and the match decide most "
-            f"at the last. Beyond {NEAR} tokens the line is the mean over half an octave, dots are single distances, "
-            "between which fast rotations go up and down. Only differences along a line matter: the softmax does not "
-            "see its height. Dashed: the last as measured on a few queries of every group. Where it leaves the line, "
-            "beyond the noise of so few, queries and keys at that distance are related by what they hold, which mean "
-            "vectors leave out. Bands are ±1 standard error over documents.",
-            made="Predicted from the paths: the mean over all pairs at a distance of scale m_q(i).m_k(j), keys from "
-            "position 4 on. Measured: the mean score of 16 queries a ring in two documents of each group.",
-            table="distance.parquet",
-            window="own",
-        )
+COUNT = 3  # heads
 
 
-def _shades(count: int) -> list[str]:
-    return [str(to_hex(colormaps["YlGnBu"](x))) for x in np.linspace(0.35, 1.0, count)]
+def why_not(view: View) -> str | None:
+    if view.of_models and len(view.order) > 1:
+        return view.why_no_course
+    if view.results.anatomy is None or not view.results.axes or not _heads(view):
+        return WHY_NOT
+    return None
 
 
-def _smoothed(data: pd.DataFrame) -> pd.DataFrame:
-    """`mean_score` and `mean_measured`: each distance up to NEAR for itself, then the mean over half an octave."""
-    frames = []
-    for _, part in data.groupby(["model", "layer", "head"], sort=False):
-        part = part.sort_values("distance")
-        means = {
-            f"mean_{name}": part[name]
-            .rolling(PER_OCTAVE // 2 + 1, center=True, min_periods=1)
-            .mean()
-            .where(part["distance"] > NEAR, part[name])
-            for name in ("score", "measured")
-        }
-        frames.append(part.assign(**means))
-    return pd.concat(frames, ignore_index=True)
+def draw(view: View, width: float | None = None) -> Drawing:
+    """A line a checkpoint, from light to dark in the order of training."""
+    heads = _heads(view)
+    data = pd.concat([_curves(view, layer, head) for layer, head in heads], ignore_index=True)
+    shown = [model for model in view.shown if model in set(data["model"])]
+    looks = dict(zip(shown, _shades(len(shown)), strict=True))
+    keys = [Key(Line2D([], [], color=looks[m], linewidth=2), shorten(view.labels[m], 34)) for m in shown]
+    panels = Panels.of(Paper(width), len(heads), 1 if width and width < 5 else 3, 3.2, between=0.3)
+    caption = _caption(view)
+    page = sheet(panels.paper, caption.title, view.subtitle, panels.width, panels.body, keys)
+    limits = float(data["bias"].min()), float(data["bias"].max())
+    for i, (layer, head) in enumerate(heads):
+        axes = panels.axes(page, i, _heading(view, layer, head))
+        rows = data[(data["layer"] == layer) & (data["head"] == head)]
+        for model, colour in looks.items():
+            part = rows[rows["model"] == model]
+            axes.plot(np.sqrt(part["distance"] * part["to"]), part["bias"], color=colour, linewidth=1.5)
+        _distances(axes, int(data["to"].max()), panels.paper)
+        number_scale(axes, panels.paper, *limits)
+        first, _ = panels.outer(i)
+        axes.tick_params(labelleft=first)
+        name_axis(axes, panels.paper, x="distance, tokens", y="position bias, logits" if first else None)
+    return Drawing(page.figure, data, caption)
 
 
-def _curve(axes: Axes, part: pd.DataFrame, colour: str) -> None:
-    x, y, se = (part[name].to_numpy(np.float64) for name in ("distance", "mean_score", "score_se"))
-    axes.fill_between(x, y - np.nan_to_num(se), y + np.nan_to_num(se), color=colour, alpha=0.18, linewidth=0)
-    axes.plot(x, y, color=colour, linewidth=1.5)
-    far = part[part["distance"] > NEAR]
-    axes.plot(
-        far["distance"], far["score"], color=colour, linestyle="none", marker=".", markersize=2.2, alpha=0.7
+def _caption(view: View) -> Caption:
+    apart = (
+        "the two RoPE heads and the NoPE head with the largest share of score variance due to key position"
+        if view.populations
+        else "the heads with the largest share of score variance due to key position"
+    )
+    return Caption(
+        title=f"Position bias by distance{view.over_matched}",
+        shows="A line is what position adds to the score of a key that stands so many tokens before the query, in "
+        "logits, relative to the query's mean over all its keys: above zero a key at that distance is favoured. "
+        f"Lines run from light to dark in the order of training; the panels are {apart} at the last {view.noun}, each "
+        "from another layer.",
+        made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
+        "minus query i's mean over its keys; keys from position 4 on. Beyond 16 tokens each point is the mean over "
+        "all distances of an eighth of an octave, so fast rotations average out.",
+        drawn="line plots over a logarithmic distance, all panels on one scale.",
+        table="axes.safetensors",
+        window="matched",
     )
 
 
-def _measured(axes: Axes, part: pd.DataFrame, model: str) -> None:
-    """What was measured of the last checkpoint, over what the paths predict of it."""
-    shown = part[part["model"] == model]
-    axes.plot(shown["distance"], shown["mean_measured"], color=MEASURED, linewidth=1.0, linestyle=(0, (3, 2)))
+def _heads(view: View) -> list[tuple[int, int]]:
+    """The heads shown: those most decided by position, of different layers; the last of NoPE where there is one."""
+    anatomy = view.results.anatomy_matched if view.rematched else view.results.anatomy
+    if anatomy is None:
+        return []
+    rows = anatomy[anatomy["model"] == view.order[-1]].dropna(subset=["share_position"])
+    rows = rows.sort_values("share_position", ascending=False).drop_duplicates("layer")
+    if view.populations:
+        of = {name: rows[rows["rope"] == code] for name, code in ROPE.items()}
+        rows = pd.concat([of["RoPE"].iloc[: COUNT - 1], of["NoPE"].iloc[:1]])
+    return [(int(layer), int(head)) for layer, head in rows[["layer", "head"]].iloc[:COUNT].to_numpy()]
 
 
-def _far(axes: Axes, longest: int, paper: Paper) -> None:
+def _heading(view: View, layer: int, head: int) -> str:
+    kind = "" if not view.populations else " (NoPE)" if layer in view.nope_layers else " (RoPE)"
+    return f"layer {layer} head {head}{kind}"
+
+
+def _curves(view: View, layer: int, head: int) -> pd.DataFrame:
+    """model, label, tokens, layer, head, distance, to, bias: a row per checkpoint and cell of distances."""
+    frames = []
+    for model in view.shown:
+        found = (view.results.axes or {}).get(model)
+        if found is None or found.rotations.get(layer) is None:
+            continue
+        window = view.results.timeline.matched_window if model in view.rematched else None
+        edges, bias = _bias(found, layer, head, window)
+        start = {"model": model, "label": view.labels[model], "tokens": window or int(found.path_q.edges[-1])}
+        cells = {"layer": layer, "head": head, "distance": edges[:-1], "to": edges[1:] - 1, "bias": bias}
+        frames.append(pd.DataFrame(start | cells))
+    columns = ["model", "label", "tokens", "layer", "head", "distance", "to", "bias"]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
+
+
+def _bias(
+    found: CheckpointAxes, layer: int, head: int, window: int | None
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """Edges of cells of distance, and the mean bias in each, in logits."""
+    row = found.row(layer, head)
+    key = int(found.heads.kv_row[row])
+    width = window or int(found.path_q.edges[-1])
+    q, k = (
+        path.select(np.array([at])).window(width) for path, at in ((found.path_q, row), (found.path_k, key))
+    )
+    rotation = found.rotations[layer]
+    assert rotation is not None
+    bias = found.scales[layer] * position_bias(q, k, found.mean_k[key], rotation)
+    edges = distance_cells(width - 1 - SINK)
+    return edges, np.add.reduceat(bias[: edges[-1]], edges[:-1]) / np.diff(edges)
+
+
+def _shades(count: int) -> list[str]:
+    return [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, count)]
+
+
+def _distances(axes: Axes, longest: int, paper: Paper) -> None:
     """Distances on a scale of octaves, every second or third of them named."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.9, longest * 1.1)
@@ -126,4 +141,4 @@ def _far(axes: Axes, longest: int, paper: Paper) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-PICTURE = DistanceCurve()
+PICTURE = Picture("10_distance_curve", ("distance", "scores"), draw, why_not)
