@@ -133,9 +133,18 @@ def position_bias(q: Path, k: Path, mean_key: Array, rotation: Rotation) -> Arra
     return np.asarray(bias)
 
 
-def distance_cells(longest: int, near: int = 16, per_octave: int = 8) -> NDArray[np.int64]:
-    """Edges of cells of distance: each distance up to `near` alone, then `per_octave` cells an octave."""
-    octaves = np.arange(1, 1 + per_octave * 32) / per_octave
-    far = np.unique(np.rint(near * 2.0**octaves).astype(np.int64)) + 1
-    edges = np.concatenate([np.arange(1, near + 2), far[far > near + 1]])
-    return np.append(edges[edges <= longest], longest + 1)
+def octave_means(
+    curve: Array, reach: float = 1 / 3, per_octave: int = 8
+) -> tuple[Index, Index, Index, Array]:
+    """A curve over D = 0, 1, ..., as means over all distances within `reach` octaves of a few: (at, from, to, mean).
+
+    Averaged over an interval that grows with the distance, fast rotations cancel instead of being sampled.
+    """
+    longest = len(curve) - 1
+    octaves = np.arange(int(per_octave * np.log2(max(longest, 1))) + 1) / per_octave
+    at = np.unique(np.append(np.rint(2.0**octaves).astype(np.int64), longest))
+    at = at[at >= 1]
+    start = np.ceil(at * 2.0**-reach).astype(np.int64)
+    stop = np.minimum(np.floor(at * 2.0**reach).astype(np.int64), longest)
+    below = np.concatenate([[0.0, 0.0], np.cumsum(curve[1:])])  # below[d] sums distances 1 to d - 1
+    return at, start, stop, (below[stop + 1] - below[start]) / (stop + 1 - start)

@@ -17,7 +17,6 @@ from qkscope.figures.tools.marks import correlation_scale, draw_errors, error_ke
 from qkscope.figures.tools.sheet import Key
 from qkscope.figures.tools.style import CAUSE_COLOURS, INK, MUTED, PAPER
 from qkscope.figures.view import View
-from qkscope.words import number
 
 DRAWN = {"mean r_q": "r_q", "mean r_k": "r_k"}
 UNDIVIDED = "undivided"
@@ -45,11 +44,11 @@ def draw(view: View, width: float | None = None) -> Drawing:
         for number, name in DRAWN.items()
         if (data["number"] == number).any()
     ]
-    caption = _caption(view, data)
+    caption = _caption(view)
     return Drawing(draw_stack(view, caption.title, panels, _keys(data), width), data, caption)
 
 
-def _caption(view: View, data: pd.DataFrame) -> Caption:
+def _caption(view: View) -> Caption:
     over = f" over the {view.matched_text} of every text" if view.rematched else ""
     return Caption(
         title=f"What changed mean $r_q$ and $r_k${view.over_matched}",
@@ -59,33 +58,12 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         made="each part is the effect of exchanging one factor, averaged over the orders of exchange measured with "
         "counterfactual checkpoints (Shapley values); parts add up to the change.",
         drawn="waterfall; both panels have the same scale, bars of error are ±1 standard error over documents.",
-        stories=_stories(view, data),
-        takeaway="A change between two checkpoints that differ in weights and in RoPE settings is not the work of "
-        "training alone. Parts that oppose each other can leave a small change of the mean behind two large ones; each "
-        "part depends on what it is combined with, and the bars average over that.",
+        takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones, and the "
+        "effect of one factor depends on what it is combined with; the bars average over that.",
         care="All heads are pooled, RoPE and NoPE." if view.populations else "",
         table="causes_matched.csv" if view.rematched else "causes.csv",
         window="matched",
     )  # fmt: skip
-
-
-def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
-    """The step with the largest single part, number by number."""
-    found = []
-    for what in DRAWN:
-        rows = data[data["number"] == what].assign(size=lambda t: t["stop"] - t["start"])
-        if rows.empty:
-            continue
-        top = rows.loc[rows["size"].abs().idxmax()]
-        step = rows[(rows["from_model"] == top["from_model"]) & (rows["to_model"] == top["to_model"])]
-        parts = [
-            f"{NAMES.get(part, 'training and RoPE settings')} {number(size, se, signed=True)}"
-            for part, size, se in zip(step["part"], step["size"], step["se"], strict=True)
-        ]
-        before, after = view.labels[top["from_model"]], view.labels[top["to_model"]]
-        headline = f"The largest single part of a change of {what} is at {before} → {after}"
-        found.append((headline, f"There, {'; '.join(parts)}."))
-    return tuple(found)
 
 
 def _table(view: View) -> pd.DataFrame | None:

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
+from numpy.typing import NDArray
 
 from qkscope.axes_file import CheckpointAxes
 from qkscope.figures.picture import Caption, Drawing, Picture
@@ -17,8 +18,7 @@ from qkscope.figures.tools.marks import number_scale
 from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
 from qkscope.figures.tools.style import shorten
 from qkscope.figures.view import ROPE, View
-from qkscope.measures.distance import distance_cells, position_bias
-from qkscope.path import SINK
+from qkscope.measures.distance import octave_means, position_bias
 
 COUNT = 3  # heads
 
@@ -47,8 +47,8 @@ def draw(view: View, width: float | None = None) -> Drawing:
         rows = data[(data["layer"] == layer) & (data["head"] == head)]
         for model, colour in looks.items():
             part = rows[rows["model"] == model]
-            axes.plot(np.sqrt(part["distance"] * part["to"]), part["bias"], color=colour, linewidth=1.5)
-        _distances(axes, int(data["to"].max()), panels.paper)
+            axes.plot(part["distance"], part["bias"], color=colour, linewidth=1.5)
+        _distances(axes, int(data["distance"].max()), panels.paper)
         number_scale(axes, panels.paper, *limits)
         first, _ = panels.outer(i)
         axes.tick_params(labelleft=first)
@@ -69,8 +69,8 @@ def _caption(view: View) -> Caption:
         f"Lines run from light to dark in the order of training; the panels are {apart} at the last {view.noun}, each "
         "from another layer.",
         made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
-        "minus query i's mean over its keys; keys from position 4 on. Beyond 16 tokens each point is the mean over "
-        "all distances of an eighth of an octave, so fast rotations average out.",
+        "minus query i's mean over its keys; keys from position 4 on. Each point is the mean over all "
+        "distances within a third of an octave, so that fast rotations average out instead of being sampled.",
         drawn="line plots over a logarithmic distance, all panels on one scale.",
         table="axes.safetensors",
         window="matched",
@@ -96,25 +96,23 @@ def _heading(view: View, layer: int, head: int) -> str:
 
 
 def _curves(view: View, layer: int, head: int) -> pd.DataFrame:
-    """model, label, tokens, layer, head, distance, to, bias: a row per checkpoint and cell of distances."""
+    """model, label, tokens, layer, head, distance, from, to, bias: a row per checkpoint and distance."""
     frames = []
     for model in view.shown:
         found = (view.results.axes or {}).get(model)
         if found is None or found.rotations.get(layer) is None:
             continue
         window = view.results.timeline.matched_window if model in view.rematched else None
-        edges, bias = _bias(found, layer, head, window)
+        at, low, high, bias = octave_means(_bias(found, layer, head, window))
         start = {"model": model, "label": view.labels[model], "tokens": window or int(found.path_q.edges[-1])}
-        cells = {"layer": layer, "head": head, "distance": edges[:-1], "to": edges[1:] - 1, "bias": bias}
+        cells = {"layer": layer, "head": head, "distance": at, "from": low, "to": high, "bias": bias}
         frames.append(pd.DataFrame(start | cells))
-    columns = ["model", "label", "tokens", "layer", "head", "distance", "to", "bias"]
+    columns = ["model", "label", "tokens", "layer", "head", "distance", "from", "to", "bias"]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
 
 
-def _bias(
-    found: CheckpointAxes, layer: int, head: int, window: int | None
-) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """Edges of cells of distance, and the mean bias in each, in logits."""
+def _bias(found: CheckpointAxes, layer: int, head: int, window: int | None) -> NDArray[np.float64]:
+    """The position bias at every distance, in logits."""
     row = found.row(layer, head)
     key = int(found.heads.kv_row[row])
     width = window or int(found.path_q.edges[-1])
@@ -123,9 +121,7 @@ def _bias(
     )
     rotation = found.rotations[layer]
     assert rotation is not None
-    bias = found.scales[layer] * position_bias(q, k, found.mean_k[key], rotation)
-    edges = distance_cells(width - 1 - SINK)
-    return edges, np.add.reduceat(bias[: edges[-1]], edges[:-1]) / np.diff(edges)
+    return np.asarray(found.scales[layer] * position_bias(q, k, found.mean_k[key], rotation))
 
 
 def _shades(count: int) -> list[str]:

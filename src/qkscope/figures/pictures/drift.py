@@ -12,7 +12,7 @@ from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.view import ALL, View
 from qkscope.words import number
 
-COLOUR, DASHED = "#1b4f72", (0, (3, 1.5))
+COLOUR, DASHED = "#34495e", (0, (3, 1.5))
 LOOKS = {
     ALL: marks.Look("mean over heads", COLOUR, "o"),
     "RoPE": marks.Look("RoPE heads", COLOUR, "o"),

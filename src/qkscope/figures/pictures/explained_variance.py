@@ -43,7 +43,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
 
     keys = [SHARE.key, marks.band_key(VARIANCE)]
     keys += [marks.error_key()] if data["se"].notna().any() else []
-    keys += [SHARE.matched_key(f"{view.matched_text}, all heads")] if view.rematched else []
+    keys += [SHARE.matched_key(f"{SHARE.name}, {view.matched_text}")] if view.rematched else []
     panels = [Panel("explained variance, PC0", 3.2, all_heads, "All heads" if len(apart) else "")]
     if len(apart):
         keys += [look.key for look in BY_POPULATION.values()]
@@ -90,14 +90,14 @@ def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
             found.append((f"{heads}: PC0 holds {level} of the variance", ""))
             continue
         start = number(first["mean"], first["se"])
-        top = known.loc[known["mean"].idxmax()]
-        found.append(
-            (
-                f"{heads}: PC0 holds {start} of the variance at {first['label']} and {level} at {last['label']}",
-                f"The highest mean is {number(top['mean'], top['se'])}, at {top['label']}; the standard deviation "
-                f"across heads at {last['label']} is {last['sd']:.2f}.",
-            )
+        headline = (
+            f"{heads}: PC0 holds {start} of the variance at {first['label']} and {level} at {last['label']}"
         )
+        top, detail = known.loc[known["mean"].idxmax()], ""
+        if top["model"] not in (first["model"], last["model"]):
+            detail = f"The highest mean is {number(top['mean'], top['se'])}, at {top['label']}. "
+        detail += f"The standard deviation across heads at {last['label']} is {last['sd']:.2f}."
+        found.append((headline, detail))
     return tuple(found)
 
 

@@ -125,7 +125,7 @@ class _Frame:
         self.side = self._side()
         self.cells = 7.4 if paper.width is None else paper.width - self.left - self.side - paper.margin
         self.width = self.left + self.cells + self.side + paper.margin
-        self.bar_height = 0.12 + 0.62 * paper.factor
+        self.bar_height = 0.12 + 0.45 * paper.factor
 
     def _side(self) -> float:
         """Room for the phase names right of the cells."""

@@ -30,7 +30,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     paper, count = Paper(width), len(view.shown)
     columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
     wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
-    panels = Panels.of(paper, len(shown), min(columns, count), wide, 0.85 if count == 1 else 1.1, between=0.3)
+    panels = Panels.of(paper, len(shown), min(columns, count), wide, 0.85 if count == 1 else 1.1, 0.3, 0.1)
     caption = _caption(view, data)
     page = sheet(paper, caption.title, view.subtitle, panels.width, panels.body, _keys(data, colours))
     for i, (model, window) in enumerate(shown):
@@ -122,8 +122,8 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
 
     keys = [Key(dot(colour), name) for name, colour in colours.items()]
     if "rope" in data and (data["rope"] == 0).any():
-        keys.append(Key(dot("#b0b0b0"), "head of a RoPE layer"))
-        keys.append(Key(dot("#b0b0b0", "D", style.INK), "head of a NoPE layer"))
+        keys.append(Key(dot(style.PAPER, "o", style.INK), "circle: RoPE head"))
+        keys.append(Key(dot(style.PAPER, "D", style.INK), "diamond: NoPE head"))
     return keys
 
 

@@ -11,16 +11,16 @@ from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.view import ALL, ROPE, View
 
-GREEN, BLUE, ORANGE = "#117733", "#1b4f72", "#c0660c"
+COLOUR, PALE = "#34495e", "#9aa5b1"
 DASHED = (0, (3, 1.5))
 OVERALL = {
-    ALL: marks.Look("mean plasticity", GREEN, "o"),
-    "RoPE": marks.Look("RoPE heads", GREEN, "o"),
-    "NoPE": marks.Look("NoPE heads", GREEN, "o", hollow=True, dashes=DASHED),
+    ALL: marks.Look("mean plasticity", COLOUR, "o"),
+    "RoPE": marks.Look("RoPE heads", COLOUR, "o"),
+    "NoPE": marks.Look("NoPE heads", COLOUR, "o", hollow=True, dashes=DASHED),
 }
 ENDS = {
-    "first": marks.Look("queries in the first fifth of the window", BLUE, "^"),
-    "last": marks.Look("queries in the last fifth", ORANGE, "s"),
+    "first": marks.Look("queries in the first fifth of the window", COLOUR, "^"),
+    "last": marks.Look("queries in the last fifth", PALE, "s"),
 }
 
 

@@ -52,7 +52,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     errors = bool(data[["se_r_q", "se_r_k"]].notna().any(axis=None))
     keys = [QUERY.key, KEY.key, marks.band_key(), *([marks.error_key()] if errors else [])]
     if view.rematched:
-        keys += [look.matched_key(f"{view.matched_text}, all heads") for look in ALL_HEADS.values()]
+        keys += [look.matched_key(f"{look.name}, {view.matched_text}") for look in ALL_HEADS.values()]
     panels = [Panel("correlation with position, PC0", 3.6, all_heads, "All heads" if len(apart) else "")]
     if len(apart):
         keys += [look.key for looks in BY_POPULATION.values() for look in looks.values()]

@@ -18,7 +18,7 @@ from qkscope.figures.tools.style import lettering
 from qkscope.figures.view import View
 from qkscope.words import tokens
 
-COLOURS, WINDOW = "Greys", "#d55e00"
+COLOURS, NORM, WINDOW = "Greys", Normalize(0, 1), "#d55e00"
 
 
 def why_not(view: View) -> str | None:
@@ -41,18 +41,20 @@ def draw(view: View, width: float | None = None) -> Drawing:
     keys = [Key(Line2D([], [], color=WINDOW, linewidth=1.6), "length of the window")]
     bar = 0.62 * panels.paper.factor
     page = sheet(panels.paper, caption.title, view.subtitle, panels.width, panels.body + bar, keys)
-    top, limits = float(data["share"].max()), _limits(data)
+    layers = sorted(int(layer) for layer in view.results.heads["layer"].unique())
+    ends = float(data["wavelength"].min()), float(data["wavelength"].max())
+    named = "layer (N: NoPE)" if view.populations else "layer"
     for i, model in enumerate(shown):
         axes = panels.axes(page, i, _heading(view, data, model))
-        _map(axes, data[data["model"] == model], top, limits, panels.paper)
+        _map(axes, data[data["model"] == model], layers, ends, panels.paper)
         first, _ = panels.outer(i)
-        name_axis(axes, panels.paper, x="wavelength, tokens", y="layer" if first else None)
+        name_axis(axes, panels.paper, x="wavelength, tokens", y=named if first else None)
     length, size = min(3.6, panels.width / 2), panels.paper.points(8.5)
     axes = page.axes((panels.width - length) / 2, panels.body, length, 0.12)
     drawn = page.figure.colorbar(
-        ScalarMappable(Normalize(0, top), COLOURS), cax=axes, orientation="horizontal"
+        ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal"
     )
-    ticks = [0, top / 2, top]
+    ticks = [0.0, 0.5, 1.0]
     drawn.set_ticks(ticks)
     axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks], **lettering(size))
     axes.tick_params(length=2)
@@ -79,7 +81,7 @@ def _caption(view: View) -> Caption:
         "the queries' correlation with position on PC0 that comes from this pair. The orange line is the window. A "
         "wave longer than the window turns less than once in it, so it rises or falls steadily. A larger rope_theta "
         "moves wavelengths to the right."
-        + (" NoPE layers have no wavelengths and are left out." if view.populations else ""),
+        + (" Layers marked N have no rotary embedding (NoPE) and so no wavelengths." if view.populations else ""),
         made="each pair's part of r_q, in absolute value, over the sum of these values, averaged over the heads of a "
         "layer.",
         drawn="heat maps, one a checkpoint, with one colour scale and the same axes.",
@@ -88,27 +90,22 @@ def _caption(view: View) -> Caption:
     )
 
 
-def _limits(data: pd.DataFrame) -> tuple[float, float]:
-    """The range of all panels, in powers of two."""
-    return float(np.log2(data["wavelength"].min())), float(np.log2(data["wavelength"].max()))
-
-
-def _map(axes: Axes, data: pd.DataFrame, top: float, limits: tuple[float, float], paper: Paper) -> None:
-    table = data.pivot(index="layer", columns="wavelength", values="share")
-    middle = np.log2(table.columns.to_numpy(np.float64))
-    step = np.diff(middle).mean() if len(middle) > 1 else 1.0
+def _map(axes: Axes, data: pd.DataFrame, layers: list[int], ends: tuple[float, float], paper: Paper) -> None:
+    table = data.pivot(index="layer", columns="wavelength", values="share").reindex(layers)
+    middle = np.log10(table.columns.to_numpy(np.float64))
+    step = np.diff(middle).mean() if len(middle) > 1 else 0.3
     edges = np.concatenate([middle - step / 2, [middle[-1] + step / 2]])
     rows = np.arange(len(table) + 1) - 0.5
-    axes.pcolormesh(
-        edges, rows, table.to_numpy(), cmap=COLOURS, vmin=0, vmax=top, edgecolors="face", linewidth=0.2
-    )
-    axes.axvline(np.log2(float(data["window"].iloc[0])), color=WINDOW, linewidth=1.6)
-    start, stop = limits[0] - step / 2, limits[1] + step / 2
-    axes.set_xlim(start, stop)
-    every = max(2, round((stop - start) / (5 if not paper.width else 4)))
-    ticks = np.arange(np.ceil(start), stop, every)
-    scale(axes, "x", ticks.tolist(), [short_count(float(f"{2.0**tick:.2g}")) for tick in ticks], paper)
-    layer_scale(axes, [int(layer) for layer in table.index], set(), paper)
+    grid = np.ma.masked_invalid(table.to_numpy(np.float64))
+    axes.pcolormesh(edges, rows, grid, cmap=COLOURS, norm=NORM, edgecolors="face", linewidth=0.2)
+    axes.axvline(np.log10(float(data["window"].iloc[0])), color=WINDOW, linewidth=1.6)
+    axes.set_xlim(np.log10(ends[0]) - 0.15, np.log10(ends[1]) + 0.15)
+    axes.set_ylim(-0.5, len(table) - 0.5)
+    decades = range(int(np.ceil(np.log10(ends[0]))), int(np.log10(ends[1])) + 1)
+    every = 1 if len(decades) <= (7 if paper.width is None else 4) else 2
+    shown = list(decades)[::every]
+    scale(axes, "x", shown, [short_count(10.0**tick) for tick in shown], paper)
+    layer_scale(axes, layers, set(layers) - set(data["layer"]), paper)
 
 
 PICTURE = Picture("09_wavelengths", ("wavelengths", "linearity"), draw, why_not)

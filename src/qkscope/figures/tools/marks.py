@@ -49,7 +49,7 @@ class Look:
 
     def matched_key(self, text: str) -> Key:
         """The entry of its line over the matched window."""
-        return Key(self._sample(pale(self.colour), 5, PAPER, ":"), text)
+        return Key(self._sample(pale(self.colour), 5, PAPER, ":"), text, math=True)
 
     def _sample(self, colour: str, size: float, face: str, dashes: Any) -> Line2D:
         return Line2D(
@@ -180,7 +180,8 @@ def draw_shares(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, kinds: Kin
         _stack(axes, axis, matched, kinds, thin, wide / 2 + thin / 2 + (0.0 if close else GAP))
     _write_shares(axes, axis, _stack(axes, axis, own, kinds, wide, 0.0), kinds)
     first = own[own[kinds.column] == kinds.order[0]]
-    x, y = np.arange(len(axis.view.stops)), heights(axis.view, first, "share")
+    # Beside the percentages, which stand in the middle of a bar.
+    x, y = np.arange(len(axis.view.stops)) + 0.4 * wide, heights(axis.view, first, "share")
     draw_errors(axes, x, y, heights(axis.view, first, "se"), INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)
     step = 0.2 if inches(axes)[1] > 1.6 else 0.5

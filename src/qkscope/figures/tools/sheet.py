@@ -222,14 +222,15 @@ def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = No
 
 @dataclass(frozen=True)
 class Panels:
-    """`count` equal panels in rows of `columns`, one a row on a paper's column; `wide` and `high` in inches."""
+    """`count` equal panels in rows of `columns`; all sizes in inches."""
 
     paper: Paper
     count: int
     columns: int
     wide: float
     high: float
-    between: float = 0.72
+    between: float
+    below: float
 
     @classmethod
     def of(
@@ -240,13 +241,15 @@ class Panels:
         wide: float = 3.2,
         shape: float = 0.85,
         between: float = 0.72,
+        below: float = 0.59,
     ) -> Panels:
-        """`shape` is the height of a panel over its width, `between` the inches between panels of a row."""
+        """`shape` is the height of a panel over its width; `between` inches lie between panels of a row, and `below`
+        between rows, without their headings."""
         columns = min(count, columns)
         if paper.width is not None:
             gaps = (columns - 1) * between * paper.factor
             wide = (paper.width - paper.left - paper.right - gaps) / columns
-        return cls(paper, count, columns, wide, wide * shape, between)
+        return cls(paper, count, columns, wide, wide * shape, between, below)
 
     @property
     def rows(self) -> int:
@@ -254,7 +257,7 @@ class Panels:
 
     @property
     def _row(self) -> float:
-        return self.high + 0.95 * self.paper.factor
+        return self.high + (0.36 + self.below) * self.paper.factor
 
     @property
     def width(self) -> float:
@@ -263,7 +266,7 @@ class Panels:
 
     @property
     def body(self) -> float:
-        return self.rows * self._row
+        return self.rows * self._row + max(0.0, 0.59 - self.below) * self.paper.factor
 
     def axes(self, page: Sheet, i: int, heading: str) -> Axes:
         """The i-th panel with its heading."""
