@@ -1,6 +1,6 @@
 """The interactive report: one HTML file with its data, its script and its style inside, and no network.
 
-    Results -> data.payload + methods.methods + findings.claims -> template.html -> report.html
+    Results -> data.payload + methods.methods + claims.claims -> template.html -> report.html
 
 The script is plain JavaScript in js/, one file a view, over the vendored D3 and Observable Plot; nothing is built.
 A content security policy lets exactly these scripts run, by their hashes, and lets nothing out.
@@ -18,13 +18,13 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from qkscope.claims import Claim, claims
 from qkscope.comparison import match
 from qkscope.comparison.matching import run_names
-from qkscope.findings import Claim, claims
 from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
-from qkscope.report.story import arrange, tone
+from qkscope.report.story import arrange, section, tone
 from qkscope.results import Results, as_results
 from qkscope.store import write_text
 from qkscope.study import folder_name
@@ -139,6 +139,7 @@ def _environment(timeline: Timeline) -> Environment:
     known = {stop.model: stop.label for stop in timeline.stops}
     environment.filters |= {
         "tone": tone,
+        "section": section,
         "label": lambda model: known.get(model, model),
         "number": lambda n: f"{n:,}",
     }

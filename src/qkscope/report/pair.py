@@ -12,8 +12,8 @@ from qkscope.report.data import grid_of, payload
 from qkscope.report.story import SUBJECTS
 
 if TYPE_CHECKING:
+    from qkscope.claims import Claim
     from qkscope.comparison import Comparison, Matched
-    from qkscope.findings import Claim
     from qkscope.timeline import Timeline
 
 LETTERS = ("A", "B")
@@ -76,5 +76,5 @@ def answers(ours: Sequence[Claim], theirs: Sequence[Claim]) -> dict[str, list[Sa
     found: dict[str, list[Said]] = {name: [] for name in SUBJECTS.values()}
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         said = [(letter, side[name]) for letter, side in zip(LETTERS, sides, strict=True) if name in side]
-        found[SUBJECTS[said[0][1].view]].append(said)
+        found[SUBJECTS[said[0][1].see.view]].append(said)
     return {name: cards for name, cards in found.items() if cards}
