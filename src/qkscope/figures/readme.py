@@ -15,11 +15,13 @@ from qkscope.claims import Claim
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
+from qkscope.timeline import Stop
 from qkscope.words import joined, listing, once, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
 MOST_STORIES = 3
+WORDS = 450  # of a README with several stories
 MOST_NAMED = 8  # checkpoints of a phase that are listed one by one
 
 
@@ -38,23 +40,39 @@ def code(text: object) -> str:
 
 
 def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]) -> str:
-    """The whole file, in Markdown."""
-    caption = drawing.caption
-    title = md(plain(caption.title))
+    """The whole file, in Markdown: as many of the figure's claims, told as fully, as make it no longer than WORDS."""
     by_id = {claim.id: claim for claim in said}
-    told = [by_id[each] for each in picture.claims if each in by_id][:MOST_STORIES]
-    stories = [(claim.headline, claim.detail) for claim in told] + list(caption.stories)
-    takeaway = once([*(claim.meaning for claim in told), caption.takeaway]) or [caption.shows]
-    care = once([*(claim.caveat for claim in told), caption.care])
+    told = [by_id[each] for each in picture.claims if each in by_id]
+    stories = drawing.caption.stories
+    tellings = [told[: max(MOST_STORIES - len(stories), 1)], told[:2], told[:1]]
+    texts = [
+        _text(picture, view, drawing.caption, some, brief) for some in tellings for brief in (False, True)
+    ]
+    fewest = 1 if stories else 2  # stories in any case, where there are as many
+    enough = [text for text, some in zip(texts, [each for each in tellings for _ in "ab"], strict=True)
+              if len(some) >= min(fewest, len(told))]  # fmt: skip
+    return next((text for text in enough if len(text.split()) <= WORDS), enough[-1])
+
+
+def _text(picture: Picture, view: View, caption: Caption, told: Sequence[Claim], brief: bool) -> str:
+    """The file with some claims: the first in full and the others shortened, or without details if `brief`."""
+    title = md(plain(caption.title))
+    details = [
+        claim.detail if i == 0 else "" if brief else first_sentence(claim.detail)
+        for i, claim in enumerate(told)
+    ]
+    meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(told)]
+    stories = [*caption.stories, *zip((claim.headline for claim in told), details, strict=True)]
+    takeaway = once([*meanings, caption.takeaway]) or [caption.shows]
+    care = once([*(claim.caveat for claim in told[:1]), caption.care])
     blocks = [
         f"# {title}",
-        f"{md(view.results.timeline.title)}: `figure.png`, also as `figure.svg` and `figure.pdf`; all numbers are in "
-        "[data.csv](data.csv).",
+        f"{md(view.results.timeline.title)}. Numbers: [data.csv](data.csv).",
         f"![{title}](figure.png)",
         "## What this figure shows",
         md(caption.shows),
         "## What happened" if stories and view.training else "## What it says" if stories else "",
-        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in stories[:MOST_STORIES]),
+        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in stories),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",
@@ -62,6 +80,10 @@ def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]
         f"**Read with care:** {md(joined(*care))}" if care else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?]) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def plain(text: str) -> str:
@@ -75,13 +97,12 @@ def _steps(view: View, caption: Caption, picture: Picture) -> str:
         ("Data source", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
-        ("Text", _text(view)),
         (
             "Classification" if "class" in picture.name or "taxonomy" in picture.name else "Aggregation",
             md(caption.made),
         ),
         ("Visualization", md(caption.drawn)),
-        ("Command", f"{code(f'qkscope figures {folder}')}; formulas and rules are in `docs/methods.md`."),
+        ("Command", f"{code(f'qkscope figures {folder}')}; rules and formulas: docs/methods.md."),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
@@ -95,11 +116,16 @@ def _data(view: View, caption: Caption) -> str:
     )
     if view.rematched and caption.window == "both":
         other = code(f"{table.stem}_matched{table.suffix}")
-        text += f" (over the {view.matched_text}: {other})"
+        text += f" and {other}"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
         text += f", sampled with seed {md(sample.get('seed', 0))}"
+    documents, groups = results.record.corpus.documents, results.study.get("groups")
+    if documents:
+        text += f"; {documents:,} documents" + (
+            f" in {md(groups)} groups for standard errors" if groups else ""
+        )
     return text + "."
 
 
@@ -114,19 +140,15 @@ def _model(view: View) -> str:
 
 def _checkpoints(view: View) -> str:
     """Labels by phase, with windows and rope theta; those not measured with the reason."""
-    lines, facts = [], view.results.record.checkpoints
+    by_note: dict[str, list[str]] = {}
     for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
         here = [stop for stop in stops if not stop.missing]
-        labels = [md(view.labels[stop.model]) for stop in here]
-        names = ", ".join(labels)
-        if len(labels) > MOST_NAMED:
-            names = f"{len(labels)} from {labels[0]} to {labels[-1]}"
-        notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
-        thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
-        notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
-        if names:
-            noted = f" ({', '.join(dict.fromkeys(notes))})" if notes else ""
-            lines.append(f"   - {md(phase)}: {names}{noted}")
+        if here:
+            labels = [md(view.labels[stop.model]) for stop in here]
+            many = len(labels) > MOST_NAMED
+            names = f"{len(labels)} from {labels[0]} to {labels[-1]}" if many else ", ".join(labels)
+            by_note.setdefault(_note(view, here), []).append(f"{md(phase)} ({names})")
+    lines = [f"   - {'; '.join(phases)}{': ' if note else ''}{note}" for note, phases in by_note.items()]
     gone = [f"{md(view.labels[stop.model])} ({md(stop.missing)})" for stop in view.stops if stop.missing]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")
@@ -134,11 +156,10 @@ def _checkpoints(view: View) -> str:
     return f"{len(view.order)}{order}\n" + "\n".join(lines)
 
 
-def _text(view: View) -> str:
-    """The documents, as far as the run recorded them."""
-    corpus = view.results.record.corpus
-    if not corpus.documents:
-        return ""
-    groups = view.results.study.get("groups")
-    dealt = f" in {groups} groups, whose differences give the standard errors" if groups else ""
-    return f"{corpus.documents} documents{dealt}."
+def _note(view: View, stops: Sequence[Stop]) -> str:
+    """Windows and rope theta of a phase."""
+    facts = view.results.record.checkpoints
+    notes = [f"window {tokens(stop.window)}" for stop in stops if stop.window]
+    thetas = [facts[stop.model].rope_theta for stop in stops if stop.model in facts]
+    notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
+    return ", ".join(dict.fromkeys(notes))

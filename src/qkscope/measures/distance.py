@@ -1,21 +1,28 @@
 """Scores by the distance D = i - j between query i and key j, with j from 4 on.
 
 `distance_curve` is the mean of m_q(i).m_k(j) at a distance. R_i u . R_j w depends on i and j by i - j alone, so scores
-between two bins of the paths are a function of D. `position_bias` takes out each query's mean over its keys.
+between two bins of the paths are a function of D. Taking out each query's own mean over its keys, which the softmax
+ignores, leaves what position adds to the score of a key at that distance:
+
+    b(D) = mean over i - j = D of scale (m_q(i).m_k(j) - mean over 4 <= j' < i of m_q(i).m_k(j'))
+
+and b is averaged over third octaves of D.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
-from qkscope.measures.waves import Pairs, terms
-from qkscope.path import SINK, Path
+from qkscope.measures.grid import Grid
+from qkscope.measures.waves import Pairs, terms, waves
+from qkscope.path import SINK
 from qkscope.rotation import Rotation
 from qkscope.unit import Unit
 
@@ -79,9 +86,10 @@ class BinPairs:
 
 
 def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array], wave: Array) -> Array:
-    """b(D) of each head at the lags of `pairs`, without the score's scale. (H, D); NaN at a distance without a pair.
+    """The mean of m_q(i).m_k(j) at the lags of `pairs`, without the score's scale. (H, D); NaN without a pair.
 
-    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `waves` at minus the lags.
+    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `mean_waves` at
+    the lags.
     """
     queries = q.at((slice(None), pairs.query)).by_key(len(k.still))
     keys = k.at((slice(None), None, pairs.key))
@@ -95,56 +103,40 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
     return curve
 
 
-def position_bias(q: Path, k: Path, mean_key: Array, rotation: Rotation) -> Array:
-    """What position alone adds to the score of a key D tokens back, relative to the other keys of the same query.
+def cells(lags: Index) -> list[tuple[int, int]]:
+    """(first, past the last) of the distances that each of `lags` stands for: those nearer to it than to another."""
+    ends = np.concatenate([lags[:1], (lags[:-1] + lags[1:]) // 2 + 1, lags[-1:] + 1])
+    return [(int(a), int(b)) for a, b in pairwise(ends)]
 
-    b(D) = mean over i - j = D of m_q(i).m_k(j) minus query i's mean over its keys 4 <= j < i, without the score's
-    scale. q and k are paths of one row each over the same positions 0 to T, mean_key (d,) the mean key. Returns
-    (T - 4,) for D = 0, 1, ...; entry 0, the query itself, is NaN.
 
-    The softmax ignores a query's mean score, and with it any vector that all keys share. So key paths are taken about
-    the mean key: bin means of the plain path would smear the rotation of that vector into the curve.
+def mean_waves(rotation: Rotation, lags: Index) -> Array:
+    """`waves` at minus the lags, averaged over the distances of each one's cell. (D, 2P + 1)
+
+    Sampled at single distances, fast rotations would look like slow ones.
     """
-    width = int(q.edges[-1])
-    t = np.arange(width)
-    of_bin = np.searchsorted(q.edges, t, side="right") - 1
-    tokens = (q.n / np.diff(q.edges))[of_bin]  # queries at each position
-    shared = rotation.derotate(np.broadcast_to(mean_key, (width, len(mean_key))), t.astype(np.float64))
-    starts = k.edges[:-1].astype(np.int64)
-    shared_mean = np.add.reduceat(shared, starts, axis=0) / np.diff(k.edges)[:, None]
-    about = replace(k, n=np.maximum(k.n, 1), total=k.total - (k.n[:, None] * shared_mean)[None])
-    m_q, m_k = q.filled.at(rotation, t)[0], about.at(rotation, t)[0]  # (T, d)
-    m_k[:SINK] = 0.0
-
-    # Sums over i of tokens_i m_q(i).m_k(i - D) for every D at once: a correlation, dimension by dimension.
-    size = 2 * width
-    spectrum = np.zeros(size // 2 + 1, dtype=np.complex128)
-    for x, y in zip((tokens[:, None] * m_q).T, m_k.T, strict=True):
-        spectrum += np.fft.rfft(x, size) * np.fft.rfft(y, size).conj()
-    total = np.fft.irfft(spectrum, size)[: width - SINK]
-
-    keys = np.maximum(t - SINK, 1)[:, None]
-    mean_before = np.concatenate([np.zeros((1, m_k.shape[1])), np.cumsum(m_k, axis=0)[:-1]]) / keys
-    query_mean = tokens * np.einsum("td,td->t", m_q, mean_before)
-    # A query at i has a key at distance D, from position 4 on, if i >= D + 4.
-    asking, means = (np.cumsum(each[::-1])[::-1][SINK:] for each in (tokens, query_mean))
-    bias = (total - means) / np.where(asking > 0, asking, np.nan)
-    bias[0] = np.nan
-    return np.asarray(bias)
+    return np.stack([waves(rotation, -np.arange(a, b), rotated=2).mean(axis=0) for a, b in cells(lags)])
 
 
-def octave_means(
-    curve: Array, reach: float = 1 / 3, per_octave: int = 8
-) -> tuple[Index, Index, Index, Array]:
-    """A curve over D = 0, 1, ..., as means over all distances within `reach` octaves of a few: (at, from, to, mean).
+def third_octaves(lags: Index) -> Array:
+    """Weights (D, D) that turn a curve at `lags` into means over all distances within a third of an octave of each.
 
-    Averaged over an interval that grows with the distance, fast rotations cancel instead of being sampled.
+    Pairs that turn once in a few tokens average out over such an interval as soon as it is longer than their turn.
     """
-    longest = len(curve) - 1
-    octaves = np.arange(int(per_octave * np.log2(max(longest, 1))) + 1) / per_octave
-    at = np.unique(np.append(np.rint(2.0**octaves).astype(np.int64), longest))
-    at = at[at >= 1]
-    start = np.ceil(at * 2.0**-reach).astype(np.int64)
-    stop = np.minimum(np.floor(at * 2.0**reach).astype(np.int64), longest)
-    below = np.concatenate([[0.0, 0.0], np.cumsum(curve[1:])])  # below[d] sums distances 1 to d - 1
-    return at, start, stop, (below[stop + 1] - below[start]) / (stop + 1 - start)
+    start, stop = np.array(cells(lags)).T
+    low = np.ceil(lags * 2.0 ** (-1 / 3))[:, None]
+    past = np.floor(lags * 2.0 ** (1 / 3))[:, None] + 1
+    shared = np.clip(np.minimum(past, stop) - np.maximum(low, start), 0, None)
+    return np.asarray(shared / shared.sum(axis=1, keepdims=True))
+
+
+def means_beyond(lags: Index, counts: Array, queries: Grid, values: Array) -> Array:
+    """Mean over the queries with a key at each distance, from position 4 on, of a number of each query. (H, D)
+
+    counts (T,) tokens at each position; values (H, 1 + I): of the query at position 5, then of those of `queries`.
+    """
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    edges = np.concatenate([[SINK + 1], queries.edges])
+    first = np.clip(np.maximum(edges[:-1], SINK + lags[:, None]), None, edges[1:])  # (D, 1 + I)
+    tokens = below[edges[1:]] - below[first]
+    total = tokens.sum(axis=1)
+    return np.asarray(values @ (tokens / np.where(total > 0, total, np.nan)[:, None]).T)

@@ -8,46 +8,45 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
-from numpy.typing import NDArray
 
-from qkscope.axes_file import CheckpointAxes
+from qkscope.anatomy_means import score_by_distance
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.pictures.score_variance import WHY_NOT
-from qkscope.figures.tools.marks import number_scale
+from qkscope.figures.tools.marks import number_scale, read_limits
 from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
-from qkscope.figures.tools.style import shorten
-from qkscope.figures.view import ROPE, View
-from qkscope.measures.distance import octave_means, position_bias
+from qkscope.figures.tools.style import MUTED, shorten
+from qkscope.figures.view import ALL, MATCHED, OWN, ROPE, View
 
-COUNT = 3  # heads
+COUNT = 3  # panels: populations, then single heads
 
 
 def why_not(view: View) -> str | None:
-    if view.of_models and len(view.order) > 1:
+    if view.why_no_course:
         return view.why_no_course
-    if view.results.anatomy is None or not view.results.axes or not _heads(view):
+    table = _table(view)
+    if table is None or view.results.anatomy is None:
         return WHY_NOT
-    return None
+    return None if table["score"].notna().any() else "the model's rotation is not known"
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
-    """A line a checkpoint, from light to dark in the order of training."""
-    heads = _heads(view)
-    data = pd.concat([_curves(view, layer, head) for layer, head in heads], ignore_index=True)
+    """A line a checkpoint, from light to dark in the order of training, with a band of its error."""
+    data = _curves(view)
     shown = [model for model in view.shown if model in set(data["model"])]
     looks = dict(zip(shown, _shades(len(shown)), strict=True))
-    keys = [Key(Line2D([], [], color=looks[m], linewidth=2), shorten(view.labels[m], 34)) for m in shown]
-    panels = Panels.of(Paper(width), len(heads), 1 if width and width < 5 else 3, 3.2, between=0.3)
+    names = list(dict.fromkeys(data["heads"]))
+    panels = Panels.of(Paper(width), len(names), 1 if width and width < 5 else 3, 3.2, between=0.3)
     caption = _caption(view)
-    page = sheet(panels.paper, caption.title, view.subtitle, panels.width, panels.body, keys)
-    limits = float(data["bias"].min()), float(data["bias"].max())
-    for i, (layer, head) in enumerate(heads):
-        axes = panels.axes(page, i, _heading(view, layer, head))
-        rows = data[(data["layer"] == layer) & (data["head"] == head)]
+    page = sheet(
+        panels.paper, caption.title, view.subtitle, panels.width, panels.body, _keys(view, data, looks)
+    )
+    limits = read_limits(data, [("score", "se")])
+    for i, name in enumerate(names):
+        axes = panels.axes(page, i, name)
         for model, colour in looks.items():
-            part = rows[rows["model"] == model]
-            axes.plot(part["distance"], part["bias"], color=colour, linewidth=1.5)
+            _line(axes, data[(data["heads"] == name) & (data["model"] == model)], colour)
         _distances(axes, int(data["distance"].max()), panels.paper)
         number_scale(axes, panels.paper, *limits)
         first, _ = panels.outer(i)
@@ -57,71 +56,74 @@ def draw(view: View, width: float | None = None) -> Drawing:
 
 
 def _caption(view: View) -> Caption:
-    apart = (
-        "the two RoPE heads and the NoPE head with the largest share of score variance due to key position"
-        if view.populations
-        else "the heads with the largest share of score variance due to key position"
-    )
     return Caption(
         title=f"Position bias by distance{view.over_matched}",
-        shows="A line is what position adds to the score of a key that stands so many tokens before the query, in "
-        "logits, relative to the query's mean over all its keys: above zero a key at that distance is favoured. "
-        f"Lines run from light to dark in the order of training; the panels are {apart} at the last {view.noun}, each "
-        "from another layer.",
+        shows="A line is what position alone adds to the score of a key at a distance from the query, in logits, "
+        "relative to the query's mean over all its keys: above zero, a key at that distance is favoured. "
+        + ("Lines run from light to dark in the order of training. " if view.training else "")
+        + f"Panels are means over heads{' of each population' if view.populations else ''} and the RoPE head with the "
+        "largest share of score variance due to key position.",
         made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
-        "minus query i's mean over its keys; keys from position 4 on. Each point is the mean over all "
-        "distances within a third of an octave, so that fast rotations average out instead of being sampled.",
-        drawn="line plots over a logarithmic distance, all panels on one scale.",
-        table="axes.safetensors",
+        "minus query i's mean over its keys; keys from position 4 on. A point is the mean over all distances within a "
+        "third of an octave, so that fast rotations average out instead of being sampled.",
+        drawn="line plots over a logarithmic distance, all panels on one scale; bands are the mean of the heads' "
+        "standard errors.",
+        table="distance_matched.parquet" if view.rematched else "distance.parquet",
         window="matched",
     )
 
 
-def _heads(view: View) -> list[tuple[int, int]]:
-    """The heads shown: those most decided by position, of different layers; the last of NoPE where there is one."""
+def _table(view: View) -> pd.DataFrame | None:
+    """Over the same tokens, where windows differ."""
+    matched = view.results.distance_matched if view.rematched else None
+    return view.results.distance if matched is None else matched
+
+
+def _curves(view: View) -> pd.DataFrame:
+    """A row per group of heads, checkpoint and distance: heads, model, label, window, tokens, distance, score, se."""
+    table, frames = _table(view), []
+    assert table is not None
+    for name, heads in _groups(view).items():
+        for model in view.shown:
+            curve = score_by_distance(table[table["model"] == model], heads[heads["model"] == model])
+            rows = curve.assign(model=model, label=view.labels[model], heads=name)
+            rows["window"] = MATCHED if model in view.rematched else OWN
+            frames.append(rows)
+    columns = ["heads", "model", "label", "window", "distance", "score", "se"]
+    return pd.concat(frames, ignore_index=True)[columns]
+
+
+def _groups(view: View) -> dict[str, pd.DataFrame]:
+    """Heads by the name of their panel: each population, then those most determined by position, of other layers."""
+    heads = view.results.heads
+    found: dict[str, pd.DataFrame] = {}
+    for name in view.populations or (ALL,):
+        rows = heads if name == ALL else heads[heads["rope"] == ROPE[name]]
+        count = int(rows.groupby("model").size().max())
+        found[f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"] = rows
     anatomy = view.results.anatomy_matched if view.rematched else view.results.anatomy
-    if anatomy is None:
-        return []
-    rows = anatomy[anatomy["model"] == view.order[-1]].dropna(subset=["share_position"])
-    rows = rows.sort_values("share_position", ascending=False).drop_duplicates("layer")
-    if view.populations:
-        of = {name: rows[rows["rope"] == code] for name, code in ROPE.items()}
-        rows = pd.concat([of["RoPE"].iloc[: COUNT - 1], of["NoPE"].iloc[:1]])
-    return [(int(layer), int(head)) for layer, head in rows[["layer", "head"]].iloc[:COUNT].to_numpy()]
+    assert anatomy is not None
+    last = anatomy[anatomy["model"] == view.order[-1]].dropna(subset=["share_position"])
+    last = last.sort_values("share_position", ascending=False).drop_duplicates("layer")
+    for layer, head in last[["layer", "head"]].to_numpy()[: COUNT - len(found)].tolist():
+        found[f"layer {layer} head {head}"] = heads[(heads["layer"] == layer) & (heads["head"] == head)]
+    return found
 
 
-def _heading(view: View, layer: int, head: int) -> str:
-    kind = "" if not view.populations else " (NoPE)" if layer in view.nope_layers else " (RoPE)"
-    return f"layer {layer} head {head}{kind}"
+def _line(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
+    x, y = rows["distance"].to_numpy(np.float64), rows["score"].to_numpy(np.float64)
+    se = rows["se"].fillna(0.0).to_numpy(np.float64)
+    axes.fill_between(x, y - se, y + se, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, y, color=colour, linewidth=1.4)
 
 
-def _curves(view: View, layer: int, head: int) -> pd.DataFrame:
-    """model, label, tokens, layer, head, distance, from, to, bias: a row per checkpoint and distance."""
-    frames = []
-    for model in view.shown:
-        found = (view.results.axes or {}).get(model)
-        if found is None or found.rotations.get(layer) is None:
-            continue
-        window = view.results.timeline.matched_window if model in view.rematched else None
-        at, low, high, bias = octave_means(_bias(found, layer, head, window))
-        start = {"model": model, "label": view.labels[model], "tokens": window or int(found.path_q.edges[-1])}
-        cells = {"layer": layer, "head": head, "distance": at, "from": low, "to": high, "bias": bias}
-        frames.append(pd.DataFrame(start | cells))
-    columns = ["model", "label", "tokens", "layer", "head", "distance", "from", "to", "bias"]
-    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=columns)
-
-
-def _bias(found: CheckpointAxes, layer: int, head: int, window: int | None) -> NDArray[np.float64]:
-    """The position bias at every distance, in logits."""
-    row = found.row(layer, head)
-    key = int(found.heads.kv_row[row])
-    width = window or int(found.path_q.edges[-1])
-    q, k = (
-        path.select(np.array([at])).window(width) for path, at in ((found.path_q, row), (found.path_k, key))
-    )
-    rotation = found.rotations[layer]
-    assert rotation is not None
-    return np.asarray(found.scales[layer] * position_bias(q, k, found.mean_k[key], rotation))
+def _keys(view: View, data: pd.DataFrame, looks: dict[str, str]) -> list[Key]:
+    keys = [
+        Key(Line2D([], [], color=colour, linewidth=2), shorten(view.labels[model], 34))
+        for model, colour in looks.items()
+    ]
+    band = Key(Patch(facecolor=MUTED, alpha=0.3, linewidth=0), "±1 standard error over documents")
+    return [*keys, *([band] if data["se"].notna().any() else [])]
 
 
 def _shades(count: int) -> list[str]:

@@ -22,7 +22,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools import style
 from qkscope.figures.tools.sheet import Paper, Sheet, name_axis, sheet
 from qkscope.figures.view import OWN, View
-from qkscope.words import MINUS
+from qkscope.words import MINUS, bare, number
 
 NEGATIVE, EMPTY = "#bfe3d5", "#e4e4e4"
 
@@ -43,7 +43,7 @@ def draw(value: str, colours: str, view: View, width: float | None = None) -> Dr
     if held:
         names.append((layers, "layer", f"All heads, by layer{view.over_matched}"))
     frame = _Frame(view, Paper(width), colormaps[colours].with_extremes(under=NEGATIVE, bad=EMPTY))
-    caption = _caption(view, value, [by for _, by, _ in names])
+    caption = _caption(view, value, [by for _, by, _ in names], layers)
     blocks = [frame.block(data, by, heading, held) for data, by, heading in names]
     body = sum(block.height for block in blocks) + frame.bar_height
     page = sheet(frame.paper, caption.title, view.subtitle, frame.width, body)
@@ -74,7 +74,7 @@ def _layers_of_bins(view: View) -> dict[int, list[int]]:
     return {b: sorted(int(i) for i in found.get(b, ())) for b in range(DEPTH_BINS)}
 
 
-def _caption(view: View, value: str, panels: list[str]) -> Caption:
+def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) -> Caption:
     kind, colour = ("queries", "blue") if value == "r_q" else ("keys", "red")
     columns = {"depth_bin": "a tenth of the depth", "layer": "a layer"}
     both = len(panels) == 2
@@ -82,7 +82,7 @@ def _caption(view: View, value: str, panels: list[str]) -> Caption:
     return Caption(
         title=f"Mean $r_{value[-1]}$ on PC0 by depth{view.over_training}",
         shows=f"Each row is a {view.noun}, each column {column}. The darker the {colour}, the larger the mean {value} "
-        f"on PC0 of the heads there, that is, the more closely their {kind} follow position; green cells are below zero."
+        f"on PC0 of the heads there, that is, the more closely their {kind} follow position; green is below zero."
         + (" Under each bin stand the layers that it holds." if both else "")
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
         made="depth is layer / (layers − 1), cut into ten bins; "
@@ -91,10 +91,48 @@ def _caption(view: View, value: str, panels: list[str]) -> Caption:
         + (f" over the {view.matched_text}." if both and view.rematched else "."),
         drawn=f"heat map, colour map {'Blues' if value == 'r_q' else 'Reds'} from 0 to 1"
         + (", the same in both panels." if both else "."),
+        stories=_stories(view, value, layers) if "layer" in panels else (),
+        takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
+        "lower one."
+        if len(panels) == 2
+        else "",
         care="Bins pool RoPE and NoPE layers, as the published figure does: a bin's mean may be that of neither."
         if view.populations and "depth_bin" in panels
         else "",
     )
+
+
+def _stories(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """Levels of layers at the last checkpoint, and the layer that changed most since the first."""
+    first, last = view.order[0], view.order[-1]
+    table = data[data["model"] == last].dropna(subset=["mean"]).set_index("layer")
+    rope, nope = (table[table.index.isin(view.nope_layers) == kind] for kind in (False, True))
+    kind, label = "RoPE layer" if view.populations else "layer", view.labels[last]
+    if rope.empty:
+        return ()
+
+    def level(layer: int, of: pd.DataFrame) -> str:
+        return f"layer {layer} ({number(of.loc[layer, 'mean'], of.loc[layer, 'se'])})"
+
+    top, low = rope["mean"].idxmax(), rope["mean"].idxmin()
+    ends = f"is largest in {level(top, rope)} and smallest in {level(low, rope)}"
+    if top == low:
+        ends = f"is {number(rope.loc[top, 'mean'], rope.loc[top, 'se'])}"
+    detail = ""
+    if len(nope):
+        low_n, high_n = (bare(float(end), 2) for end in (nope["mean"].min(), nope["mean"].max()))
+        detail = f"The means of NoPE layers lie between {low_n} and {high_n}."
+    found = [(f"Of {len(rope)} {kind}{'s' if len(rope) > 1 else ''}, mean {value} at {label} {ends}", detail)]
+    before = data[data["model"] == first].dropna(subset=["mean"]).set_index("layer")
+    change = (rope["mean"] - before["mean"]).dropna()
+    if view.training and len(change):
+        most = change.abs().idxmax()
+        start, end = (number(of.loc[most, "mean"], of.loc[most, "se"]) for of in (before, rope))
+        text = (
+            f"Layer {most} changed most since {view.labels[first]}: mean {value} went from {start} to {end}"
+        )
+        found.append((text, ""))
+    return tuple(found)
 
 
 class _Block:
@@ -187,7 +225,7 @@ class _Frame:
         wide = style.extent(f"{MINUS}0.00", self.size)[0] + 0.05
         if wide > self._cell(block) or self.size / 72 * style.LINE > self.row:
             return
-        place = {"ha": "center", "va": "center_baseline", "zorder": 4}
+        place: dict[str, Any] = {"ha": "center", "va": "center_baseline", "zorder": 4}
         for (y, x), mean in np.ndenumerate(block.grid):
             if np.isfinite(mean):
                 colour = NEGATIVE if mean < 0 else str(to_hex(self.colours(mean)))
@@ -277,7 +315,7 @@ class _Frame:
             extend="min" if below else "neither",
             extendfrac=0.06,
         )
-        bar.outline.set_visible(False)  # type: ignore[operator]
+        bar.outline.set_visible(False)
         ticks = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0] if length > 1.5 else [0.0, 0.5, 1.0]
         bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
         axes.tick_params(length=2, bottom=True, labelbottom=True)
@@ -297,4 +335,4 @@ def _range(layers: Sequence[int]) -> str:
     return f"{layers[0]}–{layers[-1]}" if whole else ", ".join(map(str, layers))
 
 
-PICTURE = heatmap("05_layer_heatmap_rq", ("emergence", "position"), "r_q", "Blues")
+PICTURE = heatmap("05_layer_heatmap_rq", ("emergence",), "r_q", "Blues")

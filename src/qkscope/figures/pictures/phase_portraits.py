@@ -47,13 +47,15 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     count, named = data["model"].nunique(), view.results.timeline.portraits
     where = "by model" if view.of_models else "over training" if view.training else "head by head"
     chosen = "those the study names" if named else "the first and second, the last, and ends of phases"
+    limits = view.results.thresholds
+    again = f" The last panels repeat longer windows over the {view.matched_text}."
     return Caption(
         title=f"Phase portraits: $r_q$ against $r_k$ on PC0, {where}",
         shows=f"Each point is a head: r_q across, r_k up, at {count} {view.noun}{'s' if count > 1 else ''}. Dashed "
-        f"lines are the thresholds of the taxonomy, {view.results.thresholds.low:g} and {view.results.thresholds.high:g}; "
+        f"lines are the thresholds of the taxonomy, {limits.low:g} and {limits.high:g}; "
         f"colour is the {'family' if view.of_models else 'class'}."
         + (" Circles are heads of RoPE layers, diamonds of NoPE layers." if view.populations else "")
-        + (f" The last panels repeat longer windows over the {view.matched_text}." if MATCHED in set(data["window"]) else ""),
+        + (again if (data["window"] == MATCHED).any() else ""),
         made=f"none; every measured head of the table is one point. The {view.noun}s shown are "
         + (f"{chosen}." if count < len(view.order) else f"all {view.noun}s."),
         drawn="grid of scatter plots with the same axis limits, −0.05 to 1.05 for r_q and −1.05 to 1.05 for r_k.",
@@ -127,4 +129,4 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
     return keys
 
 
-PICTURE = Picture("07_phase_portraits", ("queries_keys", "classes", "linearity"), draw)
+PICTURE = Picture("07_phase_portraits", ("classes", "queries_keys", "models"), draw)

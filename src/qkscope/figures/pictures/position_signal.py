@@ -63,15 +63,15 @@ def draw(view: View, width: float | None = None) -> Drawing:
 
 def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
     below = (
-        f" The lower panel has the same means of RoPE heads (filled) and NoPE heads (hollow, dashed){view.over_matched}."
+        f" The lower panel has the means of RoPE heads (filled) and NoPE heads (hollow, dashed){view.over_matched}."
         if view.populations
         else ""
     )
     return Caption(
         title=f"Position correlation on PC0{view.over_training}",
         shows="Lines are the mean over all heads of r_q (blue circles) and r_k (red squares), the correlation of "
-        f"queries and keys with position along PC0, {'checkpoint by checkpoint' if view.training else f'by {view.noun}'}. "
-        "Shaded bands are ±1 standard deviation across heads" + (", bars ±1 standard error over documents." if errors else ".")
+        f"queries and keys with position along PC0, {view.noun} by {view.noun}. Shaded bands are ±1 standard deviation "
+        f"across heads{', bars ±1 standard error over documents' if errors else ''}."
         + (" Vertical dashed lines separate training phases." if len(view.phases) > 1 else "")
         + view.window_sentence + below,
         made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
@@ -84,5 +84,5 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
 
 
 PICTURE = Picture(
-    "01_position_signal", ("position", "emergence", "queries_keys"), draw, lambda view: view.why_no_course
+    "01_position_signal", ("position", "queries_keys", "long_context"), draw, lambda view: view.why_no_course
 )

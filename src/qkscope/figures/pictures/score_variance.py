@@ -99,4 +99,4 @@ def layer_scale(axes: Axes, layers: list[int], nope: set[int], paper: Paper) -> 
     scale(axes, "y", shown, texts, paper)
 
 
-PICTURE = Picture("08_score_variance", ("scores", "position", "linearity"), draw, why_not)
+PICTURE = Picture("08_score_variance", ("scores", "emergence"), draw, why_not)

@@ -72,4 +72,4 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     )
 
 
-PICTURE = Picture("03_taxonomy_evolution", ("classes", "position", "queries_keys"), draw)
+PICTURE = Picture("03_taxonomy_evolution", ("classes", "position"), draw)

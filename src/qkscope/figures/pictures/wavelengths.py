@@ -51,9 +51,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
         name_axis(axes, panels.paper, x="wavelength, tokens", y=named if first else None)
     length, size = min(3.6, panels.width / 2), panels.paper.points(8.5)
     axes = page.axes((panels.width - length) / 2, panels.body, length, 0.12)
-    drawn = page.figure.colorbar(
-        ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal"
-    )
+    drawn = page.figure.colorbar(ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal")
     ticks = [0.0, 0.5, 1.0]
     drawn.set_ticks(ticks)
     axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks], **lettering(size))
@@ -81,7 +79,11 @@ def _caption(view: View) -> Caption:
         "the queries' correlation with position on PC0 that comes from this pair. The orange line is the window. A "
         "wave longer than the window turns less than once in it, so it rises or falls steadily. A larger rope_theta "
         "moves wavelengths to the right."
-        + (" Layers marked N have no rotary embedding (NoPE) and so no wavelengths." if view.populations else ""),
+        + (
+            " Layers marked N have no rotary embedding (NoPE) and so no wavelengths."
+            if view.populations
+            else ""
+        ),
         made="each pair's part of r_q, in absolute value, over the sum of these values, averaged over the heads of a "
         "layer.",
         drawn="heat maps, one a checkpoint, with one colour scale and the same axes.",
