@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import Context
+from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, rank, rule
 from qkscope.inference.course import Emergence, emergence_of
 from qkscope.inference.levels import rule_of_emergence
@@ -18,8 +18,10 @@ def emergence(c: Context) -> Claim | None:
     e, p, measure = c.best, c.main, c.lead
     if not c.training or len(e.cells) < FEW or e.basis != "documents" or not c.comparable:
         return None
-    layers = [layer for layer in e.layers(p) if e.series(measure, p, layer) is not None]
-    found = emergence_of({layer: e.series(measure, p, layer) for layer in layers})  # type: ignore[misc]
+    many = {layer: s for layer in e.layers(p) if (s := e.series(measure, p, layer)) is not None}
+    if len(many) < 2:
+        return None
+    layers, found = list(many), emergence_of(many)
     at, verdict = (found.stop, "rises") if found.first else (c.last, found.verdict)
     pool = found.first or tuple(layers)
 
@@ -33,8 +35,8 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"Position signal emerged {_where(c, found, layers)}, {_between(c, at)}: {SHORT[measure]} of layer {top} "
-            f"went from {c.value(measure, p, at - 1, top)} to {value}"
+            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)}: "
+            f"{SHORT[measure]} of layer {top} went from {c.value(measure, p, at - 1, top)} to {value}"
         )
         rows = [before, after]
     else:
@@ -64,6 +66,12 @@ def emergence(c: Context) -> Claim | None:
     )
 
 
+def _verb(c: Context) -> str:
+    """A signal emerges if it was less than half of its later size at the first checkpoint, else it grows."""
+    first, *later = (c.best.level(c.lead, c.main, i)[0] for i in range(c.last + 1))
+    return "emerged" if first < max(later) / 2 else "grew"
+
+
 def _between(c: Context, at: int) -> str:
     return f"between {c.labels[at - 1]} and {c.labels[at]}"
 
@@ -75,10 +83,17 @@ def _named(layers: tuple[int, ...] | list[int]) -> str:
 def _where(c: Context, found: Emergence, layers: list[int]) -> str:
     kind = "layers" if c.main == "all" else f"{c.main} layers"
     if len(found.first) == len(layers):
-        return f"in all {kind} at once"
+        return f"in all {kind}"
     if len(found.first) <= FEW:
-        return f"first in {_named(found.first)}"
-    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}"
+        return f"first in {_named(found.first)}{_also(found)}"
+    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}{_also(found)}"
+
+
+def _also(found: Emergence) -> str:
+    """Layers that errors do not exclude from being as early."""
+    if not found.perhaps:
+        return ""
+    return f", perhaps also {_named(found.perhaps) if len(found.perhaps) <= FEW else 'others'}"
 
 
 def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
@@ -91,4 +106,8 @@ def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
     if c.other is None:
         return own
     first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))
-    return joined(own, f"{c.other} layers go from {first} at {c.labels[0]} to {last} at {c.labels[-1]}.")
+    name = name_of(c.lead)
+    return joined(
+        own,
+        sentence(f"{name}{c.heads(c.other)} goes from {first} at {c.labels[0]} to {last} at {c.labels[-1]}"),
+    )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import NAMES, Context, small
+from qkscope.claims.context import Context, name_of, small, unit_of
 from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
 from qkscope.inference.evidence import Evidence
 from qkscope.inference.levels import rule_of_change
 from qkscope.words import joined, listing, sentence, tokens
 
-SCALED = "r is read on one pooled axis and depends on how queries and keys are scaled against each other."
+SCALED = "r depends on how queries and keys are scaled against each other."
 
 
 def _position(c: Context, measure: str) -> str:
@@ -68,7 +68,7 @@ def long_context(c: Context) -> Claim | None:
     measure = c.lead if c.lead in clear or not clear else clear[0]
     step = steps[measure]
     verdict = step.verdict if c.comparable else "unclear"
-    name, unit = NAMES[measure]
+    name, unit = name_of(measure), unit_of(measure)
     before, after = c.row(measure, p, onset - 1), c.row(measure, p, onset)
     values = c.value(measure, p, onset - 1), c.value(measure, p, onset)
     says = {
@@ -78,6 +78,9 @@ def long_context(c: Context) -> Claim | None:
         "unclear": f"goes from {values[0]} to {values[1]}, which is not clear of noise",
     }
     window = f" over the first {tokens(e.window)}" if e.window else ""
+    if not c.comparable:
+        sizes = [tokens(stop.window or 0) for stop in e.stops[onset - 1 : onset + 1]]
+        says["unclear"] = f"is {values[0]} over {sizes[0]}, then {values[1]} over {sizes[1]}"
     headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
     opposed = e.overall(measure, p).verdict in {"rises", "falls"} - {verdict}
@@ -92,7 +95,7 @@ def long_context(c: Context) -> Claim | None:
         "Both numbers are over the same tokens, so they compare the two models. Numbers over training contexts also "
         "compare windows of different length."
         if c.matched
-        else "Both numbers are over the same window length.",
+        else "The two checkpoints differ in more than one respect; a difference between them names no cause.",
         joined(c.window_caveat, c.caveat),
         verdict,
         (
@@ -111,13 +114,13 @@ def long_context(c: Context) -> Claim | None:
 def _long_context_detail(c: Context, onset: int, measures: list[str]) -> str:
     def said(e: Evidence) -> str:
         paths = [
-            f"{NAMES[m][0]} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
+            f"{name_of(m)} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
             for m in measures
         ]
         return listing(paths)
 
     sizes = [f"{stop.window:,}" for stop in c.own.stops[onset - 1 : onset + 1] if stop.window is not None]
     own = f"over their training contexts ({' and '.join(sizes)} tokens)"
-    over = f"over the first {tokens(c.best.window)}" if c.best.window else "over the window they share"
-    first = sentence(f"{over if c.comparable else own}{c.heads()}: {said(c.best)}")
+    over = f"over the first {tokens(c.best.window)}" if c.best.window else own if len(sizes) > 1 else ""
+    first = sentence(f"{over}{c.heads()}: {said(c.best)}".strip())
     return joined(first, sentence(f"{own}: {said(c.own)}") if c.matched else "")
