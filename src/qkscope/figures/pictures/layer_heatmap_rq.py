@@ -121,7 +121,8 @@ def _stories(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str
     detail = ""
     if len(nope):
         low_n, high_n = (bare(float(end), 2) for end in (nope["mean"].min(), nope["mean"].max()))
-        detail = f"The means of NoPE layers lie between {low_n} and {high_n}."
+        span = f"lie between {low_n} and {high_n}" if low_n != high_n else f"are {low_n}"
+        detail = f"The means of NoPE layers {span}."
     found = [(f"Of {len(rope)} {kind}{'s' if len(rope) > 1 else ''}, mean {value} at {label} {ends}", detail)]
     before = data[data["model"] == first].dropna(subset=["mean"]).set_index("layer")
     change = (rope["mean"] - before["mean"]).dropna()

@@ -96,6 +96,7 @@ class Sheet:
     def write_heading(self, text: str, left: float, bottom: float) -> None:
         """Over a panel that begins at `left`, `bottom` inches below the head of the sheet; never past its edge."""
         size = self.paper.points(10)
+        text = style.shorten_to(text, self.width - 2 * self.paper.margin - 0.04, size, "bold")
         left = min(left, self.width - self.paper.margin - style.extent(text, size, "bold")[0] - 0.02)
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
