@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from report_data import Shape, column, make_results, page_data, write_results
 
+from qkscope.claims import claims
 from qkscope.cli import main
 from qkscope.comparison import compare, match
 from qkscope.errors import TableError
-from qkscope.findings import claims
 from qkscope.report import render, write_report
 from qkscope.report.data import payload
 from qkscope.report.page import render_pair
