@@ -19,6 +19,7 @@ from qkscope.figures.readme import md, readme
 from qkscope.figures.view import look
 from qkscope.report import render
 from qkscope.results import Results, load_results
+from qkscope.words import sentence
 from studies import training, with_components
 
 UP, DOWN = {"rises", "higher"}, {"falls", "lower"}

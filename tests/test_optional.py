@@ -96,12 +96,12 @@ def test_pictures_are_drawn_from_a_run(small, name, width):
 def test_lines_are_means_over_heads(small):
     results = load_results(small)
     models = results.timeline.models
-    for name, measure, column in (
+    for name, file, column in (
         ("drift", "rotation", "bias_logits"),
         ("plasticity", "plasticity", "plasticity"),
     ):
         data = qkscope.figure(name, results).data.set_index(["population", "model"])
-        table = results.optional[f"{measure}_matched"]
+        table = results.optional[f"{file}_matched"]
         for population in set(data.index.get_level_values(0)):
             rows = (
                 table if population == "all" else table[table["rope"] == {"RoPE": 1, "NoPE": 0}[population]]
