@@ -88,7 +88,7 @@ def _changed(c: Context) -> tuple[list[Row], str]:
     rows, said = [], []
     for p in c.populations:
         for kind in CLASSES:
-            change = c.best.overall(kind, p) if c.best.followed(kind, p) else None
+            change = c.best.overall(kind, p)
             if change is None or not change.clear:
                 continue
             before, after = (c.best.count(kind, p, i) for i in (0, c.last))

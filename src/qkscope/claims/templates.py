@@ -29,10 +29,9 @@ def rule(c: Context, text: str) -> str:
 class Trend:
     """The course of a mean over training; its level where there is one checkpoint.
 
-    `leads` says that populations which go different ways count as opposed.
-
     `says` has the headline of each measure it may be about, with {value} and {heads}; the first that was measured is
-    taken. `beside` is another measure that the detail gives too.
+    taken. `beside` is another measure that the detail gives too. `leads` says that populations which go different
+    ways count as opposed.
     """
 
     id: str
@@ -53,14 +52,10 @@ class Trend:
         headline, rows = self.headline(c, measure, verdict)
         caveat = joined(c.window_caveat, c.caveat, self.caveat(c, measure))
         said = (headline, self.detail(c, measure), self.meaning(c, measure), caveat, verdict)
-        how, see = (
-            rule(c, rule_of_change() if c.training else ""),
-            See(self.view, measure, c.model(c.last), c.main),
-        )
+        how = rule(c, rule_of_change() if c.training else "")
+        see, surprise = See(self.view, measure, c.model(c.last), c.main), self.surprise(c, measure, verdict)
         rows += self.more(c, measure)
-        return Claim(
-            self.id, self.question, *said, rows, c.best.name, how, see, self.surprise(c, measure, verdict)
-        )
+        return Claim(self.id, self.question, *said, rows, c.best.name, how, see, surprise)
 
     def verdict(self, c: Context, measure: str) -> str:
         if not c.training:
@@ -101,7 +96,7 @@ class Trend:
         return None if best is None or outside[best] <= 0 else best + 1
 
     def detail(self, c: Context, measure: str) -> str:
-        """`From S1-0 to LC2-80, over the first 256 tokens of every checkpoint: mean r_q 0.09 ± 0.01 to ...`."""
+        """`From S1-0 to LC2-80, over the first 256 tokens: mean r_q 0.09 ± 0.01 to ...`."""
         course = c.training and c.comparable
         parts = []
         for m in dict.fromkeys((measure, self.beside)):
@@ -120,7 +115,7 @@ class Trend:
         return joined(text, sentence(f"{c.contexts}, {own}"))
 
     def more(self, c: Context, measure: str) -> tuple[Row, ...]:
-        """The judged change of each population, the measure beside it, and levels over training contexts."""
+        """The judged changes of each population over both windows, and the level of the measure beside it."""
         found: list[Row] = []
         for m in dict.fromkeys((measure, self.beside)):
             for p in c.populations:
@@ -129,15 +124,16 @@ class Trend:
                 if m != measure:
                     found.append(c.row(m, p, c.last))
                 for e in (c.best, c.own) if c.matched else (c.best,):
-                    if c.training and e.known(m, p):
-                        found.append(c.change(m, p, e.overall(m, p), e=e))
+                    if (change := e.overall(m, p)) is not None:
+                        found.append(c.change(m, p, change, e=e))
         return tuple(found)
 
     def surprise(self, c: Context, measure: str, verdict: str) -> float:
         if verdict in ("level", "unclear"):
             return rank(LEVEL if verdict == "level" else UNCLEAR)
         seen = {c.best.direction(measure, p) for p in c.populations}
-        size = c.best.overall(measure, c.main).delta
+        overall = c.best.overall(measure, c.main)
+        size = overall.delta if overall is not None else 0.0
         if seen <= {"flat", "unclear"}:
             return rank(LEVEL, size)
         opposed = self.leads and (len(seen) > 1 or "rises and falls" in seen)

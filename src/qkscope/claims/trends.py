@@ -86,7 +86,8 @@ def long_context(c: Context) -> Claim | None:
         says["unclear"] = f"is {values[0]} over {sizes[0]}, then {values[1]} over {sizes[1]}"
     headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
-    opposed = e.overall(measure, p).verdict in {"rises", "falls"} - {verdict}
+    overall = e.overall(measure, p)
+    opposed = overall is not None and overall.verdict in {"rises", "falls"} - {verdict}
     tier = (
         UNCLEAR if verdict == "unclear" else LEVEL if verdict == "flat" else OPPOSED if opposed else CHANGED
     )
