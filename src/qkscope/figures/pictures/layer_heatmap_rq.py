@@ -39,7 +39,11 @@ def draw(value: str, colours: str, view: View, width: float | None = None) -> Dr
     layers = view.same_tokens(partial(depth_cells, value=value, by="layer"))
     held = _layers_of_bins(view)
     shallow = bool(held) and all(len(found) <= 1 for found in held.values())
-    names = [] if shallow else [(bins, "depth_bin", "All heads, ten bins of depth" + _own(view))]
+    names = (
+        []
+        if shallow
+        else [(bins, "depth_bin", f"All heads, ten bins{', own windows' if view.rematched else ''}")]
+    )
     if held:
         names.append((layers, "layer", f"All heads, by layer{view.over_matched}"))
     frame = _Frame(view, Paper(width), colormaps[colours].with_extremes(under=NEGATIVE, bad=EMPTY))
@@ -59,10 +63,6 @@ def draw(value: str, colours: str, view: View, width: float | None = None) -> Dr
         [table.astype({"depth_bin": "Int64", "layer": "Int64"}) for table in tables], ignore_index=True
     )
     return Drawing(page.figure, merged, caption)
-
-
-def _own(view: View) -> str:
-    return f", each {view.noun}'s own window" if view.rematched else ""
 
 
 def _layers_of_bins(view: View) -> dict[int, list[int]]:
