@@ -340,6 +340,26 @@ def test_bars_of_uncertainty_are_standard_errors_over_documents():
     assert (drawing.data["se_r_q"] > 0).all()
 
 
+def test_checkpoints_are_spaced_by_steps_on_request():
+    study = training(5, phases=["Stage 1"] * 3 + ["Stage 2"] * 2)
+    steps = [0, 100, 400, 50, 150]  # the second phase counts from 0 again
+    stops = tuple(replace(stop, step=step) for stop, step in zip(study.timeline.stops, steps, strict=True))
+    study = replace(study, timeline=replace(study.timeline, stops=stops))
+    axes, _populations = draw("01_position_signal", study, spacing="steps").figure.axes
+    x = np.asarray(line(axes, "mean $r_q$").get_xdata())
+    assert (x - x[0]) / (x[-1] - x[0]) * 550 == pytest.approx([0, 100, 400, 450, 550])
+    assert separators(axes) == pytest.approx([(x[2] + x[3]) / 2])
+    even, _populations = draw("01_position_signal", study).figure.axes
+    assert line(even, "mean $r_q$").get_xdata().tolist() == [0, 1, 2, 3, 4]
+    unknown = (replace(stops[0], step=None), *stops[1:])
+    with pytest.raises(TableError, match="step-100"):
+        draw(
+            "01_position_signal",
+            replace(study, timeline=replace(study.timeline, stops=unknown)),
+            spacing="steps",
+        )
+
+
 def test_a_missing_checkpoint_is_a_gap_on_the_axis():
     study = training(4, missing=[2])
     axes, lower = draw("01_position_signal", study).figure.axes
@@ -505,8 +525,9 @@ def test_a_paper_has_its_own_caption_and_a_picture_its_own_width():
     study = training(3)
     figure = draw("position_signal", study, width=3.3).figure
     assert figure.get_size_inches()[0] == pytest.approx(3.3)
-    assert figure.texts == []
-    assert draw("01_position_signal", study).figure.texts[0].get_text().startswith("Position correlation")
+    title = draw("01_position_signal", study).figure.texts[0].get_text()
+    assert title == draw("01_position_signal", study).caption.title
+    assert title not in [text.get_text() for text in figure.texts]
     with pytest.raises(TableError, match="too narrow"):
         draw("position_signal", study, width=1.0)
     with pytest.raises(TableError, match="no figure 'nothing'; there are 01_position_signal"):
