@@ -646,7 +646,7 @@ def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
         assert not any(text.get_parse_math() for text in names)
     readme = (made.drawn[0].folder / "README.md").read_text()
     assert "\\$x^2\\$\\_a" in readme
-    assert "\\<b\\>&amp;amp;" in readme
+    assert "&lt;b&gt;&amp;amp;" in readme
 
 
 def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(drawn):

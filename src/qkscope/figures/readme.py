@@ -16,9 +16,8 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.timeline import Stop
+from qkscope.typeset import escape_markdown
 from qkscope.words import joined, listing, once, sentence, tokens
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
 MOST_STORIES = 3
 WORDS = 450  # of a README with several stories
@@ -26,8 +25,8 @@ MOST_NAMED = 8  # checkpoints of a phase that are listed one by one
 
 
 def md(name: object) -> str:
-    """A name as Markdown shows it, letter by letter."""
-    return _SPECIAL.sub(r"\\\1", drawable(name).replace("&", "&amp;"))
+    """Plain text on one line of Markdown."""
+    return escape_markdown(drawable(name))
 
 
 def code(text: object) -> str:
@@ -92,7 +91,7 @@ def plain(text: str) -> str:
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:
-    folder = view.results.folder
+    folder = _folder(view)
     steps = [
         ("Data source", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
@@ -108,10 +107,16 @@ def _steps(view: View, caption: Caption, picture: Picture) -> str:
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
 
 
+def _folder(view: View) -> Path:
+    """The results folder; of an absolute path only its name, because figures are sent to others."""
+    folder = view.results.folder
+    return Path(folder.name) if folder.is_absolute() else folder
+
+
 def _data(view: View, caption: Caption) -> str:
     results, table = view.results, Path(caption.table)
     components = caption.components or ("PC0 (`pc == 0`)" if table.stem == "qk" else "")
-    text = code(results.folder / table) + (
+    text = code(_folder(view) / table) + (
         f", {md(components) if caption.components else components}" if components else ""
     )
     if view.rematched and caption.window == "both":

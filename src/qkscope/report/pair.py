@@ -60,8 +60,7 @@ def difference(found: Matched) -> Difference:
     rows, lines = printed(judged.rows), closing(judged)
     if len(rows) > MOST_ROWS:
         lines = [f"{len(rows) - MOST_ROWS} more are listed by `qkscope compare`.", *lines]
-    verdict = "agree" if judged.agree else "differ"
-    return Difference(judged.sentence(), verdict, rows[:MOST_ROWS], lines)
+    return Difference(judged.sentence(), judged.outcome, rows[:MOST_ROWS], lines)
 
 
 def _labelled(judged: Comparison, timeline: Timeline) -> Comparison:
