@@ -73,10 +73,10 @@ def test_a_readme_has_two_stories_however_long_and_three_where_there_is_room():
     short = [claim(name) for name in names]
     text = text_of("01_position_signal", training(3), short)
     assert all(f"**{md(sentence(each.headline))}** More so." in text for each in short)
-    long = [claim(name, detail="Word " * 200 + "end.") for name in names]
+    long = [claim(name, detail="Word " * 400 + "end.") for name in names]
     text = text_of("01_position_signal", training(3), long)
     assert [f"**{md(sentence(each.headline))}**" in text for each in long] == [True, True, False]
-    assert text.count("Word") == 200, "the second without its detail"
+    assert text.count("Word") == 400, "the second without its detail"
 
 
 def test_the_takeaway_is_what_the_claims_mean_and_the_caveat_stands_below():
