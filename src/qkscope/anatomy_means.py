@@ -95,22 +95,6 @@ def head_means(found: Sequence[Measured], names: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["model", "heads", *columns])
 
 
-def what_decides(found: Sequence[Measured], kinds: Sequence[str] = ()) -> pd.DataFrame:
-    """The mean share of each part over all heads, and over those of each class of `kinds`.
-
-    Columns: model, of ("all" or a class), part, heads, share, se. A class without heads has no rows.
-    """
-    rows = []
-    for each in found:
-        known = each.heads[PARTS["position"]].notna()
-        for kind in ("all", *kinds):
-            where = (known if kind == "all" else known & (each.heads["class"] == kind)).to_numpy()
-            for part, column in PARTS.items() if where.any() else ():
-                means = each.mean(column, where)
-                rows.append((each.model, kind, part, int(where.sum()), means[0], float(jackknife(means[1:]))))
-    return pd.DataFrame(rows, columns=["model", "of", "part", "heads", "share", "se"])
-
-
 def carried_by(spectrum: pd.DataFrame, kind: str, by: Sequence[str] = ()) -> pd.DataFrame:
     """How much of the position signal each wavelength carries: |part of r| over its sum, averaged over heads.
 
