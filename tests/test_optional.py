@@ -12,6 +12,7 @@ import pytest
 from small_study import make_study, run_quietly
 from tiny import tiny_model
 
+import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
@@ -27,7 +28,7 @@ from qkscope.run.units import key_of
 from qkscope.study import load_study
 from qkscope.study.schema import Measure
 
-PICTURES = ("drift", "plasticity", "plasticity_map", "per_kind")
+PICTURES = ("drift", "plasticity")
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,26 @@ def test_pictures_are_drawn_from_a_run(small, name, width):
     assert len(drawing.data)
     if width is not None:
         assert drawing.figure.get_size_inches()[0] == pytest.approx(width)
-    caption = picture.caption(view, drawing.data)
-    assert caption.shows.endswith(".")
-    assert caption.made.endswith(".")
+    assert set(drawing.data["window"]) == {"own", "matched"}, "over the matched window where there is one"
+
+
+def test_lines_are_means_over_heads(small):
+    results = load_results(small)
+    models = results.timeline.models
+    for name, file, column in (
+        ("drift", "rotation", "bias_logits"),
+        ("plasticity", "plasticity", "plasticity"),
+    ):
+        data = qkscope.figure(name, results).data.set_index(["population", "model"])
+        table = results.optional[f"{file}_matched"]
+        for population in set(data.index.get_level_values(0)):
+            rows = (
+                table if population == "all" else table[table["rope"] == {"RoPE": 1, "NoPE": 0}[population]]
+            )
+            means = rows.groupby("model")[column].mean().loc[models]
+            assert data.loc[population].loc[models, f"mean_{column}"].to_numpy() == pytest.approx(
+                means.to_numpy()
+            )
 
 
 @pytest.mark.parametrize("name", PICTURES)

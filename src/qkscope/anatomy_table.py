@@ -91,9 +91,9 @@ def spectrum_table(model: str, window: int, heads: HeadIndex, beyond: Beyond) ->
 def distance_table(
     model: str, window: int, heads: HeadIndex, beyond: Beyond, measured: Array
 ) -> pd.DataFrame:
-    """A row per head and distance: the mean score in logits that the paths predict, with its error.
+    """A row per head and distance: `score` is the position bias b(D) that the paths predict, in logits, with its error.
 
-    `measured` (H, D) is the mean over a few queries: what the prediction is held against.
+    `measured` (H, D) is the mean score of a few queries at exactly that distance, not relative to their other keys.
     """
     import pandas as pd
 

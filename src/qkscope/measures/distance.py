@@ -1,6 +1,12 @@
-"""The mean score by distance: b(D) = mean over i - j = D of scale m_q(i).m_k(j), with j from 4 on.
+"""Scores by the distance D = i - j between query i and key j, with j from 4 on.
 
-R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins of the paths are a function of D.
+`distance_curve` is the mean of m_q(i).m_k(j) at a distance. R_i u . R_j w depends on i and j by i - j alone, so scores
+between two bins of the paths are a function of D. Taking out each query's own mean over its keys, which the softmax
+ignores, leaves what position adds to the score of a key at that distance:
+
+    b(D) = mean over i - j = D of scale (m_q(i).m_k(j) - mean over 4 <= j' < i of m_q(i).m_k(j'))
+
+and b is averaged over third octaves of D.
 """
 
 from __future__ import annotations
@@ -8,13 +14,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
-from qkscope.measures.waves import Pairs, terms
+from qkscope.measures.grid import Grid
+from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.path import SINK
+from qkscope.rotation import Rotation
 from qkscope.unit import Unit
 
 Array = NDArray[np.float64]
@@ -77,9 +86,10 @@ class BinPairs:
 
 
 def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array], wave: Array) -> Array:
-    """b(D) of each head at the lags of `pairs`, without the score's scale. (H, D); NaN at a distance without a pair.
+    """The mean of m_q(i).m_k(j) at the lags of `pairs`, without the score's scale. (H, D); NaN without a pair.
 
-    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `waves` at minus the lags.
+    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `mean_waves` at
+    the lags.
     """
     queries = q.at((slice(None), pairs.query)).by_key(len(k.still))
     keys = k.at((slice(None), None, pairs.key))
@@ -91,3 +101,42 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
         summed /= np.where(total > 0, total, np.nan)[:, None]
         curve[:, at] = np.einsum("hdp,dp->hd", summed, wave[at])
     return curve
+
+
+def cells(lags: Index) -> list[tuple[int, int]]:
+    """(first, past the last) of the distances that each of `lags` stands for: those nearer to it than to another."""
+    ends = np.concatenate([lags[:1], (lags[:-1] + lags[1:]) // 2 + 1, lags[-1:] + 1])
+    return [(int(a), int(b)) for a, b in pairwise(ends)]
+
+
+def mean_waves(rotation: Rotation, lags: Index) -> Array:
+    """`waves` at minus the lags, averaged over the distances of each one's cell. (D, 2P + 1)
+
+    Sampled at single distances, fast rotations would look like slow ones.
+    """
+    return np.stack([waves(rotation, -np.arange(a, b), rotated=2).mean(axis=0) for a, b in cells(lags)])
+
+
+def third_octaves(lags: Index) -> Array:
+    """Weights (D, D) that turn a curve at `lags` into means over all distances within a third of an octave of each.
+
+    Pairs that turn once in a few tokens average out over such an interval as soon as it is longer than their turn.
+    """
+    start, stop = np.array(cells(lags)).T
+    low = np.ceil(lags * 2.0 ** (-1 / 3))[:, None]
+    past = np.floor(lags * 2.0 ** (1 / 3))[:, None] + 1
+    shared = np.clip(np.minimum(past, stop) - np.maximum(low, start), 0, None)
+    return np.asarray(shared / shared.sum(axis=1, keepdims=True))
+
+
+def means_beyond(lags: Index, counts: Array, queries: Grid, values: Array) -> Array:
+    """Mean over the queries with a key at each distance, from position 4 on, of a number of each query. (H, D)
+
+    counts (T,) tokens at each position; values (H, 1 + I): of the query at position 5, then of those of `queries`.
+    """
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    edges = np.concatenate([[SINK + 1], queries.edges])
+    first = np.clip(np.maximum(edges[:-1], SINK + lags[:, None]), None, edges[1:])  # (D, 1 + I)
+    tokens = below[edges[1:]] - below[first]
+    total = tokens.sum(axis=1)
+    return np.asarray(values @ (tokens / np.where(total > 0, total, np.nan)[:, None]).T)

@@ -13,8 +13,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.anatomy import FIRST_QUERY, Layout, Staging, anatomy
-from qkscope.measures.distance import BinPairs, distance_curve
+from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy
+from qkscope.measures.blocks import per_query
+from qkscope.measures.distance import BinPairs, distance_curve, mean_waves, means_beyond, third_octaves
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.position import (
     Along,
@@ -154,7 +155,7 @@ class Turning:
     """What a rotation does at the positions of a window, once for all heads; `known` is False where none is known.
 
     phase (1 + G, 2, P) `phases` of positions about their mean, in each sample: of all tokens, and from position 4 on
-    wave, lags `waves` at the places and at minus the distances · stage None in a window too short for scores
+    wave `waves` at the places, lags `mean_waves` at the distances · stage None in a window too short for scores
     """
 
     rotation: Rotation
@@ -173,7 +174,7 @@ class Turning:
             known=rotation is not None,
             phase=phases(turning, weights),
             wave=waves(turning, first.places.t),
-            lags=waves(turning, -first.lags.lags, rotated=2),
+            lags=mean_waves(turning, first.lags.lags),
             stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
         )
 
@@ -201,6 +202,15 @@ class BlockSums:
             for name, kind in (("q", self.q), ("k", self.k))
         }
 
+    @cached_property
+    def anatomy(self) -> Anatomy | None:
+        """The parts of the variance of scores; None in a window too short for them."""
+        if not self.at.scored or self.turning.stage is None:
+            return None
+        layout, between = self.at.layout(self.turning.rotation), self.k.between(self.at.between)
+        q, k = self.q, self.k
+        return anatomy(q.path, k.path, q.late, k.late, self.turning.stage, layout, between)
+
 
 def head_numbers(block: BlockSums) -> dict[str, Array]:
     """MEASURES, LATE and r along v by name: (H,) each, or (K,) what is the same for all queries that read a key."""
@@ -214,12 +224,21 @@ def head_numbers(block: BlockSums) -> dict[str, Array]:
 
 
 def mean_scores(block: BlockSums) -> Array:
-    """The distance curve, in logits. (H, D); NaN where the rotation is not known"""
-    if not block.turning.known:
+    """The distance curve in logits. (H, D); NaN where the rotation is not known or no query has two keys."""
+    if not block.turning.known or block.anatomy is None:
         return np.full((len(block.v), len(block.at.lags.lags)), np.nan)
-    q, k = (Pairs.of(block.turning.rotation, kind.path.filled.mean) for kind in (block.q, block.k))
-    curve = distance_curve(q, k, block.at.lags, block.at.counted, block.turning.lags)
-    return block.scale[:, None] * curve
+    rotation, at = block.turning.rotation, block.at
+    paths = block.q.path.filled, block.k.path.filled
+    q, k = (Pairs.of(rotation, path.mean) for path in paths)
+    curve = distance_curve(q, k, at.lags, at.counted, block.turning.lags)
+    # The query at position 5 has one key, the one at 4.
+    query, key = (
+        path.at(rotation, np.array([t]))[:, 0] for path, t in zip(paths, (SINK + 1, SINK), strict=True)
+    )
+    only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
+    means = np.concatenate([only[:, None], block.anatomy.query_mean], axis=1)
+    curve -= means_beyond(at.lags.lags, at.counts, at.layout(rotation).queries, means)
+    return block.scale[:, None] * (curve @ third_octaves(at.lags.lags).T)
 
 
 def _along(block: BlockSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
@@ -240,11 +259,8 @@ def _along(block: BlockSums, kind: Kind, name: str, projected: Array, late: bool
 
 
 def _anatomy(block: BlockSums) -> dict[str, Array]:
-    if not block.at.scored or block.turning.stage is None:
+    parts = block.anatomy
+    if parts is None:
         return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(block.v), np.nan))
-    q, k = block.q, block.k
-    between = k.between(block.at.between)
-    layout = block.at.layout(block.turning.rotation)
-    parts = anatomy(q.path, k.path, q.late, k.late, block.turning.stage, layout, between)
     found = {f"share_{name}": share for name, share in parts.shares.items()}
     return found | {"score_sd": block.scale * parts.score_sd, "sink": block.scale * parts.sink}
