@@ -42,7 +42,7 @@ def draw(value: str, colours: str, view: View, width: float | None = None) -> Dr
     names = (
         []
         if shallow
-        else [(bins, "depth_bin", f"All heads, ten bins{', own windows' if view.rematched else ''}")]
+        else [(bins, "depth_bin", f"All heads, ten bins{', training context' if view.rematched else ''}")]
     )
     if held:
         names.append((layers, "layer", f"All heads, by layer{view.over_matched}"))
