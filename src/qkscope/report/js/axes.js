@@ -40,8 +40,30 @@ const axes = (() => {
     const here = store.runs().map((run) => data.stopIn(run, index));
     const names = [...new Set(here.map(({ model }) => model))].filter((name) => name !== label);
     const sizes = [...new Set(here.map(({ window: size }) => size))].filter((size) => size !== null);
-    const parts = [...names, phase, sizes.length ? `window ${sizes.map(count).join(" and ")}` : null];
+    const context = sizes.length ? `training context ${sizes.map(count).join(" and ")}` : null;
+    const parts = [...names, phase, context];
     return [label, parts.filter(Boolean).join(" · ")];
+  }
+
+  /* ---- the measure of position signal, shared by the views that show one ---- */
+
+  /** @type {Record<string, string>} */
+  const SIGNALS = { share_positional: "position share", abs_r_k: "|r_k|" };
+  /** @param {string} name */
+  const signalName = (name) => SIGNALS[name] || name;
+
+  /* Radio buttons of the measure; nothing where there is one. */
+  /** @param {string} id */
+  function signalChoice(id) {
+    const names = store.choices.measure;
+    if (names.length < 2) return null;
+    return dom.options(
+      id,
+      "Show",
+      names.map((name) => [name, signalName(name)]),
+      store.state.measure,
+      (value) => store.set({ measure: value }),
+    );
   }
 
   /* ---- two runs ---- */
@@ -230,6 +252,8 @@ const axes = (() => {
     dashOf,
     ofRun,
     runKeys,
+    signalName,
+    signalChoice,
     widthOf,
   };
 })();

@@ -53,6 +53,15 @@ const portraitFrame = (() => {
       layer.append(s("line", { x1: x(t), x2: x(t), y1: bottom, y2: top }));
     for (const t of LIMITS[state.up] || [])
       layer.append(s("line", { x1: left, x2: right, y1: y(t), y2: y(t) }));
+    // Above this line, any function of position explains clearly more of PC0 than a straight line.
+    const [across, up] = [state.across.replace("abs_", ""), state.up];
+    if (up.startsWith("eta_") && across === up.replace("eta", "r")) {
+      /** @param {number} r */
+      const limit = (r) => Math.sqrt(r * r + data.missed);
+      const way = d3.range(0, 1, 0.02).filter((r) => limit(r) <= 1);
+      const line = way.map((r, i) => `${i ? "L" : "M"}${x(r)},${y(limit(r))}`).join("");
+      layer.append(s("path", { d: line, class: "limit" }));
+    }
     return layer;
   }
 
@@ -96,7 +105,7 @@ const portraitFrame = (() => {
    *   layers: Record<"moves" | "paths" | "bars" | "points" | "box", SVGGElement> }} */
   function build(container, choosing) {
     const width = axes.widthOf(container);
-    const height = Math.round(Math.min(600, Math.max(340, width * 0.86)));
+    const height = Math.round(Math.min(520, Math.max(340, width * 0.86)));
     const x = scaleOf(state.across, [44, width - 10]);
     const y = scaleOf(state.up, [height - 40, 20]);
     const [left, right] = x.range();
