@@ -18,11 +18,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkscope.claims import Claim
+    from qkscope.claims import claims as claims_of
     from qkscope.comparison import Comparison, compare
     from qkscope.errors import QkscopeError
     from qkscope.figures import draw as figure
     from qkscope.figures import draw_all
-    from qkscope.findings import Claim, claims
     from qkscope.heads import HeadIndex
     from qkscope.measures.pca import Axes, measure
     from qkscope.moments import Accumulator, Moments
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _HOME = {
     "Accumulator": "moments",
     "Axes": "measures",
-    "Claim": "findings",
+    "Claim": "claims",
     "Comparison": "comparison",
     "HeadIndex": "heads",
     "Moments": "moments",
@@ -52,7 +53,7 @@ _HOME = {
     "Thresholds": "taxonomy",
     "Unit": "unit",
     "analyze": "scanning.vectors",
-    "claims": "findings",
+    "claims_of": "claims:claims",
     "classify": "taxonomy",
     "compare": "comparison",
     "concat": "together",
@@ -85,7 +86,7 @@ __all__ = [
     "Thresholds",
     "Unit",
     "analyze",
-    "claims",
+    "claims_of",
     "classify",
     "compare",
     "concat",

@@ -76,22 +76,39 @@ def samples(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str])
 
 def _sample(model: str, heads: pd.DataFrame, loo: pd.DataFrame | None) -> Sample:
     heads = heads.reset_index(drop=True)
-    # The last axis holds VALUES; a head the leave-one-out table lacks stays NaN there.
-    full = np.stack([column(heads, name) for name in VALUES], axis=-1)[None]  # (1, H, 3)
+    found = stacked(heads, heads, loo, VALUES)
+    return Sample(model, heads, found[..., 0], found[..., 1], found[..., 2])
+
+
+def stacked(
+    heads: pd.DataFrame, table: pd.DataFrame | None, loo: pd.DataFrame | None, names: Sequence[str]
+) -> Array:
+    """(1 + G, H, names): columns of one checkpoint's `table` in the order of `heads`, then without each group.
+
+    NaN where a table lacks a head or a column.
+    """
+    full = np.full((1, len(heads), len(names)), np.nan)
+    if table is not None:
+        row, known = _rows_of(table, heads)
+        full[0, row[known]] = np.stack([column(table, name) for name in names], axis=-1)[known]
     if loo is None or loo.empty:
-        stacked = full
-    else:
-        width = 1 + int(max(heads["head"].max(), loo["head"].max()))
-        keys = heads["layer"].to_numpy(np.int64) * width + heads["head"].to_numpy(np.int64)
-        wanted = loo["layer"].to_numpy(np.int64) * width + loo["head"].to_numpy(np.int64)
-        by_key = np.argsort(keys, kind="stable")
-        row = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
-        known = keys[row] == wanted
-        labels, group = np.unique(loo["group"].to_numpy(), return_inverse=True)
-        left = np.full((len(labels), len(heads), len(VALUES)), np.nan)
-        left[group[known], row[known]] = np.stack([column(loo, name) for name in VALUES], axis=-1)[known]
-        stacked = np.concatenate([full, left])
-    return Sample(model, heads, stacked[..., 0], stacked[..., 1], stacked[..., 2])
+        return full
+    row, known = _rows_of(loo, heads)
+    labels, group = np.unique(loo["group"].to_numpy(), return_inverse=True)
+    left = np.full((len(labels), len(heads), len(names)), np.nan)
+    left[group[known], row[known]] = np.stack([column(loo, name) for name in names], axis=-1)[known]
+    return np.concatenate([full, left])
+
+
+def _rows_of(table: pd.DataFrame, heads: pd.DataFrame) -> tuple[Array, Array]:
+    """The row in `heads` of each row of `table`, and whether it has one."""
+    width = 1 + int(max(heads["head"].max(), table["head"].max()))
+    keys, wanted = (
+        each["layer"].to_numpy(np.int64) * width + each["head"].to_numpy(np.int64) for each in (heads, table)
+    )
+    by_key = np.argsort(keys, kind="stable")
+    row = by_key[np.minimum(np.searchsorted(keys, wanted, sorter=by_key), len(keys) - 1)]
+    return row, keys[row] == wanted
 
 
 def column(table: pd.DataFrame, name: str) -> Array:

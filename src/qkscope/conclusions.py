@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 from typing import Any
 
-from qkscope.findings import Claim
-from qkscope.findings.claim import CANNOT_TELL
-from qkscope.inference.course import intervals, placed
+from qkscope.claims import Claim
+from qkscope.inference.levels import PLACED_IN_PART, PLACED_WITHIN
 from qkscope.taxonomy import Thresholds
-from qkscope.timeline import timeline_from_names
+from qkscope.timeline import Stop, timeline_from_names
 from qkscope.words import bare, sentence
 
 # How far a mean read off a published plot may be from the one plotted.
@@ -62,9 +62,9 @@ def _fewer_keys(data: Mapping[str, Any]) -> Conclusion:
         headline = "Whether keys follow position less or turn round cannot be told"
     return Conclusion(
         "Keys are partly decoupled from position at long context",
-        "no" if shown else CANNOT_TELL,
+        "no" if shown else "unclear",
         headline,
-        "abs_r_k",
+        "queries_keys",
     )
 
 
@@ -72,12 +72,12 @@ def _monotonic(data: Mapping[str, Any]) -> Conclusion:
     values, labels = data["mean_r_q"], data["short_labels"]
     change, at = min((after - before, i) for i, (before, after) in enumerate(pairwise(values)))
     # Both ends of a step may be off by reading; a rise by rounding of the subtraction is none.
-    verdict = "no" if change + 2 * READ_OFF < 1e-9 else CANNOT_TELL if change < 0 else "yes"
+    verdict = "no" if change + 2 * READ_OFF < 1e-9 else "unclear" if change < 0 else "yes"
     headline = (
         f"Its smallest step is {bare(values[at], 3)} → {bare(values[at + 1], 3)}, from {labels[at]} to "
         f"{labels[at + 1]}; no error is known that would tell a fall from noise"
     )
-    return Conclusion("Mean r_q increases monotonically", verdict, headline, "r_q")
+    return Conclusion("Mean r_q increases monotonically", verdict, headline, "position")
 
 
 def _jump(data: Mapping[str, Any]) -> Conclusion:
@@ -89,9 +89,9 @@ def _jump(data: Mapping[str, Any]) -> Conclusion:
     if placed(spans, at):
         verdict, headline = "yes", f"{step} {where}"
     else:
-        verdict = CANNOT_TELL
+        verdict = "unclear"
         headline = f"{step} within {spans[at]:,} training steps {where} and cannot be placed"
-    return Conclusion("Mean r_q jumps early in stage 1", verdict, headline, "jumps")
+    return Conclusion("Mean r_q jumps early in stage 1", verdict, headline, "emergence")
 
 
 def _cause(data: Mapping[str, Any]) -> Conclusion:
@@ -101,8 +101,32 @@ def _cause(data: Mapping[str, Any]) -> Conclusion:
         f"At {at} weights, window and rotation settings change together, and nothing between was measured"
     )
     return Conclusion(
-        "Long-context training reshapes how queries and keys follow position", CANNOT_TELL, headline, "causes"
+        "Long-context training reshapes how queries and keys follow position",
+        "unclear",
+        headline,
+        "long_context",
     )
+
+
+def intervals(stops: Sequence[Stop]) -> list[int | None]:
+    """Training steps between neighbouring checkpoints; None where not known.
+
+    Where a phase counts its steps anew, those since its start are taken: what ended the phase before is not known.
+    """
+    found: list[int | None] = []
+    for before, after in pairwise(stops):
+        if before.step is None or after.step is None:
+            found.append(None)
+        else:
+            found.append(after.step - before.step if after.step > before.step else after.step or None)
+    return found
+
+
+def placed(spans: Sequence[int | None], at: int) -> bool:
+    """Whether an interval is short enough, beside all of them, to say where in training its step lies."""
+    span, known = spans[at], [span for span in spans if span]
+    short = max(PLACED_WITHIN * median(known), PLACED_IN_PART * sum(known)) if known else 0
+    return span is None or span <= short
 
 
 def _onset(data: Mapping[str, Any]) -> int:

@@ -47,18 +47,27 @@ def number(value: float, se: float = math.nan, signed: bool = False) -> str:
 
 
 def percent(share: float, se: float = math.nan) -> str:
-    """`34%`, or `34 ± 2%`."""
+    """`34%`, or `34 ± 2%`; a decimal more where the error or the share is below one percent."""
     if not math.isfinite(share):
         return "unknown"
-    known = math.isfinite(se) and se > 0.0
-    return f"{100 * share:.0f} ± {max(100 * se, 1):.0f}%" if known else f"{100 * share:.0f}%"
+    if math.isfinite(se) and se > 0.0:
+        places = _percent_decimals(se)
+        return f"{100 * share:.{places}f} ± {max(100 * se, 10.0**-places):.{places}f}%"
+    places = 1 if 0.0005 <= share < 0.0095 else 0
+    return f"{100 * share:.{places}f}%"
+
+
+def _percent_decimals(se: float) -> int:
+    """One decimal where the error is below one percent."""
+    return 1 if 100 * se < 0.95 else 0
 
 
 def points(difference: float, se: float = math.nan) -> str:
     """A difference of shares: `−23 ± 2 points`."""
     known = math.isfinite(se) and se > 0.0
-    error = f" ± {max(100 * se, 1):.0f}" if known else ""
-    return f"{bare(100 * difference, 0, signed=True)}{error} points"
+    places = _percent_decimals(se) if known else 0
+    error = f" ± {max(100 * se, 10.0**-places):.{places}f}" if known else ""
+    return f"{bare(100 * difference, places, signed=True)}{error} points"
 
 
 def measured(value: float, se: float, unit: Unit, signed: bool) -> str:
@@ -80,8 +89,12 @@ def arrow(before: float, after: float, share: bool = False) -> str:
 
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`one head`, `12 heads`, `no head`."""
-    word = _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
-    return f"{word} {noun if n in (0, 1) else plural or noun + 's'}"
+    return f"{in_words(n)} {noun if n in (0, 1) else plural or noun + 's'}"
+
+
+def in_words(n: int) -> str:
+    """`five`, `12`."""
+    return _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
 
 
 def about(expected: float) -> str:
@@ -103,8 +116,8 @@ def some(names: Sequence[str], most: int = 3) -> str:
 
 
 def tokens(window: int) -> str:
-    """`1,024 tokens`."""
-    return f"{window:,} tokens"
+    """`1,024 tokens`, `1 token`."""
+    return f"{window:,} token{'' if window == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 import pandas as pd
 
 from qkscope.anatomy_means import asked_for
+from qkscope.claims import claims
 from qkscope.comparison.differences import Numbers, cell_name, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
 from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.words import CELLS
 from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
-from qkscope.findings import claims
 from qkscope.heads import sample_heads
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import Results

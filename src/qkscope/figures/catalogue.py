@@ -17,13 +17,13 @@ from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
 from qkscope import store
+from qkscope.claims import Claim, claims
 from qkscope.errors import TableError
 from qkscope.figures import pictures
 from qkscope.figures.picture import Drawing, Picture
 from qkscope.figures.readme import readme
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.view import View, look
-from qkscope.findings import Claim, claims
 from qkscope.progress import say
 from qkscope.results import Results, as_results
 from qkscope.workers import in_processes, worth

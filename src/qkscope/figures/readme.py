@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from qkscope.claims import Claim, Row
 from qkscope.figures.picture import Caption, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
-from qkscope.findings import Claim, Row
 from qkscope.words import joined, listing, once, sentence, tokens
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
@@ -71,7 +71,7 @@ def _other_window(view: View, caption: Caption, quoted: Sequence[Claim]) -> str:
 
 def _quote(view: View, claim: Claim) -> str:
     """A claim as it is: headline, question, verdict, detail, doubt, numbers."""
-    said = " ".join(md(part) for part in (claim.detail, claim.doubt) if part)
+    said = " ".join(md(part) for part in (claim.detail, claim.caveat) if part)
     lead = f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}."
     return "\n\n".join(part for part in (lead, said, _table(view, claim.rows)) if part)
 
@@ -82,11 +82,11 @@ def _table(view: View, rows: Sequence[Row]) -> str:
         return ""
 
     def cells(row: Row) -> list[str]:
-        start, end = (md(view.labels.get(model, model)) for model in (row.from_model or "", row.to_model))
+        start, end = (md(view.labels.get(model, model)) for model in (row.from_model or "", row.model))
         window = "own" if row.window == "own" else view.matched_text
         return [md(row.what), start, end, row.text, window, row.verdict]
 
-    telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("", "no change", "cannot tell"))
+    telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("level", "flat", "unclear"))
     shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
     head = ["what", "from", "at", "value", "window", "verdict"]
     lines = [head, ["---"] * len(head), *(cells(row) for row in shown)]
@@ -96,8 +96,8 @@ def _table(view: View, rows: Sequence[Row]) -> str:
 
 def _takeaway(quoted: Sequence[Claim]) -> str:
     """The most telling claim that says something, and what casts doubt on it."""
-    told = [claim for claim in quoted if claim.verdict not in ("cannot tell", "no change")] or list(quoted)
-    return " ".join(md(sentence(part)) for part in (told[0].headline, told[0].doubt) if part) if told else ""
+    told = [claim for claim in quoted if claim.verdict not in ("unclear", "flat")] or list(quoted)
+    return " ".join(md(sentence(part)) for part in (told[0].headline, told[0].caveat) if part) if told else ""
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:

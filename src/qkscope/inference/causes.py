@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.causes_table import AXES, CAUSES_COLUMNS, FACTORS, WEIGHTS, WINDOW
-from qkscope.inference.evidence import MEAN_ABS_R_K, MEAN_R_K, MEAN_R_Q, average, share_of
 from qkscope.inference.levels import ONE_HEAD
 from qkscope.inference.transitions import class_probabilities
 from qkscope.measures.jackknife import jackknife
@@ -39,6 +38,7 @@ ANATOMY = (
     *("eta_q", "eta_k", "R_q", "R_k"),
     *("share_position", "share_key", "share_match", "share_query_position"),
 )
+MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
 # Of the rotation model, what does not shrink with the window by construction.
 DRIFT = ("slope_q", "slope_k", "bias_logits")
 
@@ -57,6 +57,18 @@ class Step:
     cells: Mapping[Cell, Heads]
     same_axis: Array | None = None
     same_text: bool = True
+
+
+def share_of(kind: str) -> str:
+    """The name of a class's share."""
+    return f"share of {kind} heads"
+
+
+def average(values: Array) -> Array:
+    """(1 + G, H) -> (1 + G,): mean over the heads that a row has."""
+    here = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(here, values, 0.0).sum(axis=1) / here.sum(axis=1))
 
 
 def shapley(measured: Collection[Cell], players: Sequence[Cell]) -> dict[Cell, dict[Cell, float]] | None:

@@ -30,20 +30,24 @@ class Contrast:
     @property
     def verdict(self) -> str:
         """In the words of a claim's row."""
-        return {"more": "higher", "less": "lower", "same": "the same", "": "cannot tell"}[self.sure]
+        return {"more": "higher", "less": "lower", "same": "equal", "": "unclear"}[self.sure]
 
 
-def contrast(first: Array, second: Array, paired: bool = True, looks: int = 1) -> Contrast:
+def contrast(
+    first: Array, second: Array, paired: bool = True, looks: int = 1, hidden: float = 0.0
+) -> Contrast:
     """(1 + G,) against (1 + G,): each the number and the same without every group of documents.
 
     Different models have different heads and tokens: unpaired, the two errors add and nothing cancels. `looks` is
-    the number of contrasts this one was chosen from or is read with: they share the level.
+    the number of contrasts this one was chosen from or is read with: they share the level. `hidden` is variance of
+    the difference that leaving groups out does not show.
     """
     gap = float(first[0] - second[0])
     if paired:
         se = float(jackknife(first[1:] - second[1:]))
     else:
         se = math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
+    se = math.hypot(se, math.sqrt(hidden))
     df = min(len(first), len(second)) - 2
     return Contrast(float(first[0]), float(second[0]), gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks))
 
@@ -58,8 +62,8 @@ def _sure(gap: float, se: float, df: int, level: float) -> str:
 
 
 def exceeds(value: float, se: float, limit: float, df: int) -> str:
-    """Whether a number is above a limit with CONFIDENCE: `yes`, `no` or `cannot tell`."""
+    """Whether a number is above a limit with CONFIDENCE: `yes`, `no` or `unclear`."""
     if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
-        return "cannot tell"
+        return "unclear"
     margin = t_quantile((1 + CONFIDENCE) / 2, df) * se
-    return "yes" if value - margin > limit else "no" if value + margin < limit else "cannot tell"
+    return "yes" if value - margin > limit else "no" if value + margin < limit else "unclear"

@@ -1,10 +1,11 @@
-"""What the questions are asked of: one study's heads over one kind of window, and every series judged together."""
+"""One study over one kind of window: its heads, RoPE and NoPE heads apart, and which changes are more than noise."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -12,146 +13,287 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.aggregate import Sample, column, complete, samples
+from qkscope.aggregate import column, mean_over_heads, stacked
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
+from qkscope.inference.contrast import Contrast, contrast, exceeds
 from qkscope.inference.course import direction
-from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, ONE_HEAD
+from qkscope.inference.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
 from qkscope.inference.series import Change, Series, judged, whole
-from qkscope.inference.transitions import Pair, class_probabilities, pair, polarity_probabilities
+from qkscope.inference.transitions import class_probabilities
+from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.results import Results
-from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
+from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
 from qkscope.timeline import Stop, Timeline
 
-MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
-MEAN_EV = "mean explained variance"
-SPREAD_R_Q, SPREAD_R_K = "spread of r_q across heads", "spread of r_k across heads"
-LEAD_R_Q, LEAD_ABS_R_K = "lead of RoPE layers in mean r_q", "lead of RoPE layers in mean |r_k|"
-
 Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]
+Population = Literal["RoPE", "NoPE", "all"]
+
+# What is read from each table; a table that was not measured leaves its columns NaN.
+R = ("r_q", "r_k")
+ANATOMY = ("share_position", "share_query_position", "share_key", "share_match", "eta_q", "eta_k")
+PLASTICITY = ("plasticity",)
+# Measures made of others.
+DERIVED: dict[str, Callable[[Mapping[str, Array]], Array]] = {
+    "share_positional": lambda v: v["share_position"] + v["share_query_position"],
+    "abs_r_q": lambda v: np.abs(v["r_q"]),
+    "abs_r_k": lambda v: np.abs(v["r_k"]),
+}
+# Means whose course over training is judged, beside the share of heads of each class.
+FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 
 
-def share_of(kind: str) -> str:
-    """The name of the series of a class's or polarity's share."""
-    return f"share of {kind} heads"
+@dataclass(frozen=True)
+class Cell:
+    """One checkpoint over one window. `values` are (1 + G, H): all documents, then without each group of them."""
+
+    model: str
+    heads: pd.DataFrame
+    values: Mapping[str, Array]
+
+    def value(self, measure: str) -> Array:
+        return DERIVED[measure](self.values) if measure in DERIVED else self.values[measure]
+
+    @cached_property
+    def layer(self) -> NDArray[np.int64]:
+        return np.asarray(self.heads["layer"].to_numpy(np.int64))
+
+    @cached_property
+    def key(self) -> NDArray[np.int64]:
+        """Layer and head in one number."""
+        return np.asarray(self.layer * 2**20 + self.heads["head"].to_numpy(np.int64))
+
+    @cached_property
+    def rope(self) -> Array:
+        """1 where the layer rotates, 0 where not, NaN where the table does not say."""
+        return column(self.heads, "rope")
+
+    @property
+    def groups(self) -> int:
+        return len(self.values["r_q"]) - 1
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The measured checkpoints with their heads; `window` is None where each has its own.
-
-    In a study of training, only heads measured in every checkpoint (and every leave-one-out sample) are kept:
-    a change must not come from a change of heads. `dropped` counts the others. `basis` says what is left out to
-    judge noise by; where it is heads, the rows of a sample lack groups of heads instead of documents.
-    """
+    """The measured checkpoints over their own windows (`window` is None) or all over the first `window` tokens."""
 
     timeline: Timeline
     stops: tuple[Stop, ...]
-    samples: tuple[Sample, ...]
+    cells: tuple[Cell, ...]
     thresholds: Thresholds
-    basis: Basis
     window: int | None = None
-    dropped: int = 0
-
-    def label(self, i: int) -> str:
-        return spoken(self.stops[i])
 
     @property
     def name(self) -> Literal["own", "matched"]:
         return "own" if self.window is None else "matched"
 
     @property
-    def heads(self) -> int:
-        """The number of heads compared."""
-        return len(self.samples[0].heads) if self.samples else 0
-
-    @property
     def groups(self) -> int:
-        """The fewest groups left out at any checkpoint."""
-        return min((sample.groups for sample in self.samples), default=0)
+        return min((cell.groups for cell in self.cells), default=0)
 
     @property
-    def sure(self) -> bool:
-        """Whether anything can be judged against noise."""
-        return self.basis in ("documents", "heads")
+    def basis(self) -> Basis:
+        """What errors are taken over: groups of documents; without any, groups of heads where there are enough."""
+        if self.groups >= FEWEST_GROUPS:
+            return "documents"
+        if self.groups == FEWEST_GROUPS - 1:
+            return "too few groups"
+        fewest = min((len(cell.heads) for cell in self.cells), default=0)
+        return "heads" if fewest >= FEWEST_HEADS else "nothing"
 
     @cached_property
-    def series(self) -> dict[str, Series]:
-        """The numbers whose course is judged, by name; only those known at every checkpoint."""
-        found = {name: self.of(name, statistic) for name, statistic in _STATISTICS.items()}
-        found = {name: s for name, s in found.items() if all(np.isfinite(v[0]) for v in s.values)}
-        for kind in CLASSES:
-            found[share_of(kind)] = self._share(kind, self._classes, self._class_chances)
-        for kind in POLARITIES:
-            found[share_of(kind)] = self._share(kind, self._polarities, self._polarity_chances)
+    def populations(self) -> tuple[Population, ...]:
+        """RoPE and NoPE heads where the study has both, else one population."""
+        ropes = {flag for cell in self.cells for flag in np.unique(cell.rope).tolist()}
+        return ("RoPE", "NoPE") if {0.0, 1.0} <= ropes else ("all",)
+
+    def mask(self, i: int, population: Population, layer: int | None = None) -> Mask:
+        """(H,): the heads of a population at a checkpoint, of one layer if given."""
+        cell = self.cells[i]
+        flag = {"RoPE": 1.0, "NoPE": 0.0}.get(population)
+        here = np.ones(len(cell.heads), dtype=bool) if flag is None else cell.rope == flag
+        return np.asarray(here if layer is None else here & (cell.layer == layer))
+
+    def layers(self, population: Population) -> list[int]:
+        """The layers that a population has at the last checkpoint."""
+        return sorted(set(self.cells[-1].layer[self.mask(-1, population)].tolist()))
+
+    def known(self, measure: str, population: Population = "all") -> bool:
+        """Whether some head of every checkpoint has this measure."""
+        return all(
+            np.isfinite(cell.value(measure)[0, self.mask(i, population)]).any()
+            for i, cell in enumerate(self.cells)
+        )
+
+    def mean(self, measure: str, population: Population, i: int, layer: int | None = None) -> Array:
+        """(1 + G,): the mean over the heads measured at a checkpoint, as pictures draw it."""
+        return mean_over_heads(self.cells[i].value(measure)[:, self.mask(i, population, layer)])
+
+    def level(
+        self, measure: str, population: Population, i: int, layer: int | None = None
+    ) -> tuple[float, float]:
+        """That mean and its standard error over documents."""
+        means = self.mean(measure, population, i, layer)
+        return float(means[0]), float(jackknife(means[1:]))
+
+    def kinds(self, i: int, population: Population) -> NDArray[Any]:
+        """(heads,): the classes of the measured heads of a population."""
+        cell, here = self.cells[i], self.mask(i, population)
+        kinds = classify(cell.values["r_q"][0, here], cell.values["r_k"][0, here], self.thresholds)
+        return np.asarray(kinds[kinds != UNMEASURED])
+
+    def count(self, kind: str, population: Population, i: int) -> int:
+        """How many measured heads of a population are of a class."""
+        return int((self.kinds(i, population) == kind).sum())
+
+    def compare(self, first: str, second: str, population: Population, i: int, looks: int = 1) -> Contrast:
+        """Two measures of the same heads at one checkpoint."""
+        cell, here = self.cells[i], self.mask(i, population)
+        a, b = (self._left_out(cell.value(m)[:, here]) for m in (first, second))
+        return contrast(a, b, looks=looks)
+
+    def between(self, measure: str, i: int) -> Contrast:
+        """RoPE heads against NoPE heads of one checkpoint."""
+        value = self.cells[i].value(measure)
+        rope, nope = (self._left_out(value[:, self.mask(i, p)]) for p in self.populations)
+        return contrast(rope, nope)
+
+    def _left_out(self, values: Array, steady: Mask | None = None) -> Array:
+        """The mean over heads (1 + G, H) and the same without each group of documents.
+
+        Where there are no groups of documents, groups of heads are left out instead. `steady` (H,) are the heads
+        that leaving out is seen on, if not all that are finite throughout.
+        """
+        if self.basis == "heads":
+            return without_heads(values[0])
+        if steady is None or not steady.any():
+            return mean_over_heads(values)
+        kept = values[:, steady].mean(axis=1)
+        return np.asarray(np.nanmean(values[0]) + kept - kept[0])
+
+    def series(self, measure: str, population: Population, layer: int | None = None) -> Series | None:
+        """The course of a mean, over the heads that every checkpoint has; None where it is not known throughout."""
+        values, steady = self._shared(lambda cell: cell.value(measure), population, layer)
+        if not values[0].shape[1]:
+            return None
+        return Series(_name(measure, population, layer), tuple(self._left_out(v, steady) for v in values))
+
+    def _shared(
+        self, read: Callable[[Cell], Array], population: Population, layer: int | None = None
+    ) -> tuple[list[Array], Mask]:
+        """Values (1 + G, H) at each checkpoint of the heads measured at all of them, in one order.
+
+        With them (H,) which of these heads are finite in every left-out sample too.
+        """
+        keys, values = [], []
+        for i, cell in enumerate(self.cells):
+            value = read(cell)
+            here = self.mask(i, population, layer) & np.isfinite(value[0])
+            keys.append(cell.key[here])
+            values.append(value[:, here])
+        shared = reduce(np.intersect1d, keys)
+        aligned = []
+        for key, value in zip(keys, values, strict=True):
+            order = np.argsort(key)
+            aligned.append(value[:, order[np.searchsorted(key, shared, sorter=order)]])
+        return aligned, np.logical_and.reduce([np.isfinite(value).all(axis=0) for value in aligned])
+
+    @cached_property
+    def dropped(self) -> int:
+        """Heads that are not measured at every checkpoint: changes are judged without them."""
+        every: NDArray[np.int64] = reduce(np.union1d, [cell.key for cell in self.cells])
+        shared, _ = self._shared(lambda cell: cell.values["r_q"], "all")
+        return len(every) - int(shared[0].shape[1])
+
+    def class_series(self, kind: str, population: Population) -> Series | None:
+        """The course of a class's share of the heads that every checkpoint has."""
+
+        def is_kind(cell: Cell) -> Array:
+            r_q, r_k = cell.values["r_q"], cell.values["r_k"]
+            found = classify(r_q, r_k, self.thresholds) == kind
+            return np.where(np.isfinite(r_q), found, np.nan)
+
+        def chance(cell: Cell) -> Array:
+            se_q, se_k = (np.nan_to_num(column(cell.heads, f"{name}_se")) for name in R)
+            r_q, r_k = cell.values["r_q"][0], cell.values["r_k"][0]
+            chances = class_probabilities(r_q, r_k, se_q, se_k, self.thresholds)
+            return np.asarray(chances[CLASSES.index(kind)][None])
+
+        values, steady = self._shared(is_kind, population)
+        heads = values[0].shape[1]
+        if not heads:
+            return None
+        chances = self._shared(chance, population)[0]
+        unseen = tuple(max(ONE_HEAD, float((c * (1.0 - c)).sum())) / heads**2 for c in chances)
+        means = tuple(self._left_out(v, steady) for v in values)
+        return Series(_name(kind, population), means, heads, unseen)
+
+    def ranked_classes(self, population: Population, i: int) -> tuple[str, list[str]]:
+        """The classes of a checkpoint's heads, the largest first, and how sure that one is.
+
+        `majority` if it has clearly more than half of the heads, `largest` if clearly more than the next, `tie` if
+        the two are equal, else `unclear`.
+        """
+        order = sorted(CLASSES, key=lambda kind: -self.count(kind, population, i))
+        cell, here = self.cells[i], self.mask(i, population)
+        r_q, r_k = (cell.values[name][:, here] for name in R)
+        kinds, known = classify(r_q, r_k, self.thresholds), np.isfinite(r_q)
+        first, second = (self._left_out(np.where(known, kinds == kind, np.nan)) for kind in order[:2])
+        heads = int(known[0].sum())
+        gap = contrast(first, second, hidden=2 * ONE_HEAD / heads**2)
+        if first[0] == second[0]:
+            return "tie", order
+        if gap.verdict != "higher":
+            return "unclear", order
+        se = math.hypot(float(jackknife(first[1:])), math.sqrt(ONE_HEAD) / heads)
+        most = exceeds(float(first[0]), se, MOST, len(first) - 2) == "yes"
+        return "majority" if most else "largest", order
+
+    def followed(self, measure: str, population: Population) -> bool:
+        """Whether the course of a mean or class is judged."""
+        return _name(measure, population) in self.changes
+
+    @cached_property
+    def changes(self) -> dict[str, list[Change]]:
+        """All changes of every followed mean and class, judged together, by the name of the series."""
+        if len(self.cells) < 2 or self.timeline.kind != "training":
+            return {}
+        made = [self.series(m, p) for p in self.populations for m in FOLLOWED]
+        made += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
+        many = [series for series in made if series is not None]
+        found: dict[str, list[Change]] = {series.name: [] for series in many}
+        for change in judged(many):
+            found[change.series].append(change)
         return found
 
-    def of(self, name: str, statistic: Callable[[Sample], Array]) -> Series:
-        """A series from a statistic of each checkpoint, (1 + G,)."""
-        return Series(name, tuple(np.asarray(statistic(s), dtype=np.float64) for s in self.samples))
+    def direction(self, measure: str, population: Population) -> str:
+        """The verdict on the whole course of a mean."""
+        return direction(self.changes[_name(measure, population)])
 
-    def _classes(self, s: Sample) -> NDArray[Any]:
-        return classify(s.r_q, s.r_k, self.thresholds)
+    def overall(self, measure: str, population: Population) -> Change:
+        """From the first checkpoint to the last."""
+        return whole(self.changes[_name(measure, population)])
 
-    def _polarities(self, s: Sample) -> NDArray[Any]:
-        return polarity(s.r_k, self.thresholds.low)
+    def turns(self, measure: str, population: Population) -> list[Change]:
+        """The clear changes of a course."""
+        return [change for change in self.changes[_name(measure, population)] if change.clear]
 
-    def _class_chances(self, s: Sample, kind: str) -> Array:
-        chances = class_probabilities(s.r_q[0], s.r_k[0], *_errors(s), self.thresholds)
-        return np.asarray(chances[CLASSES.index(kind)])
-
-    def _polarity_chances(self, s: Sample, kind: str) -> Array:
-        chances = polarity_probabilities(s.r_k[0], _errors(s)[1], self.thresholds.low)
-        return np.asarray(chances[POLARITIES.index(kind)])
-
-    def _share(
-        self, kind: str, label: Callable[[Sample], NDArray[Any]], chances: Callable[[Sample, str], Array]
-    ) -> Series:
-        values, unseen = [], []
-        for s in self.samples:
-            names = label(s)
-            values.append((names == kind).sum(axis=1) / np.maximum((names != UNMEASURED).sum(axis=1), 1))
-            chance = chances(s, kind)
-            heads = max(len(s.heads), 1)
-            unseen.append(max(ONE_HEAD, float(np.nansum(chance * (1.0 - chance)))) / heads**2)
-        return Series(share_of(kind), tuple(values), max(self.heads, 1), tuple(unseen))
-
-    @cached_property
-    def changes(self) -> list[Change]:
-        """Every change of every series, judged together."""
-        found = judged(list(self.series.values())) if len(self.samples) > 1 else []
-        return found if self.sure else [replace(c, clear=False, excluded=False) for c in found]
-
-    def changes_of(self, name: str) -> list[Change]:
-        return [c for c in self.changes if c.series == name]
-
-    def steps(self, name: str) -> list[Change]:
-        """The changes of a series between neighbouring checkpoints."""
-        return [c for c in self.changes_of(name) if c.kind == "step"]
-
-    def overall(self, name: str) -> Change:
-        """The change of a series from the first checkpoint to the last."""
-        return whole(self.changes_of(name))
-
-    def direction(self, name: str) -> str:
-        """The verdict on a series as a whole."""
-        return direction(self.changes_of(name))
-
-    @cached_property
-    def pairs(self) -> list[Pair]:
-        """Neighbouring checkpoints, head by head."""
-        return [pair(a, b, self.thresholds.low) for a, b in pairwise(self.samples)]
+    def step(self, measure: str, population: Population, stop: int) -> Change | None:
+        """The change from the checkpoint before `stop`; None where it is not followed."""
+        found = self.changes.get(_name(measure, population), [])
+        return next((c for c in found if c.kind == "step" and c.stop == stop), None)
 
     @cached_property
     def widened(self) -> list[int]:
-        """Indices of checkpoints whose own window differs from that of the one before."""
+        """Checkpoints whose own window differs from that of the one before."""
         found = enumerate(pairwise(stop.window for stop in self.stops), start=1)
         return [i for i, (a, b) in found if a is not None and b is not None and a != b]
 
     @cached_property
     def onset(self) -> int | None:
-        """The first checkpoint of long-context training: of a longer window, or named so."""
+        """The first checkpoint of long-context training: the first with a longer window, or so named."""
         longer = [i for i in self.widened if (self.stops[i].window or 0) > (self.stops[i - 1].window or 0)]
         if longer:
             return longer[0]
@@ -160,56 +302,25 @@ class Evidence:
         return next((i for i in range(1, len(long)) if long[i] and not long[i - 1]), None)
 
 
-def average(values: Array) -> Array:
-    """(1 + G, H) -> (1 + G,): mean over the heads that a row has."""
-    here = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(here, values, 0.0).sum(axis=1) / here.sum(axis=1))
+def _name(measure: str, population: Population, layer: int | None = None) -> str:
+    return f"{measure} of {population}" + ("" if layer is None else f", layer {layer}")
 
 
-def rope_of(sample: Sample) -> NDArray[Any]:
-    """(H,) 1 where the layer rotates, 0 where it does not, NaN where the table does not say."""
-    return column(sample.heads, "rope")
+def without_heads(values: Array) -> Array:
+    """(H,) -> (1 + HEAD_GROUPS,): the mean over all heads, then without each of the groups they are dealt into.
 
-
-def _spread(values: Array) -> Array:
-    middle = average(values)[:, None]
-    return np.asarray(np.sqrt(average((values - middle) ** 2)))
-
-
-def _lead(name: str) -> Callable[[Sample], Array]:
-    def statistic(sample: Sample) -> Array:
-        values, rope = sample.value(name), rope_of(sample)
-        return average(values[:, rope == 1]) - average(values[:, rope == 0])
-
-    return statistic
-
-
-_STATISTICS: dict[str, Callable[[Sample], Array]] = {
-    MEAN_R_Q: lambda s: average(s.r_q),
-    MEAN_R_K: lambda s: average(s.r_k),
-    MEAN_ABS_R_K: lambda s: average(s.abs_r_k),
-    MEAN_EV: lambda s: average(s.ev),
-    SPREAD_R_Q: lambda s: _spread(s.r_q),
-    SPREAD_R_K: lambda s: _spread(s.r_k),
-    LEAD_R_Q: _lead("r_q"),
-    LEAD_ABS_R_K: _lead("abs_r_k"),
-}
-
-
-def _errors(s: Sample) -> tuple[Array, Array]:
-    """Standard errors of r_q and r_k, (H,); an unknown error adds no variance."""
-    return np.nan_to_num(column(s.heads, "r_q_se")), np.nan_to_num(column(s.heads, "r_k_se"))
-
-
-def spoken(stop: Stop) -> str:
-    """A checkpoint's short label as a sentence needs it: a bare number is a step."""
-    return f"step {stop.label}" if stop.label[:1].isdigit() else stop.label
+    With too few heads there is the mean alone, which has no error.
+    """
+    known = values[np.isfinite(values)]
+    if len(known) < FEWEST_HEADS:
+        return np.array([known.mean()]) if len(known) else np.array([np.nan])
+    group = np.arange(len(known)) % HEAD_GROUPS
+    return np.array([known.mean(), *(known[group != g].mean() for g in range(HEAD_GROUPS))])
 
 
 def own_evidence(results: Results) -> Evidence:
     """Each checkpoint over its own window."""
-    return _evidence(results, results.heads, results.loo, None)
+    return _evidence(results, None)
 
 
 def matched_evidence(results: Results) -> Evidence | None:
@@ -218,66 +329,51 @@ def matched_evidence(results: Results) -> Evidence | None:
     own = {stop.window for stop in timeline.measured}
     if results.matched is None or timeline.matched_window is None or own == {timeline.matched_window}:
         return None
-    return _evidence(results, results.matched, results.loo_matched, timeline.matched_window)
+    found = _evidence(results, timeline.matched_window)
+    return found if len(found.cells) == len(own_evidence(results).cells) else None
 
 
-def _evidence(
-    results: Results, heads: pd.DataFrame, loo: pd.DataFrame | None, window: int | None
-) -> Evidence:
-    timeline = results.timeline
-    found = samples(heads, loo, timeline.models)
-    dropped = 0
-    if timeline.kind == "training":
-        found, dropped = _common(found)
-    else:
-        found = [complete(sample) for sample in found]
-    kept = [sample for sample in found if len(sample.heads)]
-    stops = tuple(timeline.stop(sample.model) for sample in kept)
-    basis = _basis(kept)
-    if basis == "heads":
-        kept = [without_heads(sample) for sample in kept]
-    return Evidence(timeline, stops, tuple(kept), results.thresholds, basis, window, dropped)
+def _evidence(results: Results, window: int | None) -> Evidence:
+    timeline, cells = results.timeline, _cells(results, matched=window is not None)
+    stops = tuple(timeline.stop(cell.model) for cell in cells)
+    return Evidence(timeline, stops, tuple(cells), results.thresholds, window)
 
 
-def _basis(found: Sequence[Sample]) -> Basis:
-    """What noise is judged by: documents if every checkpoint has groups of them, else heads if there are enough."""
-    groups = min((sample.groups for sample in found), default=0)
-    if groups >= FEWEST_GROUPS:
-        return "documents"
-    if groups == FEWEST_GROUPS - 1:
-        return "too few groups"
-    return "heads" if found and all(len(sample.heads) >= FEWEST_HEADS for sample in found) else "nothing"
+def _cells(results: Results, matched: bool) -> list[Cell]:
+    end = "_matched" if matched else ""
+    heads = results.matched if matched else results.heads
+    optional = results.optional
+    sources = [
+        (heads, results.loo_matched if matched else results.loo, R),
+        *(
+            [(results.anatomy_matched, results.loo_anatomy_matched, ANATOMY)]
+            if matched
+            else [(results.anatomy, results.loo_anatomy, ANATOMY)]
+        ),
+        (optional.get(f"plasticity{end}"), optional.get(f"loo_plasticity{end}"), PLASTICITY),
+    ]
+    tables = [(_by_model(table), _by_model(loo), names) for table, loo, names in sources]
+    first = tables[0][0]
+    return [_cell(first[m].reset_index(drop=True), m, tables) for m in results.timeline.models if m in first]
 
 
-def without_heads(sample: Sample) -> Sample:
-    """The full measurement, then the same without each of HEAD_GROUPS groups of heads, spread over the layers."""
-    ranks = np.lexsort((sample.heads["head"].to_numpy(), sample.heads["layer"].to_numpy()))
-    group = np.empty(len(ranks), dtype=np.int64)
-    group[ranks] = np.arange(len(ranks)) % HEAD_GROUPS
-    left = group == np.arange(HEAD_GROUPS)[:, None]  # (HEAD_GROUPS, H)
-
-    def rows(values: NDArray[Any]) -> NDArray[Any]:
-        return np.concatenate([values[:1], np.where(left, np.nan, values[:1])])
-
-    return replace(sample, r_q=rows(sample.r_q), r_k=rows(sample.r_k), ev=rows(sample.ev))
+def _by_model(table: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
+    return {} if table is None else dict(iter(table.groupby("model", sort=False, observed=True)))
 
 
-def _common(found: Sequence[Sample]) -> tuple[list[Sample], int]:
-    """The heads complete in every checkpoint, in one order, and how many others there are."""
-    if not found:
-        return [], 0
-    whole = [complete(sample) for sample in found]
-    keys = [_keys(sample) for sample in whole]
-    shared = set(keys[0]).intersection(*keys[1:])
-    order = [key for key in keys[0] if key in shared]
-    aligned = []
-    for sample, own in zip(whole, keys, strict=True):
-        row = {key: i for i, key in enumerate(own)}
-        aligned.append(sample.select(np.array([row[key] for key in order], dtype=np.int64)))
-    every = set().union(*(_keys(sample) for sample in found))
-    return aligned, len(every) - len(order)
-
-
-def _keys(sample: Sample) -> list[tuple[int, int]]:
-    """(layer, head) of each row."""
-    return list(zip(sample.heads["layer"].tolist(), sample.heads["head"].tolist(), strict=True))
+def _cell(heads: pd.DataFrame, model: str, tables: Sequence[Any]) -> Cell:
+    values: dict[str, Array] = {}
+    groups = 0
+    for by_model, left_out, names in tables:
+        table, loo = by_model.get(model), left_out.get(model)
+        found = stacked(heads, table, loo, names)
+        groups = max(groups, len(found) - 1)
+        values |= {name: found[..., j] for j, name in enumerate(names)}
+    both = np.isfinite(values["r_q"] + values["r_k"])  # a head counts as measured if it has both
+    values |= {name: np.where(both, values[name], np.nan) for name in R}
+    # A table without leave-one-out values beside others that have them has no errors.
+    filled = {
+        name: v if len(v) == 1 + groups else np.r_[v[:1], np.full((groups, v.shape[1]), np.nan)]
+        for name, v in values.items()
+    }
+    return Cell(model, heads, filled)

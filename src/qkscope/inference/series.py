@@ -87,10 +87,10 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """`rises`, `falls`, `no change` (one worth a word is excluded) or `cannot tell`."""
+        """`rises`, `falls`, `flat` (one worth a word is excluded) or `unclear`."""
         if self.clear:
             return "rises" if self.delta > 0 else "falls"
-        return "no change" if self.excluded else "cannot tell"
+        return "flat" if self.excluded else "unclear"
 
     @property
     def margin(self) -> float:

@@ -18,10 +18,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.aggregate import Sample, column, samples
-from qkscope.inference.levels import DEVIATIONS, MOST, PERHAPS, REACH, ROUGHLY, smallest_heads
+from qkscope.inference.levels import MOST, REACH
 from qkscope.inference.significance import normal_cdf
 from qkscope.measures.pca import FAINT
-from qkscope.taxonomy import CLASSES, Thresholds, classify
+from qkscope.taxonomy import Thresholds, classify
 
 Array = NDArray[np.float64]
 
@@ -59,13 +59,8 @@ class Pair:
     @property
     def turned(self) -> NDArray[np.bool_]:
         """(H,): r_k changed its sign along one axis, from clearly one to clearly the other."""
-        return np.asarray(self.reversed & (self.same_axis != 0))
-
-    @property
-    def reversed(self) -> NDArray[np.bool_]:
-        """(H,): the same along whichever axis came first."""
         clear = (np.abs(self.r_k) > self.low).all(axis=0)
-        return np.asarray(clear & (self.r_k[0] * self.r_k[1] < 0))
+        return np.asarray(clear & (self.r_k[0] * self.r_k[1] < 0) & (self.same_axis != 0))
 
     @property
     def judged(self) -> NDArray[np.bool_]:
@@ -111,12 +106,6 @@ def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit:
     return np.stack([*four, 1.0 - sum(four)])
 
 
-def polarity_probabilities(r_k: Array, se_k: Array, low: float) -> Array:
-    """The chance of each polarity when a head with these values is measured, (len(POLARITIES), ...)."""
-    above, under = 1.0 - _below(low, r_k, se_k), _below(-low, r_k, se_k)
-    return np.stack([above, 1.0 - above - under, under])
-
-
 def _below(limit: float, mean: Array, se: Array) -> Array:
     """P(x < limit) for x normal; a step where there is no noise; NaN without a standard error."""
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -159,73 +148,21 @@ def turn_chances(p: Pair) -> Array:
     return np.where(p.same_axis == 0, 0.0, chance)
 
 
-@dataclass(frozen=True)
-class Moved:
-    """Heads that do something between two checkpoints, and how many would by noise alone (NaN if not known).
-
-    `unjudged` of all heads have no error: they are left out of `expected` and of the verdict.
-    """
-
-    from_model: str
-    to_model: str
-    heads: int
-    expected: float
-    verdict: str
-    unjudged: int = 0
-
-    @property
-    def known(self) -> bool:
-        return not math.isnan(self.expected)
+def turned(p: Pair) -> tuple[int, float]:
+    """How many heads change the sign of r_k, and how many would by noise alone (NaN where errors are not known)."""
+    return int(p.turned.sum()), _expected(p, turn_chances(p))
 
 
-def _moved(p: Pair, which: NDArray[np.bool_], chances: Array) -> Moved:
-    """`yes` beyond noise, `no` within it, `cannot tell` between the two or without errors of the heads."""
-    heads, total = int(which.sum()), len(which)
-    if not p.has_errors:
-        return Moved(p.from_model, p.to_model, heads, math.nan, "cannot tell")
-    sure, chances = int((which & p.judged).sum()), chances[p.judged]
-    within = not perhaps_beyond_noise(sure, chances, total)
-    verdict = "yes" if beyond_noise(sure, chances, total) else "no" if within else "cannot tell"
-    unjudged = int((~p.judged).sum())
-    return Moved(p.from_model, p.to_model, heads, float(chances.sum()), verdict, unjudged)
-
-
-def turned(p: Pair) -> Moved:
-    """Heads whose r_k changes sign."""
-    return _moved(p, p.turned, turn_chances(p))
-
-
-def moved(p: Pair, thresholds: Thresholds | None = None) -> Moved:
-    """Heads that change class."""
+def moved(p: Pair, thresholds: Thresholds | None = None) -> tuple[int, float]:
+    """How many heads change class, and how many would by noise alone (NaN where errors are not known)."""
     before, after = p.classes(thresholds)
     stay = np.einsum("aah->h", noise_transitions(p, thresholds))
-    return _moved(p, np.asarray(before != after), 1.0 - stay)
+    return int((before != after).sum()), _expected(p, 1.0 - stay)
 
 
-def part_of_turned(p: Pair) -> float:
-    """How much of the change of mean r_k comes from the heads whose r_k changes sign."""
-    total: float = (p.r_k[1] - p.r_k[0])[p.turned].sum()
-    return float(total / max(p.r_k.shape[1], 1))
-
-
-def beyond_noise(count: float, chances: Array, heads: int) -> bool:
-    """Whether `count` of `heads` is clearly more than noise with these chances (per head) would give.
-
-    Heads share documents, so their chances are not independent and the expectation itself is rough.
-    """
-    return _exceeds(count, chances, heads, ROUGHLY, DEVIATIONS)
-
-
-def perhaps_beyond_noise(count: float, chances: Array, heads: int) -> bool:
-    """Whether `count` is more than noise would usually give, though perhaps not clearly."""
-    return _exceeds(count, chances, heads, 0.0, PERHAPS)
-
-
-def _exceeds(count: float, chances: Array, heads: int, rough: float, deviations: float) -> bool:
-    expected = float(np.sum(chances))
-    spread = float(np.sqrt(np.sum(chances * (1.0 - np.minimum(chances, 1.0))) + 1.0))
-    excess = count - expected
-    return bool(excess >= smallest_heads(heads) and excess > rough * expected + deviations * spread)
+def _expected(p: Pair, chances: Array) -> float:
+    """The sum of the chances of the heads that have errors, if most have."""
+    return float(chances[p.judged].sum()) if p.has_errors else math.nan
 
 
 def transition_noise(
@@ -240,34 +177,5 @@ def transition_noise(
     for before, after in pairwise(samples(heads, None, order)):
         p = pair(before, after, (thresholds or Thresholds()).low)
         classes, signs = moved(p, thresholds), turned(p)
-        rows.append((p.from_model, p.to_model, classes.heads, classes.expected, signs.heads, signs.expected))
+        rows.append((p.from_model, p.to_model, *classes, *signs))
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
-
-
-def transitions_into(
-    pairs: Sequence[Pair], target: str, thresholds: Thresholds | None = None
-) -> pd.DataFrame:
-    """Heads that enter and leave class `target`, by the class they come from or go to, over all the pairs.
-
-    Heads without errors are not counted where others have them.
-    Columns: class, entered, left, expected (entries by noise alone), feeds (more enter than noise explains, and
-    more than leave), at (index of the pair with most entries).
-    """
-    goal = CLASSES.index(target)
-    kept = [p.judged if p.has_errors else np.ones(len(p.judged), dtype=bool) for p in pairs]
-    names = [p.classes(thresholds)[:, keep] for p, keep in zip(pairs, kept, strict=True)]
-    noise = [noise_transitions(p, thresholds)[:, goal, keep] for p, keep in zip(pairs, kept, strict=True)]
-    heads = max((p.r_q.shape[1] for p in pairs), default=0)
-    rows = []
-    for i, kind in enumerate(CLASSES):
-        if kind == target:
-            continue
-        entered = [int(((then == target) & (first == kind)).sum()) for first, then in names]
-        left = sum(int(((first == target) & (then == kind)).sum()) for first, then in names)
-        chances = np.concatenate([n[i] for n in noise]) if noise else np.zeros(0)
-        total = sum(entered)
-        feeds = beyond_noise(total, chances, heads) and total - left >= smallest_heads(heads)
-        rows.append(
-            (kind, total, left, float(chances.sum()), feeds, int(np.argmax(entered)) if entered else 0)
-        )
-    return pd.DataFrame(rows, columns=["class", "entered", "left", "expected", "feeds", "at"])

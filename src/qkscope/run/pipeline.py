@@ -192,8 +192,8 @@ def _non_finite(unmeasured: Mapping[str, int]) -> list[str]:
 
 def _say_and_draw(results: Path) -> None:
     """What is said and drawn from the tables: summary, figures, report."""
+    from qkscope.claims import summary
     from qkscope.figures import draw_all
-    from qkscope.findings import summary
     from qkscope.report import write_report
     from qkscope.results import load_results
 

@@ -29,7 +29,7 @@ class ByComponent(Picture):
     """One line per representative checkpoint, early light to late dark; or per model, coloured by family."""
 
     name = "10_by_component"
-    claims = ("components", "models")
+    claims = ("position",)
 
     def title(self, view: View) -> str:
         return f"Position and variance by principal component{view.over_training}"

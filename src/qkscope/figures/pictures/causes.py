@@ -30,7 +30,7 @@ class Causes(Picture):
     """Levels of the checkpoints, and between them a bar for every factor that changed, from level to level."""
 
     name = "17_causes"
-    claims = ("causes", "window", "long_context")
+    claims = ("long_context",)
 
     def title(self, view: View) -> str:
         return (

@@ -21,7 +21,7 @@ class DecidesByLayer(Picture):
     """A bar a layer, first layer at the foot, its four shares from left to right."""
 
     name = "12_what_decides_by_layer"
-    claims = ("what_decides",)
+    claims = ("scores", "emergence")
 
     def title(self, view: View) -> str:
         return "What decides where heads look, layer by layer"

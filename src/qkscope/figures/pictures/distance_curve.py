@@ -26,7 +26,7 @@ class DistanceCurve(Picture):
     """A line a checkpoint, from pale to dark in the order of training, with a band of its error."""
 
     name = "15_distance_curve"
-    claims = ("what_decides",)
+    claims = ("distance", "scores")
 
     def title(self, view: View) -> str:
         return f"The mean score by distance{view.over_training}"

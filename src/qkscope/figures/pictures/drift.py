@@ -21,7 +21,7 @@ class Drift(Picture):
     """Above: overlap of the drift axis with PC0. Below: the bias it gives to keys, in logits over the window."""
 
     name = "18_drift"
-    claims = ("drift_axis", "near_or_far")
+    claims = ("distance",)
 
     def title(self, view: View) -> str:
         return f"The axis of drift with position{view.over_training}"

@@ -20,7 +20,7 @@ class ExplainedVariance(Picture):
     """Purple circles: the mean; shaded: +/- 1 standard deviation across heads."""
 
     name = "04_explained_variance"
-    claims = ("variance",)
+    claims = ("position",)
 
     def title(self, view: View) -> str:
         return f"Explained variance of PC0{view.over_training}"

@@ -2,4 +2,4 @@
 
 from qkscope.figures.tools.heatmap import Heatmap
 
-PICTURE = Heatmap("06_layer_heatmap_rk", ("depth_r_k", "early_layers"), "r_k", "Reds")
+PICTURE = Heatmap("06_layer_heatmap_rk", ("emergence",), "r_k", "Reds")

@@ -2,4 +2,4 @@
 
 from qkscope.figures.tools.heatmap import Heatmap
 
-PICTURE = Heatmap("05_layer_heatmap_rq", ("depth_r_q", "depths", "early_layers"), "r_q", "Blues")
+PICTURE = Heatmap("05_layer_heatmap_rq", ("emergence",), "r_q", "Blues")

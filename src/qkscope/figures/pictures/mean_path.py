@@ -27,7 +27,7 @@ class MeanPath(Picture):
     """Lines from yellow-green (first tokens dark) to the end of the window; queries solid, keys dotted."""
 
     name = "14_mean_path"
-    claims = ("rotating_constant",)
+    claims = ("position",)
 
     def title(self, view: View) -> str:
         where = f" at {view.heading(view.order[-1])}" if view.training else ""

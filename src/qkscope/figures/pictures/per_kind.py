@@ -24,7 +24,7 @@ class PerKind(Picture):
     """Above: the share of each kind's variance that is linear in position. Below: the share between the two centres."""
 
     name = "21_per_kind"
-    claims = ("alone",)
+    claims = ("queries_keys",)
 
     def title(self, view: View) -> str:
         return f"Queries alone and keys alone{view.over_training}"

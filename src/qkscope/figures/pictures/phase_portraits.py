@@ -28,7 +28,7 @@ class PhasePortraits(Picture):
     first axis is another than before."""
 
     name = "07_phase_portraits"
-    claims = ("spread", "sign_changes", "models", "signal")
+    claims = ("queries_keys", "classes")
 
     def title(self, view: View) -> str:
         where = "by model" if view.of_models else "over training" if view.training else "head by head"

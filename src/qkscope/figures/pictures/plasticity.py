@@ -22,7 +22,7 @@ class PlasticityPicture(Picture):
     """Above: the mean over heads. Below: of queries in the first and in the last fifth of the window."""
 
     name = "19_plasticity"
-    claims = ("plasticity", "plasticity_late", "plasticity_depth")
+    claims = ("plasticity",)
 
     def title(self, view: View) -> str:
         return f"Attention plasticity{view.over_training}"

@@ -21,7 +21,7 @@ class PlasticityMap(Picture):
     """A square per checkpoint: query buckets upwards, key buckets to the right; brighter is more open."""
 
     name = "20_plasticity_map"
-    claims = ("plasticity_late",)
+    claims = ("plasticity",)
 
     def title(self, view: View) -> str:
         return "Plasticity by where query and keys stand"

@@ -24,7 +24,7 @@ class Polarity(Picture):
     """Above: mean r_k beside mean |r_k|. Below: shares of concordant, neutral and discordant heads."""
 
     name = "02_polarity"
-    claims = ("polarity", "sign_changes", "r_k")
+    claims = ("queries_keys", "classes")
 
     def title(self, view: View) -> str:
         return "Do keys follow position with queries or against them?"

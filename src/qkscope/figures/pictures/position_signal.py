@@ -22,10 +22,7 @@ class PositionSignal(Picture):
     """Blue circles: r_q; red squares: r_k; shaded: +/- 1 standard deviation across heads."""
 
     name = "01_position_signal"
-    claims = (
-        *("r_q", "abs_r_k", "long_context", "causes", "window", "queries_or_keys", "r_k"),
-        *("signal", "jumps", "plateaus", "course"),
-    )
+    claims = ("position", "long_context", "queries_keys", "emergence")
 
     def title(self, view: View) -> str:
         return f"Position correlation on PC0{view.over_training}"

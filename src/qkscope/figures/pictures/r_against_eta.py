@@ -20,7 +20,7 @@ class RAgainstEta(Picture):
     """A point a head, coloured by class; on the dashed line a straight line is all there is."""
 
     name = "13_r_against_eta"
-    claims = ("keys_know_more",)
+    claims = ("linearity",)
 
     def title(self, view: View) -> str:
         return "What r misses: any function of position against a straight line"

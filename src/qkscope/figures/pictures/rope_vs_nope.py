@@ -28,7 +28,7 @@ class RopeVsNope(Picture):
     """Above: mean r_q; below: mean |r_k|. Filled circles: RoPE; open diamonds: NoPE."""
 
     name = "09_rope_vs_nope"
-    claims = ("rope", "rope_lead")
+    claims = ("position", "queries_keys")
 
     def title(self, view: View) -> str:
         return f"Layers with and without rotary embedding{view.over_training}"

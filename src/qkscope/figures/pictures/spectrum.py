@@ -25,7 +25,7 @@ class SpectrumPicture(Picture):
     """Rows are layers, the first at the foot; columns are rotary pairs from short waves to long ones."""
 
     name = "16_spectrum"
-    claims = ("frequencies",)
+    claims = ("wavelengths",)
 
     def title(self, view: View) -> str:
         return "Which wavelengths carry the position signal of queries"

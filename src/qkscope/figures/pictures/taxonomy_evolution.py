@@ -21,7 +21,7 @@ class TaxonomyEvolution(Picture):
     """Fractions of the measured heads from 0 to 1, counts in the table below."""
 
     name = "03_taxonomy_evolution"
-    claims = ("classes", "content_vanishes", "majority", "feeds")
+    claims = ("classes",)
 
     def title(self, view: View) -> str:
         return "Head taxonomy" + (" by model" if view.of_models else view.over_training)

@@ -29,7 +29,7 @@ class Transitions(Picture):
     where another axis became the first."""
 
     name = "08_transitions"
-    claims = ("transitions", "feeds", "sign_changes")
+    claims = ("classes",)
 
     def title(self, view: View) -> str:
         return "Which heads change their class"

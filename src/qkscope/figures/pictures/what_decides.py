@@ -27,7 +27,7 @@ class WhatDecides(Picture):
     """Stacked: mean shares of position, key, match and query x position in the variance of scores over keys."""
 
     name = "11_what_decides"
-    claims = ("what_decides", "what_decides_classes")
+    claims = ("scores",)
 
     def title(self, view: View) -> str:
         return f"What decides where heads look{view.over_training}"

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from qkscope import aggregate
-from qkscope.findings.catalogue import claims
+from qkscope.claims.catalogue import claims
 from qkscope.inference.transitions import transition_noise
 from qkscope.results import Results
 from qkscope.taxonomy import UNMEASURED

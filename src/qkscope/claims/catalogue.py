@@ -1,0 +1,45 @@
+"""All claims, and `claims`: those that a study allows, computed once and ranked."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+
+from qkscope.claims.claim import Claim
+from qkscope.claims.context import Context
+from qkscope.claims.emergence import emergence
+from qkscope.claims.heads import classes, linearity, queries_keys
+from qkscope.claims.models import between_models
+from qkscope.claims.scores import distance, scores, wavelengths
+from qkscope.claims.trends import long_context, plasticity, position
+from qkscope.results import Results
+
+# Each gives its claim, or None where the study was not measured for it.
+CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
+    position,
+    between_models,
+    emergence,
+    scores,
+    wavelengths,
+    classes,
+    queries_keys,
+    long_context,
+    linearity,
+    distance,
+    plasticity,
+)
+
+# By the identity of the study: a Results is frozen, and its tables cannot be hashed.
+_KNOWN: dict[int, tuple[Claim, ...]] = {}
+
+
+def claims(results: Results) -> tuple[Claim, ...]:
+    """What can be said about a study, the most surprising first."""
+    key = id(results)
+    if key not in _KNOWN:
+        context = Context(results)
+        made = [make(context) for make in CLAIMS] if context.best.cells else []
+        found = [claim for claim in made if claim is not None]
+        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise))
+        weakref.finalize(results, _KNOWN.pop, key, None)
+    return _KNOWN[key]

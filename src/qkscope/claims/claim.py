@@ -1,0 +1,101 @@
+"""A claim: one question about a study and its answer, computed once and quoted by summary, figures and report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from qkscope.words import Unit, joined, measured, sentence
+
+Window = Literal["own", "matched"]
+Population = Literal["RoPE", "NoPE", "all"]
+View = Literal["signal", "emergence", "scores", "spectrum", "classes", "causes", "portrait", "distance"]
+
+# Directions of a change, the outcome of a comparison, and what a share or count amounts to.
+VERDICTS = (
+    *("rises", "falls", "rises and falls", "flat", "unclear"),
+    *("higher", "lower", "equal"),
+    *("majority", "largest", "tie"),
+    "level",
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a claim, over the heads of one population.
+
+    what        the number in words
+    measure     its column in heads.csv, anatomy.csv or an optional table; a class for a count of heads
+    model       the checkpoint it was measured at; with `from_model`, the change from that checkpoint to this one
+    se          standard error over documents; NaN where none is known
+    verdict     what is known about this number alone: one of VERDICTS, "level" where nothing is compared
+    at          where it stands on the view's axis, if it is not of the whole population: a layer, a wavelength in
+                tokens or a distance in tokens
+    """
+
+    what: str
+    measure: str
+    population: Population
+    model: str
+    value: float
+    se: float = math.nan
+    from_model: str | None = None
+    window: Window = "own"
+    unit: Unit = "r"
+    verdict: str = "level"
+    at: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The number as a reader sees it; a change has a sign."""
+        signed = self.from_model is not None or self.unit == "logits"
+        return measured(self.value, self.se, self.unit, signed)
+
+
+@dataclass(frozen=True)
+class See:
+    """The view of the report that shows a claim's numbers, and how it is set to do so."""
+
+    view: View
+    measure: str
+    checkpoint: str
+    population: Population
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One question and its answer.
+
+    headline   one sentence with at most three numbers: those of the first rows, in order
+    detail     one or two sentences with more numbers and errors
+    meaning    how to understand it, and the control behind it
+    caveat     "" or one sentence to be read with care
+    window     over which window headline and verdict are
+    rule       how errors and verdict are made
+    surprise   ranks claims: opposing directions first, plain levels last
+    """
+
+    id: str
+    question: str
+    headline: str
+    detail: str
+    meaning: str
+    caveat: str
+    verdict: str
+    rows: tuple[Row, ...]
+    window: Window
+    rule: str
+    see: See
+    surprise: float = field(compare=False)
+
+    @property
+    def answer(self) -> str:
+        """Headline and detail as one text."""
+        return joined(sentence(self.headline), self.detail)
+
+    def record(self) -> dict[str, Any]:
+        """As summary.json has it."""
+        found = asdict(self) | {"answer": self.answer, "uncertainty": joined(self.rule, self.caveat)}
+        del found["rows"]
+        return found | {"numbers": [asdict(row) | {"text": row.text} for row in self.rows]}

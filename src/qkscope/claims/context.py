@@ -1,0 +1,198 @@
+"""A study as claims see it: its two windows, its populations, and rows and phrases made from them."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from qkscope.claims.claim import Population, Row
+from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
+from qkscope.inference.levels import SMALLEST
+from qkscope.inference.series import Change
+from qkscope.results import Results
+from qkscope.words import Unit, bare, count, joined, measured, points, tokens
+
+# What a number is called, and its unit.
+NAMES: dict[str, tuple[str, Unit]] = {
+    "share_positional": ("position's share of score variance", "share"),
+    "share_key": ("key content's share of score variance", "share"),
+    "share_match": ("content match's share of score variance", "share"),
+    "share_query_position": ("query-dependent position's share of score variance", "share"),
+    "r_q": ("mean r_q", "r"),
+    "abs_r_k": ("mean |r_k|", "r"),
+    "plasticity": ("mean plasticity", "r"),
+    "abs_r_q": ("mean |r_q|", "r"),
+    "eta_q": ("mean eta_q", "r"),
+    "eta_k": ("mean eta_k", "r"),
+}
+# What is said where errors are not over groups of documents.
+_BASIS = {
+    "heads": "The table has no document groups: noise is judged by leaving out heads, and other texts may move the "
+    "numbers more.",
+    "too few groups": "Two document groups are too few to test anything: measure with more groups.",
+    "nothing": "No errors are known, so nothing can be told from noise.",
+}
+
+
+@dataclass(frozen=True)
+class Context:
+    """The evidence of one study. Claims are about `best`: the first N tokens of every checkpoint where measured."""
+
+    results: Results
+
+    @cached_property
+    def own(self) -> Evidence:
+        return own_evidence(self.results)
+
+    @cached_property
+    def matched(self) -> Evidence | None:
+        return matched_evidence(self.results)
+
+    @property
+    def best(self) -> Evidence:
+        return self.matched or self.own
+
+    @property
+    def training(self) -> bool:
+        """Whether there are several checkpoints of one run."""
+        return self.results.timeline.kind == "training" and len(self.best.cells) > 1
+
+    @property
+    def several_models(self) -> bool:
+        return self.results.timeline.kind == "models" and len(self.best.cells) > 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether all checkpoints were measured over one window."""
+        return self.matched is not None or not self.own.widened
+
+    @property
+    def populations(self) -> tuple[Population, ...]:
+        return self.best.populations
+
+    @property
+    def main(self) -> Population:
+        """RoPE heads, or all where there is one population."""
+        return self.populations[0]
+
+    @property
+    def other(self) -> Population | None:
+        return self.populations[1] if len(self.populations) > 1 else None
+
+    @cached_property
+    def lead(self) -> str:
+        """Position's share of score variance; r_q where scores were not measured."""
+        known = all(self.best.known("share_positional", p) for p in self.populations)
+        return "share_positional" if known else "r_q"
+
+    @property
+    def last(self) -> int:
+        return len(self.best.cells) - 1
+
+    def model(self, i: int) -> str:
+        return self.best.stops[i].model
+
+    @cached_property
+    def labels(self) -> list[str]:
+        """Checkpoints in sentences: a bare number is a step, and its phase is named where there are several."""
+        stops = self.best.stops
+        phases, twice = {stop.phase for stop in stops}, Counter(stop.label for stop in stops)
+        found = []
+        for stop in stops:
+            digits = stop.label[:1].isdigit()
+            name = f"step {stop.label}" if digits else stop.label
+            vague = len(phases) > 1 and (digits or twice[stop.label] > 1)
+            found.append(f"{stop.phase} {name}" if vague and stop.phase not in stop.label else name)
+        return found
+
+    def at(self, i: int) -> str:
+        """` at LC2-80`; nothing for a single model."""
+        return f" at {self.labels[i]}" if len(self.best.cells) > 1 else ""
+
+    def heads(self, population: Population | None = None) -> str:
+        """` in RoPE heads`; nothing where there is one population."""
+        name = population or self.main
+        return "" if name == "all" else f" in {name} heads"
+
+    def kind(self, population: Population | None = None) -> str:
+        """`RoPE heads`, or `heads` where there is one population."""
+        name = population or self.main
+        return "heads" if name == "all" else f"{name} heads"
+
+    @property
+    def over(self) -> str:
+        """`Over the first 256 tokens of every checkpoint`; nothing where each one's window is the same."""
+        window = self.best.window
+        return f"over the first {tokens(window)} of every checkpoint" if window else ""
+
+    @property
+    def contexts(self) -> str:
+        """`over each checkpoint's training context (256 to 1,024 tokens)`."""
+        windows = sorted({stop.window for stop in self.own.stops if stop.window is not None})
+        sizes = f" ({windows[0]:,} to {tokens(windows[-1])})" if len(windows) > 1 else ""
+        return f"over each checkpoint's training context{sizes}"
+
+    def value(self, measure: str, population: Population, i: int, layer: int | None = None) -> str:
+        """A level without its error, as a headline has it."""
+        unit = NAMES[measure][1]
+        return measured(self.best.level(measure, population, i, layer)[0], math.nan, unit, signed=False)
+
+    def level(self, measure: str, population: Population, i: int, e: Evidence | None = None) -> str:
+        """A level with its error."""
+        return measured(*(e or self.best).level(measure, population, i), NAMES[measure][1], signed=False)
+
+    def path(self, measure: str, population: Population, start: int, stop: int) -> str:
+        """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
+        return f"{self.level(measure, population, start)} to {self.level(measure, population, stop)}"
+
+    def row(
+        self,
+        measure: str,
+        population: Population,
+        i: int,
+        *,
+        e: Evidence | None = None,
+        layer: int | None = None,
+    ) -> Row:
+        """The mean of a measure at a checkpoint."""
+        e = e or self.best
+        (name, unit), (value, se) = NAMES[measure], e.level(measure, population, i, layer)
+        at = None if layer is None else float(layer)
+        what = name + self.heads(population) + ("" if layer is None else f", layer {layer}")
+        return Row(what, measure, population, e.stops[i].model, value, se, None, e.name, unit, at=at)
+
+    def change(self, measure: str, population: Population, c: Change, *, e: Evidence | None = None) -> Row:
+        """A judged change of a mean."""
+        e = e or self.best
+        name, unit = NAMES[measure]
+        ends = e.stops[c.stop].model, c.delta, c.se, e.stops[c.start].model
+        verdict = c.verdict if self.comparable else "unclear"
+        return Row(name + self.heads(population), measure, population, *ends, e.name, unit, verdict)
+
+    @property
+    def caveat(self) -> str:
+        """What casts doubt on every comparison of the study."""
+        e = self.best
+        dropped = e.dropped if self.training else 0
+        be = "is" if dropped == 1 else "are"
+        return joined(
+            _BASIS.get(e.basis, ""),
+            f"{count(dropped, 'head').capitalize()} {be} not measured at every checkpoint; changes are judged "
+            "without."
+            if dropped
+            else "",
+        )
+
+    @property
+    def window_caveat(self) -> str:
+        """That checkpoints were measured over different windows and not over a common one."""
+        if self.comparable or not self.training:
+            return ""
+        return "Checkpoints were measured over different windows and no common one: they cannot be compared."
+
+
+def small(unit: Unit) -> str:
+    """The size below which a change is called flat."""
+    return points(SMALLEST).lstrip("+") if unit == "share" else bare(SMALLEST)

@@ -1,0 +1,226 @@
+"""The few shapes that claims have. A claim is mostly a declaration over one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from qkscope.claims.claim import Claim, Population, Row, See, View
+from qkscope.claims.context import NAMES, Context, small
+from qkscope.inference.contrast import exceeds
+from qkscope.inference.levels import MOST, rule_of_change, rule_of_contrast, rule_of_error
+from qkscope.words import joined, sentence
+
+# What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.
+OPPOSED, CHANGED, DIFFERENT, LEVEL, UNCLEAR = 3.0, 2.0, 1.0, 0.0, -1.0
+
+
+def rank(tier: float, size: float = 0.0) -> float:
+    """A claim's `surprise`: its tier, and within that the size of what it says."""
+    return tier + min(abs(size), 0.99)
+
+
+def rule(c: Context, text: str) -> str:
+    """How errors are made, then how the verdict is."""
+    return joined(rule_of_error(c.best.basis, c.best.groups), text)
+
+
+@dataclass(frozen=True)
+class Trend:
+    """The course of a mean over training; its level where there is one checkpoint.
+
+    `leads` says that populations which go different ways count as opposed.
+
+    `says` has the headline of each measure it may be about, with {value} and {heads}; the first that was measured is
+    taken. `beside` is another measure that the detail gives too.
+    """
+
+    id: str
+    question: str
+    says: dict[str, str]
+    meaning: Callable[[Context, str], str]
+    view: View = "signal"
+    beside: str = ""
+    leads: bool = False
+    caveat: Callable[[Context, str], str] = lambda c, measure: ""
+
+    def __call__(self, c: Context) -> Claim | None:
+        known = (m for m in self.says if all(c.best.known(m, p) for p in c.populations))
+        measure = next(known, None)
+        if measure is None or c.several_models:
+            return None
+        verdict = self.verdict(c, measure)
+        headline, rows = self.headline(c, measure, verdict)
+        return Claim(
+            self.id,
+            self.question,
+            headline,
+            self.detail(c, measure),
+            self.meaning(c, measure),
+            joined(c.window_caveat, c.caveat, self.caveat(c, measure)),
+            verdict,
+            rows + self.more(c, measure),
+            c.best.name,
+            rule(c, rule_of_change() if c.training else ""),
+            See(self.view, measure, c.model(c.last), c.main),
+            self.surprise(c, measure, verdict),
+        )
+
+    def verdict(self, c: Context, measure: str) -> str:
+        if not c.training:
+            return "level"
+        return c.best.direction(measure, c.main) if c.comparable else "unclear"
+
+    def headline(self, c: Context, measure: str, verdict: str) -> tuple[str, tuple[Row, ...]]:
+        """The sentence and its numbers, in the order of the sentence."""
+        now = c.row(measure, c.main, c.last)
+        said = self.says[measure].format(value=c.value(measure, c.main, c.last), heads=c.heads())
+        said += c.at(c.last)
+        other = c.row(measure, c.other, c.last) if c.other else None
+        aside = f"; {c.value(measure, c.other, c.last)}{c.heads(c.other)}" if c.other else ""
+        rows: tuple[Row, ...] = (now,) if other is None else (now, other)
+        if not c.training or not c.comparable:
+            return sentence(said + aside), rows
+        first, before = c.row(measure, c.main, 0), f"{c.value(measure, c.main, 0)} at {c.labels[0]}"
+        rows = (now, first) if other is None else (now, first, other)
+        if verdict == "flat":
+            return sentence(f"{said}, within {small(now.unit)} of {before}{aside}"), rows
+        if verdict == "unclear":
+            return sentence(f"{said}; its change from {before} is not clear of noise"), rows[:2]
+        up = now.value > first.value
+        if verdict == "rises and falls" and (turn := self.turn(c, measure)) is not None:
+            extreme = c.row(measure, c.main, turn)
+            word = "peak" if extreme.value > now.value else "low"
+            via = f"a {word} of {c.value(measure, c.main, turn)} at {c.labels[turn]}"
+            return sentence(f"{said}, after {before} and {via}"), (now, first, extreme)
+        unsteady = ", not steadily" if verdict == "rises and falls" else ""
+        return sentence(f"{said}, {'up' if up else 'down'} from {before}{unsteady}{aside}"), rows
+
+    def turn(self, c: Context, measure: str) -> int | None:
+        """The checkpoint between first and last that lies farthest outside of both."""
+        values = [c.best.level(measure, c.main, i)[0] for i in range(c.last + 1)]
+        low, high = sorted((values[0], values[-1]))
+        outside = [max(v - high, low - v) for v in values[1:-1]]
+        best = max(range(len(outside)), key=outside.__getitem__, default=None)
+        return None if best is None or outside[best] <= 0 else best + 1
+
+    def detail(self, c: Context, measure: str) -> str:
+        """`From S1-0 to LC2-80, over the first 256 tokens of every checkpoint: mean r_q 0.09 ± 0.01 to ...`."""
+        course = c.training and c.comparable
+        parts = []
+        for m in dict.fromkeys((measure, self.beside)):
+            if m and c.best.known(m, c.main):
+                said = [
+                    (c.path(m, p, 0, c.last) if course else c.level(m, p, c.last)) + c.heads(p)
+                    for p in c.populations
+                ]
+                parts.append(f"{NAMES[m][0]} {' and '.join(said)}")
+        when = f"from {c.labels[0]} to {c.labels[-1]}" if course else c.at(c.last).strip()
+        where = ", ".join(part for part in (when, c.over) if part)
+        text = f"{where}: {'; '.join(parts)}" if where else "; ".join(parts)
+        return joined(sentence(text), self.beside_own(c, measure, NAMES[measure][0]))
+
+    def beside_own(self, c: Context, measure: str, name: str) -> str:
+        """Where the same number ends over training contexts."""
+        if c.matched is None or not c.own.known(measure, c.main):
+            return ""
+        return sentence(f"{c.contexts}, {name}{c.heads()} ends at {c.level(measure, c.main, c.last, c.own)}")
+
+    def more(self, c: Context, measure: str) -> tuple[Row, ...]:
+        """The judged change of each population, the measure beside it, and levels over training contexts."""
+        found: list[Row] = []
+        for m in dict.fromkeys((measure, self.beside)):
+            for p in c.populations:
+                if not m or not c.best.known(m, p):
+                    continue
+                if m != measure:
+                    found.append(c.row(m, p, c.last))
+                for e in (c.best, c.own) if c.matched else (c.best,):
+                    if c.training and e.known(m, p):
+                        found.append(c.change(m, p, e.overall(m, p), e=e))
+        return tuple(found)
+
+    def surprise(self, c: Context, measure: str, verdict: str) -> float:
+        if verdict in ("level", "unclear"):
+            return rank(LEVEL if verdict == "level" else UNCLEAR)
+        seen = {c.best.direction(measure, p) for p in c.populations}
+        size = c.best.overall(measure, c.main).delta
+        if seen <= {"flat", "unclear"}:
+            return rank(LEVEL, size)
+        opposed = self.leads and (len(seen) > 1 or "rises and falls" in seen)
+        return rank(OPPOSED if opposed else CHANGED, size)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Which of several shares of one whole is the largest, at the last checkpoint.
+
+    `parts` are names and measures; `says` is the sentence's object, with {heads} and {at}.
+    """
+
+    id: str
+    question: str
+    parts: dict[str, str]
+    verb: tuple[str, str]
+    whole: str
+    meaning: Callable[[Context, str], str]
+    detail: Callable[[Context], str]
+    view: View
+
+    def __call__(self, c: Context) -> Claim | None:
+        if c.several_models or not all(
+            c.best.known(m, p) for m in self.parts.values() for p in c.populations
+        ):
+            return None
+        verdict, order = self.order(c, c.main)
+        rows = tuple(c.row(self.parts[name], c.main, c.last) for name in order)
+        rest = [c.row(m, c.other, c.last) for m in self.parts.values()] if c.other else []
+        top, second = (c.value(self.parts[name], c.main, c.last) for name in order[:2])
+        where = f"{self.whole}{c.heads()}{c.at(c.last)}"
+        one, several = self.verb
+        said = {
+            "majority": f"{order[0]} {one} most of the {where}: {top}, ahead of {order[1]} with {second}",
+            "largest": f"{order[0]} {one} the largest part of the {where}: {top}, ahead of {order[1]} with {second}",
+            "tie": f"{order[0]} and {order[1]} {several} equal parts of the {where}: {top} and {second}",
+            "unclear": f"{order[0]} and {order[1]} {several} parts of the {where} that errors do not tell apart: "
+            f"{top} and {second}",
+        }
+        tops = {self.order(c, p)[1][0] for p in c.populations}
+        tier = UNCLEAR if verdict == "unclear" else LEVEL if verdict == "tie" else DIFFERENT
+        return Claim(
+            self.id,
+            self.question,
+            sentence(said[verdict]),
+            self.detail(c),
+            self.meaning(c, verdict),
+            c.caveat,
+            verdict,
+            (*rows, *rest),
+            c.best.name,
+            rule(c, rule_of_contrast()),
+            See(self.view, self.parts[order[0]], c.model(c.last), c.main),
+            rank(tier, rows[0].value - rows[1].value + (0.5 if len(tops) > 1 else 0.0)),
+        )
+
+    def order(self, c: Context, population: Population) -> tuple[str, list[str]]:
+        """The verdict, and the parts by falling share."""
+
+        def share(name: str) -> float:
+            return c.best.level(self.parts[name], population, c.last)[0]
+
+        order = sorted(self.parts, key=share, reverse=True)
+        gaps = [
+            c.best.compare(self.parts[order[0]], self.parts[name], population, c.last, len(order) - 1)
+            for name in order[1:]
+        ]
+        if gaps[0].verdict == "equal":
+            return "tie", order
+        if any(gap.verdict != "higher" for gap in gaps):
+            return "unclear", order
+        value, se = c.best.level(self.parts[order[0]], population, c.last)
+        return "majority" if exceeds(value, se, MOST, c.best.groups - 1) == "yes" else "largest", order
+
+
+def compared(names: Sequence[str], c: Context, population: Population) -> str:
+    """`mean r_q 0.53 ± 0.01, mean |r_k| 0.50 ± 0.01`."""
+    return ", ".join(f"{NAMES[m][0]} {c.level(m, population, c.last)}" for m in names)

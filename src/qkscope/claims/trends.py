@@ -1,0 +1,123 @@
+"""Claims about training: how strongly heads follow position, what the long-context onset changed, plasticity."""
+
+from __future__ import annotations
+
+from qkscope.claims.claim import Claim, See
+from qkscope.claims.context import NAMES, Context, small
+from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
+from qkscope.inference.evidence import Evidence
+from qkscope.inference.levels import rule_of_change
+from qkscope.words import joined, listing, sentence, tokens
+
+SCALED = "r is read on one pooled axis and depends on how queries and keys are scaled against each other."
+
+
+def _position(c: Context, measure: str) -> str:
+    share = (
+        "The share does not depend on how queries and keys are scaled."
+        if measure == "share_positional"
+        else "r_q is the correlation of queries with position along the head's first principal axis."
+    )
+    if c.other is None:
+        return share
+    gap = c.best.between(measure, c.last)
+    control = {
+        "higher": "they show far less of it" if gap.second < gap.first / 2 else "they show less of it",
+        "lower": "they show more of it",
+        "equal": "they show as much of it",
+        "unclear": "errors do not tell the two apart",
+    }[gap.verdict]
+    return joined(f"NoPE heads read the same tokens without rotation and are the control: {control}.", share)
+
+
+position = Trend(
+    id="position",
+    question="How strongly do heads follow position?",
+    says={
+        "share_positional": "Position explains {value} of score variance{heads}",
+        "r_q": "Mean r_q is {value}{heads}",
+    },
+    meaning=_position,
+    beside="r_q",
+    leads=True,
+    caveat=lambda c, measure: SCALED if measure == "r_q" else "",
+)
+
+plasticity = Trend(
+    id="plasticity",
+    question="How open is it which of two keys a query prefers?",
+    says={"plasticity": "Mean plasticity is {value}{heads}"},
+    meaning=lambda c, measure: (
+        "Plasticity is 1 where content alone decides between two keys and 0 where their positions do. It is computed "
+        "from a linear model of drift along one axis, so compare it with position's share of score variance."
+    ),
+)
+
+
+def long_context(c: Context) -> Claim | None:
+    """The step into long-context training, over the same tokens and over training contexts."""
+    onset = c.best.onset
+    if not c.training or onset is None:
+        return None
+    e, p = c.best, c.main
+    measures = [m for m in dict.fromkeys((c.lead, "r_q", "abs_r_k")) if e.known(m, p)]
+    steps = {m: step for m in measures if (step := e.step(m, p, onset)) is not None}
+    if not steps:
+        return None
+    clear = sorted((m for m in steps if steps[m].clear), key=lambda m: -abs(steps[m].delta))
+    measure = c.lead if c.lead in clear or not clear else clear[0]
+    step = steps[measure]
+    verdict = step.verdict if c.comparable else "unclear"
+    name, unit = NAMES[measure]
+    before, after = c.row(measure, p, onset - 1), c.row(measure, p, onset)
+    values = c.value(measure, p, onset - 1), c.value(measure, p, onset)
+    says = {
+        "rises": f"rises from {values[0]} to {values[1]}",
+        "falls": f"falls from {values[0]} to {values[1]}",
+        "flat": f"stays within {small(unit)}, from {values[0]} to {values[1]}",
+        "unclear": f"goes from {values[0]} to {values[1]}, which is not clear of noise",
+    }
+    window = f" over the first {tokens(e.window)}" if e.window else ""
+    headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
+    own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
+    opposed = e.overall(measure, p).verdict in {"rises", "falls"} - {verdict}
+    tier = (
+        UNCLEAR if verdict == "unclear" else LEVEL if verdict == "flat" else OPPOSED if opposed else CHANGED
+    )
+    return Claim(
+        "long_context",
+        "What changed when long-context training began?",
+        sentence(headline),
+        _long_context_detail(c, onset, list(steps)),
+        "Both numbers are over the same tokens, so they compare the two models. Numbers over training contexts also "
+        "compare windows of different length."
+        if c.matched
+        else "Both numbers are over the same window length.",
+        joined(c.window_caveat, c.caveat),
+        verdict,
+        (
+            before,
+            after,
+            *(c.change(m, p, step) for m, step in steps.items()),
+            *(c.change(m, p, step, e=c.own) for m, step in own.items() if step is not None),
+        ),
+        e.name,
+        rule(c, rule_of_change()),
+        See("signal", measure, c.model(onset), p),
+        rank(tier, step.delta),
+    )
+
+
+def _long_context_detail(c: Context, onset: int, measures: list[str]) -> str:
+    def said(e: Evidence) -> str:
+        paths = [
+            f"{NAMES[m][0]} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
+            for m in measures
+        ]
+        return listing(paths)
+
+    sizes = [f"{stop.window:,}" for stop in c.own.stops[onset - 1 : onset + 1] if stop.window is not None]
+    own = f"over their training contexts ({' and '.join(sizes)} tokens)"
+    over = f"over the first {tokens(c.best.window)}" if c.best.window else "over the window they share"
+    first = sentence(f"{over if c.comparable else own}{c.heads()}: {said(c.best)}")
+    return joined(first, sentence(f"{own}: {said(c.own)}") if c.matched else "")
