@@ -15,7 +15,7 @@ MINUS = "\u2212"
 # What a number is counted in; `r` is a correlation, or another number without a unit.
 Unit = Literal["r", "share", "heads", "logits"]
 # Decimals of a number whose error is not known, and the most any number gets.
-DECIMALS, MOST_DECIMALS = 2, 4
+DECIMALS, MOST_DECIMALS = 2, 3
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 

@@ -187,10 +187,16 @@ class Context:
 
     @property
     def window_caveat(self) -> str:
-        """That checkpoints were measured over different windows and not over a common one."""
-        if self.comparable or not self.training:
+        """That checkpoints were measured over different windows and no common one, or may have been."""
+        if not self.training:
             return ""
-        return "Checkpoints were measured over different windows and no common one: they cannot be compared."
+        if not self.comparable:
+            return (
+                "Checkpoints were measured over different windows and no common one: they cannot be compared."
+            )
+        if self.best.onset is not None and any(stop.window is None for stop in self.best.stops):
+            return "The table does not name its windows, which may differ between checkpoints."
+        return ""
 
 
 def small(unit: Unit) -> str:

@@ -18,8 +18,10 @@ def emergence(c: Context) -> Claim | None:
     e, p, measure = c.best, c.main, c.lead
     if not c.training or len(e.cells) < FEW or e.basis != "documents" or not c.comparable:
         return None
-    layers = [layer for layer in e.layers(p) if e.series(measure, p, layer) is not None]
-    found = emergence_of({layer: e.series(measure, p, layer) for layer in layers})  # type: ignore[misc]
+    many = {layer: s for layer in e.layers(p) if (s := e.series(measure, p, layer)) is not None}
+    if len(many) < 2:
+        return None
+    layers, found = list(many), emergence_of(many)
     at, verdict = (found.stop, "rises") if found.first else (c.last, found.verdict)
     pool = found.first or tuple(layers)
 
@@ -33,8 +35,8 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"Position signal emerged {_where(c, found, layers)}, {_between(c, at)}: {SHORT[measure]} of layer {top} "
-            f"went from {c.value(measure, p, at - 1, top)} to {value}"
+            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)}: "
+            f"{SHORT[measure]} of layer {top} went from {c.value(measure, p, at - 1, top)} to {value}"
         )
         rows = [before, after]
     else:
@@ -64,6 +66,12 @@ def emergence(c: Context) -> Claim | None:
     )
 
 
+def _verb(c: Context) -> str:
+    """A signal emerges if it was less than half of its later size at the first checkpoint, else it grows."""
+    first, *later = (c.best.level(c.lead, c.main, i)[0] for i in range(c.last + 1))
+    return "emerged" if first < max(later) / 2 else "grew"
+
+
 def _between(c: Context, at: int) -> str:
     return f"between {c.labels[at - 1]} and {c.labels[at]}"
 
@@ -75,7 +83,7 @@ def _named(layers: tuple[int, ...] | list[int]) -> str:
 def _where(c: Context, found: Emergence, layers: list[int]) -> str:
     kind = "layers" if c.main == "all" else f"{c.main} layers"
     if len(found.first) == len(layers):
-        return f"in all {kind} at once"
+        return f"in all {kind}"
     if len(found.first) <= FEW:
         return f"first in {_named(found.first)}"
     return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}"

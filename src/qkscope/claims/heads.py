@@ -10,6 +10,8 @@ from qkscope.inference.levels import MISSED, rule_of_change, rule_of_contrast
 from qkscope.taxonomy import CLASSES
 from qkscope.words import bare, joined, listing, number, sentence
 
+MOST_CHANGES = 3
+
 
 def classes(c: Context) -> Claim | None:
     """How many heads of each class there are at the last checkpoint, and which classes gained or lost."""
@@ -24,7 +26,7 @@ def classes(c: Context) -> Claim | None:
     said = _headline(c, verdict, top, second)
     if c.other:
         kind = tops[c.other][1][0]
-        said += f"; {_of(c, kind, c.other)} NoPE heads are {kind}" if tops[c.other][0] in (
+        said += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}" if tops[c.other][0] in (
             "majority", "largest") else ""  # fmt: skip
     changed, text = _changed(c)
     if verdict in ("tie", "unclear"):
@@ -54,7 +56,8 @@ def _total(c: Context, p: Population) -> int:
 
 
 def _of(c: Context, kind: str, p: Population) -> str:
-    return f"{c.best.count(kind, p, c.last)} of {_total(c, p)}"
+    members, total = c.best.count(kind, p, c.last), _total(c, p)
+    return f"All {total}" if members == total else f"{members} of {total}"
 
 
 def _count(c: Context, kind: str, p: Population) -> Row:
@@ -98,9 +101,12 @@ def _changed(c: Context) -> tuple[list[Row], str]:
             rows.append(Row(what, kind, p, c.model(c.last), float(after - before), from_model=c.model(0),
                             window=c.best.name, unit="heads", verdict=change.verdict))  # fmt: skip
             said.append(f"{what} from {before} to {after}")
+    ends = f"from {c.labels[0]} to {c.labels[-1]}"
     if not said:
-        return [], f"No class's number changed clearly from {c.labels[0]} to {c.labels[-1]}."
-    return rows, f"Clear changes from {c.labels[0]} to {c.labels[-1]}: {listing(said)}."
+        return [], f"No class's number changed clearly {ends}."
+    largest = sorted(range(len(rows)), key=lambda i: -abs(rows[i].value))[:MOST_CHANGES]
+    few = "Clear changes" if len(rows) <= MOST_CHANGES else f"The {MOST_CHANGES} largest clear changes"
+    return rows, f"{few} {ends}: {listing([said[i] for i in sorted(largest)])}."
 
 
 def queries_keys(c: Context) -> Claim | None:

@@ -80,7 +80,7 @@ class Trend:
         aside = f"; {c.value(measure, c.other, c.last)}{c.heads(c.other)}" if c.other else ""
         rows: tuple[Row, ...] = (now,) if other is None else (now, other)
         if not c.training or not c.comparable:
-            return sentence(said + aside), rows
+            return sentence(said + aside.replace("; ", ", ")), rows
         first, before = c.row(measure, c.main, 0), f"{c.value(measure, c.main, 0)} at {c.labels[0]}"
         rows = (now, first) if other is None else (now, first, other)
         if verdict == "flat":

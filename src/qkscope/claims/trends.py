@@ -9,7 +9,7 @@ from qkscope.inference.evidence import Evidence
 from qkscope.inference.levels import rule_of_change
 from qkscope.words import joined, listing, sentence, tokens
 
-SCALED = "r is read on one pooled axis and depends on how queries and keys are scaled against each other."
+SCALED = "r depends on how queries and keys are scaled against each other."
 
 
 def _position(c: Context, measure: str) -> str:
@@ -78,6 +78,9 @@ def long_context(c: Context) -> Claim | None:
         "unclear": f"goes from {values[0]} to {values[1]}, which is not clear of noise",
     }
     window = f" over the first {tokens(e.window)}" if e.window else ""
+    if not c.comparable:
+        sizes = [tokens(stop.window or 0) for stop in e.stops[onset - 1 : onset + 1]]
+        says["unclear"] = f"is {values[0]} over {sizes[0]}, then {values[1]} over {sizes[1]}"
     headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
     opposed = e.overall(measure, p).verdict in {"rises", "falls"} - {verdict}
@@ -92,7 +95,7 @@ def long_context(c: Context) -> Claim | None:
         "Both numbers are over the same tokens, so they compare the two models. Numbers over training contexts also "
         "compare windows of different length."
         if c.matched
-        else "Both numbers are over the same window length.",
+        else "The two checkpoints differ in more than one respect; a difference between them names no cause.",
         joined(c.window_caveat, c.caveat),
         verdict,
         (
@@ -118,6 +121,6 @@ def _long_context_detail(c: Context, onset: int, measures: list[str]) -> str:
 
     sizes = [f"{stop.window:,}" for stop in c.own.stops[onset - 1 : onset + 1] if stop.window is not None]
     own = f"over their training contexts ({' and '.join(sizes)} tokens)"
-    over = f"over the first {tokens(c.best.window)}" if c.best.window else "over the window they share"
-    first = sentence(f"{over if c.comparable else own}{c.heads()}: {said(c.best)}")
+    over = f"over the first {tokens(c.best.window)}" if c.best.window else own if len(sizes) > 1 else ""
+    first = sentence(f"{over}{c.heads()}: {said(c.best)}".strip())
     return joined(first, sentence(f"{own}: {said(c.own)}") if c.matched else "")
