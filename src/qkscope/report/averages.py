@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ALL = "all"
 NAMES = {"RoPE": 1.0, "NoPE": 0.0}
 # Measures that have a map of layers and checkpoints.
-BY_LAYER = ("share_positional", "r_q", "abs_r_k", "plasticity")
+BY_LAYER = ("share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity")
 
 
 def populations(heads: pd.DataFrame) -> list[str]:

@@ -27,8 +27,9 @@ _NO_MEASURES = {"layer", "head", "kv_head", "pc", "rope", "depth_bin", "n_q", "n
 _NO_MEASURES |= {"overlap_pc", "same_axis", "axis_lost"}
 _ABOUT_A_MEASURE = ("_se", "_null")
 _WITHOUT_SINK = "_from4"  # the same measures without the first four tokens: in anatomy.csv, not on the page
-# Those that the table of heads has columns for; all of them are on a head's page and in the portrait.
+# Those that the table of heads has columns for; the portrait has a few more, a head's page all.
 _IN_TABLE = ("share_positional", "r_q", "r_k")
+_IN_PORTRAIT = (*_IN_TABLE, "explained_variance", "eta_q", "eta_k", "sink", "plasticity")
 # What determines where a head looks: four parts of the variance of its scores over keys, which add up to 1.
 PARTS = {
     "share_position": "key position",
@@ -37,18 +38,18 @@ PARTS = {
     "share_match": "content match",
 }
 _WORDS = {
-    "share_positional": "position share of score variance",
-    "explained_variance": "variance explained by PC0",
+    "share_positional": "position share",
+    "explained_variance": "explained variance",
     "depth": "depth in the network",
-    "eta_q": "η_q, any function of position",
-    "eta_k": "η_k, any function of position",
+    "eta_q": "η_q",
+    "eta_k": "η_k",
     "r_q_const": "r_q from rotating a constant vector",
     "r_k_const": "r_k from rotating a constant vector",
-    "R_q": "R_q, best axis",
-    "R_k": "R_k, best axis",
+    "R_q": "R_q",
+    "R_k": "R_k",
     **{name: f"share of {words}" for name, words in PARTS.items()},
     "score_sd": "standard deviation of scores",
-    "sink": "first token’s advantage, logits",
+    "sink": "sink, logits",
     "overlap": "PC0 overlap with the checkpoint before",
     "gap": "gap between PC0 and PC1",
     "rotation_slope_q": "drift of queries over the window",
@@ -82,10 +83,15 @@ def measures(heads: pd.DataFrame) -> list[str]:
 
 
 def described(names: list[str]) -> list[dict[str, Any]]:
-    """Measures as the page names them, and whether the table of heads shows them."""
+    """Measures as the page names them, and where it shows them."""
     words = {name: name for name in VALUES} | _WORDS
     return [
-        {"name": name, "label": words.get(name, name.replace("_", " ")), "inTable": name in _IN_TABLE}
+        {
+            "name": name,
+            "label": words.get(name, name.replace("_", " ")),
+            "inTable": name in _IN_TABLE,
+            "inPortrait": name in _IN_PORTRAIT,
+        }
         for name in names
     ]
 

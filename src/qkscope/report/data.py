@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from qkscope.inference.levels import MISSED
 from qkscope.report import palette
 from qkscope.report.averages import averages, populations
 from qkscope.report.causes import causes
@@ -43,7 +42,6 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "measures": described(names),
         "parts": [{"name": name, "label": label} for name, label in PARTS.items() if name in names],
         "populations": populations(results.heads),
-        "missed": MISSED,
         "matchedWindow": timeline.matched_window,
         "stops": stops(results),
         "phases": [list(phase) for phase in timeline.phases],

@@ -47,23 +47,21 @@ const axes = (() => {
 
   /* ---- the measure of position signal, shared by the views that show one ---- */
 
-  /** @type {Record<string, string>} */
-  const SIGNALS = { share_positional: "position share", abs_r_k: "|r_k|" };
   /** @param {string} name */
-  const signalName = (name) => SIGNALS[name] || name;
+  const signalName = (name) => data.measureLabel(name);
 
-  /* Radio buttons of the measure; nothing where there is one. */
-  /** @param {string} id */
-  function signalChoice(id) {
+  /* A menu of the measure, put into its place; nothing where there is one. */
+  /** @type {(id: string, place: string) => HTMLSelectElement | null} */
+  function signalChoice(id, place) {
     const names = store.choices.measure;
     if (names.length < 2) return null;
-    return dom.options(
-      id,
-      "Show",
-      names.map((name) => [name, signalName(name)]),
-      store.state.measure,
-      (value) => store.set({ measure: value }),
+    /** @type {[string, string][]} */
+    const entries = names.map((name) => [name, signalName(name)]);
+    const { field, box } = dom.menu(id, "Mean", entries, store.state.measure, (value) =>
+      store.set({ measure: value }),
     );
+    dom.find(place).replaceChildren(field);
+    return box;
   }
 
   /* ---- two runs ---- */

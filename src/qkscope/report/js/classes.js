@@ -22,7 +22,7 @@ const classes = (() => {
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
   /** @param {number} width */
   function drawnStops(width) {
-    const found = new Set(axes.spread(width, store.both() ? 78 : 44));
+    const found = new Set(axes.spread(width, store.both() ? 72 : 36));
     if (!found.has(state.stop)) found.add(state.stop);
     return [...found].sort((a, b) => a - b);
   }

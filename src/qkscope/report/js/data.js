@@ -82,7 +82,7 @@ const data = (() => {
 
   /* What heads can be placed by; |r_k| is computed here. */
   const measures = raw.measures.flatMap((one) =>
-    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false }] : [one],
+    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false, inPortrait: true }] : [one],
   );
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
@@ -153,7 +153,6 @@ const data = (() => {
     omitted: raw.omitted,
     components: raw.more ? raw.more.count + 1 : 1,
     parts: raw.parts,
-    missed: raw.missed,
     populations: raw.populations,
     row,
     value,

@@ -10,7 +10,7 @@ const emergence = (() => {
   const note = dom.find("emergence-note");
 
   /** @typedef {{ stop: number, row: number, heads: number[], mean: number, se: Maybe }} Cell */
-  /** @type {HTMLElement | null} */
+  /** @type {HTMLSelectElement | null} */
   let controls = null;
   /** @type {{ svg: Drawn, list: Cell[], rects: SVGElement[] } | null} what stands */
   let drawn = null;
@@ -227,7 +227,7 @@ const emergence = (() => {
       outlines();
       return;
     }
-    dom.choose(controls, state.measure);
+    if (controls) controls.value = state.measure;
     const shown = store.shown();
     const list = cells(shown);
     const ends = range(list);
@@ -251,8 +251,7 @@ const emergence = (() => {
   }
 
   function setUp() {
-    controls = axes.signalChoice("emergence-measure");
-    if (controls) dom.find("emergence-controls").replaceChildren(controls);
+    controls = axes.signalChoice("emergence-measure", "emergence-controls");
   }
 
   /** @type {View} */

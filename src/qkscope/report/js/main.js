@@ -28,9 +28,7 @@
     const measure = link.getAttribute("data-measure") || "";
     const wanted = link.getAttribute("data-window") || "";
     store.clearFilter();
-    const kind = /^eta_([qk])$/.exec(measure)?.[1];
     return {
-      ...(kind ? { across: kind === "k" ? "abs_r_k" : "r_q", up: measure } : {}),
       ...(stop >= 0 ? { stop } : {}),
       ...(store.choices.measure.includes(measure) ? { measure } : {}),
       ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),

@@ -7,7 +7,7 @@ const numbers = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("numbers-drawing");
-  const pager = pages.make("numbers", 10, "number", draw);
+  const pager = pages.make("numbers", 8, "number", draw);
   let search = "";
 
   /** @typedef {{ what: string, population: string, cells: string[] }} Line */

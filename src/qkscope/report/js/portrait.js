@@ -275,7 +275,7 @@ const portrait = (() => {
     const { field, box } = dom.menu(
       key,
       label,
-      names.map((one) => [one, one === "rope" ? "RoPE or NoPE" : data.measureLabel(one)]),
+      names.map((one) => [one, one === "rope" ? "RoPE/NoPE" : data.measureLabel(one)]),
       state[key],
       (value) => store.set({ [key]: value }),
     );
@@ -287,16 +287,8 @@ const portrait = (() => {
     const menus = h(
       "div",
       { class: "menus" },
-      axisMenu(
-        "across",
-        "Across",
-        data.measures.map((one) => one.name),
-      ),
-      axisMenu(
-        "up",
-        "Up",
-        data.measures.map((one) => one.name),
-      ),
+      axisMenu("across", "Across", store.choices.across),
+      axisMenu("up", "Up", store.choices.up),
       axisMenu("tint", "Colour", store.choices.tint),
     );
     dom.find("portrait-controls").replaceChildren(...player.make(), menus);

@@ -53,15 +53,6 @@ const portraitFrame = (() => {
       layer.append(s("line", { x1: x(t), x2: x(t), y1: bottom, y2: top }));
     for (const t of LIMITS[state.up] || [])
       layer.append(s("line", { x1: left, x2: right, y1: y(t), y2: y(t) }));
-    // Above this line, any function of position explains clearly more of PC0 than a straight line.
-    const [across, up] = [state.across.replace("abs_", ""), state.up];
-    if (up.startsWith("eta_") && across === up.replace("eta", "r")) {
-      /** @param {number} r */
-      const limit = (r) => Math.sqrt(r * r + data.missed);
-      const way = d3.range(0, 1, 0.02).filter((r) => limit(r) <= 1);
-      const line = way.map((r, i) => `${i ? "L" : "M"}${x(r)},${y(limit(r))}`).join("");
-      layer.append(s("path", { d: line, class: "limit" }));
-    }
     return layer;
   }
 

@@ -1,6 +1,6 @@
 // @ts-check
-/* Position signal: the mean of one measure over the RoPE and over the NoPE heads at each checkpoint. Beside r_q stands
- * |r_k|, thinner, and beside |r_k| r_q: they are compared. */
+/* Position signal: the mean of one measure over the RoPE and over the NoPE heads at each checkpoint. The measure that
+ * it is compared with, |r_k| with r_q for one, stands beside it as a thinner line. */
 "use strict";
 
 const signal = (() => {
@@ -9,7 +9,7 @@ const signal = (() => {
   const drawing = dom.find("signal-drawing");
   const note = dom.find("signal-note");
   const course = data.training && data.stops.length > 1;
-  /** @type {HTMLElement | null} */
+  /** @type {HTMLSelectElement | null} */
   let controls = null;
   /** @type {Drawn | null} what stands */
   let drawn = null;
@@ -24,7 +24,7 @@ const signal = (() => {
   const isOpen = (population) => population === "NoPE";
 
   /** @type {Record<string, string>} */
-  const BESIDE = { r_q: "abs_r_k", abs_r_k: "r_q" };
+  const BESIDE = { r_q: "abs_r_k", abs_r_k: "r_q", eta_q: "r_q", eta_k: "abs_r_k" };
   const measures = () =>
     [state.measure, BESIDE[state.measure]].filter((name) => store.choices.measure.includes(name));
   /** @param {Line} line */
@@ -274,7 +274,7 @@ const signal = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    dom.choose(controls, state.measure);
+    if (controls) controls.value = state.measure;
     if (drawn && store.only(keys, "stop")) {
       axes.showChosen(drawn);
       return;
@@ -295,8 +295,7 @@ const signal = (() => {
   }
 
   function setUp() {
-    controls = axes.signalChoice("measure");
-    if (controls) dom.find("signal-controls").replaceChildren(controls);
+    controls = axes.signalChoice("measure", "signal-controls");
   }
 
   /** @type {View} */

@@ -13,7 +13,10 @@ const store = (() => {
   const STEPS = ["view", "head", "heads", "window", "measure", "run"]; // changes that the back button undoes
 
   const names = data.measures.map(({ name }) => name);
-  const signals = ["share_positional", "r_q", "abs_r_k", "plasticity"].filter((name) => names.includes(name));
+  const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
+    names.includes(name),
+  );
+  const placed = data.measures.filter(({ inPortrait }) => inPortrait).map(({ name }) => name);
 
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
@@ -24,9 +27,9 @@ const store = (() => {
     number: [
       ...new Set(data.letters.flatMap((_, run) => data.over("own", run).causes.map(({ number }) => number))),
     ],
-    across: ["r_q", ...names.filter((name) => name !== "r_q")],
-    up: ["r_k", ...names.filter((name) => name !== "r_k")],
-    tint: ["class", ...(data.hasRope ? ["rope"] : []), ...names],
+    across: ["r_q", ...placed.filter((name) => name !== "r_q")],
+    up: ["r_k", ...placed.filter((name) => name !== "r_k")],
+    tint: ["class", ...(data.populations.length > 1 ? ["rope"] : []), ...placed],
   };
 
   /** @returns {State} */

@@ -7,16 +7,13 @@ const headTable = (() => {
   const { h } = dom;
   const drawing = dom.find("table-drawing");
   const note = dom.find("table-note");
-  const pager = pages.make("page", 15, "head", () => draw(null));
+  const pager = pages.make("page", 12, "head", () => draw(null));
 
   const { table } = store;
   /** @type {(name: string, head: Head, run?: number) => number} */
   const at = (name, head, run) => data.value(table(run), name, data.stopOf(head, state.stop), head.index);
   /** @type {(head: Head, run?: number) => number} */
   const codeOf = (head, run) => data.code(table(run), data.stopOf(head, state.stop), head.index);
-  /** @param {Head} head */
-  const sinceOf = (head) => table().since?.[head.index] ?? null;
-
   /** @type {(name: string, run?: number) => (head: Head) => Child[]} */
   function measureCell(name, run) {
     return (head) => {
@@ -31,17 +28,6 @@ const headTable = (() => {
     const code = codeOf(head, run);
     return [paint.block(code), data.classes[code] || ""];
   };
-
-  /* Since when a head is of the class that it ends with; where that is yet to come, which class it is. */
-  /** @param {Head} head */
-  function sinceCell(head) {
-    const since = sinceOf(head);
-    if (since === null) return "–";
-    const { label } = data.stops[since];
-    if (since <= state.stop) return label;
-    const last = data.code(table(), data.stops.length - 1, head.index);
-    return [label, ": ", paint.block(last), data.classes[last]];
-  }
 
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
@@ -76,14 +62,6 @@ const headTable = (() => {
       found.push({ key: "rope", name: "layers", by: (d) => d.rope, cell: (d) => d.population });
     if (store.both()) return [...found, ...ofBoth()];
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell() });
-    if (data.training && data.stops.length > 1)
-      found.push({
-        key: "since",
-        name: "since",
-        by: sinceOf,
-        cell: sinceCell,
-        means: "The checkpoint from which the head keeps the class that it ends with",
-      });
     for (const { name, label, inTable } of data.measures)
       if (inTable)
         found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });

@@ -98,10 +98,9 @@ interface Payload extends PackedRun {
   regions: { name: string; r_q: number; r_k: number }[];
   ramps: { sequential: string[]; diverging: string[] };
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
-  measures: { name: string; label: string; inTable: boolean }[];
+  measures: { name: string; label: string; inTable: boolean; inPortrait: boolean }[];
   parts: { name: string; label: string }[];
   populations: string[];
-  missed: number;
   matchedWindow: Maybe;
   phases: [string, number, number][];
   windowChanges: number[];
