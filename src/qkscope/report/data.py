@@ -10,7 +10,15 @@ import pandas as pd
 from qkscope.report import palette
 from qkscope.report.averages import averages, populations
 from qkscope.report.causes import causes
-from qkscope.report.columns import NAMED_CLASSES, PARTS, components, described, first_component, measures, regions
+from qkscope.report.columns import (
+    NAMED_CLASSES,
+    PARTS,
+    components,
+    described,
+    first_component,
+    measures,
+    regions,
+)
 from qkscope.report.curves import curves, distances, wavelengths
 from qkscope.report.encode import ENCODING, counted
 from qkscope.report.grid import Grid, numbers

@@ -38,7 +38,15 @@ SCRIPTS = (
     *("js/scores.js", "js/spectrum.js", "js/distance.js", "js/classes.js"),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/head_measures.js", "js/head.js"),
-    *("js/csv.js", "js/filters.js", "js/pages.js", "js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
+    *(
+        "js/csv.js",
+        "js/filters.js",
+        "js/pages.js",
+        "js/table.js",
+        "js/numbers.js",
+        "js/tools.js",
+        "js/main.js",
+    ),
 )
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")
@@ -128,7 +136,7 @@ def _filled(
 def _beside(view: str, found: Sequence[Claim]) -> list[Claim]:
     """The claims beside a picture as they are ranked; the page opens with position itself."""
     here = [claim for claim in found if claim.see.view == view]
-    return sorted(here, key=lambda claim: (OPENING.index(claim.id) if claim.id in OPENING else len(OPENING)))
+    return sorted(here, key=lambda claim: OPENING.index(claim.id) if claim.id in OPENING else len(OPENING))
 
 
 def present(data: dict[str, Any]) -> dict[str, bool]:
@@ -147,7 +155,13 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
 def _sections(has: dict[str, bool]) -> list[tuple[str, str]]:
     """Entries of the menu: the first view of each part of the page, and its name."""
     how = next((view for view in ("scores", "spectrum", "distance") if has[view]), None)
-    found = [("signal", "Signal"), ("emergence", "When"), ("causes", "Why"), (how, "How"), ("classes", "Explore")]
+    found = [
+        ("signal", "Signal"),
+        ("emergence", "When"),
+        ("causes", "Why"),
+        (how, "How"),
+        ("classes", "Explore"),
+    ]
     shown = [(view, name) for view, name in found if view and has.get(view, True)]
     return [*shown, ("head", "Head"), ("methods", "Methods")]
 

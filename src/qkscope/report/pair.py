@@ -89,7 +89,9 @@ def heads_differ(found: Matched) -> str:
         return f"r_q of every head is the same in both runs at {label}."
     typical = f"the median difference is {change[known].median():.3f}"
     if not {"r_q_se", "r_q_se_b"} <= set(both):
-        return f"r_q of {count(int((change > 0).sum()), 'head')} differs between the runs at {label}: {typical}."
+        return (
+            f"r_q of {count(int((change > 0).sum()), 'head')} differs between the runs at {label}: {typical}."
+        )
     clear = change > AGREES_WITHIN * np.hypot(both["r_q_se"], both["r_q_se_b"])
     told = " and ".join(_counted(clear, both[known], kind) for kind in populations(both))
     return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."

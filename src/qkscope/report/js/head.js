@@ -134,7 +134,7 @@ const head = (() => {
     /** @param {string} name */
     const measured = (name) => (/** @type {Table} */ table) => {
       const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, stop, index()));
-      return text.withError(value, se);
+      return text.measure(name, value, se);
     };
     /** @type {(string | Child[])[][]} */
     const rows = [

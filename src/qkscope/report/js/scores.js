@@ -39,7 +39,7 @@ const scores = (() => {
     const axis = axes.stopAxis(width, height, title);
     const half = data.stops.length > 40 ? 0.5 : 0.38;
     const room = (width / data.stops.length) * 2 * half;
-    const sums = room < 26 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
+    const sums = room < 14 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
     const svg = axes.plot({
       ...axis,
       y: {
@@ -68,7 +68,7 @@ const scores = (() => {
             dy: 9,
             text: (d) => String(Math.round(100 * d.sum)),
             fill: "var(--paper)",
-            fontSize: 11,
+            fontSize: room < 26 ? 10 : 11,
           },
         ),
       ],

@@ -32,6 +32,10 @@ const headTable = (() => {
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
    *   cell: (head: Head) => string | Child[], num?: boolean, opens?: boolean, means?: string }} Column */
+  /* The position share first, as everywhere on the page. */
+  /** @param {string} name */
+  const rank = (name) => store.choices.measure.indexOf(name) + (name === "r_k" ? 99 : 0);
+
   /** @returns {Column[]} */
   function columnsOf() {
     /** @type {Column[]} */
@@ -47,7 +51,7 @@ const headTable = (() => {
       key: "layer",
       name: "layer",
       by: (d) => d.index,
-      cell: (d) => String(d.layer),
+      cell: (d) => (d.population === "NoPE" ? [h("span", { class: "nope" }, "NoPE ◆ "), `${d.layer}`] : `${d.layer}`),
       num: true,
     });
     found.push({
@@ -58,11 +62,9 @@ const headTable = (() => {
       num: true,
       opens: true,
     });
-    if (data.populations.length > 1)
-      found.push({ key: "rope", name: "layers", by: (d) => d.rope, cell: (d) => d.population });
     if (store.both()) return [...found, ...ofBoth()];
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell() });
-    for (const { name, label, inTable } of data.measures)
+    for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
       if (inTable)
         found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });
     return found;
