@@ -1,4 +1,4 @@
-"""Means over the RoPE and the NoPE heads of each checkpoint, with document-level standard errors, as lists for the page.
+"""Means over the RoPE and the NoPE heads of each checkpoint with document-level standard errors, as lists.
 
 A study whose layers all have the same kind of position embedding has one population, called "all".
 """
@@ -83,7 +83,9 @@ class _Series:
         """Values of some heads, (1 + groups, heads): all documents in row 0, then without each group."""
         means = aggregate.mean_over_heads(values)
         known = values[0, np.isfinite(values[0])]
-        self.rows.append((means[0], float(np.std(known)) if len(known) else np.nan, jackknife(means[1:])))
+        self.rows.append(
+            (means[0], float(np.std(known)) if len(known) else np.nan, float(jackknife(means[1:])))
+        )
 
     def lists(self) -> dict[str, list[float | None]]:
         columns = np.asarray(self.rows, dtype=np.float64).reshape(-1, 3)

@@ -12,7 +12,6 @@ from qkscope.comparison.words import closing, printed
 from qkscope.inference.levels import AGREES_WITHIN
 from qkscope.report.averages import ALL, members, populations
 from qkscope.report.data import grid_of, payload
-from qkscope.words import count
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,9 +88,8 @@ def heads_differ(found: Matched) -> str:
         return f"r_q of every head is the same in both runs at {label}."
     typical = f"the median difference is {change[known].median():.3f}"
     if not {"r_q_se", "r_q_se_b"} <= set(both):
-        return (
-            f"r_q of {count(int((change > 0).sum()), 'head')} differs between the runs at {label}: {typical}."
-        )
+        told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
+        return f"At {label}, r_q of {told} differs between the runs; {typical}."
     clear = change > AGREES_WITHIN * np.hypot(both["r_q_se"], both["r_q_se_b"])
     told = " and ".join(_counted(clear, both[known], kind) for kind in populations(both))
     return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."
@@ -100,4 +98,4 @@ def heads_differ(found: Matched) -> str:
 def _counted(clear: pd.Series[bool], heads: pd.DataFrame, kind: str) -> str:
     """`31 of 36 RoPE heads`."""
     here = heads.index[members(heads, kind)]
-    return f"{int(clear[here].sum())} of {count(len(here), 'head' if kind == ALL else f'{kind} head')}"
+    return f"{int(clear[here].sum())} of {len(here)} {'' if kind == ALL else f'{kind} '}heads"

@@ -43,7 +43,9 @@ const filters = (() => {
     controls.search.addEventListener("input", () => filter({ search: controls.search.value }));
     /** @type {(key: string, label: string, entries: string[], act: (value: string) => void) => HTMLElement} */
     const menu = (key, label, entries, act) => {
-      const { field, box } = dom.menu(key, label, [["", "any"], ...entries.map((e) => /** @type {[string, string]} */ ([e, e]))], "", act);
+      /** @type {[string, string][]} */
+      const choices = [["", "any"], ...entries.map((one) => /** @type {[string, string]} */ ([one, one]))];
+      const { field, box } = dom.menu(key, label, choices, "", act);
       controls[key] = box;
       return field;
     };

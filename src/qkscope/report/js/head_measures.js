@@ -78,7 +78,9 @@ const headMeasures = (() => {
   /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */
   /** @type {(curve: PackedCurve, run: number) => boolean} */
   const isKnown = (curve, run) =>
-    stops().some((one) => data.curve(curve, one.index, index(), `${run}:${state.window}`).some((value) => !Number.isNaN(value)));
+    stops().some((one) =>
+      data.curve(curve, one.index, index(), `${run}:${state.window}`).some((value) => !Number.isNaN(value)),
+    );
 
   /* Nothing where the results hold none of it. */
   /** @type {(width: number) => HTMLElement[]} */

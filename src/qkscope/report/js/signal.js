@@ -105,7 +105,8 @@ const signal = (() => {
     const picked = line.population === "selected";
     if (!course) return picked ? [Plot.dot(points(line), { ...at, dx: 13, r: 3 })] : [];
     const dash = axes.dashOf(line.run) || (picked ? "2 3" : undefined);
-    return [Plot.line(points(line), { ...at, strokeWidth: picked || isBeside(line) ? 1.3 : 2.5, strokeDasharray: dash })];
+    const strokeWidth = picked || isBeside(line) ? 1.3 : 2.5;
+    return [Plot.line(points(line), { ...at, strokeWidth, strokeDasharray: dash })];
   }
 
   /** @param {Line} line */

@@ -22,7 +22,7 @@ const spectrum = (() => {
 
   const FORMAT = d3.format(".2~s");
   /** @param {number} wave */
-  const tokens = (wave) => (wave < 10000 ? text.count(Math.round(wave)) : FORMAT(wave));
+  const tokens = (wave) => (wave < 1e4 ? text.count(Math.round(wave)) : FORMAT(wave));
 
   function draw() {
     if (!drawing) return;
@@ -89,8 +89,8 @@ const spectrum = (() => {
     });
     const name = data.stops[state.stop].label;
     axes.dress(svg, `Share of r_q by rotary wavelength at ${name}`);
-    const size_ = text.headCount(found(store.runs()[0])?.heads || 0);
-    marks.mount(drawing, h("p", { class: "legend" }, `${name}, ${size_} with RoPE`, axes.runKeys()), svg);
+    const whose = `${name}, ${text.headCount(found(store.runs()[0])?.heads || 0)} with RoPE`;
+    marks.mount(drawing, h("p", { class: "legend" }, whose, axes.runKeys()), svg);
   }
 
   /** @type {View} */
