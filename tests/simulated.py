@@ -116,6 +116,35 @@ def results(
     )
 
 
+PARTS = ("share_position", "share_query_position", "share_key", "share_match")
+
+
+def anatomy(
+    names: Sequence[str],
+    values: Mapping[str, np.ndarray],
+    rope: np.ndarray,
+    *,
+    seed: int = 0,
+    noise: float = 0.01,
+    groups: int = GROUPS,
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """anatomy.csv and its leave-one-out table: each measure's true values (checkpoints, heads), measured with noise."""
+    rng = np.random.default_rng(seed)
+    count = len(rope)
+    layer, head = np.divmod(np.arange(count), PER_LAYER)
+    tables, left_out = [], []
+    for i, name in enumerate(names):
+        each = {m: _with_errors(rng, true[i], noise, 0.3, groups) for m, true in values.items()}
+        full = {m: v.mean(axis=0) for m, v in each.items()}
+        loo = {m: (v.sum(axis=0) - v) / (groups - 1) for m, v in each.items()}
+        heads = {"model": name, "layer": layer, "head": head, "kv_head": head // 2, "rope": rope}
+        tables.append(pd.DataFrame(heads | full))
+        heads = {"model": name, "layer": np.tile(layer, groups), "head": np.tile(head, groups)}
+        heads |= {"group": np.repeat(np.arange(groups), count)}
+        left_out.append(pd.DataFrame(heads | {m: v.ravel() for m, v in loo.items()}))
+    return pd.concat(tables, ignore_index=True), pd.concat(left_out, ignore_index=True)
+
+
 def ar1(rng: np.random.Generator, shape: tuple[int, ...], phi: float) -> np.ndarray:
     """Stationary autocorrelated noise of unit variance along the last axis."""
     start = rng.normal(size=(*shape[:-1], 1))

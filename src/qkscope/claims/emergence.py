@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import Context
+from qkscope.claims.context import NAMES, Context
 from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, rank, rule
 from qkscope.inference.course import Emergence, emergence_of
 from qkscope.inference.levels import rule_of_emergence
@@ -85,8 +85,15 @@ def _where(c: Context, found: Emergence, layers: list[int]) -> str:
     if len(found.first) == len(layers):
         return f"in all {kind}"
     if len(found.first) <= FEW:
-        return f"first in {_named(found.first)}"
-    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}"
+        return f"first in {_named(found.first)}{_also(found)}"
+    return f"first in {in_words(len(found.first))} of {in_words(len(layers))} {kind}{_also(found)}"
+
+
+def _also(found: Emergence) -> str:
+    """Layers that errors do not exclude from being as early."""
+    if not found.perhaps:
+        return ""
+    return f", perhaps also {_named(found.perhaps) if len(found.perhaps) <= FEW else 'others'}"
 
 
 def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
@@ -99,4 +106,8 @@ def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
     if c.other is None:
         return own
     first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))
-    return joined(own, f"{c.other} layers go from {first} at {c.labels[0]} to {last} at {c.labels[-1]}.")
+    name = NAMES[c.lead][0]
+    return joined(
+        own,
+        sentence(f"{name}{c.heads(c.other)} goes from {first} at {c.labels[0]} to {last} at {c.labels[-1]}"),
+    )

@@ -82,7 +82,7 @@ def _shares(c: Context) -> str:
     parts = []
     for p in c.populations:
         shown = [f"{n} {kind}" for kind in CLASSES if (n := c.best.count(kind, p, c.last))]
-        parts.append(f"{c.kind(p)}: {', '.join(shown)}")
+        parts += [f"{c.kind(p)}: {', '.join(shown)}"] if len(shown) > 1 else []
     return sentence("; ".join(parts))
 
 

@@ -129,8 +129,10 @@ def distance(c: Context) -> Claim | None:
         "clear of noise",
     }
     top, low = curve.loc[curve["score"].idxmax()], curve.loc[curve["score"].idxmin()]
-    ends = [f"{number(float(e['score']), float(e['se']), signed=True)} logits at {int(e['distance']):,}"
-            for e in (top, low)]  # fmt: skip
+    ends = [
+        f"{tokens(int(e['distance']))} back ({number(float(e['score']), float(e['se']), signed=True)} logits)"
+        for e in (top, low)
+    ]
     over = f"{c.over}, " if c.over else ""
     rows = [
         Row(
@@ -144,7 +146,7 @@ def distance(c: Context) -> Claim | None:
         "distance",
         "Do heads prefer near keys?",
         sentence(f"{says[verdict]}{c.heads()}{c.at(c.last)}"),
-        sentence(f"{over}the mean curve{c.heads()} is highest, {ends[0]} tokens back, and lowest, {ends[1]}"),
+        sentence(f"{over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}"),
         "Predicted from mean queries and keys at each position, so content plays no part. The average over heads hides "
         "heads that prefer far keys: single heads have curves of their own.",
         "",

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from qkscope.inference.contrast import contrast
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.inference.contrast import exceeds
 from qkscope.inference.series import Change, Series, judged, whole
+from qkscope.measures.jackknife import jackknife
 
 
 def direction(changes: Sequence[Change]) -> str:
@@ -29,13 +33,15 @@ class Emergence:
     """Which of several series (layers) rose, and when each had half of its rise.
 
     stop      the checkpoint by which the first had half of it
-    first     the series that had, or by their errors may have had, half of their rise by then
+    first     the series that had half of their rise by then
+    perhaps   further series that by their errors may have had
     by_stop   every series that rose, by the checkpoint at which it had half of its rise
     verdict   where none rose: `flat`, or `unclear`
     """
 
     stop: int
     first: tuple[int, ...]
+    perhaps: tuple[int, ...]
     by_stop: Mapping[int, tuple[int, ...]]
     verdict: str = "rises"
 
@@ -54,13 +60,14 @@ def emergence_of(many: Mapping[int, Series]) -> Emergence:
             risen[name] = half_way(series, max(rises, key=lambda c: c.delta))
     if not risen:
         flat = {c.verdict for c in changes} == {"flat"}
-        return Emergence(0, (), {}, "flat" if flat else "unclear")
+        return Emergence(0, (), (), {}, "flat" if flat else "unclear")
     stop = min(sure for sure, _ in risen.values())
-    first = tuple(name for name, (_, perhaps) in risen.items() if perhaps <= stop)
-    by_stop: dict[int, tuple[int, ...]] = {stop: first}
-    for at in sorted({sure for sure, _ in risen.values()} - {stop}):
-        by_stop[at] = tuple(name for name, (sure, _) in risen.items() if sure == at and name not in first)
-    return Emergence(stop, first, {at: names for at, names in by_stop.items() if names})
+    by_stop = {
+        at: tuple(name for name, (sure, _) in risen.items() if sure == at)
+        for at in sorted({sure for sure, _ in risen.values()})
+    }
+    near = tuple(name for name, (sure, perhaps) in risen.items() if perhaps <= stop < sure)
+    return Emergence(stop, by_stop[stop], near, by_stop)
 
 
 def half_way(series: Series, rise: Change) -> tuple[int, int]:
@@ -68,5 +75,10 @@ def half_way(series: Series, rise: Change) -> tuple[int, int]:
     half = (series.values[rise.start] + series.values[rise.stop]) / 2
     later = range(rise.start + 1, len(series))
     sure = next(i for i in later if series.at(i) >= half[0])
-    perhaps = next(i for i in later if i == sure or contrast(series.values[i], half).verdict != "lower")
+    perhaps = next(i for i in later if i == sure or not _below(series.values[i] - half))
     return sure, perhaps
+
+
+def _below(difference: NDArray[np.float64]) -> bool:
+    """(1 + G,): whether a difference is below zero with CONFIDENCE."""
+    return exceeds(-float(difference[0]), float(jackknife(difference[1:])), 0.0, len(difference) - 2) == "yes"
