@@ -41,12 +41,8 @@ _WORDS = {
     "share_positional": "position share",
     "explained_variance": "explained variance",
     "depth": "depth in the network",
-    "eta_q": "η_q",
-    "eta_k": "η_k",
     "r_q_const": "r_q from rotating a constant vector",
     "r_k_const": "r_k from rotating a constant vector",
-    "R_q": "R_q",
-    "R_k": "R_k",
     **{name: f"share of {words}" for name, words in PARTS.items()},
     "score_sd": "standard deviation of scores",
     "sink": "sink, logits",
@@ -84,7 +80,7 @@ def measures(heads: pd.DataFrame) -> list[str]:
 
 def described(names: list[str]) -> list[dict[str, Any]]:
     """Measures as the page names them, and where it shows them."""
-    words = {name: name for name in VALUES} | _WORDS
+    words = {name: name for name in (*VALUES, "eta_q", "eta_k", "R_q", "R_k")} | _WORDS
     return [
         {
             "name": name,

@@ -67,6 +67,7 @@ def _joined(results: Results, heads: pd.DataFrame, anatomy: pd.DataFrame | None,
         if table is not None:
             names = {name: _named(measure, name) for name in columns}
             names |= {f"{name}_se": f"{new}_se" for name, new in names.items()}
+            names = {name: new for name, new in names.items() if name in table}
             chosen = table[[*KEY, *names]].rename(columns=names)
             heads = heads.merge(chosen, on=KEY, how="left", validate="one_to_one")
     return _with_positional(heads)

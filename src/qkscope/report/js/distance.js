@@ -31,7 +31,7 @@ const distance = (() => {
     if (!drawing) return;
     const list = curves(state.stop);
     if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured here."));
+      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
     const width = axes.widthOf(drawing);

@@ -28,7 +28,7 @@ const spectrum = (() => {
     if (!drawing) return;
     const list = bars();
     if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured here."));
+      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
     const width = axes.widthOf(drawing);

@@ -12,9 +12,11 @@ const store = (() => {
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
   const STEPS = ["view", "head", "heads", "window", "measure", "run"]; // changes that the back button undoes
 
-  const names = data.measures.map(({ name }) => name);
+  /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
-    names.includes(name),
+    data.letters.every((_, run) =>
+      /** @type {WindowName[]} */ (["own", "matched"]).every((w) => name in data.table(w, run).columns),
+    ),
   );
   const placed = data.measures.filter(({ inPortrait }) => inPortrait).map(({ name }) => name);
 
