@@ -200,12 +200,11 @@ def heads_of(tables: Tables, row: Row) -> pd.DataFrame:
     return heads
 
 
-R_MEASURES = {"r_q", "abs_r_k", "abs_r_q", "r_q-abs_r_k", *CLASSES}
+R_MEASURES = {"r_q", "abs_r_k", "abs_r_q", *CLASSES}
 COLUMNS = {
     "share_positional": lambda t: t["share_position"] + t["share_query_position"],
     "abs_r_k": lambda t: t["r_k"].abs(),
     "abs_r_q": lambda t: t["r_q"].abs(),
-    "r_q-abs_r_k": lambda t: t["r_q"] - t["r_k"].abs(),
 }
 
 
@@ -215,6 +214,10 @@ def recomputed(study: Results, tables: Tables, row: Row, model: str) -> float:
         return wave_share(study, row, model)
     if row.measure == "score":
         return score(study, row, model)
+    first, _, second = row.measure.partition("-")
+    if second and row.measure not in CLASSES:  # a difference between two measures
+        one, other = (replace(row, measure=name) for name in (first, second))
+        return recomputed(study, tables, one, model) - recomputed(study, tables, other, model)
     heads = heads_of(tables, row)
     heads = heads[heads["model"] == model]
     if row.at is not None:

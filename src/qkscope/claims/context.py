@@ -14,18 +14,14 @@ from qkscope.inference.series import Change
 from qkscope.results import Results
 from qkscope.words import Unit, bare, count, joined, measured, points, tokens
 
-# What a number is called, and its unit.
+# What a mean is called, and its unit; others are `mean <measure>`.
 NAMES: dict[str, tuple[str, Unit]] = {
     "share_positional": ("position's share of score variance", "share"),
     "share_key": ("key content's share of score variance", "share"),
     "share_match": ("content match's share of score variance", "share"),
     "share_query_position": ("query-dependent position's share of score variance", "share"),
-    "r_q": ("mean r_q", "r"),
     "abs_r_k": ("mean |r_k|", "r"),
-    "plasticity": ("mean plasticity", "r"),
     "abs_r_q": ("mean |r_q|", "r"),
-    "eta_q": ("mean eta_q", "r"),
-    "eta_k": ("mean eta_k", "r"),
 }
 # What is said where errors are not over groups of documents.
 _BASIS = {
@@ -34,6 +30,14 @@ _BASIS = {
     "too few groups": "Two document groups are too few to test anything: measure with more groups.",
     "nothing": "No errors are known, so nothing can be told from noise.",
 }
+
+
+def name_of(measure: str) -> str:
+    return NAMES[measure][0] if measure in NAMES else f"mean {measure}"
+
+
+def unit_of(measure: str) -> Unit:
+    return NAMES[measure][1] if measure in NAMES else "r"
 
 
 @dataclass(frozen=True)
@@ -136,12 +140,12 @@ class Context:
 
     def value(self, measure: str, population: Population, i: int, layer: int | None = None) -> str:
         """A level without its error, as a headline has it."""
-        unit = NAMES[measure][1]
+        unit = unit_of(measure)
         return measured(self.best.level(measure, population, i, layer)[0], math.nan, unit, signed=False)
 
     def level(self, measure: str, population: Population, i: int, e: Evidence | None = None) -> str:
         """A level with its error."""
-        return measured(*(e or self.best).level(measure, population, i), NAMES[measure][1], signed=False)
+        return measured(*(e or self.best).level(measure, population, i), unit_of(measure), signed=False)
 
     def path(self, measure: str, population: Population, start: int, stop: int) -> str:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
@@ -158,15 +162,17 @@ class Context:
     ) -> Row:
         """The mean of a measure at a checkpoint."""
         e = e or self.best
-        (name, unit), (value, se) = NAMES[measure], e.level(measure, population, i, layer)
+        value, se = e.level(measure, population, i, layer)
         at = None if layer is None else float(layer)
-        what = name + self.heads(population) + ("" if layer is None else f", layer {layer}")
-        return Row(what, measure, population, e.stops[i].model, value, se, None, e.name, unit, at=at)
+        what = name_of(measure) + self.heads(population) + ("" if layer is None else f", layer {layer}")
+        return Row(
+            what, measure, population, e.stops[i].model, value, se, None, e.name, unit_of(measure), at=at
+        )
 
     def change(self, measure: str, population: Population, c: Change, *, e: Evidence | None = None) -> Row:
         """A judged change of a mean."""
         e = e or self.best
-        name, unit = NAMES[measure]
+        name, unit = name_of(measure), unit_of(measure)
         ends = e.stops[c.stop].model, c.delta, c.se, e.stops[c.start].model
         verdict = c.verdict if self.comparable else "unclear"
         return Row(name + self.heads(population), measure, population, *ends, e.name, unit, verdict)

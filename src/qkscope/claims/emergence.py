@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import NAMES, Context
+from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, rank, rule
 from qkscope.inference.course import Emergence, emergence_of
 from qkscope.inference.levels import rule_of_emergence
@@ -106,7 +106,7 @@ def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
     if c.other is None:
         return own
     first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))
-    name = NAMES[c.lead][0]
+    name = name_of(c.lead)
     return joined(
         own,
         sentence(f"{name}{c.heads(c.other)} goes from {first} at {c.labels[0]} to {last} at {c.labels[-1]}"),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import NAMES, Context
-from qkscope.claims.templates import CHANGED, DIFFERENT, LEVEL, UNCLEAR, compared, rank, rule
+from qkscope.claims.context import Context
+from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, Compared, rank, rule
 from qkscope.claims.trends import SCALED
 from qkscope.inference.levels import MISSED, rule_of_change, rule_of_contrast
 from qkscope.taxonomy import CLASSES
-from qkscope.words import bare, joined, listing, number, sentence
+from qkscope.words import bare, joined, listing, sentence
 
 MOST_CHANGES = 3
 
@@ -109,89 +111,59 @@ def _changed(c: Context) -> tuple[list[Row], str]:
     return rows, f"{few} {ends}: {listing([said[i] for i in sorted(largest)])}."
 
 
-def queries_keys(c: Context) -> Claim | None:
-    """Mean r_q against mean |r_k| of the same heads."""
-    if c.several_models or not c.best.known("r_q", c.main):
-        return None
-    gap = c.best.compare("r_q", "abs_r_k", c.main, c.last)
-    values = f"mean r_q {c.value('r_q', c.main, c.last)}, mean |r_k| {c.value('abs_r_k', c.main, c.last)}"
-    says = {
+queries_keys = Compared(
+    id="queries_keys",
+    question="Do queries or keys follow position more closely?",
+    first="r_q",
+    second="abs_r_k",
+    says={
         "higher": "Queries follow position more closely than keys",
         "lower": "Keys follow position more closely than queries",
         "equal": "Queries and keys follow position equally closely",
         "unclear": "Errors do not tell whether queries or keys follow position more closely",
-    }
-    over = f"{c.over}, " if c.over else ""
-    names = ("r_q", "abs_r_k")
-    said = "; ".join(f"{compared(names, c, p)}{c.heads(p)}" for p in c.populations)
-    difference = Row(
-        f"mean r_q minus mean |r_k|{c.heads()}", "r_q-abs_r_k", c.main, c.model(c.last), gap.difference, gap.se,
-        None, c.best.name, "r", gap.verdict,
-    )  # fmt: skip
-    return Claim(
-        "queries_keys",
-        "Do queries or keys follow position more closely?",
-        sentence(f"{says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}"),
-        sentence(f"{over}{said}; the difference{c.heads()} is {number(gap.difference, gap.se, signed=True)}"),
-        "Both are correlations with position along the head's first axis, |r_k| without its sign: keys may follow "
-        "position with the queries or against them.",
-        joined(c.caveat, SCALED),
-        gap.verdict,
-        (
-            *(c.row(m, p, c.last) for p in c.populations for m in names),
-            difference,
-        ),
-        c.best.name,
-        rule(c, rule_of_contrast()),
-        See("signal", "r_q", c.model(c.last), c.main),
-        rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference),
-    )
+    },
+    meaning="Both are correlations with position along the head's first axis, |r_k| without its sign: keys may follow "
+    "position with the queries or against them.",
+    caveat=SCALED,
+)
 
 
 def linearity(c: Context) -> Claim | None:
-    """eta, from any function of position, against |r|, from a straight line."""
+    """eta, from any function of position, against |r|, from a straight line: of keys or of queries."""
     if c.several_models or not all(c.best.known(m, c.main) for m in ("eta_q", "eta_k")):
         return None
-    pairs = {"keys": ("eta_k", "abs_r_k"), "queries": ("eta_q", "abs_r_q")}
-    gaps = {kind: c.best.compare(*pair, c.main, c.last, looks=2) for kind, pair in pairs.items()}
-    kind = max(gaps, key=lambda kind: gaps[kind].difference)
-    sure = {gap.verdict for gap in gaps.values()}
-    verdict = (
-        "higher" if gaps[kind].verdict == "higher" else "equal" if sure <= {"equal", "lower"} else "unclear"
-    )
-    eta, r = pairs[kind]
-    where = f"{c.heads()}{c.at(c.last)}"
-    values = f"{NAMES[eta][0]} {c.value(eta, c.main, c.last)}, {NAMES[r][0]} {c.value(r, c.main, c.last)}"
-    says = {
-        "higher": f"A straight line misses part of how {kind} encode position{where}: {values}",
-        "equal": f"A straight line captures how queries and keys encode position{where}: {values}",
-        "unclear": f"Errors do not tell whether a straight line captures position{where}: {values}",
-    }
-    over = f"{c.over}, " if c.over else ""
-    said = [compared(pair, c, c.main) for pair in pairs.values()]
+    made = [claim for each in (_line("k"), _line("q")) if (claim := each(c)) is not None]
+    most = max(made, key=lambda claim: claim.rows[0].value - claim.rows[1].value)
+    counts = " and ".join(f"{_missed(c, x)} ({kind})" for x, kind in KINDS.items())
     total = int(c.best.mask(c.last, c.main).sum())
-    counts = " and ".join(f"{_missed(c, each)} of {total} {c.kind()} ({each})" for each in pairs)
-    return Claim(
-        "linearity",
-        "Do linear and nonlinear measures of position agree?",
-        sentence(says[verdict]),
-        joined(
-            sentence(f"{over}{'; '.join(said)}{c.heads()}"),
-            sentence(f"eta² exceeds r² by more than {bare(MISSED, 1)} in {counts}"),
-        ),
-        "eta allows any function of position, r only a straight line, both along the head's first axis. Where eta is "
-        "much larger, a low r does not mean that a head ignores position.",
-        c.caveat,
-        verdict,
-        tuple(c.row(m, c.main, c.last) for m in dict.fromkeys((eta, r, *pairs["keys"], *pairs["queries"]))),
-        c.best.name,
-        rule(c, rule_of_contrast()),
-        See("signal", eta, c.model(c.last), c.main),
-        rank({"higher": DIFFERENT, "equal": LEVEL}.get(verdict, UNCLEAR), gaps[kind].difference),
+    beyond = f"eta² exceeds r² by more than {bare(MISSED, 1)} in {counts} of {total} {c.kind()}"
+    others = [row for claim in made if claim is not most for row in claim.rows]
+    return replace(most, detail=joined(most.detail, sentence(beyond)), rows=(*most.rows, *others))
+
+
+KINDS = {"k": "keys", "q": "queries"}
+
+
+def _line(x: str) -> Compared:
+    kind = KINDS[x]
+    return Compared(
+        id="linearity",
+        question="Do linear and nonlinear measures of position agree?",
+        first=f"eta_{x}",
+        second=f"abs_r_{x}",
+        says={
+            "higher": f"A straight line misses part of how {kind} encode position",
+            "lower": f"A straight line captures how {kind} encode position",
+            "equal": f"A straight line captures how {kind} encode position",
+            "unclear": f"Errors do not tell whether a straight line captures how {kind} encode position",
+        },
+        meaning="eta allows any function of position, r only a straight line, both along the head's first axis. Where "
+        "eta is much larger, a low r does not mean that a head ignores position.",
+        looks=2,
     )
 
 
-def _missed(c: Context, kind: str) -> int:
-    cell, here, x = c.best.cells[c.last], c.best.mask(c.last, c.main), kind[0]
+def _missed(c: Context, x: str) -> int:
+    cell, here = c.best.cells[c.last], c.best.mask(c.last, c.main)
     eta, r = (cell.value(f"{name}_{x}")[0, here] for name in ("eta", "r"))
     return int((eta**2 > r**2 + MISSED).sum())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import NAMES, Context
+from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import DIFFERENT, UNCLEAR, rank, rule
 from qkscope.inference.contrast import contrast
 from qkscope.inference.levels import rule_of_contrast
@@ -24,7 +24,7 @@ def between_models(c: Context) -> Claim | None:
     top, low = order[0], order[-1]
     first, last = (e.mean(measure, c.main, i) for i in (top, low))
     gap = contrast(first, last, paired=False, looks=len(order) - 1)
-    name, values = NAMES[measure][0], [c.value(measure, c.main, i) for i in (top, low)]
+    name, values = name_of(measure), [c.value(measure, c.main, i) for i in (top, low)]
     words = {
         "higher": f"{name}{c.heads()} is higher in {c.labels[top]} ({values[0]}) than in {c.labels[low]} ({values[1]})",
         "equal": f"{name}{c.heads()} is the same in all models, from {values[1]} to {values[0]}",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from qkscope.claims.claim import Claim, Population, Row, See, View
-from qkscope.claims.context import NAMES, Context, small
+from qkscope.claims.context import Context, name_of, small, unit_of
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.levels import MOST, rule_of_change, rule_of_contrast, rule_of_error
-from qkscope.words import joined, sentence
+from qkscope.words import joined, number, sentence
 
 # What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.
 OPPOSED, CHANGED, DIFFERENT, LEVEL, UNCLEAR = 3.0, 2.0, 1.0, 0.0, -1.0
@@ -114,11 +114,11 @@ class Trend:
                     (c.path(m, p, 0, c.last) if course else c.level(m, p, c.last)) + c.heads(p)
                     for p in c.populations
                 ]
-                parts.append(f"{NAMES[m][0]} {' and '.join(said)}")
+                parts.append(f"{name_of(m)} {' and '.join(said)}")
         when = f"from {c.labels[0]} to {c.labels[-1]}" if course else c.at(c.last).strip()
         where = ", ".join(part for part in (when, c.over) if part)
         text = f"{where}: {'; '.join(parts)}" if where else "; ".join(parts)
-        return joined(sentence(text), self.beside_own(c, measure, NAMES[measure][0]))
+        return joined(sentence(text), self.beside_own(c, measure, name_of(measure)))
 
     def beside_own(self, c: Context, measure: str, name: str) -> str:
         """Where the same number ends over training contexts."""
@@ -221,6 +221,56 @@ class Largest:
         return "majority" if exceeds(value, se, MOST, c.best.groups - 1) == "yes" else "largest", order
 
 
-def compared(names: Sequence[str], c: Context, population: Population) -> str:
-    """`mean r_q 0.53 ± 0.01, mean |r_k| 0.50 ± 0.01`."""
-    return ", ".join(f"{NAMES[m][0]} {c.level(m, population, c.last)}" for m in names)
+@dataclass(frozen=True)
+class Compared:
+    """Two means of the same heads, at the last checkpoint. `says` has the sentence of each verdict on the first."""
+
+    id: str
+    question: str
+    first: str
+    second: str
+    says: dict[str, str]
+    meaning: str
+    caveat: str = ""
+    view: View = "signal"
+    looks: int = 1
+
+    def __call__(self, c: Context) -> Claim | None:
+        names = (self.first, self.second)
+        if c.several_models or not all(c.best.known(m, c.main) for m in names):
+            return None
+        gap = c.best.compare(*names, c.main, c.last, self.looks)
+        values = ", ".join(f"{name_of(m)} {c.value(m, c.main, c.last)}" for m in names)
+        measured = "; ".join(f"{self.levels(c, p)}{c.heads(p)}" for p in c.populations)
+        over = f"{c.over}, " if c.over else ""
+        difference = Row(
+            f"{name_of(self.first)} minus {name_of(self.second)}{c.heads()}",
+            f"{self.first}-{self.second}",
+            c.main,
+            c.model(c.last),
+            gap.difference,
+            gap.se,
+            window=c.best.name,
+            unit=unit_of(self.first),
+            verdict=gap.verdict,
+        )
+        return Claim(
+            self.id,
+            self.question,
+            sentence(f"{self.says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}"),
+            sentence(
+                f"{over}{measured}; the difference{c.heads()} is {number(gap.difference, gap.se, signed=True)}"
+            ),
+            self.meaning,
+            joined(c.caveat, self.caveat),
+            gap.verdict,
+            (*(c.row(m, p, c.last) for p in c.populations for m in names), difference),
+            c.best.name,
+            rule(c, rule_of_contrast()),
+            See(self.view, self.first, c.model(c.last), c.main),
+            rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference),
+        )
+
+    def levels(self, c: Context, population: Population) -> str:
+        names = (self.first, self.second)
+        return ", ".join(f"{name_of(m)} {c.level(m, population, c.last)}" for m in names)

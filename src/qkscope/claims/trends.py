@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
-from qkscope.claims.context import NAMES, Context, small
+from qkscope.claims.context import Context, name_of, small, unit_of
 from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
 from qkscope.inference.evidence import Evidence
 from qkscope.inference.levels import rule_of_change
@@ -68,7 +68,7 @@ def long_context(c: Context) -> Claim | None:
     measure = c.lead if c.lead in clear or not clear else clear[0]
     step = steps[measure]
     verdict = step.verdict if c.comparable else "unclear"
-    name, unit = NAMES[measure]
+    name, unit = name_of(measure), unit_of(measure)
     before, after = c.row(measure, p, onset - 1), c.row(measure, p, onset)
     values = c.value(measure, p, onset - 1), c.value(measure, p, onset)
     says = {
@@ -114,7 +114,7 @@ def long_context(c: Context) -> Claim | None:
 def _long_context_detail(c: Context, onset: int, measures: list[str]) -> str:
     def said(e: Evidence) -> str:
         paths = [
-            f"{NAMES[m][0]} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
+            f"{name_of(m)} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
             for m in measures
         ]
         return listing(paths)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import pairwise
 from typing import Any, Literal
@@ -22,6 +22,7 @@ from qkscope.inference.series import Change, Series, judged, whole
 from qkscope.inference.transitions import class_probabilities
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.optional import OPTIONAL
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
 from qkscope.timeline import Stop, Timeline
@@ -31,15 +32,12 @@ Mask = NDArray[np.bool_]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]
 Population = Literal["RoPE", "NoPE", "all"]
 
-# What is read from each table; a table that was not measured leaves its columns NaN.
 R = ("r_q", "r_k")
-ANATOMY = ("share_position", "share_query_position", "share_key", "share_match", "eta_q", "eta_k")
-PLASTICITY = ("plasticity",)
 # Measures made of others.
-DERIVED: dict[str, Callable[[Mapping[str, Array]], Array]] = {
-    "share_positional": lambda v: v["share_position"] + v["share_query_position"],
-    "abs_r_q": lambda v: np.abs(v["r_q"]),
-    "abs_r_k": lambda v: np.abs(v["r_k"]),
+DERIVED: dict[str, Callable[[Callable[[str], Array]], Array]] = {
+    "share_positional": lambda value: value("share_position") + value("share_query_position"),
+    "abs_r_q": lambda value: np.abs(value("r_q")),
+    "abs_r_k": lambda value: np.abs(value("r_k")),
 }
 # Means whose course over training is judged, beside the share of heads of each class.
 FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
@@ -47,14 +45,34 @@ FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 
 @dataclass(frozen=True)
 class Cell:
-    """One checkpoint over one window. `values` are (1 + G, H): all documents, then without each group of them."""
+    """One checkpoint over one window: its heads, and the tables with a row a head that its measures are read from.
+
+    A table stands beside its leave-one-out table, which may be missing.
+    """
 
     model: str
     heads: pd.DataFrame
-    values: Mapping[str, Array]
+    tables: tuple[tuple[pd.DataFrame, pd.DataFrame | None], ...]
+    groups: int
+    _known: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
 
     def value(self, measure: str) -> Array:
-        return DERIVED[measure](self.values) if measure in DERIVED else self.values[measure]
+        """(1 + G, H): a measure over all documents, then without each group of them; NaN where not measured."""
+        if measure not in self._known:
+            made = DERIVED[measure](self.value) if measure in DERIVED else self._read(measure)
+            if measure in R:  # a head counts as measured if it has both
+                made = np.where(np.isfinite(self._read("r_q") + self._read("r_k")), made, np.nan)
+            self._known[measure] = made
+        return self._known[measure]
+
+    def _read(self, name: str) -> Array:
+        found = np.full((1 + self.groups, len(self.heads)), np.nan)
+        for table, loo in self.tables:
+            if name in table:
+                read = stacked(self.heads, table, loo, (name,))[..., 0]
+                found[: len(read)] = read
+                break
+        return found
 
     @cached_property
     def layer(self) -> NDArray[np.int64]:
@@ -69,10 +87,6 @@ class Cell:
     def rope(self) -> Array:
         """1 where the layer rotates, 0 where not, NaN where the table does not say."""
         return column(self.heads, "rope")
-
-    @property
-    def groups(self) -> int:
-        return len(self.values["r_q"]) - 1
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,7 @@ class Evidence:
     def kinds(self, i: int, population: Population) -> NDArray[Any]:
         """(heads,): the classes of the measured heads of a population."""
         cell, here = self.cells[i], self.mask(i, population)
-        kinds = classify(cell.values["r_q"][0, here], cell.values["r_k"][0, here], self.thresholds)
+        kinds = classify(cell.value("r_q")[0, here], cell.value("r_k")[0, here], self.thresholds)
         return np.asarray(kinds[kinds != UNMEASURED])
 
     def count(self, kind: str, population: Population, i: int) -> int:
@@ -204,20 +218,20 @@ class Evidence:
     def dropped(self) -> int:
         """Heads that are not measured at every checkpoint: changes are judged without them."""
         every: NDArray[np.int64] = reduce(np.union1d, [cell.key for cell in self.cells])
-        shared, _ = self._shared(lambda cell: cell.values["r_q"], "all")
+        shared, _ = self._shared(lambda cell: cell.value("r_q"), "all")
         return len(every) - int(shared[0].shape[1])
 
     def class_series(self, kind: str, population: Population) -> Series | None:
         """The course of a class's share of the heads that every checkpoint has."""
 
         def is_kind(cell: Cell) -> Array:
-            r_q, r_k = cell.values["r_q"], cell.values["r_k"]
+            r_q, r_k = cell.value("r_q"), cell.value("r_k")
             found = classify(r_q, r_k, self.thresholds) == kind
             return np.where(np.isfinite(r_q), found, np.nan)
 
         def chance(cell: Cell) -> Array:
             se_q, se_k = (np.nan_to_num(column(cell.heads, f"{name}_se")) for name in R)
-            r_q, r_k = cell.values["r_q"][0], cell.values["r_k"][0]
+            r_q, r_k = cell.value("r_q")[0], cell.value("r_k")[0]
             chances = class_probabilities(r_q, r_k, se_q, se_k, self.thresholds)
             return np.asarray(chances[CLASSES.index(kind)][None])
 
@@ -238,7 +252,7 @@ class Evidence:
         """
         order = sorted(CLASSES, key=lambda kind: -self.count(kind, population, i))
         cell, here = self.cells[i], self.mask(i, population)
-        r_q, r_k = (cell.values[name][:, here] for name in R)
+        r_q, r_k = (cell.value(name)[:, here] for name in R)
         kinds, known = classify(r_q, r_k, self.thresholds), np.isfinite(r_q)
         first, second = (self._left_out(np.where(known, kinds == kind, np.nan)) for kind in order[:2])
         heads = int(known[0].sum())
@@ -341,39 +355,19 @@ def _evidence(results: Results, window: int | None) -> Evidence:
 
 def _cells(results: Results, matched: bool) -> list[Cell]:
     end = "_matched" if matched else ""
-    heads = results.matched if matched else results.heads
-    optional = results.optional
-    sources = [
-        (heads, results.loo_matched if matched else results.loo, R),
-        *(
-            [(results.anatomy_matched, results.loo_anatomy_matched, ANATOMY)]
-            if matched
-            else [(results.anatomy, results.loo_anatomy, ANATOMY)]
-        ),
-        (optional.get(f"plasticity{end}"), optional.get(f"loo_plasticity{end}"), PLASTICITY),
-    ]
-    tables = [(_by_model(table), _by_model(loo), names) for table, loo, names in sources]
-    first = tables[0][0]
-    return [_cell(first[m].reset_index(drop=True), m, tables) for m in results.timeline.models if m in first]
+    own = (results.heads, results.loo), (results.anatomy, results.loo_anatomy)
+    same = (results.matched, results.loo_matched), (results.anatomy_matched, results.loo_anatomy_matched)
+    names = [f"{name}{end}" for name in OPTIONAL]
+    asked = [(results.optional.get(name), results.optional.get(f"loo_{name}")) for name in names]
+    tables = [(_by_model(table), _by_model(loo)) for table, loo in (*(same if matched else own), *asked)]
+    found = []
+    for model in results.timeline.models:
+        here = [(table[model], loo.get(model)) for table, loo in tables if model in table]
+        if model in tables[0][0]:
+            groups = max((loo["group"].nunique() for _, loo in here if loo is not None), default=0)
+            found.append(Cell(model, here[0][0].reset_index(drop=True), tuple(here), groups))
+    return found
 
 
 def _by_model(table: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
     return {} if table is None else dict(iter(table.groupby("model", sort=False, observed=True)))
-
-
-def _cell(heads: pd.DataFrame, model: str, tables: Sequence[Any]) -> Cell:
-    values: dict[str, Array] = {}
-    groups = 0
-    for by_model, left_out, names in tables:
-        table, loo = by_model.get(model), left_out.get(model)
-        found = stacked(heads, table, loo, names)
-        groups = max(groups, len(found) - 1)
-        values |= {name: found[..., j] for j, name in enumerate(names)}
-    both = np.isfinite(values["r_q"] + values["r_k"])  # a head counts as measured if it has both
-    values |= {name: np.where(both, values[name], np.nan) for name in R}
-    # A table without leave-one-out values beside others that have them has no errors.
-    filled = {
-        name: v if len(v) == 1 + groups else np.r_[v[:1], np.full((groups, v.shape[1]), np.nan)]
-        for name, v in values.items()
-    }
-    return Cell(model, heads, filled)
