@@ -244,6 +244,9 @@ def test_one_window_holds_for_headline_chart_and_table(open_page: Open, whole_re
         page.locator(f"label[for=window-{name}]").click()
         for place in ("#signal-drawing svg", "#table caption", "#numbers caption", "#portrait-note"):
             expect(page.locator(place).first).to_contain_text(said)
+        for claim in page.locator(".claim").all():
+            other = claim.locator(".see").get_attribute("data-window") != name
+            expect(claim.locator(".other")).to_be_visible(visible=other)
 
 
 def test_a_study_of_one_population_has_one_line(open_page: Open, tmp_path: Path) -> None:

@@ -213,7 +213,8 @@ const emergence = (() => {
   /** @type {(list: Cell[], shown: Set<number> | null) => void} */
   function explain(list, shown) {
     const said = [];
-    if (state.measure.startsWith("share_")) said.push("Numbers in cells are percent.");
+    if (state.measure.startsWith("share_") && drawing.querySelector("svg text[fill='#111'], svg text[fill='#fff']"))
+      said.push("Numbers in cells are percent.");
     if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
     if (!list.length) said.push("No head to average here.");

@@ -35,6 +35,16 @@
     };
   }
 
+  /* A claim about another window than the pictures show says so, until "See it" brings them together. */
+  function markClaims() {
+    for (const link of document.querySelectorAll(".see")) {
+      const elsewhere = link.getAttribute("data-window") !== state.window;
+      const claim = link.closest(".claim");
+      claim?.classList.toggle("elsewhere", elsewhere);
+      claim?.querySelector(".other")?.toggleAttribute("hidden", !elsewhere);
+    }
+  }
+
   /* A change is drawn at once where it can be seen and soon after elsewhere, one view at a time, so that the page
    * answers while it works. `pending` holds what each view has yet to hear of. */
   /** @type {Map<View, Set<string>>} */
@@ -68,6 +78,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
+    if (keys.has("window")) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));
@@ -125,6 +136,7 @@
     for (const view of views) view.setUp();
     save.setUp();
     go.show(state.view);
+    markClaims();
     for (const view of views) pending.set(view, new Set(["first"]));
     drawAllPending();
     marks.listenToMarks();

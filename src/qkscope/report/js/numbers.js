@@ -10,6 +10,11 @@ const numbers = (() => {
   const pager = pages.make("numbers", 8, "number", draw);
   let search = "";
 
+  /* The measures of the position signal first; depth is no measurement. */
+  const measures = d3
+    .sort(data.measures, ({ name }) => (store.choices.measure.includes(name) ? store.choices.measure.indexOf(name) : 99))
+    .filter(({ name }) => name !== "depth");
+
   /** @typedef {{ what: string, population: string, cells: string[] }} Line */
 
   /* Columns: the chosen checkpoint of each run shown, and the first one where training has one before it. */
@@ -21,7 +26,7 @@ const numbers = (() => {
   /** @returns {Line[]} */
   function lines() {
     const found = data.populations.flatMap((population) =>
-      data.measures.map(({ name, label }) => ({
+      measures.map(({ name, label }) => ({
         what: `mean ${label}`,
         population,
         cells: columns().map(({ stop, run }) => {

@@ -39,7 +39,7 @@ const scores = (() => {
     const axis = axes.stopAxis(width, height, title);
     const half = data.stops.length > 40 ? 0.5 : 0.38;
     const room = (width / data.stops.length) * 2 * half;
-    const sums = room < 14 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
+    const sums = room < 17 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
     const svg = axes.plot({
       ...axis,
       y: {
