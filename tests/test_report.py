@@ -373,7 +373,7 @@ def test_measures_that_were_asked_for_are_explained(results):
     asked = {"plasticity": results.heads, "rotation": results.heads}
     assert methods(results)["asked"] == []
     told = methods(replace(results, optional=asked))["asked"]
-    assert [text.partition(":")[0] for text in told] == ["drift", "plasticity"]
+    assert [text.partition(":")[0] for text in told] == ["Drift", "Plasticity"]
 
 
 def test_causes_are_those_of_each_window(results):

@@ -90,7 +90,6 @@ const distance = (() => {
         key: `distance:${curve.population}:${curve.run}:${at}`,
         label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
         lines: said,
-        act: () => {},
       });
     });
     const name = data.stops[state.stop].label;

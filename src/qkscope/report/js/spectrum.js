@@ -84,7 +84,6 @@ const spectrum = (() => {
         key: `wave:${run}:${i}`,
         label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
         lines: said,
-        act: () => {},
       });
     });
     const name = data.stops[state.stop].label;

@@ -320,7 +320,6 @@ const store = (() => {
     set,
     select,
     shown,
-    filtering,
     only,
     selectionOnly,
     currentHead,

@@ -53,5 +53,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, error, withError, measure, count, headCount, percent, shorten, mean };
+  return { number, withError, measure, count, headCount, percent, shorten, mean };
 })();
