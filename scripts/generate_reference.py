@@ -204,7 +204,7 @@ Other thresholds, claims, one picture as wide as a paper's column, tables for a 
 
 ```python
 strict = results.rethreshold(high=0.8, low=0.2)
-for claim in qkscope.claims(strict):
+for claim in qkscope.claims_of(strict):
     print(claim.headline)
 drawing = qkscope.figure("position_signal", strict, width=3.3)  # a notebook shows it
 drawing.figure.savefig("signal.pdf")

@@ -609,6 +609,23 @@ def test_heads_measured_only_sometimes_are_counted():
     )
 
 
+def test_checkpoints_without_a_head_in_common_are_not_compared():
+    qk, loo = measured(STEPS[:2], *truth(0, 2), noise=0.01)
+    early, late = ((t["model"] == STEPS[0]) == (t["layer"] < 6) for t in (qk, loo))
+    found = by_id(results(qk[early], loo[late]))
+    assert found["position"].verdict == "unclear"
+    assert not [row for claim in found.values() for row in claim.rows if row.from_model]
+
+
+def test_layers_that_lose_their_rotation_are_not_followed():
+    """NoPE begins at the second checkpoint: only RoPE heads are there throughout."""
+    qk, loo = measured(STEPS[:3], *(each[:3] for each in learning()), noise=0.01)
+    qk.loc[qk["model"] == STEPS[0], "rope"] = 1.0
+    found = by_id(results(qk, loo))
+    assert found["position"].verdict == "rises"
+    assert {row.population for claim in found.values() for row in claim.rows} == {"RoPE"}
+
+
 @pytest.mark.parametrize("missing", ["loo", "errors", "null", "rope", "variance"])
 def test_tables_without_some_columns_are_read_as_far_as_they_go(missing):
     qk, loo = measured(STEPS[:4], *(each[:4] for each in learning()), noise=0.01)

@@ -631,7 +631,7 @@ LOOK = Look("mean r_q", "#1f77b4", "o")
 
 class Mine(Picture):
     name = "99_mine"
-    claims = ("r_q",)
+    claims = ("position",)
 
     def title(self, view):
         return "Mine"

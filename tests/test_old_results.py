@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from qkscope.claims import claims, summary
 from qkscope.figures import draw
-from qkscope.findings import claims, summary
 from qkscope.report import write_report
 from qkscope.results import Results, load_results
 
@@ -33,9 +33,13 @@ def test_it_loads_with_its_record_and_without_what_did_not_exist(old):
 
 def test_its_claims_are_those_of_its_numbers(old):
     found = {claim.id: claim for claim in claims(old)}
-    assert found["r_q"].verdict == "rises and falls"
-    assert found["r_q"].headline.endswith("mean r_q 0.09 → 0.36")
-    assert found["signal"].verdict == "yes"
+    assert set(found) == {"position", "emergence", "classes", "queries_keys", "long_context"}
+    first, last = (
+        old.matched.query("model == @model and rope == 1")["r_q"].mean()
+        for model in (old.timeline.models[0], old.timeline.models[-1])
+    )
+    assert [row.value for row in found["position"].rows[:2]] == pytest.approx([last, first])
+    assert found["position"].verdict in ("rises", "rises and falls")
     json.dumps(summary(old), allow_nan=False)
 
 

@@ -6,18 +6,19 @@ import html
 import json
 import re
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from whole_study import whole
 
+from qkscope.claims import claims, summary
 from qkscope.figures import CATALOGUE
 from qkscope.figures.readme import md, readme
 from qkscope.figures.view import look
-from qkscope.findings import claims, summary
 from qkscope.report import render
 from qkscope.results import Results, load_results
-from qkscope.words import sentence
 from studies import training, with_components
 
 UP, DOWN = {"rises", "higher"}, {"falls", "lower"}
@@ -40,7 +41,7 @@ def label(study: Results, model: str | None) -> str:
 
 def in_claims(study: Results) -> list[Told]:
     return [
-        Told(r.what, label(study, r.from_model), label(study, r.to_model), r.window, r.text, r.verdict)
+        Told(r.what, label(study, r.from_model), label(study, r.model), r.window, r.text, r.verdict)
         for claim in claims(study)
         for r in claim.rows
     ]
@@ -50,7 +51,7 @@ def in_summary(study: Results) -> list[Told]:
     found = []
     for one in json.loads(json.dumps(summary(study)))["findings"]:
         for r in one["numbers"]:
-            ends = label(study, r["from_model"]), label(study, r["to_model"])
+            ends = label(study, r["from_model"]), label(study, r["model"])
             found.append(Told(r["what"], *ends, r["window"], r["text"], r["verdict"]))
     return found
 
@@ -85,29 +86,19 @@ def in_page(page: str, two_windows: bool) -> list[Told]:
     return found
 
 
-def in_sentences(study: Results) -> list[Told]:
-    """`mean r_q ... rises between A and B (+0.13 ± 0.01)`, as details tell it."""
-    found = []
-    for claim in claims(study):
-        for what, rest in re.findall(
-            r"(?:^|, )(?:the )?((?:mean|share|spread|lead)[^,]*?) goes from ([^.]*\..*)", claim.detail
-        ):
-            pattern = r"(rises|falls) between (\S+(?: \S+)?) and (\S+(?: \S+)?) \(([^)]*)\)"
-            for verdict, start, end, value in re.findall(pattern, rest):
-                found.append(Told(what, start, end, claim.window, value, verdict))
-    return found
-
-
-@pytest.fixture(scope="module", params=["old results", "one window"])
+@pytest.fixture(scope="module", params=["old results", "one window", "whole"])
 def study(request) -> Results:
     if request.param == "one window":
         return with_components(training(3), 2)
+    if request.param == "whole":
+        return replace(whole(), optional={})
     return load_results(Path(__file__).parent / "old_results")
 
 
 @pytest.fixture(scope="module")
 def written(study) -> dict[str, str]:
-    return readmes(study)
+    """READMEs by picture; the simulated study that has everything has too few columns to be drawn."""
+    return {} if study.anatomy is not None else readmes(study)
 
 
 def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written):
@@ -116,7 +107,6 @@ def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written)
         "summary": in_summary(study),
         "page": in_page(render(study), study.matched is not None),
         **{name: in_readme(text) for name, text in written.items()},
-        "sentences": in_sentences(study),
     }
     told: dict[tuple, dict[str, set]] = defaultdict(lambda: defaultdict(set))
     for source, rows in texts.items():
@@ -126,32 +116,24 @@ def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written)
         assert "claims" in sources, (key, sources)
         said = set().union(*sources.values())
         assert len({value for value, _ in said}) == 1, (key, dict(sources))
-        assert len({verdict for _, verdict in said if verdict}) <= 1, (key, dict(sources))
-    assert len(texts["claims"]) == len(texts["summary"]) == len(texts["page"]) > 50
-    assert all(in_readme(text) for text in written.values())
+        assert len({verdict for _, verdict in said}) == 1, (key, dict(sources))
+    assert len(texts["claims"]) == len(texts["summary"]) == len(texts["page"]) > 20
 
 
 def test_no_verdict_has_the_other_sign(study, written):
-    rows = (
-        in_claims(study) + in_sentences(study) + [row for text in written.values() for row in in_readme(text)]
-    )
+    rows = in_claims(study) + [row for text in written.values() for row in in_readme(text)]
     for row in rows:
-        if row.verdict in UP | DOWN:
+        if row.verdict in UP | DOWN and row.start:
             assert row.value.startswith("+" if row.verdict in UP else "−"), row
 
 
-def test_sentences_tell_rises_and_falls_that_a_table_has():
-    study = load_results(Path(__file__).parent / "old_results")
-    said = in_sentences(study)
-    assert {row.verdict for row in said} == {"rises", "falls"}
-    assert set(said) <= set(in_claims(study))
-
-
-def test_a_readme_quotes_its_claims_letter_by_letter(study, written):
+def test_texts_quote_headlines_as_they_are(study, written):
+    """No text rewords a claim: README, page and summary have its headline letter by letter."""
+    page, told = html.unescape(render(study)), [each["headline"] for each in summary(study)["findings"]]
     by_id = {claim.id: claim for claim in claims(study)}
+    assert told == [claim.headline for claim in claims(study)]
+    assert all(headline in page for headline in told)
     for picture in CATALOGUE:
-        for claim in (by_id[each] for each in picture.claims if each in by_id and picture.name in written):
-            text = written[picture.name]
-            assert f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}." in text
-            for part in (claim.detail, claim.doubt, *re.split(r"(?<=[.]) (?=[A-Z±])", claim.rule)):
-                assert md(part) in text
+        if picture.name in written:
+            for claim in (by_id[each] for each in picture.claims if each in by_id):
+                assert md(claim.headline) in written[picture.name]

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from published import published_results
+from whole_study import whole
 
+from qkscope.claims import Claim, Row, See, claims
 from qkscope.figures import CATALOGUE
 from qkscope.figures.picture import Caption
 from qkscope.figures.readme import code, md, readme
 from qkscope.figures.view import look
-from qkscope.findings import Claim, Row, claims
 from qkscope.words import sentence
 from studies import models, training, with_components
 
@@ -30,10 +31,12 @@ def takeaway(text):
     return text.split("## Key takeaway\n\n")[1].strip()
 
 
-def claim(name, verdict="yes", **more):
-    said = {"headline": f"{name} it is.", "detail": "More so.", "rule": "The rule.", "doubt": ""} | more
+def claim(name, verdict="rises", **more):
+    said = {"headline": f"{name} it is.", "detail": "More so.", "rule": "The rule.", "caveat": ""} | more
+    see = See("signal", "r_q", "step-100", "all")
     return Claim(
-        id=name, question="Is it so?", verdict=verdict, rows=said.pop("rows", ()), window="own", view="signal", **said
+        id=name, question="Is it so?", meaning="So it is.", verdict=verdict, rows=said.pop("rows", ()), window="own",
+        see=see, surprise=0.0, **said,
     )  # fmt: skip
 
 
@@ -53,21 +56,20 @@ def test_every_readme_quotes_the_claims_of_its_picture_and_no_others(study):
             assert (heading in text) == (name in picture.claims), (picture.name, name)
             if name in picture.claims:
                 assert md(each.detail) in text
-                assert md(each.doubt) in text
+                assert md(each.caveat) in text
                 assert all(md(part) in text for part in re.split(r"(?<=[.]) (?=[A-Z±])", each.rule))
 
 
-def test_every_claim_of_training_stands_under_some_picture():
-    study = with_components(training(4, widen=2), 3)
+def test_every_claim_stands_under_some_picture():
     quoted = {name for picture in CATALOGUE for name in picture.claims}
-    assert {each.id for each in claims(study)} <= quoted
+    assert {each.id for each in claims(whole())} <= quoted
 
 
 def test_the_takeaway_is_the_first_claim_that_says_something_with_its_doubt():
     told = PICTURES["01_position_signal"].claims
     said = [
-        claim(told[1], "rises", headline="It rises.", doubt="Or does it?"),
-        claim(told[0], "cannot tell", headline="Nobody knows."),
+        claim(told[1], "rises", headline="It rises.", caveat="Or does it?"),
+        claim(told[0], "unclear", headline="Nobody knows."),
         claim(told[2], "falls", headline="It falls."),
     ]
     text = text_of("01_position_signal", training(3), said)
@@ -79,20 +81,20 @@ def test_the_takeaway_is_the_first_claim_that_says_something_with_its_doubt():
 def test_numbers_of_a_claim_stand_in_a_table():
     told = PICTURES["01_position_signal"].claims[0]
     rows = (
-        Row("mean r_q", "step-100", 0.4321, se=0.013),
-        Row("mean r_q", "step-300", -0.2, from_model="step-100", se=0.004, window="matched", verdict="falls"),
+        Row("mean r_q", "r_q", "all", "step-100", 0.4321, se=0.013),
+        Row("mean r_q", "r_q", "all", "step-300", -0.2, 0.004, "step-100", "matched", verdict="falls"),
     )
     text = text_of("01_position_signal", training(4, widen=2), [claim(told, rows=rows)])
-    assert "| mean r\\_q |  | 100 | 0.43 ± 0.01 | own |  |" in text
+    assert "| mean r\\_q |  | 100 | 0.43 ± 0.01 | own | level |" in text
     assert "| mean r\\_q | 100 | 300 | −0.200 ± 0.004 | first 4,096 tokens | falls |" in text
 
 
 def test_a_long_table_keeps_what_was_judged_and_says_what_it_leaves_out():
     told = PICTURES["01_position_signal"].claims[0]
-    rows = [Row("level", "step-100", 0.1 * i) for i in range(8)]
+    rows = [Row("number", "r_q", "all", "step-100", 0.1 * i) for i in range(8)]
     rows[7] = replace(rows[7], what="change", verdict="rises")
     text = text_of("01_position_signal", training(3), [claim(told, rows=tuple(rows))])
-    assert text.count("| level |") == 5
+    assert text.count("| number |") == 5
     assert "| change |" in text
     assert "The table shows 6 of 8 numbers." in text
 
@@ -112,7 +114,7 @@ def test_a_picture_names_the_table_it_draws_and_says_where_its_window_is_another
         ),
     ):
         drawn = SimpleNamespace(
-            name="01_one", claims=("r_q",), title=lambda view: "One",
+            name="01_one", claims=("position",), title=lambda view: "One",
             caption=lambda view, data, t=table, w=window: Caption("It shows.", "So.", table=t, window=w),
         )  # fmt: skip
         text = readme(drawn, view, study.heads, claims(study))
@@ -196,9 +198,9 @@ def test_names_and_claims_cannot_become_markup():
     study = training(2, names=["a", NASTY], labels=["a", NASTY], phases=["x", NASTY])
     study = replace(study, timeline=replace(study.timeline, title=NASTY))
     told = PICTURES["01_position_signal"].claims[0]
-    rows = (Row(NASTY, NASTY, 0.5),)
+    rows = (Row(NASTY, "r_q", "all", NASTY, 0.5),)
     text = text_of(
-        "01_position_signal", study, [claim(told, headline=NASTY, detail=NASTY, rows=rows, doubt=NASTY)]
+        "01_position_signal", study, [claim(told, headline=NASTY, detail=NASTY, rows=rows, caveat=NASTY)]
     )
     bare = re.sub(r"(`+) .*? \1", "", text)
     assert not re.search(r"(?<!\\)<b>", bare)

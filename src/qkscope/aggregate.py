@@ -1,6 +1,6 @@
 """Numbers about a population of heads: means, shares and heat-map cells, each with its standard error.
 
-One implementation for the figures, the findings and the report. Input is the heads table (PC0 of every head),
+One implementation for the figures, the claims and the report. Input is the heads table (PC0 of every head),
 the leave-one-out table of the document groups (`model,layer,head,group,r_q,r_k,explained_variance`) and the
 order of the checkpoints. Output is a tidy table, a row per drawn mark, in that order.
 

@@ -37,7 +37,7 @@ _WHOLE = ("layer", "head", "group", "window", "pair", "distance")
 
 @dataclass(frozen=True)
 class Results:
-    """All that figures, findings and the report are made from.
+    """All that figures, claims and the report are made from.
 
     `heads` and `qk` are over each checkpoint's own window, `matched` and `qk_matched` over the smallest window of
     the study (None if not measured). `loo`, `loo_matched` hold PC0 without each group of documents in turn.

@@ -79,14 +79,6 @@ def measured(value: float, se: float, unit: Unit, signed: bool) -> str:
     return number(value, se, signed) + (f" {unit}" if unit != "r" else "")
 
 
-def arrow(before: float, after: float, share: bool = False) -> str:
-    """`0.09 → 0.45`, with a third decimal where two would hide the difference."""
-    if share:
-        return f"{percent(before)} → {percent(after)}"
-    places = DECIMALS if bare(before) != bare(after) or before == after else DECIMALS + 1
-    return f"{bare(before, places)} → {bare(after, places)}"
-
-
 def count(n: int, noun: str, plural: str | None = None) -> str:
     """`one head`, `12 heads`, `no head`."""
     return f"{in_words(n)} {noun if n in (0, 1) else plural or noun + 's'}"
@@ -95,13 +87,6 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
 def in_words(n: int) -> str:
     """`five`, `12`."""
     return _COUNTS[n] if n < len(_COUNTS) else f"{n:,}"
-
-
-def about(expected: float) -> str:
-    """An expected count: `12`, below ten `0.4`, and `none` for hardly any."""
-    if not math.isfinite(expected):
-        return "unknown"
-    return "none" if expected < 0.05 else f"{expected:.{0 if expected >= 10 else 1}f}"
 
 
 def listing(parts: Sequence[str]) -> str:
@@ -130,12 +115,6 @@ def duration(seconds: float) -> str:
 def capital(text: str) -> str:
     """To begin a sentence. Symbols such as `r_q` stay as they are."""
     return text if text[1:2] in ("_", "") else text[:1].upper() + text[1:]
-
-
-def lower_first(text: str) -> str:
-    """To follow a colon or a comma. Symbols such as `RoPE` keep their capitals."""
-    rest = text.partition(" ")[0][1:]
-    return text[:1].lower() + text[1:] if not rest or (rest[0].islower() and rest.islower()) else text
 
 
 def sentence(text: str) -> str:

@@ -33,7 +33,7 @@ KILLS = 12
 def processes():
     """Processes that start in milliseconds: a server has imported everything once and forks."""
     context = multiprocessing.get_context("forkserver")
-    own = ["faults", "small_study", "qkscope.run", "qkscope.capture", "qkscope.findings", "qkscope.results"]
+    own = ["faults", "small_study", "qkscope.run", "qkscope.capture", "qkscope.claims", "qkscope.results"]
     drawn = [
         "qkscope.figures",
         "qkscope.report",

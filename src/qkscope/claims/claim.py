@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from qkscope.words import Unit, joined, measured, sentence
@@ -87,7 +87,7 @@ class Claim:
     window: Window
     rule: str
     see: See
-    surprise: float = field(compare=False)
+    surprise: float
 
     @property
     def answer(self) -> str:

@@ -127,9 +127,10 @@ class Context:
 
     @property
     def over(self) -> str:
-        """`Over the first 256 tokens of every checkpoint`; nothing where each one's window is the same."""
-        window = self.best.window
-        return f"over the first {tokens(window)} of every checkpoint" if window else ""
+        """`over the first 256 tokens, `; nothing where windows differ or are not known."""
+        own = {stop.window for stop in self.best.stops}
+        window = self.best.window or (own.pop() if len(own) == 1 else None)
+        return f"over the first {tokens(window)}, " if window else ""
 
     @property
     def contexts(self) -> str:
@@ -151,23 +152,14 @@ class Context:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
         return f"{self.level(measure, population, start)} to {self.level(measure, population, stop)}"
 
-    def row(
-        self,
-        measure: str,
-        population: Population,
-        i: int,
-        *,
-        e: Evidence | None = None,
-        layer: int | None = None,
-    ) -> Row:
+    def row(self, measure: str, population: Population, i: int, layer: int | None = None) -> Row:
         """The mean of a measure at a checkpoint."""
-        e = e or self.best
+        e = self.best
         value, se = e.level(measure, population, i, layer)
         at = None if layer is None else float(layer)
         what = name_of(measure) + self.heads(population) + ("" if layer is None else f", layer {layer}")
-        return Row(
-            what, measure, population, e.stops[i].model, value, se, None, e.name, unit_of(measure), at=at
-        )
+        model, unit = e.stops[i].model, unit_of(measure)
+        return Row(what, measure, population, model, value, se, None, e.name, unit, at=at)
 
     def change(self, measure: str, population: Population, c: Change, *, e: Evidence | None = None) -> Row:
         """A judged change of a mean."""
@@ -183,13 +175,8 @@ class Context:
         e = self.best
         dropped = e.dropped if self.training else 0
         be = "is" if dropped == 1 else "are"
-        return joined(
-            _BASIS.get(e.basis, ""),
-            f"{count(dropped, 'head').capitalize()} {be} not measured at every checkpoint; changes are judged "
-            "without."
-            if dropped
-            else "",
-        )
+        lost = f"{count(dropped, 'head').capitalize()} {be} not measured at every checkpoint; changes leave them out."
+        return joined(_BASIS.get(e.basis, ""), lost if dropped else "")
 
     @property
     def window_caveat(self) -> str:
@@ -197,9 +184,7 @@ class Context:
         if not self.training:
             return ""
         if not self.comparable:
-            return (
-                "Checkpoints were measured over different windows and no common one: they cannot be compared."
-            )
+            return "Windows differ and no common one was measured: checkpoints cannot be compared."
         if self.best.onset is not None and any(stop.window is None for stop in self.best.stops):
             return "The table does not name its windows, which may differ between checkpoints."
         return ""

@@ -35,8 +35,8 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)}: "
-            f"{SHORT[measure]} of layer {top} went from {c.value(measure, p, at - 1, top)} to {value}"
+            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)} "
+            f"({SHORT[measure]} in layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
         rows = [before, after]
     else:
@@ -47,23 +47,17 @@ def emergence(c: Context) -> Claim | None:
     rows += [c.row(measure, p, at, layer=layer) for layer in layers if layer != top]
     size = rows[1].value - rows[0].value if found.first else 0.0
     tier = CHANGED if found.first else UNCLEAR if verdict == "unclear" else LEVEL
-    return Claim(
-        "emergence",
-        "When did the position signal emerge, and in which layers first?",
-        sentence(headline),
-        _detail(c, found, layers),
-        "In this run. A layer counts from the checkpoint at which it has half of its rise; checkpoints lie apart, so "
-        "the order within one interval is not known."
+    meaning = (
+        "This is one run: another seed may order layers differently. A layer counts from the checkpoint at which it "
+        "has half of its rise, and the order within one interval is not known."
         if found.first
-        else "The signal was there at the first checkpoint, or never came: earlier checkpoints would tell.",
-        c.caveat,
-        verdict,
-        tuple(rows),
-        e.name,
-        rule(c, rule_of_emergence()),
-        See("emergence", measure, c.model(at), p),
-        rank(tier, size / 2),
+        else "The signal was there at the first checkpoint, or never came: earlier checkpoints would tell."
     )
+    question = "When did the position signal emerge, and in which layers first?"
+    text = (sentence(headline), _detail(c, found, layers), meaning, c.caveat, verdict)
+    see = See("emergence", measure, c.model(at), p)
+    how = rule(c, rule_of_emergence())
+    return Claim("emergence", question, *text, tuple(rows), e.name, how, see, rank(tier, size / 2))
 
 
 def _verb(c: Context) -> str:
@@ -101,8 +95,7 @@ def _detail(c: Context, found: Emergence, layers: list[int]) -> str:
     parts = [f"{_between(c, at)} in {_named(names)}" for at, names in found.by_stop.items()]
     risen = f"half of the rise was reached {', '.join(parts)}" if parts else ""
     flat = f"{_named(still)} {'has' if len(still) == 1 else 'have'} no clear rise" if still else ""
-    over = f"{c.over}, " if c.over else ""
-    own = sentence(over + "; ".join(part for part in (risen, flat) if part))
+    own = sentence(c.over + "; ".join(part for part in (risen, flat) if part))
     if c.other is None:
         return own
     first, last = (c.level(c.lead, c.other, i) for i in (0, c.last))

@@ -34,23 +34,16 @@ def classes(c: Context) -> Claim | None:
     if verdict in ("tie", "unclear"):
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
     tier = CHANGED if changed else UNCLEAR if verdict == "unclear" else LEVEL
-    return Claim(
-        "classes",
-        "How many heads follow position with queries, keys, both or neither?",
-        sentence(said),
-        joined(text, _shares(c)),
-        "Classes cut r_q and |r_k| of the first axis at fixed thresholds. NoPE heads, without rotation, show what the "
-        "thresholds give there." if c.other
-        else "Classes cut r_q and |r_k| of the first axis at fixed thresholds, so heads near a threshold change class "
-        "easily.",
-        joined(c.window_caveat, c.caveat, SCALED),
-        verdict,
-        (*rows, *changed),
-        c.best.name,
-        rule(c, joined(rule_of_contrast(), rule_of_change() if c.training else "")),
-        See("classes", "class", c.model(c.last), c.main),
-        rank(tier, max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)),
-    )  # fmt: skip
+    meaning = "Classes cut r_q and |r_k| of the first axis at fixed thresholds, so heads near one change class easily."
+    if c.other:
+        meaning = joined(meaning, "NoPE heads show what the thresholds give without rotation.")
+    size = max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)
+    said_of = (sentence(said), joined(text, _shares(c)), meaning, joined(c.window_caveat, c.caveat, SCALED))
+    how = rule(c, joined(rule_of_contrast(), rule_of_change() if c.training else ""))
+    see = See("classes", "class", c.model(c.last), c.main)
+    question = "How many heads follow position with queries, keys, both or neither?"
+    every = (*rows, *changed)
+    return Claim("classes", question, *said_of, verdict, every, c.best.name, how, see, rank(tier, size))
 
 
 def _total(c: Context, p: Population) -> int:
@@ -95,7 +88,7 @@ def _changed(c: Context) -> tuple[list[Row], str]:
     rows, said = [], []
     for p in c.populations:
         for kind in CLASSES:
-            change = c.best.overall(kind, p) if c.best.followed(kind, p) else None
+            change = c.best.overall(kind, p)
             if change is None or not change.clear:
                 continue
             before, after = (c.best.count(kind, p, i) for i in (0, c.last))

@@ -44,7 +44,7 @@ def between_models(c: Context) -> Claim | None:
         "position",
         "Which model follows position most?",
         sentence(words.get(verdict, unclear)),
-        sentence(f"{c.over + ', ' if c.over else ''}{name}{c.heads()}: {', '.join(levels)}"),
+        sentence(f"{c.over}{name}{c.heads()}: {', '.join(levels)}"),
         "The models have different heads and texts of their own, so their errors add and nothing cancels.",
         joined(c.caveat, differ),
         verdict,

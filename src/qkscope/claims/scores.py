@@ -20,10 +20,9 @@ def _parts_detail(c: Context) -> str:
     for p in c.populations:
         levels = [f"{name} {c.level(m, p, c.last)}" for name, m in PARTS.items()]
         said.append(f"{', '.join(levels)}{c.heads(p)}")
-    over = f"{c.over}, " if c.over else ""
     query = c.level("share_query_position", c.main, c.last)
     return joined(
-        sentence(f"{over}mean shares{c.at(c.last)} are {'; '.join(said)}"),
+        sentence(f"{c.over}mean shares{c.at(c.last)} are {'; '.join(said)}"),
         sentence(f"position includes query-dependent position, {query}{c.heads()}"),
     )
 
@@ -34,10 +33,8 @@ scores = Largest(
     parts=PARTS,
     verb=("explains", "explain"),
     whole="score variance",
-    meaning=lambda c, verdict: (
-        "A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
-        "matches the query (content match). The shares sum to 1 and do not depend on how queries and keys are scaled."
-    ),
+    meaning="A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
+    "matches the query (content match). The shares sum to 1 and do not depend on how queries and keys are scaled.",
     detail=_parts_detail,
     view="scores",
 )
@@ -48,7 +45,7 @@ def wavelengths(c: Context) -> Claim | None:
     table = c.results.spectrum_matched if c.matched else c.results.spectrum
     if c.several_models or table is None:
         return None
-    model, first = c.model(c.last), c.model(0)
+    model = c.model(c.last)
     found = carried_by(table, "q").dropna()
     now = found[found["model"] == model].sort_values("share", ascending=False, kind="stable")
     if len(now) < 2:
@@ -61,44 +58,32 @@ def wavelengths(c: Context) -> Claim | None:
     top, second = rows[0], rows[1]
     tie = percent(top.value) == percent(second.value)
     verdict = "tie" if tie else "majority" if top.value > MOST else "largest"
-    turns = [f"{tokens(round(row.at or 0))}" for row in rows[:2]]
-    where = f"r_q{c.heads(p)}{c.at(c.last)}"
-    if tie:
-        said = (
-            f"Rotary pairs with wavelengths of {turns[0]} and {turns[1]} carry the largest parts of {where}, "
-        )
-        said += f"{percent(top.value)} each"
-    else:
-        part = "most" if verdict == "majority" else "the largest part"
-        said = (
-            f"The rotary pair with a wavelength of {turns[0]} carries {part} of {where}: {percent(top.value)}"
-        )
-    near = now[now["wavelength"].between(window, 5 * window)]["share"].sum()
-    short = now[now["wavelength"] < window]["share"].sum()
+    waves = [tokens(round(row.at or 0)) for row in rows[:2]]
+    where, size = f"r_q{c.heads(p)}{c.at(c.last)}", percent(top.value)
+    part = "most" if verdict == "majority" else "the largest part"
+    said = f"The rotary pair with a wavelength of {waves[0]} carries {part} of {where}: {size}"
+    if verdict == "tie":
+        said = f"Rotary pairs of {waves[0]} and {waves[1]} carry the largest parts of {where}, {size} each"
+    near = float(now[now["wavelength"].between(window, 5 * window)]["share"].sum())
+    short = float(now[now["wavelength"] < window]["share"].sum())
     detail = [
-        f"that is {bare((top.at or 0) / window, 1)} times the {tokens(window)} measured; the next pair, {turns[1]}, "
+        f"that is {bare((top.at or 0) / window, 1)} times the {tokens(window)} measured; the next pair, {waves[1]}, "
         f"carries {percent(second.value)}",
-        f"pairs of one to five windows carry {percent(float(near))} together, shorter ones {percent(float(short))}",
+        f"pairs of one to five windows carry {percent(near)} together, shorter ones {percent(short)}",
     ]
-    if c.training:
-        start = found[found["model"] == first].sort_values("share", ascending=False, kind="stable").iloc[0]
-        detail[1] += f"; at {c.labels[0]} the largest part, {percent(float(start['share']))}, was at "
-        detail[1] += tokens(round(float(start["wavelength"])))
-    return Claim(
-        "wavelengths",
-        "Which wavelengths carry the position signal?",
-        sentence(said),
-        joined(*map(sentence, detail)),
-        "A correlation with position rewards what grows steadily over the window, and a rotary pair does so if it "
-        "turns about once in one to five windows. So r_q says how much of that slow pair a head uses.",
-        "Shares of r_q have no standard error.",
-        verdict,
-        tuple(rows),
-        c.best.name,
-        "A wavelength's share is the size of its part of r_q over the sum of these sizes, averaged over heads.",
-        See("spectrum", "r_q", model, p),
-        rank(LEVEL, top.value - second.value),
+    start = found[found["model"] == c.model(0)].sort_values("share", ascending=False, kind="stable")
+    if c.training and len(start):
+        wave, share = tokens(round(start["wavelength"].iloc[0])), percent(float(start["share"].iloc[0]))
+        detail[1] += f"; at {c.labels[0]} the largest part, {share}, was at {wave}"
+    meaning = (
+        "A correlation with position rewards what grows steadily over the window. Rotary pairs that turn about once in "
+        "one to five windows do; faster ones go up and down."
     )
+    how = "A wavelength's share is the size of its part of r_q over the sum of these sizes, averaged over heads."
+    text = (sentence(said), joined(*map(sentence, detail)), meaning, "Shares of r_q have no standard error.")
+    question, see = "Which wavelengths carry the position signal?", See("spectrum", "r_q", model, p)
+    surprise = rank(LEVEL, top.value - second.value)
+    return Claim("wavelengths", question, *text, verdict, tuple(rows), c.best.name, how, see, surprise)
 
 
 def _wave(c: Context, p: Population, model: str, wave: float, share: float) -> Row:
@@ -133,7 +118,6 @@ def distance(c: Context) -> Claim | None:
         f"{tokens(int(e['distance']))} back ({number(float(e['score']), float(e['se']), signed=True)} logits)"
         for e in (top, low)
     ]
-    over = f"{c.over}, " if c.over else ""
     rows = [
         Row(
             f"mean score {tokens(int(row['distance']))} back, relative to the average key",
@@ -142,19 +126,15 @@ def distance(c: Context) -> Claim | None:
         )
         for i, row in enumerate(curve.to_dict("records"))
     ]  # fmt: skip
-    return Claim(
-        "distance",
-        "Do heads prefer near keys?",
-        sentence(f"{says[verdict]}{c.heads()}{c.at(c.last)}"),
-        sentence(f"{over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}"),
+    meaning = (
         "Predicted from mean queries and keys at each position, so content plays no part. The average over heads hides "
-        "heads that prefer far keys: single heads have curves of their own.",
-        "",
-        verdict,
-        tuple(rows),
-        c.best.name,
-        rule(c, joined("The error shown is the mean of the heads' errors, an upper bound of that of their mean.",
-                       rule_of_sign())),
-        See("distance", "score", model, p),
-        rank(UNCLEAR if verdict == "unclear" else DIFFERENT, math.tanh(value) / 2),
-    )  # fmt: skip
+        "heads that prefer far keys: single heads have curves of their own."
+    )
+    bound = "The error shown is the mean of the heads' errors, an upper bound of that of their mean."
+    curve_text = sentence(f"{c.over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}")
+    text = (sentence(f"{says[verdict]}{c.heads()}{c.at(c.last)}"), curve_text, meaning, "", verdict)
+    how, see = rule(c, joined(bound, rule_of_sign())), See("distance", "score", model, p)
+    surprise = rank(UNCLEAR if verdict == "unclear" else DIFFERENT, math.tanh(value) / 2)
+    return Claim(
+        "distance", "Do heads prefer near keys?", *text, tuple(rows), c.best.name, how, see, surprise
+    )

@@ -29,10 +29,9 @@ def rule(c: Context, text: str) -> str:
 class Trend:
     """The course of a mean over training; its level where there is one checkpoint.
 
-    `leads` says that populations which go different ways count as opposed.
-
     `says` has the headline of each measure it may be about, with {value} and {heads}; the first that was measured is
-    taken. `beside` is another measure that the detail gives too.
+    taken. `beside` is another measure that the detail gives too. `leads` says that populations which go different
+    ways count as opposed.
     """
 
     id: str
@@ -51,20 +50,12 @@ class Trend:
             return None
         verdict = self.verdict(c, measure)
         headline, rows = self.headline(c, measure, verdict)
-        return Claim(
-            self.id,
-            self.question,
-            headline,
-            self.detail(c, measure),
-            self.meaning(c, measure),
-            joined(c.window_caveat, c.caveat, self.caveat(c, measure)),
-            verdict,
-            rows + self.more(c, measure),
-            c.best.name,
-            rule(c, rule_of_change() if c.training else ""),
-            See(self.view, measure, c.model(c.last), c.main),
-            self.surprise(c, measure, verdict),
-        )
+        caveat = joined(c.window_caveat, c.caveat, self.caveat(c, measure))
+        said = (headline, self.detail(c, measure), self.meaning(c, measure), caveat, verdict)
+        how = rule(c, rule_of_change() if c.training else "")
+        see, surprise = See(self.view, measure, c.model(c.last), c.main), self.surprise(c, measure, verdict)
+        rows += self.more(c, measure)
+        return Claim(self.id, self.question, *said, rows, c.best.name, how, see, surprise)
 
     def verdict(self, c: Context, measure: str) -> str:
         if not c.training:
@@ -105,7 +96,7 @@ class Trend:
         return None if best is None or outside[best] <= 0 else best + 1
 
     def detail(self, c: Context, measure: str) -> str:
-        """`From S1-0 to LC2-80, over the first 256 tokens of every checkpoint: mean r_q 0.09 ± 0.01 to ...`."""
+        """`From S1-0 to LC2-80, over the first 256 tokens: mean r_q 0.09 ± 0.01 to ...`."""
         course = c.training and c.comparable
         parts = []
         for m in dict.fromkeys((measure, self.beside)):
@@ -116,18 +107,15 @@ class Trend:
                 ]
                 parts.append(f"{name_of(m)} {' and '.join(said)}")
         when = f"from {c.labels[0]} to {c.labels[-1]}" if course else c.at(c.last).strip()
-        where = ", ".join(part for part in (when, c.over) if part)
-        text = f"{where}: {'; '.join(parts)}" if where else "; ".join(parts)
-        return joined(sentence(text), self.beside_own(c, measure, name_of(measure)))
-
-    def beside_own(self, c: Context, measure: str, name: str) -> str:
-        """Where the same number ends over training contexts."""
+        where = ", ".join(part for part in (when, c.over.removesuffix(", ")) if part)
+        text = sentence(f"{where}: {'; '.join(parts)}" if where else "; ".join(parts))
         if c.matched is None or not c.own.known(measure, c.main):
-            return ""
-        return sentence(f"{c.contexts}, {name}{c.heads()} ends at {c.level(measure, c.main, c.last, c.own)}")
+            return text
+        own = f"{name_of(measure)}{c.heads()} ends at {c.level(measure, c.main, c.last, c.own)}"
+        return joined(text, sentence(f"{c.contexts}, {own}"))
 
     def more(self, c: Context, measure: str) -> tuple[Row, ...]:
-        """The judged change of each population, the measure beside it, and levels over training contexts."""
+        """The judged changes of each population over both windows, and the level of the measure beside it."""
         found: list[Row] = []
         for m in dict.fromkeys((measure, self.beside)):
             for p in c.populations:
@@ -136,15 +124,16 @@ class Trend:
                 if m != measure:
                     found.append(c.row(m, p, c.last))
                 for e in (c.best, c.own) if c.matched else (c.best,):
-                    if c.training and e.known(m, p):
-                        found.append(c.change(m, p, e.overall(m, p), e=e))
+                    if (change := e.overall(m, p)) is not None:
+                        found.append(c.change(m, p, change, e=e))
         return tuple(found)
 
     def surprise(self, c: Context, measure: str, verdict: str) -> float:
         if verdict in ("level", "unclear"):
             return rank(LEVEL if verdict == "level" else UNCLEAR)
         seen = {c.best.direction(measure, p) for p in c.populations}
-        size = c.best.overall(measure, c.main).delta
+        overall = c.best.overall(measure, c.main)
+        size = overall.delta if overall is not None else 0.0
         if seen <= {"flat", "unclear"}:
             return rank(LEVEL, size)
         opposed = self.leads and (len(seen) > 1 or "rises and falls" in seen)
@@ -155,7 +144,7 @@ class Trend:
 class Largest:
     """Which of several shares of one whole is the largest, at the last checkpoint.
 
-    `parts` are names and measures; `says` is the sentence's object, with {heads} and {at}.
+    `parts` are names and measures, `whole` is what they are parts of, `verb` what one part and several do.
     """
 
     id: str
@@ -163,7 +152,7 @@ class Largest:
     parts: dict[str, str]
     verb: tuple[str, str]
     whole: str
-    meaning: Callable[[Context, str], str]
+    meaning: str
     detail: Callable[[Context], str]
     view: View
 
@@ -187,20 +176,11 @@ class Largest:
         }
         tops = {self.order(c, p)[1][0] for p in c.populations}
         tier = UNCLEAR if verdict == "unclear" else LEVEL if verdict == "tie" else DIFFERENT
-        return Claim(
-            self.id,
-            self.question,
-            sentence(said[verdict]),
-            self.detail(c),
-            self.meaning(c, verdict),
-            c.caveat,
-            verdict,
-            (*rows, *rest),
-            c.best.name,
-            rule(c, rule_of_contrast()),
-            See(self.view, self.parts[order[0]], c.model(c.last), c.main),
-            rank(tier, rows[0].value - rows[1].value + (0.5 if len(tops) > 1 else 0.0)),
-        )
+        surprise = rank(tier, rows[0].value - rows[1].value + (0.5 if len(tops) > 1 else 0.0))
+        text = (sentence(said[verdict]), self.detail(c), self.meaning, c.caveat, verdict)
+        see = See(self.view, self.parts[order[0]], c.model(c.last), c.main)
+        how = rule(c, rule_of_contrast())
+        return Claim(self.id, self.question, *text, (*rows, *rest), c.best.name, how, see, surprise)
 
     def order(self, c: Context, population: Population) -> tuple[str, list[str]]:
         """The verdict, and the parts by falling share."""
@@ -242,34 +222,21 @@ class Compared:
         gap = c.best.compare(*names, c.main, c.last, self.looks)
         values = ", ".join(f"{name_of(m)} {c.value(m, c.main, c.last)}" for m in names)
         measured = "; ".join(f"{self.levels(c, p)}{c.heads(p)}" for p in c.populations)
-        over = f"{c.over}, " if c.over else ""
-        difference = Row(
-            f"{name_of(self.first)} minus {name_of(self.second)}{c.heads()}",
-            f"{self.first}-{self.second}",
-            c.main,
-            c.model(c.last),
-            gap.difference,
-            gap.se,
-            window=c.best.name,
-            unit=unit_of(self.first),
-            verdict=gap.verdict,
-        )
-        return Claim(
-            self.id,
-            self.question,
-            sentence(f"{self.says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}"),
-            sentence(
-                f"{over}{measured}; the difference{c.heads()} is {number(gap.difference, gap.se, signed=True)}"
-            ),
+        what, both = f"{name_of(self.first)} minus {name_of(self.second)}{c.heads()}", "-".join(names)
+        ends, unit = (c.model(c.last), gap.difference, gap.se, None, c.best.name), unit_of(self.first)
+        difference = Row(what, both, c.main, *ends, unit, gap.verdict)
+        rows = (*(c.row(m, p, c.last) for p in c.populations for m in names), difference)
+        headline = sentence(f"{self.says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}")
+        apart = f"the difference{c.heads()} is {number(gap.difference, gap.se, signed=True)}"
+        text = (
+            headline,
+            sentence(f"{c.over}{measured}; {apart}"),
             self.meaning,
             joined(c.caveat, self.caveat),
-            gap.verdict,
-            (*(c.row(m, p, c.last) for p in c.populations for m in names), difference),
-            c.best.name,
-            rule(c, rule_of_contrast()),
-            See(self.view, self.first, c.model(c.last), c.main),
-            rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference),
         )
+        how, see = rule(c, rule_of_contrast()), See(self.view, self.first, c.model(c.last), c.main)
+        surprise = rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference)
+        return Claim(self.id, self.question, *text, gap.verdict, rows, c.best.name, how, see, surprise)
 
     def levels(self, c: Context, population: Population) -> str:
         names = (self.first, self.second)

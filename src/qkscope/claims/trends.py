@@ -22,12 +22,15 @@ def _position(c: Context, measure: str) -> str:
         return share
     gap = c.best.between(measure, c.last)
     control = {
-        "higher": "they show far less of it" if gap.second < gap.first / 2 else "they show less of it",
-        "lower": "they show more of it",
-        "equal": "they show as much of it",
+        "higher": f"it is {'far ' if gap.second < gap.first / 2 else ''}lower there",
+        "lower": "it is higher there",
+        "equal": "it is the same there",
         "unclear": "errors do not tell the two apart",
     }[gap.verdict]
-    return joined(f"NoPE heads read the same tokens without rotation and are the control: {control}.", share)
+    name = "position's share" if measure == "share_positional" else "mean r_q"
+    return joined(
+        f"NoPE heads read the same tokens without rotation and are the control for {name}: {control}.", share
+    )
 
 
 position = Trend(
@@ -48,8 +51,8 @@ plasticity = Trend(
     question="How open is it which of two keys a query prefers?",
     says={"plasticity": "Mean plasticity is {value}{heads}"},
     meaning=lambda c, measure: (
-        "Plasticity is 1 where content alone decides between two keys and 0 where their positions do. It is computed "
-        "from a linear model of drift along one axis, so compare it with position's share of score variance."
+        "Plasticity is 1 where, knowing only where the query stands, either of two keys may win, and 0 where one "
+        "always does. It models queries as a straight line in position plus noise."
     ),
 )
 
@@ -83,31 +86,25 @@ def long_context(c: Context) -> Claim | None:
         says["unclear"] = f"is {values[0]} over {sizes[0]}, then {values[1]} over {sizes[1]}"
     headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
-    opposed = e.overall(measure, p).verdict in {"rises", "falls"} - {verdict}
+    overall = e.overall(measure, p)
+    opposed = overall is not None and overall.verdict in {"rises", "falls"} - {verdict}
     tier = (
         UNCLEAR if verdict == "unclear" else LEVEL if verdict == "flat" else OPPOSED if opposed else CHANGED
     )
-    return Claim(
-        "long_context",
-        "What changed when long-context training began?",
-        sentence(headline),
-        _long_context_detail(c, onset, list(steps)),
-        "Both numbers are over the same tokens, so they compare the two models. Numbers over training contexts also "
-        "compare windows of different length."
+    meaning = (
+        "Both numbers are over the same tokens, so they compare the two checkpoints. Numbers over training contexts "
+        "also compare windows of different length."
         if c.matched
-        else "The two checkpoints differ in more than one respect; a difference between them names no cause.",
-        joined(c.window_caveat, c.caveat),
-        verdict,
-        (
-            before,
-            after,
-            *(c.change(m, p, step) for m, step in steps.items()),
-            *(c.change(m, p, step, e=c.own) for m, step in own.items() if step is not None),
-        ),
-        e.name,
-        rule(c, rule_of_change()),
-        See("signal", measure, c.model(onset), p),
-        rank(tier, step.delta),
+        else "The two checkpoints differ in more than one respect; a difference between them names no cause."
+    )
+    changes = [c.change(m, p, each) for m, each in steps.items()]
+    changes += [c.change(m, p, each, e=c.own) for m, each in own.items() if each is not None]
+    text = (sentence(headline), _long_context_detail(c, onset, list(steps)), meaning)
+    caveat, rows = joined(c.window_caveat, c.caveat), (before, after, *changes)
+    how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
+    question = "What changed when long-context training began?"
+    return Claim(
+        "long_context", question, *text, caveat, verdict, rows, e.name, how, see, rank(tier, step.delta)
     )
 
 

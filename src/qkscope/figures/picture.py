@@ -42,7 +42,7 @@ class Caption:
 class Picture(Protocol):
     """One picture of a study: a module of `pictures/` has one as `PICTURE`, and nothing else names it.
 
-    `name` begins with its number and is its folder. `claims` are the ids of the findings that it shows, the most
+    `name` begins with its number and is its folder. `claims` are the ids of the claims that it shows, the most
     telling first: its README quotes those the study has.
     """
 

@@ -119,9 +119,15 @@ class Evidence:
 
     @cached_property
     def populations(self) -> tuple[Population, ...]:
-        """RoPE and NoPE heads where the study has both, else one population."""
-        ropes = {flag for cell in self.cells for flag in np.unique(cell.rope).tolist()}
-        return ("RoPE", "NoPE") if {0.0, 1.0} <= ropes else ("all",)
+        """RoPE and NoPE heads where the study has both, else one population.
+
+        Where layers change between the two during training, only the population that every checkpoint has is left.
+        """
+        flags = [set(np.unique(cell.rope).tolist()) for cell in self.cells]
+        if not {0.0, 1.0} <= set().union(*flags):
+            return ("all",)
+        sides: tuple[tuple[Population, float], ...] = (("RoPE", 1.0), ("NoPE", 0.0))
+        return tuple(name for name, flag in sides if all(flag in here for here in flags)) or ("all",)
 
     def mask(self, i: int, population: Population, layer: int | None = None) -> Mask:
         """(H,): the heads of a population at a checkpoint, of one layer if given."""
@@ -266,10 +272,6 @@ class Evidence:
         most = exceeds(float(first[0]), se, MOST, len(first) - 2) == "yes"
         return "majority" if most else "largest", order
 
-    def followed(self, measure: str, population: Population) -> bool:
-        """Whether the course of a mean or class is judged."""
-        return _name(measure, population) in self.changes
-
     @cached_property
     def changes(self) -> dict[str, list[Change]]:
         """All changes of every followed mean and class, judged together, by the name of the series."""
@@ -284,16 +286,14 @@ class Evidence:
         return found
 
     def direction(self, measure: str, population: Population) -> str:
-        """The verdict on the whole course of a mean."""
-        return direction(self.changes[_name(measure, population)])
+        """The verdict on the whole course of a mean; unclear where no head was measured at every checkpoint."""
+        found = self.changes.get(_name(measure, population))
+        return direction(found) if found else "unclear"
 
-    def overall(self, measure: str, population: Population) -> Change:
-        """From the first checkpoint to the last."""
-        return whole(self.changes[_name(measure, population)])
-
-    def turns(self, measure: str, population: Population) -> list[Change]:
-        """The clear changes of a course."""
-        return [change for change in self.changes[_name(measure, population)] if change.clear]
+    def overall(self, measure: str, population: Population) -> Change | None:
+        """From the first checkpoint to the last; None where it is not followed."""
+        found = self.changes.get(_name(measure, population))
+        return whole(found) if found else None
 
     def step(self, measure: str, population: Population, stop: int) -> Change | None:
         """The change from the checkpoint before `stop`; None where it is not followed."""
