@@ -35,26 +35,22 @@ class Window:
 
 def training_context(results: Results) -> Window:
     """Each checkpoint over the context that it trained with."""
-    return Window(
-        _joined(results, results.heads, results.anatomy, ""),
-        _left_out(results, results.loo, results.loo_anatomy, ""),
-        results.spectrum,
-        results.distance,
-        results.causes,
-    )
+    return _window(results, results.heads, "")
 
 
 def first_tokens(results: Results) -> Window | None:
     """Every checkpoint over the same first tokens; None where that was not measured."""
-    if results.matched is None:
-        return None
-    return Window(
-        _joined(results, results.matched, results.anatomy_matched, "_matched"),
-        _left_out(results, results.loo_matched, results.loo_anatomy_matched, "_matched"),
-        results.spectrum_matched,
-        results.distance_matched,
-        results.causes_matched,
+    return None if results.matched is None else _window(results, results.matched, "_matched")
+
+
+def _window(results: Results, heads: pd.DataFrame, end: str) -> Window:
+    """The tables whose names have this end."""
+    anatomy, loo, loo_anatomy, spectrum, distance, causes = (
+        getattr(results, f"{name}{end}")
+        for name in ("anatomy", "loo", "loo_anatomy", "spectrum", "distance", "causes")
     )
+    joined, left = _joined(results, heads, anatomy, end), _left_out(results, loo, loo_anatomy, end)
+    return Window(joined, left, spectrum, distance, causes)
 
 
 def _joined(results: Results, heads: pd.DataFrame, anatomy: pd.DataFrame | None, end: str) -> pd.DataFrame:

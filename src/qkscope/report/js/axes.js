@@ -64,6 +64,31 @@ const axes = (() => {
     return box;
   }
 
+  /* ---- layers ---- */
+
+  const nope = new Set(data.heads.filter((head) => head.population === "NoPE").map(({ layer }) => layer));
+  /** @param {number} layer */
+  const isNope = (layer) => nope.has(layer);
+  /* Room on the left for the names of layers. */
+  const layerMargin = nope.size ? 66 : 40;
+
+  /* Names of layers beside their rows of `tall` pixels; those with NoPE are marked, and always named. */
+  /** @type {(layers: number[], tall: number) => any} */
+  function layerNames(layers, tall) {
+    const every = Math.ceil(13 / tall);
+    return Plot.text(
+      layers.filter((layer, i) => isNope(layer) || i % every === 0),
+      {
+        y: (d) => d,
+        frameAnchor: "left",
+        dx: -8,
+        text: (d) => (isNope(d) ? `NoPE ◆ ${d}` : String(d)),
+        textAnchor: "end",
+        fill: (d) => (isNope(d) ? "var(--NoPE)" : "var(--muted)"),
+      },
+    );
+  }
+
   /* ---- two runs ---- */
 
   /* Beside the first run's, a line of the second is dashed and its points are hollow. */
@@ -232,6 +257,19 @@ const axes = (() => {
     }
   }
 
+  /* Plot's options of a chart with an axis of its own. */
+  /** @param {Element} container */
+  const frame = (container) => ({
+    width: widthOf(container),
+    height: 300,
+    marginLeft: 40,
+    marginRight: 12,
+    marginTop: 26,
+    marginBottom: 36,
+    className: "plot",
+    style: { fontSize: "12px", background: "none", overflow: "visible" },
+  });
+
   /** @param {Element} container */
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
@@ -252,6 +290,10 @@ const axes = (() => {
     runKeys,
     signalName,
     signalChoice,
+    isNope,
+    layerMargin,
+    layerNames,
+    frame,
     widthOf,
   };
 })();

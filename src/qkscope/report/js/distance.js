@@ -34,7 +34,6 @@ const distance = (() => {
       marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
-    const width = axes.widthOf(drawing);
     const first = data.training && state.stop > 0 && !store.both() ? curves(0) : [];
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
     const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
@@ -47,14 +46,7 @@ const distance = (() => {
       strokeDasharray: axes.dashOf(run),
     });
     const svg = axes.plot({
-      width,
-      height: 300,
-      marginLeft: 40,
-      marginRight: 12,
-      marginTop: 26,
-      marginBottom: 36,
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      ...axes.frame(drawing),
       x: {
         type: "log",
         base: 2,

@@ -15,12 +15,8 @@ const emergence = (() => {
   /** @type {{ svg: Drawn, list: Cell[], rects: SVGElement[] } | null} what stands */
   let drawn = null;
 
-  const populations = new Map(data.heads.map(({ layer, population }) => [layer, population]));
-  /* Only where there are both is a layer's kind worth a mark. */
-  /** @param {number} layer */
-  const isNope = (layer) => data.populations.length > 1 && populations.get(layer) === "NoPE";
   /** @param {number} row */
-  const rowName = (row) => `layer ${row}${isNope(row) ? " (NoPE)" : ""}`;
+  const rowName = (row) => `layer ${row}${axes.isNope(row) ? " (NoPE)" : ""}`;
   const rows = () => store.over().averages.layers.places;
 
   /* Heads of each cell: found[stop].get(row), measured ones only. */
@@ -102,13 +98,12 @@ const emergence = (() => {
   function plotOptions(list, colour) {
     const width = axes.widthOf(drawing);
     const layers = rows();
-    const marginLeft = data.populations.length > 1 ? 66 : 40;
+    const marginLeft = axes.layerMargin;
     const cellWidth = (width - marginLeft - 8) / data.stops.length;
     const { every: apart, slant, room, names } = axes.labelling(d3.range(data.stops.length), cellWidth);
     const tall = layers.length <= 16 ? 25 : 14;
     const height = Math.round(Math.min(680, Math.max(160, layers.length * tall) + 32 + room));
     const cellHeight = (height - 32 - room) / layers.length;
-    const every = Math.ceil(13 / cellHeight);
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
     const digits = state.measure.startsWith("share_") ? 0 : 2;
     const at = { x: "stop", y: "row" };
@@ -141,17 +136,7 @@ const emergence = (() => {
           textAnchor: "start",
           fill: "var(--muted)",
         }),
-        Plot.text(
-          layers.filter((row, i) => isNope(row) || i % every === 0),
-          {
-            y: (d) => d,
-            frameAnchor: "left",
-            dx: -8,
-            text: (d) => (isNope(d) ? `NoPE ◆ ${d}` : String(d)),
-            textAnchor: "end",
-            fill: (d) => (isNope(d) ? "var(--NoPE)" : "var(--muted)"),
-          },
-        ),
+        axes.layerNames(layers, cellHeight),
         Plot.cell(list, { ...at, fill: (d) => colour(d.mean), rx: 1.5 }),
         Plot.text(written, {
           ...at,

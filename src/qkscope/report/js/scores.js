@@ -104,21 +104,15 @@ const scores = (() => {
     const table = store.table(run);
     const here = data.heads.filter((d) => data.stopsOf(d.index).some(({ index }) => index === state.stop));
     const layers = [...new Set(here.map(({ layer }) => layer))];
-    const kinds = new Map(here.map(({ layer, population }) => [layer, population]));
     /** @type {(layer: number, name: string) => number} */
     const share = (layer, name) =>
       text.mean(
         here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.stop, d.index)),
       );
-    const two = data.populations.length > 1;
-    const every = Math.ceil(13 / ((height - 62) / Math.max(1, layers.length)));
-    const named = layers.filter((layer, i) => i % every === 0 || (two && kinds.get(layer) === "NoPE"));
-    /** @param {number} layer */
-    const nope = (layer) => two && kinds.get(layer) === "NoPE";
     const svg = axes.plot({
       width,
       height,
-      marginLeft: two ? 66 : 36,
+      marginLeft: axes.layerMargin,
       marginRight: 10,
       marginTop: 44,
       marginBottom: 26,
@@ -134,17 +128,10 @@ const scores = (() => {
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
         Plot.text([`By layer at ${text.shorten(data.stops[state.stop].label, 24)}`], {
-          ...{ frameAnchor: "top-left", dy: -40, dx: two ? -62 : -32, text: (/** @type {string} */ d) => d },
+          ...{ frameAnchor: "top-left", dy: -40, dx: 4 - axes.layerMargin, text: (/** @type {string} */ d) => d },
           ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
         }),
-        Plot.text(named, {
-          y: (d) => d,
-          frameAnchor: "left",
-          dx: -8,
-          text: (d) => (nope(d) ? `NoPE ◆ ${d}` : String(d)),
-          textAnchor: "end",
-          fill: (d) => (nope(d) ? "var(--NoPE)" : "var(--muted)"),
-        }),
+        axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.
         Plot.barX(layers, { x1: 0, x2: 1, y: (d) => d, fill: "transparent" }),
@@ -153,7 +140,7 @@ const scores = (() => {
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
       const said = [
-        `Layer ${layer}${nope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`,
+        `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`,
         ...data.parts.map(({ name, label }) => `${label} ${text.measure(name, share(layer, name))}`),
       ];
       marks.mark(/** @type {any} */ (rect), {

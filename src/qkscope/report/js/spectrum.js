@@ -31,7 +31,6 @@ const spectrum = (() => {
       marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
-    const width = axes.widthOf(drawing);
     const size = found(store.runs()[0])?.window;
     const narrow = store.both() ? 0.44 : 0.84;
     /** @type {(d: Bar, side: number) => number} */
@@ -41,14 +40,7 @@ const spectrum = (() => {
     };
     const most = d3.max(list, (d) => d.share) || 1;
     const svg = axes.plot({
-      width,
-      height: 300,
-      marginLeft: 40,
-      marginRight: 12,
-      marginTop: 26,
-      marginBottom: 36,
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      ...axes.frame(drawing),
       x: { type: "log", base: 2, label: "wavelength, tokens", tickSize: 0, ticks: 6, tickFormat: tokens },
       y: {
         domain: [0, most * 1.12],
