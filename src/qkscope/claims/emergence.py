@@ -40,9 +40,8 @@ def emergence(c: Context) -> Claim | None:
         )
         rows = [before, after]
     else:
-        headline = (
-            f"No layer gains position signal clearly after {c.labels[0]}; layer {top} has most, {value}"
-        )
+        headline = f"No layer gains position signal clearly after {c.labels[0]}"
+        headline += f"; layer {top} has most{c.at(at)}, {value}"
         rows = [after]
     rows += [c.row(measure, p, at, layer=layer) for layer in layers if layer != top]
     size = rows[1].value - rows[0].value if found.first else 0.0

@@ -26,10 +26,9 @@ def classes(c: Context) -> Claim | None:
         key=lambda row: row.measure != tops[row.population][1][0]
     )  # the largest of each population first
     said = _headline(c, verdict, top, second)
-    if c.other:
+    if c.other and tops[c.other][0] in ("majority", "largest"):
         kind = tops[c.other][1][0]
-        said += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}" if tops[c.other][0] in (
-            "majority", "largest") else ""  # fmt: skip
+        said += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}"
     changed, text = _changed(c)
     if verdict in ("tie", "unclear"):
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
@@ -89,9 +88,10 @@ def _changed(c: Context) -> tuple[list[Row], str]:
     for p in c.populations:
         for kind in CLASSES:
             change = c.best.overall(kind, p)
-            if change is None or not change.clear:
-                continue
             before, after = (c.best.count(kind, p, i) for i in (0, c.last))
+            # Judged on the heads that every checkpoint has, which may go another way than all that were measured.
+            if change is None or not change.clear or (after - before) * change.delta <= 0:
+                continue
             what = f"{kind} {c.kind(p)}"
             rows.append(Row(what, kind, p, c.model(c.last), float(after - before), from_model=c.model(0),
                             window=c.best.name, unit="heads", verdict=change.verdict))  # fmt: skip
