@@ -115,6 +115,14 @@ def test_heads_that_moved_against_each_other_are_not_called_equal(two, tmp_path)
     assert "0.200" in said
 
 
+def test_without_errors_the_sentence_counts_heads_that_are_not_equal(two):
+    bare = [replace(side, heads=side.heads.assign(r_q_se=np.nan)) for side in two]
+    last = [side.heads[side.heads["model"] == NAMES[-1]]["r_q"].to_numpy() for side in two]
+    said = heads_differ(match(*bare))
+    assert f"{(last[0] != last[1]).sum()} of {len(last[0])} heads" in said
+    assert "error" not in said
+
+
 def test_the_same_run_twice_has_the_same_heads(two):
     said = heads_differ(match(two[0], two[0]))
     assert "same" in said

@@ -12,6 +12,7 @@ from qkscope.comparison.words import closing, printed
 from qkscope.inference.levels import AGREES_WITHIN
 from qkscope.report.averages import ALL, members, populations
 from qkscope.report.data import grid_of, payload
+from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,10 +88,11 @@ def heads_differ(found: Matched) -> str:
     if not change[known].any():
         return f"r_q of every head is the same in both runs at {label}."
     typical = f"the median difference is {change[known].median():.3f}"
-    if not {"r_q_se", "r_q_se_b"} <= set(both):
+    error = np.hypot(numbers(both, "r_q_se"), numbers(both, "r_q_se_b"))
+    if not np.isfinite(error).any():
         told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
         return f"At {label}, r_q of {told} differs between the runs; {typical}."
-    clear = change > AGREES_WITHIN * np.hypot(both["r_q_se"], both["r_q_se_b"])
+    clear = change > AGREES_WITHIN * error
     told = " and ".join(_counted(clear, both[known], kind) for kind in populations(both))
     return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."
 
