@@ -2,11 +2,13 @@
 # make test   set up, then check format, lint, types and every test, the browser's included
 # make soak   a million fuzzed files, a kill and failing writes at every file operation; goes on where it was stopped
 # make test-lowest  what needs no model, with the oldest versions that pyproject.toml allows
+# make test-latest  every test with the newest releases (torch stays as pinned), in .venv-latest
+# make freeze  the versions of .venv-latest become the pinned ones, in constraints.txt
 # make bench  speed against the peers, as ratios of one run, in benchmarks/RESULTS.md; bench-quick: the main rows
 # make families  every causal family of transformers, held against its own attention product
 # make docs   the documentation as a site, in build/site
 # make wheel-check  wheel and sdist built, installed into clean environments, and the demo run from there
-.PHONY: setup demo bench-quick test soak test-lowest check format bench families docs wheel-check clean
+.PHONY: setup demo bench-quick test soak test-lowest test-latest freeze check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -36,6 +38,15 @@ test-lowest: setup
 	.venv-lowest/bin/pytest tests/fuzz tests/test_store.py tests/test_lock.py tests/test_taxonomy.py tests/test_timeline.py \
 	  tests/test_revisions.py tests/test_heads.py -k "not never_put_together"
 
+test-latest: setup
+	scripts/setup.sh latest $(PYTHON)
+	scripts/setup.sh browser
+	$(BIN)/python scripts/fetch_smollm2.py
+	OMP_NUM_THREADS=1 .venv-latest/bin/pytest -n 2 --dist loadfile
+
+freeze:
+	.venv-latest/bin/python scripts/freeze_constraints.py
+
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -62,4 +73,4 @@ wheel-check: setup
 	scripts/check_wheel.sh $(BIN)/python
 
 clean:
-	rm -rf .venv .venv-bench .venv-lowest .cache build results
+	rm -rf .venv .venv-bench .venv-lowest .venv-latest .cache build results

@@ -60,9 +60,9 @@ def _captured(model: Any, document: Any, consumer: Callable[[int, Any, Any], Non
 
 def everything(model: Any) -> Run:
     """A unit of one document, the worst case: what a unit costs once counts in full."""
-    from qkscope.capture import measure, probing
+    from qkscope.capture import Probing, measure
 
-    heads, probe = all_heads(model), probing(model)
+    heads, probe = all_heads(model), Probing(model)
 
     def run(document: Any) -> object:
         tokens = len(document.tokens)
@@ -73,10 +73,10 @@ def everything(model: Any) -> Run:
 
 def short_passes(model: Any) -> Run:
     """What is found out about a model before its first unit."""
-    from qkscope.capture import probing
+    from qkscope.capture import Probing
 
     layers = tuple(range(model.config.num_hidden_layers))
-    return lambda _: probing(model)(layers)
+    return lambda _: Probing(model)(layers)
 
 
 def nnsight(model: Any) -> Run:

@@ -61,7 +61,7 @@ def unit(size: Size) -> Iterator[Row]:
     """
     import torch
 
-    from qkscope.capture import measure, probing
+    from qkscope.capture import Probing, measure
     from qkscope.heads import HeadIndex, sample_heads
     from qkscope.store import dump_tensors, read_tensors, write_bytes
 
@@ -70,7 +70,7 @@ def unit(size: Size) -> Iterator[Row]:
     model = llama(**narrow, num_attention_heads=16, num_key_value_heads=4)
     heads = HeadIndex.of(sample_heads(range(36), 16, size.pick(300, 20)), 4)
     layers, text = tuple(np.unique(heads.layer).tolist()), documents(1, 16, 256)
-    known = probing(model)
+    known = Probing(model)
 
     def sides(windows: tuple[int, ...], path: Path) -> list[Side]:
         done = measure(model, text, heads, windows, probe=known)
@@ -86,7 +86,7 @@ def unit(size: Size) -> Iterator[Row]:
             Side("pack and hash", "ours", lambda: dump_tensors(*done.to_tensors())),
             Side("write", "ours", lambda: write_bytes(path, data)),
             Side("read and check", "ours", lambda: read_tensors(path)),
-            Side(ONCE, "ours", lambda: probing(model)(layers)),
+            Side(ONCE, "ours", lambda: Probing(model)(layers)),
         ]
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():

@@ -4,6 +4,7 @@
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 constraints=$(pwd)/constraints.txt
+index=$(scripts/setup.sh torch-index "$python")
 out=build/dist
 rm -rf "$out" && mkdir -p "$out"
 "$python" -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir "$out" .
@@ -18,7 +19,8 @@ cd "$place"
 # $1 an environment's name, $2 the extras to install.
 fresh() {
     "$python" -m venv "$place/$1"
-    "$place/$1/bin/python" -m pip install --quiet -c "$constraints" "$wheel$2"
+    # shellcheck disable=SC2086
+    "$place/$1/bin/python" -m pip install --quiet -c "$constraints" $index "$wheel$2"
     "$place/$1/bin/python" -c "import qkscope; assert qkscope.__file__.startswith('$place/$1'), qkscope.__file__"
 }
 

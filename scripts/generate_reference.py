@@ -51,7 +51,11 @@ def study_schema() -> dict[str, Any]:
         "anyOf": [TEXT, parts["CorpusSpec"]["properties"]["source"]]
     }
     entries = {"type": "array", "minItems": 1, "items": {"anyOf": [TEXT, {"$ref": "#/$defs/Entry"}]}}
-    parts["Phase"]["properties"]["checkpoints"] |= {"items": entries["items"]}
+    listed = parts["Phase"]["properties"]["checkpoints"]
+    parts["Phase"]["properties"]["checkpoints"] = {
+        "anyOf": [TEXT, entries],
+        **{name: listed[name] for name in ("title", "description") if name in listed},
+    }
     parts["Family"]["properties"]["models"] |= {"items": entries["items"]}
     properties["checkpoints"] |= {"anyOf": [TEXT, entries, {"type": "null"}]}
     return schema
@@ -98,6 +102,23 @@ name: last-night
 checkpoints: runs/last-night   # checkpoint-500, checkpoint-1000, ...
 corpus: held-out/
 windows: [1024]
+```
+
+A base run and its long-context continuation, each a folder (`qkscope init runs/base runs/long` writes this). Where
+steps restart, labels carry the phase and count on from the last checkpoint of the phase before: `base-400`,
+`long-40 (440)`:
+
+```yaml
+name: base-long
+corpus: held-out/
+windows: [1024, 4096]
+phases:
+  - label: base
+    window: 1024
+    checkpoints: runs/base
+  - label: long
+    window: 4096
+    checkpoints: runs/long
 ```
 
 Phases of one run on the hub; where the context window grew, every checkpoint is measured over the smallest too:

@@ -4,6 +4,8 @@
 #   setup.sh environment [PYTHON]   the package with everything for development, in .venv
 #   setup.sh peers [PYTHON]         the same with the tools it is measured against, in .venv-bench
 #   setup.sh lowest [PYTHON]        the package alone, with the oldest versions it allows, in .venv-lowest
+#   setup.sh latest [PYTHON]        everything for development, with the newest versions, in .venv-latest
+#   setup.sh torch-index [PYTHON]   prints the pip option that finds PyTorch's CPU build, where that is wanted
 #   setup.sh browser                Chromium for the report's tests
 #   setup.sh typescript             the checker of the report's scripts, in .cache/typescript
 set -eu
@@ -38,25 +40,42 @@ virtual() {
     fi
 }
 
-# The package with the extras $2 in the environment $1. Python compiles what is used, when it is used.
+# On Linux, PyPI's torch is the CUDA build with gigabytes of packages. Without a GPU take the CPU build, if PyTorch's index
+# answers. Its version 2.13.0+cpu satisfies torch==2.13.0 and is preferred to PyPI's 2.13.0.
+torch_index() {
+    index=https://download.pytorch.org/whl/cpu
+    if [ "$(uname -s)" = Linux ] && ! [ -e /dev/nvidia0 ] && timeout 10 "$1" -c "
+import urllib.request
+urllib.request.urlopen('$index/torch/', timeout=5).close()" 2>/dev/null; then
+        echo "--extra-index-url $index"
+    fi
+}
+
+# install ENVIRONMENT VERSIONS WHAT...: with the versions in that file, which hold for what builds the package too:
+# PIP_CONSTRAINT for older pips, PIP_BUILD_CONSTRAINT for newer ones. Python compiles what is used, when it is used.
 install() {
-    "$1/bin/pip" install -q --disable-pip-version-check --no-compile -e ".[$2]" -c constraints.txt
+    place=$1
+    versions=$(pwd)/$2
+    shift 2
+    # shellcheck disable=SC2046
+    PIP_CONSTRAINT=$versions PIP_BUILD_CONSTRAINT=$versions "$place/bin/pip" install -q --disable-pip-version-check \
+        --no-compile $(torch_index "$place/bin/python") "$@"
 }
 
 case "${1:-}" in
 demo)
     virtual .venv "${2:-python3}"
     echo "setup: installing the package into .venv (about a minute)"
-    install .venv capture
+    install .venv constraints.txt -e '.[capture]'
     ;;
 environment)
     virtual .venv "${2:-python3}"
     echo "setup: installing the package and its development tools into .venv (about two minutes)"
-    install .venv dev
+    install .venv constraints.txt -e '.[dev]'
     ;;
 peers)
     virtual .venv-bench "${2:-python3}"
-    install .venv-bench dev,bench
+    install .venv-bench constraints.txt -e '.[dev,bench]'
     ;;
 lowest)
     virtual .venv-lowest "${2:-python3}"
@@ -67,8 +86,18 @@ project = tomllib.loads(pathlib.Path("pyproject.toml").read_text())["project"]
 for need in project["dependencies"]:
     print(re.sub(r">=([0-9.]+).*", r"==\1", need))
 PY
-    .venv-lowest/bin/pip install -q --disable-pip-version-check -e . -c build/lowest.txt \
-        pytest pytest-timeout hypothesis scikit-learn
+    grep -E '^(pytest|pytest-timeout|hypothesis|hatchling|editables)==' constraints.txt >>build/lowest.txt
+    install .venv-lowest build/lowest.txt -e . pytest pytest-timeout hypothesis scikit-learn
+    ;;
+latest)
+    # Only torch keeps its version: a newer one is found as CUDA build alone where PyTorch's index does not answer.
+    virtual .venv-latest "${2:-python3}"
+    mkdir -p build
+    grep '^torch==' constraints.txt >build/latest.txt
+    install .venv-latest build/latest.txt --upgrade --upgrade-strategy eager -e '.[dev]'
+    ;;
+torch-index)
+    torch_index "${2:-python3}"
     ;;
 browser)
     for name in chromium chromium-browser google-chrome; do
@@ -103,7 +132,7 @@ typescript)
     echo "$wanted" >$place/installed
     ;;
 *)
-    sed -n '2,8p' "$0" >&2
+    sed -n '2,10p' "$0" >&2
     exit 2
     ;;
 esac

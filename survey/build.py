@@ -93,6 +93,13 @@ LATENT = {"num_key_value_heads": 4, "head_dim": 8}
 LINEAR_THEN_FULL = ["linear_attention", "full_attention"] * 2
 HYBRID = ["linear_attention", "hybrid"] * 2
 SLIDING_THEN_FULL = ["sliding_attention", "full_attention"] * 2
+INKLING = {
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": 8,
+    "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+}
 SMALL_VISION = {
     "hidden_size": 32,
     "intermediate_size": 32,
@@ -148,6 +155,26 @@ SPECIAL: dict[str, dict[str, Any]] = {
     },
     "deepseek_v4": {"num_key_value_heads": 1},
     "dots1": {"n_shared_experts": 1},
+    "dots3_note": {
+        "vision_config": SMALL_VISION
+        | {"adapter_in_dim": 32, "adapter_out_dim": 64, "pyramid_num_routed": [-1]},
+        "audio_config": {
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "downsample_hidden_size": 8,
+            "adapter_input_size": 32,
+            "adapter_out_dim": 64,
+            "conv_output_size": 128,
+        },
+    },
+    "dots3_note_text": {
+        "shared_experts_intermediate_size": 32,
+        "per_layer_config": {2: {"head_dim": 24}, 3: {"head_dim": 24}},
+    },
     "falcon": {"head_dim": None},
     "falcon_h1": {"mamba_d_ssm": 128},
     "gemma2": {"attn_logit_softcapping": 5.0},
@@ -174,13 +201,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gpt_oss": {"rope_parameters": PLAIN_ROPE},
     "gptj": {"rotary_dim": 8},
     "granitemoehybrid": {"layer_types": LINEAR_THEN_FULL},
-    "inkling_text": {
-        "swa_num_attention_heads": 4,
-        "swa_num_key_value_heads": 2,
-        "swa_head_dim": 16,
-        "sliding_window_size": 8,
-        "layer_types": ["hybrid_sliding", "hybrid"] * 2,
-    },
+    "inkling2_text": INKLING,
+    "inkling_text": INKLING,
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 8},
     "kimi_linear": {"layer_types": LINEAR_THEN_FULL},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
@@ -256,6 +278,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 }
 # The parts of a model with several: only the text part is measured.
 TEXT_PART = {
+    "dots3_note": "dots3_note_text",
     "emu3": "emu3_text_model",
     "fuyu": "persimmon",
     "gemma3": "gemma3_text",

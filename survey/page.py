@@ -9,14 +9,18 @@ import torch
 import transformers
 
 from survey.build import FAMILIES
-from survey.check import EXACT, NOT_BUILT, REFUSED, SECOND, WRONG, Verdict
+from survey.check import EXACT, LENGTHS, NOT_BUILT, REFUSED, SECOND, WRONG, Verdict
 
 HEAD = """# Models
 
-Every causal language-model family of transformers {transformers} was built small, with random weights, through its real
-classes (torch {torch}). What qkscope captures was held against the operands of the attention product itself, recorded
-below every attention function in an uncaptured run; its outputs had to stay the same bit for bit. `make families` does
-it again and writes this page.
+Made with transformers {transformers} and torch {torch}, the versions that constraints.txt pins. A family that is not
+listed here is not yet surveyed: the checks that run before every measurement decide whether it can be measured.
+`make families` does the survey again and writes this page.
+
+Every causal language-model family of that release was built small, with random weights, through its real classes. What
+qkscope captures was compared with the operands of the attention product itself, recorded below every attention function
+in an uncaptured run; the model's outputs had to stay the same bit for bit. Documents of {lengths} tokens measured
+together had to give the same moments as one by one.
 
 | families | | |
 |---:|---|---|
@@ -27,6 +31,9 @@ the score's scale is the one that is recorded. *First seam*: the function that t
 attention interface. *Second seam*: the product itself, in families that compute it outside that interface.
 **Layers**: which are measured by default. Layers with a sliding window are left out, unless all slide and no document
 is longer than the window. **Rotates**: what a probe of the measured layers shows; `alibi` is a bias by distance.
+**Lengths**: documents of different lengths share a pass (together) unless padding changes queries or keys, as in
+families that choose their keys (apart): there only documents of equal length share one. Each model is probed for it
+before it is measured, whatever this page says.
 
 What holds for any model: a family whose tokens see those to come is refused when a probe shows it (`BertForMaskedLM`,
 `is_decoder=False`, bidirectional Gemma). Adapters that change weights (LoRA and its kin) are measured as they run;
@@ -48,16 +55,26 @@ def page(verdicts: Sequence[Verdict]) -> str:
     counts = "\n".join(
         f"| {count[kind]} | {kind} | {meaning} |".replace("  ", " ") for kind, meaning in MEANING.items()
     )
-    head = HEAD.format(counts=counts, transformers=transformers.__version__, torch=torch.__version__)
+    head = HEAD.format(
+        counts=counts,
+        transformers=transformers.__version__,
+        torch=torch.__version__.partition("+")[0],
+        lengths=" and ".join([", ".join(map(str, LENGTHS[:-1])), str(LENGTHS[-1])]),
+    )
     return "\n".join(
         [head, *_measured(verdicts), "", *_others(verdicts, REFUSED), "", *_others(verdicts, NOT_BUILT), ""]
     )
 
 
 def _measured(verdicts: Sequence[Verdict]) -> list[str]:
-    lines = ["## Measured", "", "| family | class | seam | layers | rotates |", "|---|---|---|---|---|"]
+    lines = [
+        "## Measured",
+        "",
+        "| family | class | seam | layers | rotates | lengths |",
+        "|---|---|---|---|---|---|",
+    ]
     seams = {EXACT: "first", SECOND: "second"}
-    return lines + [line(v, seams[v.kind], v.layers, v.rope) for v in verdicts if v.kind in seams]
+    return lines + [line(v, seams[v.kind], v.layers, v.rope, v.lengths) for v in verdicts if v.kind in seams]
 
 
 def _others(verdicts: Sequence[Verdict], kind: str) -> list[str]:

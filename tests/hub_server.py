@@ -10,7 +10,8 @@ slash in a revision). `POST /control` with JSON sets the faults, each of which s
     action: status (status, headers), drop (half of the body, then the connection ends), slow (seconds over the
             body), stall (seconds before the answer); times: how often (default: always)
 
-`GET /control` answers with the requests so far as [method, path, range].
+`GET /control` answers with the requests so far as [method, path, range]. If there is a ROOT/listing.json, it is what
+repositories are said to hold.
 """
 
 from __future__ import annotations
@@ -39,11 +40,13 @@ RESOLVE = re.compile(r"/(?:(?P<kind>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?
 
 
 def commit_of(folder: Path) -> str:
-    """A stand-in for git: 40 hex digits that depend on the names of the revision's files and their sizes."""
+    """A stand-in for git: 40 hex digits that depend on the revision's files."""
     if (known := folder / ".commit").exists():
         return known.read_text()
     listing = sorted(
-        (p.relative_to(folder).as_posix(), p.stat().st_size) for p in folder.rglob("*") if p.is_file()
+        (p.relative_to(folder).as_posix(), p.stat().st_size, p.stat().st_mtime_ns)
+        for p in folder.rglob("*")
+        if p.is_file()
     )
     return hashlib.sha1(json.dumps([folder.name, listing]).encode()).hexdigest()
 
@@ -85,11 +88,17 @@ class Handler(BaseHTTPRequestHandler):
             modes = [{"path": n, "uploadMode": "regular", "shouldIgnore": False} for n in names]
             return self.answer_json({"files": modes})
         folder = self.root / kind / repo / unquote(rev)
-        for each in map(json.loads, body.splitlines()):
+        lines = [json.loads(line) for line in body.splitlines()]
+        parent = next(each["value"].get("parentCommit") for each in lines if each["key"] == "header")
+        if parent not in (None, commit_of(folder)):
+            return self.error(412, "PreconditionFailed")
+        for each in lines:
+            path = folder / each["value"].get("path", "")
             if each["key"] == "file":
-                path = folder / each["value"]["path"]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(base64.b64decode(each["value"]["content"]))
+            elif each["key"] == "deletedFile":
+                path.unlink()
         commit = commit_of(folder)
         return self.answer_json(
             {
@@ -150,9 +159,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer_json(
                 [{"type": "file", "path": n, "size": s, "oid": "0" * 40} for n, s in sizes.items()]
             )
-        return self.answer_json(
-            {"id": repo, "sha": commit_of(folder), "siblings": [{"rfilename": n} for n in files]}
-        )
+        siblings = [{"rfilename": n, "size": (folder / n).stat().st_size} for n in files]
+        if "blobs=" not in self.path:
+            siblings = [{"rfilename": each["rfilename"]} for each in siblings]
+        if (lie := self.root / "listing.json").exists():
+            siblings = json.loads(lie.read_text())
+        return self.answer_json({"id": repo, "sha": commit_of(folder), "siblings": siblings})
 
     def file(self, fault, kind, repo, rev, file):
         if (folder := self.revision(kind or "models", repo, rev)) is None:

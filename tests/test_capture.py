@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from families import build
+from families import SPARSE, build
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModel, GPT2Config, GPT2LMHeadModel
 
-from qkscope.capture import capture, find_backbone, measure
+from qkscope.capture import Probing, capture, find_backbone, measure
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.consumers import Batch, VectorSample, batches, non_finite_warning, sampled_positions
+from qkscope.capture.consumers import Batch, VectorSample, batches, sampled_positions
 from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
@@ -113,9 +113,10 @@ def test_only_the_heads_asked_for() -> None:
         int(np.flatnonzero((everything.heads.layer == i) & (everything.heads.head == h))[0])
         for i, h in zip(chosen.layer, chosen.head, strict=True)
     ]
-    np.testing.assert_allclose(part.q[0].M, everything.q[0].M[rows], rtol=1e-9)
+    # Products run in float32, and those of fewer heads may round differently.
+    np.testing.assert_allclose(part.q[0].M, everything.q[0].M[rows], atol=1e-5 * part.q[0].M.max())
     keys = [int(np.flatnonzero((everything.heads.keys == key).all(axis=1))[0]) for key in chosen.keys]
-    np.testing.assert_allclose(part.k[0].C, everything.k[0].C[keys], rtol=1e-9)
+    np.testing.assert_allclose(part.k[0].C, everything.k[0].C[keys], atol=1e-5 * np.abs(part.k[0].C).max())
 
 
 def test_sliding_layers_enter_only_if_asked_for() -> None:
@@ -291,11 +292,6 @@ def test_a_model_that_returns_nan_marks_its_heads() -> None:
         (3, 2),
         (3, 3),
     ]
-    message = non_finite_warning([unit])
-    assert message is not None
-    assert "5 of 16 heads met NaN or infinity (200 query and 80 key vectors)" in message
-    assert message.endswith("layers 2, 3")
-    assert non_finite_warning([measure(build("llama"), [document(0, 9)], every_head(model), (9,))]) is None
 
 
 def test_tokens_of_another_tokenizer_are_refused() -> None:
@@ -350,6 +346,48 @@ def test_batches_are_full_deterministic_and_lightly_padded() -> None:
     assert all(batch.ids().size <= 1000 for batch in found)
     assert sum(batch.ids().size for batch in found) < 1.1 * sum(batch.tokens for batch in found)
     assert [len(batch.lengths) for batch in batches(documents[:3], longest=250, batch_tokens=1)] == [1, 1, 1]
+
+
+def test_documents_of_one_length_share_a_batch_where_lengths_must_not_mix() -> None:
+    documents = [document(i, n) for i, n in enumerate((9, 7, 9, 300, 9, 7, 260, 5))]
+    found = batches(documents, longest=250, batch_tokens=18, mixed=False)
+    assert [batch.lengths for batch in found] == [(250,), (250,), (9, 9), (9,), (7, 7), (5,)]
+
+
+@pytest.mark.parametrize("family", SPARSE)
+def test_documents_of_different_lengths_give_the_moments_of_each_alone(family: str) -> None:
+    """These families choose their keys, and other ones in a longer pass."""
+    model = build(family, index_topk=16)
+    documents = [document(i, n) for i, n in enumerate((41, 31, 23, 31))]
+    together, alone = (measure(model, documents, every_head(model), (41,), batch_tokens=n) for n in (1000, 1))
+    for mine, theirs in zip(together.q + together.k, alone.q + alone.k, strict=True):
+        np.testing.assert_allclose(mine.M, theirs.M, atol=1e-4 * np.abs(theirs.M).max())
+        np.testing.assert_allclose(mine.C, theirs.C, atol=1e-4 * np.abs(theirs.C).max())
+
+
+def test_documents_whose_rotation_depends_on_their_length_are_not_padded() -> None:
+    """In one pass, the short document would be rotated like the long one."""
+    rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    model = build("llama", rope_parameters=rope, max_position_embeddings=32)
+    with pytest.raises(CaptureError, match="31 tokens differently from one of 41"):
+        measure(model, [document(0, 41), document(1, 31)], every_head(model), (41,))
+
+
+def test_padding_is_probed_once_and_only_where_lengths_differ() -> None:
+    model, passes = build("llama"), []
+    model.model.register_forward_pre_hook(
+        lambda _, args, kwargs: passes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
+    probe, heads = Probing(model), every_head(model)
+    probe(tuple(np.unique(heads.layer).tolist()))
+    for lengths, expected in (
+        ((40, 40), [(2, 40)]),
+        ((40, 30, 20), [(3, 30), (3, 40), (3, 40)]),
+        ((41, 25), [(2, 41)]),
+    ):
+        passes.clear()
+        measure(model, [document(i, n) for i, n in enumerate(lengths)], heads, (41,), probe=probe)
+        assert passes == expected
 
 
 def test_padding_holds_valid_ids() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from safetensors.torch import load_file, save_file
 
 from qkscope import checkpoints
 from qkscope.checkpoints import (
@@ -19,6 +20,7 @@ from qkscope.checkpoints import (
     list_revisions,
     load_config,
     load_model,
+    load_resolved,
     load_tokenizer,
     resolve,
 )
@@ -101,6 +103,37 @@ def test_the_digest_follows_configuration_and_weights_alone(scratch):
     assert len({first.commit, flipped, resolve(Source(str(scratch))).commit}) == 3
 
 
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_the_digest_follows_whatever_files_the_index_names(tmp_path, kind):
+    source = Source(str(tiny.save_checkpoint(tmp_path, shard="20KB")), allow_pickle=kind == "bin")
+    index = tmp_path / "model.safetensors.index.json"
+    weight_map = json.loads(index.read_text())["weight_map"]
+    index.unlink()
+    names = {name: name.replace("model-", "weights-") for name in set(weight_map.values())}
+    for name, other in names.items():
+        (tmp_path / name).rename(tmp_path / other)
+    weight_map = {key: names[name] for key, name in weight_map.items()}
+    prefix = "model.safetensors" if kind == "safetensors" else "pytorch_model.bin"
+    (tmp_path / f"{prefix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    before = resolve(source)
+    shard = tmp_path / sorted(names.values())[0]
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    assert resolve(source).commit != before.commit
+    with pytest.raises(CheckpointError, match="replaced"):
+        load_resolved(before)
+
+
+def test_the_digest_follows_code_that_is_trusted(scratch, tmp_path):
+    write_code(scratch, tmp_path / "executed")
+    plain, trusted = Source(str(scratch)), Source(str(scratch), trust_remote_code=True)
+    before = resolve(plain).commit, resolve(trusted).commit
+    (scratch / "own.py").write_text((scratch / "own.py").read_text() + "# changed\n")
+    assert resolve(plain).commit == before[0]
+    assert resolve(trusted).commit != before[1]
+
+
 def test_pickled_weights_are_refused_and_read_only_when_allowed(scratch, caplog):
     (scratch / "model.safetensors").unlink()
     torch.save(tiny.tiny_model(0).state_dict(), scratch / "pytorch_model.bin")
@@ -156,7 +189,7 @@ def test_remote_code_runs_only_when_trusted(scratch, tmp_path, caplog, monkeypat
 def test_truncated_weights(scratch, keep):
     weights = scratch / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="weights file is damaged"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: a .*weights file"):
         load_model(Source(str(scratch)))
 
 
@@ -167,6 +200,46 @@ def test_weights_that_do_not_belong_to_the_configuration(scratch):
     tiny.edit_config(scratch, num_hidden_layers=2, intermediate_size=64)
     with pytest.raises(CheckpointError, match=r"have another shape.*mlp"):
         load_model(Source(str(scratch)))
+
+
+def test_weights_of_more_layers_than_the_configuration_describes(tmp_path):
+    tiny.save_checkpoint(tmp_path, num_hidden_layers=12)
+    tiny.edit_config(tmp_path, num_hidden_layers=5)
+    with pytest.raises(CheckpointError, match=r"12 layers.*config\.json.*5"):
+        load_model(Source(str(tmp_path)))
+
+
+def test_weights_with_biases_that_the_configuration_does_not_describe(tmp_path):
+    tiny.save_checkpoint(tmp_path, attention_bias=True)
+    tiny.edit_config(tmp_path, attention_bias=False)
+    with pytest.raises(CheckpointError, match=r"8 tensors.*k_proj\.bias.*config\.json"):
+        load_model(Source(str(tmp_path)))
+
+
+def test_tensors_that_no_model_reads_do_not_matter(scratch):
+    """Old rotation tables and masks, scales of a quantised cache, other heads and towers, layers for further tokens."""
+    weights = load_file(scratch / "model.safetensors")
+    layers = [name for name in weights if name.startswith("model.layers.1.")]
+    weights |= {name.replace("layers.1.", "layers.2."): weights[name].clone() for name in layers}
+    for name in (
+        "self_attn.rotary_emb.inv_freq",
+        "self_attn.bias",
+        "self_attn.masked_bias",
+        "self_attn.k_scale",
+    ):
+        weights[f"model.layers.0.{name}"] = torch.ones(4)
+    weights |= {"score.weight": torch.ones(2, 32), "vision_tower.layers.0.mlp.weight": torch.ones(2, 2)}
+    save_file(weights, scratch / "model.safetensors", metadata={"format": "pt"})
+    tiny.edit_config(scratch, num_nextn_predict_layers=1)
+    assert len(load_model(Source(str(scratch))).model.layers) == 2
+
+
+def test_a_whole_model_beside_an_adapter_is_refused(scratch):
+    """With PEFT installed it would be measured with the adapter, else without."""
+    (scratch / "adapter_config.json").write_text("{}")
+    for read in (load_config, load_model):
+        with pytest.raises(CheckpointError, match=r"adapter_config\.json.*merge_and_unload"):
+            read(Source(str(scratch)))
 
 
 def test_a_missing_output_head_does_not_matter(tmp_path):

@@ -287,6 +287,20 @@ def test_headline_picture_and_rows_are_of_one_measure(study):
             assert claim.see.measure == claim.rows[0].measure
 
 
+def test_errors_of_levels_are_over_documents():
+    study = whole()
+    row = by_id(study)["position"].rows[0]
+    loo = study.loo_anatomy_matched.merge(
+        study.anatomy_matched[["model", "layer", "head", "rope"]], on=["model", "layer", "head"]
+    )
+    loo = loo[(loo["model"] == row.model) & (loo["rope"] == 1)]
+    means = (loo["share_position"] + loo["share_query_position"]).groupby(loo["group"]).mean().to_numpy()
+    groups = len(means)
+    assert row.se == pytest.approx(
+        np.sqrt((groups - 1) / groups * ((means - means.mean()) ** 2).sum()), rel=1e-9
+    )
+
+
 def test_the_matched_window_leads_where_there_is_one():
     for claim in claims(whole()):
         assert claim.window == "matched"

@@ -18,6 +18,8 @@ from simulated import measured, results, truth
 from qkscope.claims import claims
 from qkscope.cli import main
 from qkscope.comparison import compare, published
+from qkscope.comparison.differences import rows_of
+from qkscope.comparison.words import printed
 from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
 from qkscope.store import write_csv
@@ -183,7 +185,76 @@ def test_neither_side_knowing_its_error_is_not_agreement():
     row = next(row for row in found.rows if row.quantity == "mean r_q")
     assert row.agrees is None
     assert math.isnan(row.se)
-    assert "neither side has an error" in found.verdict()
+    assert found.outcome == "cannot tell"
+    assert "cannot tell" in found.sentence()
+    assert "cannot tell" in found.verdict()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        # One head of 16, which no left-out group of documents moves: an error of 0 is none.
+        ((7 / 16, 0.0), (8 / 16, 0.0), None),
+        ((7 / 16, math.nan), (8 / 16, math.nan), None),
+        ((7 / 16, math.nan), (8 / 16, 0.0), None),
+        ((8 / 16, math.nan), (8 / 16, math.nan), True),
+        # 2.2 errors are not agreement, though the one head more or less forbids to call it a difference.
+        ((0.38, math.nan), (0.6, 0.1), None),
+        ((0.38, 0.0), (0.6, 0.1), None),
+        ((0.38, math.nan), (0.5, 0.1), True),
+        ((0.1, math.nan), (0.6, 0.1), False),
+        ((0.1, 0.1), (0.6, 0.1), False),
+        ((0.4, 0.1), (0.6, 0.1), True),
+    ],
+)
+def test_shares_of_few_heads_are_not_surer_than_one_head(ours, theirs, verdict):
+    key = ("share mixed", "step0")
+    (row,) = rows_of({key: ours}, {key: theirs}, heads=16)
+    assert row.agrees is verdict
+
+
+def test_means_are_judged_by_the_errors_that_are_known():
+    key = ("mean r_q", "step0")
+    judged = {
+        (se, other): rows_of({key: (0.38, se)}, {key: (0.6, other)}, heads=16)[0].agrees
+        for se, other in ((math.nan, 0.1), (0.1, math.nan), (0.1, 0.1), (0.0, 0.0), (math.nan, math.nan))
+    }
+    assert list(judged.values()) == [False, False, True, None, None]
+
+
+def test_a_printed_error_has_the_digits_that_its_verdict_needs():
+    """0.375 against 0.5625 with an error of 0.12 agrees; printed as 0.6 with 0.1 it would look like a difference."""
+    key = ("mean r_q", "step0")
+    (cells,) = printed(rows_of({key: (0.375, math.nan)}, {key: (0.5625, 0.12)}, heads=16))
+    assert cells[2:] == ("0.375", "0.56 ± 0.12", "\u22120.19 ± 0.12", "agrees")
+
+
+def test_equal_means_of_other_heads_are_not_the_same_numbers():
+    ours = a_study()
+    swapped = ours.heads.copy()
+    first = swapped.index[
+        (swapped["model"] == "step0") & (swapped["depth_bin"] == swapped["depth_bin"].iloc[0])
+    ]
+    columns = ["r_q", "r_k", "class"]
+    swapped.loc[first, columns] = swapped.loc[first[::-1], columns].to_numpy()
+    found = compare(ours, replace(ours, heads=swapped))
+    assert (found.table()["difference"].abs() < 1e-12).all()
+    assert "exactly the same numbers" not in found.sentence()
+    assert f"of {len(ours.heads)} " in found.sentence()
+    assert "exactly the same numbers" in compare(ours, ours).sentence()
+
+
+def test_different_texts_are_said():
+    def on(*digests: str):
+        record = {name: {"corpus": digest} for name, digest in zip(NAMES, digests, strict=True)}
+        return replace(a_study(), provenance={"checkpoints": record})
+
+    def noted(ours, theirs) -> bool:
+        return any("texts differ" in note for note in compare(ours, theirs).notes)
+
+    assert noted(on("a", "a", "a"), on("b", "b", "b"))
+    assert not noted(on("a", "a", "a"), on("a", "a", "a"))
+    assert not noted(a_study(), on("a", "a", "a"))
 
 
 def test_a_smaller_set_of_heads_is_compared_on_what_both_have():

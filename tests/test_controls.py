@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 import pytest
 import yaml
 from small_study import make_study
-from tiny import edit_config
+from tiny import edit_config, save_checkpoint
 
 from qkscope import scan
 from qkscope.capture.rotary import RotaryCalls
@@ -168,12 +169,105 @@ def test_lengths_count_where_the_rotation_looks_at_them(study):
     assert json.loads(rotation_settings(config))["max_position_embeddings"] == 128
 
 
-def test_settings_of_another_kind_of_configuration_are_refused(study):
+def rope(kind: str, length: int = 128, theta: float = 10000.0, **more) -> dict:
+    return {
+        "rope_parameters": {"rope_type": kind, "rope_theta": theta, **more},
+        "max_position_embeddings": length,
+    }
+
+
+ROPE_TYPES = {
+    "default": rope("default", 64),
+    "linear": rope("linear", factor=2.0),
+    "dynamic": rope("dynamic", 32, factor=4.0),
+    "yarn": rope("yarn", factor=4.0, original_max_position_embeddings=32),
+    "llama3": rope(
+        "llama3",
+        256,
+        5e5,
+        factor=8.0,
+        low_freq_factor=1.0,
+        high_freq_factor=4.0,
+        original_max_position_embeddings=32,
+    ),
+    "longrope": rope(
+        "longrope",
+        factor=4.0,
+        short_factor=[1.0, 1.1, 1.2, 1.3],
+        long_factor=[1.0, 2.0, 3.0, 4.0],
+        original_max_position_embeddings=32,
+    ),
+}
+
+
+def test_any_two_rope_types_are_exchanged_whole(tmp_path, one_thread):
+    import torch
+
+    places = {}
+    base = save_checkpoint(tmp_path / "base")
+    for kind, settings in ROPE_TYPES.items():
+        places[kind] = Source(str(shutil.copytree(base, tmp_path / kind)), device="cpu")
+        edit_config(tmp_path / kind, **settings)
+    tokens = torch.arange(60)[None]
+    logits = {kind: load_model(source)(tokens).logits for kind, source in places.items()}
+    for weights, other in permutations(places, 2):
+        settings = rotation_settings(load_config(places[other]))
+        turned = replace(places[weights], rotation=settings)
+        # The weights are the same in all folders, so a full exchange gives the other model, to the bit.
+        assert torch.equal(load_model(turned)(tokens).logits, logits[other]), (weights, other)
+        assert same_rotation(rotation_settings(load_config(turned)), settings)
+
+
+def test_yarn_midway_runs_and_its_rotation_is_measured(study, tmp_path):
+    from click.testing import CliRunner
+
+    from qkscope.cli import main
+
+    yarn = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
+    edit_config(study.parent / "checkpoint-3", rope_parameters=yarn, max_position_embeddings=64)
+    looked = CliRunner().invoke(main, ["validate", str(study)])
+    assert looked.exit_code == 0, looked.output
+    out = tmp_path / "out"
+    ran = CliRunner().invoke(main, ["run", str(study), "--out", str(out)])
+    assert ran.exit_code == 0, ran.output
+    results = load_results(out)
+    assert set(results.provenance["counterfactual"]) == set(CONTROLS)
+    step = results.causes[results.causes["to_model"] == "checkpoint-3"]
+    assert np.isfinite(step[["weights", "rotation", "window"]]).all(axis=None)
+    assert (step.loc[step["number"] == "mean r_q", "rotation"].abs() > 1e-6).all()
+
+
+def test_a_counterfactual_that_cannot_be_built_is_a_gap_and_no_mistake(study, tmp_path):
+    """The earlier checkpoints turn by the length of a pass: the last cannot be measured over two windows that way."""
+    from click.testing import CliRunner
+
+    from qkscope.cli import main
+
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
+    for number in (1, 2):
+        edit_config(
+            study.parent / f"checkpoint-{number}", rope_parameters=dynamic, max_position_embeddings=32
+        )
+    # Over the short window alone it can be measured.
+    assert found(study) == {CONTROLS[0]: 48, CONTROLS[1]: 16}
+    looked = CliRunner().invoke(main, ["validate", str(study)])
+    out = tmp_path / "out"
+    ran = CliRunner().invoke(main, ["run", str(study), "--out", str(out)])
+    for said in (looked, ran):
+        assert said.exit_code == 0, said.output
+        assert "not separable" in said.output
+        assert "dynamic" in said.output
+        assert "controls:" not in said.output.split("counterfactual checkpoints, because")[0]
+    results = load_results(out)
+    assert any("not separable" in line for line in results.provenance["warnings"])
+    assert np.isfinite(results.causes_matched["rotation"]).all()
+
+
+def test_settings_that_other_code_reads_are_no_mistake_of_the_study(study):
     source = Source(str(study.parent / "checkpoint-2"), rotation='{"rotary_pct": 0.25}')
-    with pytest.raises(
-        CheckpointError, match="another kind of configuration: rotary_pct instead of rope_par"
-    ):
+    with pytest.raises(CheckpointError, match="rotary_pct") as refused:
         load_config(source)
+    assert "controls" not in str(refused.value)
 
 
 def test_units_are_measured_kept_and_resumed_but_never_in_the_course(study, tmp_path, capsys):
@@ -219,8 +313,7 @@ def test_validate_states_what_they_cost(study):
     # Twelve documents, each longer than the largest window.
     assert f"3 checkpoints: 12 units, {12 * 80:,} tokens" in said
     assert (
-        f"3 counterfactual checkpoints, because rotation settings change: 12 units, {12 * 144:,} tokens"
-        in said
+        f"3 counterfactual checkpoints, because RoPE settings change: 12 units, {12 * 144:,} tokens" in said
     )
     data = yaml.safe_load(study.read_text())
     change(study, corpus={"source": data["corpus"], "documents": 10}, controls={"rotation": False})
@@ -234,7 +327,7 @@ def test_of_a_hub_only_what_is_written_is_known():
 
     said = cost(load_study(Path(__file__).parent.parent / "studies" / "smollm3.yaml"))
     assert said.splitlines()[0] == "10 checkpoints: 80 units, up to 110,592,000 tokens"
-    assert "wherever rotation settings change, 2 counterfactual checkpoints more" in said
+    assert "wherever RoPE settings change, 2 counterfactual checkpoints more" in said
 
 
 def test_causes_are_those_of_swapping_the_base_in_config_json_by_hand(study, tmp_path):

@@ -23,6 +23,7 @@ from simulated import results as simulated_results
 
 from qkscope.errors import QkscopeError, TableError
 from qkscope.figures import CATALOGUE, draw, draw_all
+from qkscope.figures.readme import md
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.tools.representatives import representatives
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
@@ -664,7 +665,7 @@ def test_a_new_picture_is_one_module_and_nothing_else(tmp_path, monkeypatch):
     study = training(3)
     assert draw("mine", study, width=3.3).figure.axes
     made = draw_all(study, tmp_path / "figures")
-    assert "Mean r_q." in (made.drawn[-1].folder / "README.md").read_text()
+    assert md("Mean r_q.") in (made.drawn[-1].folder / "README.md").read_text()
 
 
 def test_labels_move_apart_and_stay_inside():
@@ -735,7 +736,7 @@ def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
     assert not any(text.get_parse_math() for text in axes.get_xticklabels())
     readme = (made.drawn[0].folder / "README.md").read_text()
     assert "\\$x^2\\$\\_a" in readme
-    assert "\\<b\\>&amp;amp;" in readme
+    assert "&lt;b&gt;&amp;amp;" in readme
 
 
 def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(drawn):

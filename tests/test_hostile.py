@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import re
 import subprocess
@@ -194,6 +195,95 @@ def test_a_small_file_of_millions_of_rows_is_refused_before_it_is_read(tmp_path)
     assert memory < 600
 
 
+RESULTS = """
+import resource
+import sys
+from pathlib import Path
+from qkscope import store
+from qkscope.errors import QkscopeError
+from qkscope.results import load_results
+resource.setrlimit(resource.RLIMIT_AS, (4_000_000_000, 4_000_000_000))
+for place in map(Path, sys.argv[1:]):
+    try:
+        print("read", load_results(place).axes if place.is_dir() else store.read_tensors(place))
+    except QkscopeError as error:
+        print("refused", error)
+peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(int(peak.split()[1]) // 1024)
+"""
+
+
+def memory_of_results(*places: Path) -> tuple[int, list[str]]:
+    """Megabytes that a process with at most four gigabytes had while it read these, and what it said of each."""
+    done = subprocess.run(
+        [sys.executable, "-c", RESULTS, *map(str, places)], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    *said, peak = done.stdout.splitlines()
+    return int(peak), said
+
+
+def folder_of_200(folder: Path) -> Path:
+    """A results folder with a study and a qk.csv of 200 heads."""
+    folder.mkdir()
+    study = "name: a\nwindows: [8]\ncheckpoints: [{folder: ./a, name: a}]\n"
+    (folder / "study.yaml").write_text(study)
+    rows = [f"a,{layer},{head},0,0.5,0.5" for layer in range(10) for head in range(20)]
+    (folder / "qk.csv").write_text("\n".join(["model,layer,head,pc,r_q,r_k", *rows]) + "\n")
+    return folder
+
+
+def test_small_parquet_files_that_stand_for_gigabytes_are_refused(tmp_path):
+    """A file of 7 kB used to take more than 6 GB: one name of 60 kB in 200,000 rows."""
+    from qkscope.table import LOO_COLUMNS
+
+    def repeated(value, count=200_000):
+        return pa.DictionaryArray.from_arrays(np.zeros(count, "i4"), [value])
+
+    zeros, many = pa.array(np.zeros(200_000)), pa.array(np.zeros(1_000_000))
+    fine = dict.fromkeys(LOO_COLUMNS, zeros) | {"model": repeated("a")}
+    bombs = {
+        "text": fine | {"model": repeated("a" * 60_000)},
+        "bytes": fine | {"model": repeated(b"a" * 60_000)},
+        "text for a number": fine | {"layer": repeated("a" * 60_000)},
+        "nested": fine | {"layer": pa.ListArray.from_arrays(np.arange(200_001, dtype="i4"), zeros)},
+        "rows": dict.fromkeys(LOO_COLUMNS, many) | {"model": repeated("a", 1_000_000)},
+        "columns": fine | {f"x{i}": zeros for i in range(1500)},
+    }
+    paths = []
+    for bomb, columns in bombs.items():
+        # Of the tables of optional measures all columns are read.
+        file = "loo_rotation.parquet" if bomb in ("columns", "bytes") else "loo.parquet"
+        paths.append(folder_of_200(tmp_path / bomb) / file)
+        pq.write_table(pa.table(columns), paths[-1], compression="zstd", store_schema=False)
+        assert paths[-1].stat().st_size < 2_000_000
+    memory, said = memory_of_results(folder_of_200(tmp_path / "fine"), *(path.parent for path in paths))
+    assert said[0] == "read None"
+    for path, line in zip(paths, said[1:], strict=True):
+        assert line.startswith(f"refused {path}")
+    assert memory < 1000
+
+
+def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
+    size = 30_000_000_000
+    entry = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
+    about = {"__metadata__": {"meta": "{}", "digest": "0" * 64}, "0.v": entry}
+    header = json.dumps(about).encode()
+    axes = folder_of_200(tmp_path / "axes") / "axes.safetensors"
+    axes.write_bytes(len(header).to_bytes(8, "little") + header)
+    os.truncate(axes, 8 + len(header) + size)
+    tables = []
+    for name in ("qk", "anatomy", "causes", "rotation"):
+        tables.append(folder_of_200(tmp_path / name) / f"{name}.csv")
+        tables[-1].touch()
+        os.truncate(tables[-1], size)
+    # No table bounds the size of a unit, but memory does.
+    memory, said = memory_of_results(axes.parent, axes, *(path.parent for path in tables))
+    for path, line in zip((axes, axes, *tables), said, strict=True):
+        assert line.startswith(f"refused {path}")
+    assert memory < 1000
+
+
 # Names
 
 
@@ -260,6 +350,71 @@ def test_hostile_names_are_only_text_in_figures_pages_and_tables(tmp_path):
     for path in (tmp_path / "figures").rglob("*.md"):
         without_code = re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", path.read_text())
         assert not re.search(r"(?<!\\)<script|(?<!\\)\]\(javascript:", without_code)
+
+
+MARKUP = [
+    "<img src=x onerror=alert(1)>",
+    "[a](javascript:alert(1)) ![b](c) <https://d.e>",
+    "| `a` | ``b` &lt;img&gt; **c** _d_ ~~e~~ $f$ \\",
+]
+
+
+@pytest.fixture(scope="module")
+def marked_up(tmp_path_factory):
+    """A measured study in which everything that can have a name has markup for one."""
+    from multiprocessing import get_context
+
+    import yaml
+    from small_study import make_study, run_quietly
+
+    folder = tmp_path_factory.mktemp("markup")
+    path = make_study(folder)
+    study = yaml.safe_load(path.read_text().replace("16", "32")) | {
+        "title": MARKUP[0],
+        "plasticity": {"keys": 3},
+    }
+    study["measures"] = ["rotation", "per_kind", "plasticity"]
+    checkpoints = [each for phase in study["phases"] for each in phase["checkpoints"]]
+    for each, name in zip(checkpoints, MARKUP, strict=True):
+        each["name"] = name
+    for phase, name in zip(study["phases"], MARKUP[1:], strict=True):
+        phase["label"] = name
+    path.write_text(yaml.safe_dump(study))
+    results = folder / MARKUP[1].replace("/", "")
+    process = get_context("spawn").Process(target=run_quietly, args=(path, results))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    return results
+
+
+def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
+    """Rendered as CommonMark with tables and HTML, the links are to the figure's own files and there is no HTML."""
+    from dataclasses import replace
+
+    from markdown_it import MarkdownIt
+    from qkscope.findings import claims
+
+    from qkscope.figures import CATALOGUE
+    from qkscope.figures.readme import readme
+    from qkscope.figures.view import look
+    from qkscope.results import load_results
+
+    results = load_results(marked_up)
+    # Layers with and without rotation, so that no figure is left out.
+    results = replace(results, heads=results.heads.assign(rope=results.heads["layer"] % 2))
+    view, said = look(results), claims(results)
+    markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
+    for picture in CATALOGUE:
+        assert picture.why_not(view) is None, picture.name
+        text = readme(picture, view, picture.draw(view).data, said)
+        tokens = [inner for token in markdown.parse(text) for inner in (token, *(token.children or ()))]
+        assert not [token.content for token in tokens if token.type.startswith("html")], picture.name
+        places = {str(token.attrs.get("href") or token.attrs.get("src") or "figure.png") for token in tokens}
+        assert places <= {"figure.png", "figure.svg", "figure.pdf", "data.csv"}, picture.name
+        assert "s_open" not in {token.type for token in tokens}, picture.name
+        # A renderer without backslash escapes before < must not find a tag either.
+        assert "<img" not in re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "", text), picture.name
 
 
 def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, capsys):

@@ -55,19 +55,19 @@ def test_a_compiled_state_is_read_without_its_prefix(tmp_path):
     assert all(found[name].equal(value) for name, value in expected.items())
 
 
-def spoil(study, rows):
+def spoil(study, rows, value=float("nan"), weight="layers.1.self_attn.q_proj"):
     from safetensors.torch import load_file, save_file
 
     path = study.parent / "checkpoint-2" / "model.safetensors"
     weights = load_file(path)
-    weights["model.layers.1.self_attn.q_proj.weight"][:rows] = float("nan")
+    weights[f"model.{weight}.weight"][:rows] = value
     save_file(weights, path, metadata={"format": "pt"})
 
 
 def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(study, no_drawing, capsys):
     spoil(study, 8)
     run(study)
-    assert "warning: checkpoint-2: 12% of its heads" in capsys.readouterr().err
+    assert "warning: checkpoint-2: 1 of 8 heads" in capsys.readouterr().err
     assert status("results/small").unmeasured == {"checkpoint-2": 1}
     done = CliRunner().invoke(main, ["status", "results/small"])
     assert "1 heads met non-finite values" in " ".join(done.output.split())
@@ -76,11 +76,59 @@ def test_a_few_unmeasured_heads_are_a_warning_on_the_terminal_and_in_status(stud
 def test_many_unmeasured_heads_fail_the_run_after_all_is_written(study, no_drawing):
     spoil(study, 32)
     for _ in range(2):  # also where nothing is left to do
-        with pytest.raises(
-            StudyError, match=r"more than 25% of the heads of checkpoint-2 are unmeasured.*float32"
-        ):
+        with pytest.raises(StudyError, match=r"(?s)checkpoint-2: 4 of 8 heads.*layer 1.*dtype: float32"):
             run(study)
     assert qkscope.load_results("results/small").heads["r_q"].isna().sum() == 4
+
+
+def test_keys_of_zeros_are_no_result_either(study, no_drawing):
+    for layer in (0, 1):
+        spoil(study, 16, 0.0, f"layers.{layer}.self_attn.k_proj")
+    with pytest.raises(StudyError, match=r"(?s)checkpoint-2: 8 of 8 heads.*do not vary") as refused:
+        run(study)
+    assert "float32" not in str(refused.value)
+
+
+@pytest.mark.parametrize(("value", "weight"), [(float("nan"), "q_proj"), (0.0, "k_proj")])
+def test_a_scan_without_usable_numbers_fails_after_its_tables_are_written(study, tmp_path, value, weight):
+    spoil(study, 32, value, f"layers.1.self_attn.{weight}")
+    folder, out = study.parent / "checkpoint-2", tmp_path / "out"
+    options = ["--tokenizer", str(study.parent / "tokenizer"), "--text", str(study.parent / "texts")]
+    done = CliRunner().invoke(main, ["scan", str(folder), "--out", str(out), "--max-length", "48", *options])
+    assert done.exit_code == 1
+    assert "4 of 8 heads" in done.output
+    assert "layer 1" in done.output
+    assert ("--dtype float32" in done.output) == (value != 0.0)
+    assert (out / "heads.csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 0}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": -1.0}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": float("inf")}),
+        ("rope_parameters", {"rope_type": "linear", "rope_theta": 1e4, "factor": 0}),
+        ("rms_norm_eps", float("nan")),
+    ],
+)
+def test_impossible_settings_are_refused_when_a_checkpoint_is_looked_at(
+    study, no_drawing, tmp_path, entry, value
+):
+    from tiny import edit_config
+
+    edit_config(study.parent / "checkpoint-2", **{entry: value})
+    out = str(tmp_path / "out")
+    name = entry if entry != "rope_parameters" else "factor" if "factor" in value else "rope_theta"
+    for command in (
+        ["validate", str(study)],
+        ["run", str(study), "--out", out],
+        ["scan", str(study.parent / "checkpoint-2"), "--out", f"{out}-scan"],
+    ):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1, done.output
+        assert name in done.output
+        assert "config.json" in done.output
 
 
 def test_a_bare_table_does_not_overwrite_the_study_s_report(study):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import tiny
 import yaml
 from click.testing import CliRunner
-from small_study import make_study
+from small_study import make_study, write_texts
 
 from qkscope.cli import main
 from qkscope.run.preflight import preflight
@@ -88,3 +89,50 @@ def test_texts_that_are_not_there_are_said_once(study):
     found = changed(study, corpus="nowhere")
     assert len(found.mistakes) == 1
     assert "no file or folder at" in found.mistakes[0]
+
+
+@pytest.mark.parametrize("keep", [0, 5, 500, -4])
+def test_weights_that_were_cut_off_are_found_without_reading_them(study, keep):
+    weights = study.parent / "checkpoint-2" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:keep])
+    (mistake,) = preflight(study).mistakes
+    assert str(weights) in mistake
+
+
+def test_a_shard_that_was_cut_off_is_named(study):
+    folder = tiny.save_checkpoint(study.parent / "sharded", shard="40KB")
+    shard = sorted(folder.glob("model-*.safetensors"))[-1]
+    shard.write_bytes(shard.read_bytes()[:-1])
+    found = changed(study, phases=None, checkpoints=[{"folder": "sharded"}], windows=[16])
+    (mistake,) = found.mistakes
+    assert str(shard) in mistake
+
+
+def test_groups_without_documents_are_not_counted_as_units(study):
+    found = changed(study, groups=8, corpus={"source": "texts", "documents": 3})
+    assert "9 units in 3 groups" in found.cost
+    assert any("3 documents for 8 groups" in warning for warning in found.warnings)
+
+
+def test_long_texts_of_which_little_is_used_bring_up_chunk(study, tmp_path):
+    texts = study.parent / "texts"
+    for path in texts.iterdir():
+        path.unlink()
+    write_texts(texts, count=3, words=20_000)
+    scanned = ["scan", str(study.parent / "checkpoint-1"), "--tokenizer", str(study.parent / "tokenizer")]
+    scanned += ["--text", str(texts), "--max-length", "48", "--out", str(tmp_path / "out")]
+    for command, setting in ((["validate", str(study)], "chunk: true"), (scanned, "--chunk")):
+        done = CliRunner().invoke(main, command)
+        said = " ".join(done.output.split())
+        assert done.exit_code == 0, said
+        assert "144 of 60,000 tokens" in said
+        assert setting in said
+    before = json.loads((tmp_path / "out" / "scan.json").read_text())
+    assert CliRunner().invoke(main, [*scanned, "--chunk"]).exit_code == 0
+    after = json.loads((tmp_path / "out" / "scan.json").read_text())
+    assert (before["documents"], after["documents"]) == (3, 32)
+    assert before["corpus"] != after["corpus"]
+    cut = changed(study, corpus={"source": "texts", "chunk": True})
+    assert not any("chunk" in warning for warning in cut.warnings)
+    asked = changed(study, corpus={"source": "texts", "documents": 3})
+    assert not any("chunk" in warning for warning in asked.warnings)

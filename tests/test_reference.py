@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from itertools import product
 from pathlib import Path
 
 import jsonschema
@@ -43,9 +44,9 @@ def test_every_key_says_what_it_means():
 
 @pytest.fixture
 def folder(tmp_path):
-    """What the examples name: a run with two checkpoints, and texts."""
-    for step in (500, 1000):
-        place = tmp_path / "runs" / "last-night" / f"checkpoint-{step}"
+    """What the examples name: runs with two checkpoints each, and texts."""
+    for run, step in product(("last-night", "base", "long"), (500, 1000)):
+        place = tmp_path / "runs" / run / f"checkpoint-{step}"
         place.mkdir(parents=True)
         for name in ("config.json", "model.safetensors", "tokenizer.json"):
             (place / name).write_text("{}")
@@ -53,7 +54,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("number", range(4))
 def test_each_study_on_the_page_is_right_for_qkscope_and_for_editors(folder, number):
     text = blocks(made.STUDY_PAGE, "yaml")[number]
     (folder / "study.yaml").write_text(text)

@@ -217,6 +217,13 @@ def test_a_window_beyond_the_models_maximum_is_warned_about_and_recorded(
     assert "goes beyond" in repr(result)
 
 
+def test_the_default_window_ends_where_the_model_s_positions_do() -> None:
+    result = scan(build("llama"), texts=ids(200))
+    assert result.window == 128
+    assert result.tokens == 128
+    assert result.warnings == []
+
+
 def test_texts_shorter_than_the_window_are_counted_and_warned_about() -> None:
     result = scan(build("llama"), texts=ids(20, 30), max_length=64)
     assert (result.filled, result.tokens) == (0, 50)
@@ -231,8 +238,8 @@ def test_a_model_that_returns_nan() -> None:
     layers = result.heads.loc[result.heads["class"] == "unmeasured", "layer"]
     # The broken key head feeds two query heads of its layer, and everything above.
     assert layers.tolist() == [1, 1, *[2] * 4, *[3] * 4]
-    assert "10 of 16 heads met NaN or infinity" in result.warnings[0]
-    assert result.warnings[0].endswith("layers 1, 2, 3")
+    assert "10 of 16 heads are unmeasured (layer 1 heads 0, 1, layer 2 all heads" in result.warnings[0]
+    assert result.problem is not None
     assert result.summary()["unmeasured"][0] == 10 / 16
     assert "unmeasured" in shown(result)
 

@@ -8,12 +8,16 @@ import pytest
 import tiny
 import yaml
 from click.testing import CliRunner
+from small_study import write_texts
 
 from qkscope.checkpoints.files import left_out
 from qkscope.cli import main
 from qkscope.errors import CheckpointError, StudyError
-from qkscope.study import validate
+from qkscope.results import load_results
+from qkscope.run import run
+from qkscope.study import left_out_of, load_study, validate
 from qkscope.study.starter import init
+from qkscope.timeline import timeline_of
 
 
 @pytest.fixture
@@ -96,3 +100,91 @@ def test_the_command_says_what_to_check_and_what_comes_next(run_folder, tmp_path
     assert "written: mine.yaml" in done.output
     assert "corpus: stdlib is Python code" in done.output
     assert "qkscope validate mine.yaml && qkscope run mine.yaml" in done.output
+
+
+def test_a_mistyped_folder_is_no_model_of_the_hub_and_the_near_one_is_offered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    tiny.save_checkpoint(tmp_path / "runs" / "tiny" / "checkpoint-5", tokenizer=True)
+    for command in (["init", "runs/tinny"], ["scan", "runs/tinny"], ["ls", "runs/tinny"]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 1
+        assert "runs/tinny: no such folder" in done.output
+        assert "did you mean runs/tiny?" in done.output
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_a_folder_of_checkpoints_is_not_scanned_but_explained(run_folder):
+    done = CliRunner().invoke(main, ["scan", str(run_folder)])
+    assert done.exit_code == 1
+    assert "3 checkpoints (checkpoint-50 to checkpoint-1000)" in done.output
+    assert f"qkscope scan {run_folder / 'checkpoint-1000'}" in done.output
+    assert f"qkscope init {run_folder}" in done.output
+
+
+@pytest.fixture
+def two_runs(tmp_path, monkeypatch):
+    """A base run and its continuation over a longer context, whose steps restart."""
+    monkeypatch.chdir(tmp_path)
+    for name, steps, positions in (("base", (200, 400), 32), ("long", (40, 80, 400), 64)):
+        for step in steps:
+            folder = tmp_path / "runs" / name / f"checkpoint-{step}"
+            tiny.save_checkpoint(folder, seed=step, tokenizer=True, max_position_embeddings=positions)
+    (tmp_path / "runs" / "long" / "checkpoint-500").mkdir()
+    write_texts(tmp_path / "texts", words=80)
+    return tmp_path
+
+
+def test_two_folders_are_two_phases_of_one_run(two_runs, no_drawing):
+    done = CliRunner().invoke(main, ["init", "runs/base", "runs/long"])
+    assert done.exit_code == 0, done.output
+    assert "checkpoint-500: the folder is empty" in done.output
+    path = two_runs / "base-long.yaml"
+    assert validate(path) == []
+    assert list(left_out_of(path)) == ["runs/long/checkpoint-500"]
+    path.write_text(path.read_text().replace("corpus: stdlib", "corpus: texts") + "groups: 2\n")
+    results = run(path)
+    names = [f"base/checkpoint-{step}" for step in (200, 400)]
+    names += [f"long/checkpoint-{step}" for step in (40, 80, 400)]
+    labels = ["base-200", "base-400", "long-40 (440)", "long-80 (480)", "long-400 (800)"]
+    # The same from the study, from its results, and from the names in the table alone.
+    table = load_results(results.folder / "qk.csv")
+    for timeline in (timeline_of(load_study(path)), results.timeline, table.timeline):
+        assert [stop.model for stop in timeline.stops] == names
+        assert [stop.label for stop in timeline.stops] == labels
+        assert timeline.phases == [("base", 0, 1), ("long", 2, 4)]
+    assert [stop.window for stop in results.timeline.stops] == [32, 32, 64, 64, 64]
+
+
+def test_steps_that_go_on_need_no_phase_in_their_labels(two_runs):
+    (two_runs / "more").mkdir()
+    (two_runs / "runs" / "long" / "checkpoint-80").rename(two_runs / "more" / "checkpoint-480")
+    path, _ = init(["runs/base", "more"])
+    stops = timeline_of(load_study(path)).stops
+    assert [stop.label for stop in stops] == ["200", "400", "480"]
+
+
+def test_folders_of_the_same_name_are_told_apart_by_their_parents(two_runs):
+    for name in ("base", "long"):
+        (two_runs / name).mkdir()
+        (two_runs / "runs" / name).rename(two_runs / name / "checkpoints")
+    path, made = init(["base/checkpoints", "long/checkpoints"], two_runs / "elsewhere" / "study.yaml")
+    assert [phase["label"] for phase in yaml.safe_load(made.text)["phases"]] == [
+        "base/checkpoints",
+        "long/checkpoints",
+    ]
+    assert validate(path) == []
+
+
+@pytest.mark.parametrize("places", [["runs/base", "runs/lnog"], ["runs/base", "runs/base"]])
+def test_folders_that_are_not_there_or_twice_are_refused(two_runs, places):
+    done = CliRunner().invoke(main, ["init", *places])
+    assert done.exit_code == 1
+    assert "(did you mean long?)" in done.output or "given twice" in done.output
+    assert not list(two_runs.glob("*.yaml"))
+
+
+def test_a_phase_whose_folder_is_missing_is_named_with_its_line(two_runs):
+    path, _ = init(["runs/base", "runs/long"])
+    path.write_text(path.read_text().replace("runs/long", "runs/lnog"))
+    assert any("phases[1].checkpoints" in line and "runs/lnog" in line for line in validate(path))

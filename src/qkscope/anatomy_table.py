@@ -15,7 +15,7 @@ from qkscope.measures.beyond import Beyond, Spectrum
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.layer import LATE, MEASURES
 from qkscope.measures.pca import Axes
-from qkscope.store import in_short
+from qkscope.store import in_short, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -113,8 +113,6 @@ def distance_table(
 
 def read_anatomy(path: Path) -> pd.DataFrame | None:
     """An anatomy.csv, if there is one. A damaged file is an error, never 'not known'."""
-    import pandas as pd
-
     if not path.is_file():
         return None
     numbers = {
@@ -122,7 +120,7 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
     }
     kinds = {"model": str, "layer": "int64", "head": "int64", "kv_head": "int64", **numbers}
     try:
-        frame = pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
+        frame = read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
     except (ValueError, OSError, OverflowError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in ANATOMY_COLUMNS if name not in frame.columns]

@@ -76,12 +76,12 @@ def dump_axes(checkpoints: Mapping[str, CheckpointAxes]) -> tuple[dict[str, NDAr
     return tensors, {"checkpoints": entries}
 
 
-def read_axes(path: FilePath) -> dict[str, CheckpointAxes]:
-    """What `dump_axes` took apart, by checkpoint, in the study's order."""
-    tensors, meta = store.read_tensors(path)
+def read_axes(path: FilePath, most: int | None = None) -> dict[str, CheckpointAxes]:
+    """The axes by checkpoint, in the study's order. A file with more than `most` bytes of arrays is refused unread."""
+    tensors, meta = store.read_tensors(path, most)
     try:
         return _unpacked(tensors, meta)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise store.damaged(path, f"not a study's axes: {store.in_short(error)}") from error
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope.errors import TableError
+from qkscope.store import in_short, read_csv
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,15 +22,13 @@ CAUSES_COLUMNS = (
 
 def read_causes(path: Path) -> pd.DataFrame | None:
     """A causes.csv, if there is one. A damaged file is an error, never 'not known'."""
-    import pandas as pd
-
     if not path.is_file():
         return None
     try:
         names = {"from_model": str, "to_model": str, "number": str}
-        frame = pd.read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
+        frame = read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
     except (ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({str(error).strip()})") from error
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in CAUSES_COLUMNS if name not in frame.columns]
     if missing:
         raise TableError(

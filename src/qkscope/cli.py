@@ -119,14 +119,17 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
 
 
 @main.command()
-@click.argument("place", metavar="FOLDER|MODEL")
+@click.argument("places", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
 @click.option("--out", type=PLACE, help="The file to write.  [default: <name>.yaml]")
 @clear_errors
-def init(place: str, out: Path | None) -> None:
-    """Write a commented study file for the checkpoints in a folder or of a hub model."""
+def init(places: tuple[str, ...], out: Path | None) -> None:
+    """Write a commented study file for the checkpoints in a folder or of a hub model.
+
+    Several folders are the phases of one training run, in order: a base run, then its long-context continuation.
+    """
     from qkscope.study.starter import init as write_study
 
-    path, made = write_study(place, out)
+    path, made = write_study(places, out)
     click.echo(f"written: {path}\nlook at:")
     for line in made.check:
         click.echo(f"  {line}")
@@ -168,10 +171,16 @@ def list_checkpoints(model: str) -> None:
 @click.option("--tokenizer", help="Where the tokenizer is, if not beside the model.")
 @click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
 @click.option(
-    "--max-length", type=click.IntRange(min=2), default=2048, show_default=True, help="Tokens a document."
+    "--max-length",
+    type=click.IntRange(min=2),
+    help="Tokens read of each document.  [default: 2048, or the model's positions if it has fewer]",
 )
 @click.option(
-    "--documents", type=click.IntRange(min=1), default=32, show_default=True, help="At most so many."
+    "--documents",
+    type=click.IntRange(min=1),
+    default=32,
+    show_default=True,
+    help="Maximum number of documents.",
 )
 @click.option(
     "--start",
@@ -179,6 +188,9 @@ def list_checkpoints(model: str) -> None:
     default="random",
     show_default=True,
     help="Where long texts are entered.",
+)
+@click.option(
+    "--chunk", is_flag=True, help="Cut long texts into consecutive documents.  [default: only a single text]"
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
 @click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")
@@ -223,8 +235,11 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
         raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     revision = f"@{options['revision']}" if options["revision"] else ""
     out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
-    options["measures"] = _names(measures)
-    _print(scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options))
+    options["measures"], options["chunk"] = _names(measures), options["chunk"] or None
+    result = scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options)
+    _print(result)
+    if result.problem:
+        raise QkscopeError(f"{out}: {result.problem}")
 
 
 @main.command()

@@ -9,5 +9,5 @@ SEED = 0
 BATCH_TOKENS = 4096  # in one pass through the model
 # Of the taxonomy: a correlation is strong above HIGH and weak below LOW.
 HIGH, LOW = 0.7, 0.3
-# A run in which more of a checkpoint's heads have no numbers has not succeeded.
+# A run or scan in which more of a model's heads have no numbers has not succeeded.
 MOST_UNMEASURED = 0.25

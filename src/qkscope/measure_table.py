@@ -16,7 +16,7 @@ import numpy as np
 from qkscope.errors import StoreError, TableError
 from qkscope.heads import HeadIndex
 from qkscope.measures.optional import OPTIONAL, Measured
-from qkscope.store import in_short, write_csv, write_parquet
+from qkscope.store import in_short, read_csv, read_parquet, write_csv, write_parquet
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,32 +91,26 @@ def read_measures(folder: Path, names: Iterable[str], rows: int) -> dict[str, pd
 
 
 def _read(path: Path) -> pd.DataFrame | None:
-    import pandas as pd
-
+    """A table of one measure, if there is one."""
     if not path.is_file():
         return None
     try:
-        frame = pd.read_csv(path, dtype={"model": str}, keep_default_na=False, na_values=["", "nan"])
+        frame = read_csv(path, dtype={"model": str}, keep_default_na=False, na_values=["", "nan"])
         return _typed(frame, [*KEY])
     except (ValueError, OSError, OverflowError, KeyError) as error:
         raise TableError(f"{path}: not a readable table of heads ({in_short(error)}); {_AGAIN}") from error
 
 
 def _read_parquet(path: Path, most: int) -> pd.DataFrame | None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if not path.is_file():
         return None
-    try:
-        with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows > most:
-                raise ValueError(f"{file.metadata.num_rows:,} rows")
-            frame = file.read().to_pandas()
-        key = [name for name in ("group", "query_bucket", "key_bucket") if name in frame]
-        return _typed(frame, [*KEY, *key])
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise StoreError(f"{path}: damaged ({in_short(error)}); {_AGAIN}") from error
+    frame = read_parquet(path, most)
+    key = [*KEY, *(name for name in ("group", "query_bucket", "key_bucket") if name in frame)]
+    if missing := [name for name in KEY if name not in frame]:
+        raise StoreError(f"{path}: damaged (no column {', '.join(missing)})", _AGAIN)
+    if frame.duplicated(key).any():
+        raise StoreError(f"{path}: damaged (several rows of one {', '.join(key)})", _AGAIN)
+    return frame
 
 
 def _typed(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:

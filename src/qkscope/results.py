@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
 from qkscope.causes_table import read_causes
-from qkscope.errors import StoreError, TableError
+from qkscope.errors import TableError
 from qkscope.head_numbers import KEY, head_course, most_changed
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
 from qkscope.measures.optional import OPTIONAL
-from qkscope.store import in_short
+from qkscope.store import read_parquet
 from qkscope.table import LOO_COLUMNS, heads_table, read_qk, with_classes
 from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Timeline, timeline_from_names, timeline_of
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 # Rows that a parquet file may have for each row of qk.csv, far more than any study: bounds what is read.
 ROW_LIMIT = 1000
-_TEXTS = ("model", "kind")
-_WHOLE = ("layer", "head", "group", "window", "pair", "distance")
+# Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
+AXES_LIMIT = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -101,10 +101,12 @@ class Results:
         """Axes, means and paths by checkpoint, over own windows."""
         from qkscope.axes_file import read_axes
 
-        path = self.folder / "axes.safetensors"
-        return read_set(
-            self.folder, lambda: read_axes(path) if path.is_file() else None, [path.name], self.made_from
-        )
+        path, most = self.folder / "axes.safetensors", AXES_LIMIT * len(self.heads)
+
+        def load() -> Mapping[str, CheckpointAxes] | None:
+            return read_axes(path, most) if path.is_file() else None
+
+        return read_set(self.folder, load, [path.name], self.made_from)
 
     def _later(self, name: str, columns: Sequence[str]) -> pd.DataFrame | None:
         def load() -> pd.DataFrame | None:
@@ -269,20 +271,4 @@ def with_same_axis(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.Data
 
 def _read_parquet(path: Path, columns: Sequence[str], rows: int) -> pd.DataFrame | None:
     """A table, if it was written. A damaged file is an error, never 'not known'. `rows` are those of qk.csv."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        return None
-    try:
-        with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows > ROW_LIMIT * rows:
-                raise ValueError(f"{file.metadata.num_rows:,} rows beside {rows:,} of qk.csv")
-            frame = file.read(columns=list(columns)).to_pandas()[list(columns)]
-        kinds = {
-            name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in columns
-        }
-        return frame.astype(kinds)
-    except (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        what = in_short(error)
-        raise StoreError(f"{path}: damaged ({what}); run the study again to have it rewritten") from error
+    return read_parquet(path, ROW_LIMIT * rows, columns) if path.is_file() else None

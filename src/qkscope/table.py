@@ -15,7 +15,7 @@ import numpy as np
 from qkscope.errors import TableError
 from qkscope.heads import HeadIndex, depth, depth_bin
 from qkscope.measures.pca import Axes
-from qkscope.store import in_short
+from qkscope.store import in_short, read_csv
 from qkscope.taxonomy import Thresholds, classify, polarity
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read_qk(path: Path) -> pd.DataFrame:
 
     try:
         # Columns of numbers alone are parsed at once; those with words stay words, to be named with their line.
-        raw = pd.read_csv(
+        raw = read_csv(
             path,
             dtype={"model": str},
             keep_default_na=False,

@@ -6,12 +6,12 @@ Comes from the study file or, for a table made elsewhere, from the checkpoints' 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 from typing import Any, Literal
 
-from qkscope.checkpoints.revisions import split_revisions
+from qkscope.checkpoints.revisions import PLAIN, parse_revision, phase_labels, split_revisions
 from qkscope.errors import TableError
 from qkscope.study.schema import Study, sources
 
@@ -104,12 +104,36 @@ def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Ti
 def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -> Timeline:
     """A timeline out of checkpoint names alone: known naming schemes in training order, others as they come.
 
-    Where no name tells of a training step, the names are taken for different models.
+    Names in several folders (`base/checkpoint-400`, `long/checkpoint-40`) are phases, in the order they come. Where no
+    name tells of a training step, the names are taken for different models.
     """
-    ordered, other = split_revisions(list(names))
-    stops = [Stop(r.name, r.label, r.phase_label, step=r.step) for r in ordered]
-    if not ordered:
+    parts = _by_folder(names)
+    split = [split_revisions(members) for members in parts.values()]
+    other = [name for _, others in split for name in others]
+    stops = [
+        Stop(r.name, r.label, folder or r.phase_label, step=r.step)
+        for folder, (ordered, _) in zip(parts, split, strict=True)
+        for r in ordered
+    ]
+    short = phase_labels([(s.model, s.phase, s.step) for s in stops], {s.model: s.label for s in stops})
+    stops = [replace(stop, label=short.get(stop.model, stop.label)) for stop in stops]
+    if not stops:
         stops = [Stop(each, each, "Models") for each in names]
         return Timeline(name, title or "Position in attention heads", tuple(stops), kind="models")
     stops += [Stop(each, each, "Other") for each in other]
     return Timeline(name, title or "Position in attention heads over training", tuple(stops))
+
+
+def _by_folder(names: Sequence[str]) -> dict[str, list[str]]:
+    """Names by the folder before their last part, where all are checkpoints and in two folders or more."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(name.rpartition("/")[0], []).append(name)
+    apart = len(found) > 1 and all(found) and all(_plain(name) for name in names)
+    return found if apart else {"": list(names)}
+
+
+def _plain(name: str) -> bool:
+    """Whether a name tells of a step and of no phase or model."""
+    known = parse_revision(name)
+    return "@" not in name and known is not None and known.phase_key[0] == PLAIN

@@ -24,7 +24,8 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
 }
-_MARKDOWN = "\\`*_[]<>#|!~"
+# HTML's own as entities: not every renderer of Markdown takes a backslash before them.
+_MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_{}[]#|!~$"}
 
 
 def to_latex(table: pd.DataFrame, decimals: int = 3) -> str:
@@ -67,5 +68,5 @@ def _latex(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Text that Markdown shows as it is."""
-    return "".join(f"\\{sign}" if sign in _MARKDOWN else sign for sign in text)
+    """Text that Markdown shows letter by letter: no markup, no HTML, no formulas."""
+    return "".join(_MARKDOWN.get(sign, sign) for sign in text)

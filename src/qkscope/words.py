@@ -19,10 +19,12 @@ DECIMALS, MOST_DECIMALS = 2, 3
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
-def decimals(se: float) -> int:
-    """Decimals that show one significant digit of an error; DECIMALS where there is none."""
+def decimals(se: float, digits: int = 1) -> int:
+    """Decimals that show so many significant digits of an error; DECIMALS where there is none."""
     if not math.isfinite(se) or se <= 0.0:
-        return DECIMALS
+        return DECIMALS + digits - 1
+    if digits > 1:
+        return decimals(se) + digits - 1
     places = max(0, -math.floor(math.log10(se)))
     # 0.096 is written 0.1: rounding up may take a decimal away
     if round(se, places) >= 10.0 ** (1 - places):
@@ -38,9 +40,9 @@ def bare(value: float, places: int = DECIMALS, signed: bool = False) -> str:
     return "0" if float(text) == 0.0 else text.replace("-", MINUS)
 
 
-def number(value: float, se: float = math.nan, signed: bool = False) -> str:
-    """`0.673 ± 0.004`; without the error where none is known or it is zero."""
-    places = decimals(se)
+def number(value: float, se: float = math.nan, signed: bool = False, digits: int = 1) -> str:
+    """`0.673 ± 0.004`; without the error where none is known or it is zero. `digits` are those of the error."""
+    places = decimals(se, digits)
     known = math.isfinite(se) and se > 0.0
     error = f" ± {max(se, 10.0**-places):.{places}f}" if known else ""
     return bare(value, places, signed) + error

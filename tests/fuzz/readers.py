@@ -58,26 +58,26 @@ def read_unit(path: Path) -> object:
     return read(path, key_of(path))
 
 
-def descriptions() -> list[bytes]:
-    header = units()[0]
-    size = int.from_bytes(header[:8], "little")
-    return [json.loads(header[8 : 8 + size])["__metadata__"]["meta"].encode()]
+def description(file: bytes) -> bytes:
+    """What a tensors file says of its arrays."""
+    size = int.from_bytes(file[:8], "little")
+    return json.loads(file[8 : 8 + size])["__metadata__"]["meta"].encode()
 
 
-def read_signed(path: Path) -> object:
-    """A unit whose description is damaged or hostile, but carries a digest that is right."""
+def signed(path: Path, file: bytes) -> Path:
+    """The arrays of `file` with the fuzzed description at `path`, which is damaged or hostile, and the right digest."""
     from safetensors.numpy import load
 
     from qkscope import store
     from qkscope.errors import StoreError
 
     try:
-        data = store.dump_tensors(load(units()[0]), json.loads(path.read_bytes()))
+        data = store.dump_tensors(load(file), json.loads(path.read_bytes()))
     except (ValueError, RecursionError) as error:
         raise StoreError("not the case looked for") from error
-    unit = path.with_suffix(".safetensors")
-    unit.write_bytes(data)
-    return read_unit(unit)
+    made = path.with_suffix(".safetensors")
+    made.write_bytes(data)
+    return made
 
 
 def read_status(path: Path) -> object:
@@ -162,6 +162,35 @@ def read_loo(path: Path) -> object:
     from qkscope.table import LOO_COLUMNS
 
     return _read_parquet(path, LOO_COLUMNS, 10)
+
+
+def read_measure(path: Path) -> object:
+    from qkscope.measure_table import read_measures
+
+    return read_measures(path.parent, ["rotation"], 10)
+
+
+@cache
+def axes() -> list[bytes]:
+    from qkscope import store
+    from qkscope.axes_file import CheckpointAxes, dump_axes
+    from qkscope.heads import HeadIndex
+    from qkscope.path import Path as BinSums
+    from qkscope.rotation import Rotation
+
+    heads, rng = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None}), np.random.default_rng(0)
+    path = BinSums(np.array([0, 4, 8]), np.array([4, 4]), rng.normal(size=(2, 2, 2)))
+    rotations, means = {0: Rotation.none(2), 1: None}, rng.normal(size=(2, 2))
+    found = CheckpointAxes(
+        heads, rng.normal(size=(2, 2, 2)), means, means, path, path, rotations, {0: 1.0, 1: 1.0}
+    )
+    return [store.dump_tensors(*dump_axes({"a": found}))]
+
+
+def read_axes(path: Path) -> object:
+    from qkscope.axes_file import read_axes
+
+    return read_axes(path, 1_000_000)
 
 
 # Studies
@@ -319,7 +348,12 @@ def read_shard(path: Path) -> object:
 
 READERS = [
     Reader("unit", "0.safetensors", units, read_unit),
-    Reader("unit, signed", "0.json", descriptions, read_signed),
+    Reader(
+        "unit, signed",
+        "0.json",
+        lambda: [description(units()[0])],
+        lambda path: read_unit(signed(path, units()[0])),
+    ),
     Reader("plan", "moments/plan.json", as_json(PLAN), read_status),
     Reader("running mark", "moments/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
     Reader("failed mark", "moments/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
@@ -345,6 +379,14 @@ READERS = [
     ),
     Reader("qk.csv", "qk.csv", tables, read_table),
     Reader("loo.parquet", "loo.parquet", loos, read_loo),
+    Reader("loo_rotation.parquet", "loo_rotation.parquet", loos, read_measure),
+    Reader("axes", "axes.safetensors", axes, read_axes),
+    Reader(
+        "axes, signed",
+        "axes.json",
+        lambda: [description(axes()[0])],
+        lambda path: read_axes(signed(path, axes()[0])),
+    ),
     Reader("study", "study.yaml", studies, read_study),
     Reader("text", "a.txt", lambda: [b"the cat sat\n", "é \u202e".encode()], read_texts),
     Reader("jsonl", "a.jsonl", lambda: [LINES], read_texts),

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
+
 import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from click.testing import CliRunner
 from hub_server import serve
 from test_hub import point_at
 
-from qkscope import analyze
+from qkscope import analyze, manifest
+from qkscope.checkpoints import hub
 from qkscope.cli import main
 from qkscope.errors import HubError, StoreError, VectorsError
 from qkscope.results import load_results
-from qkscope.run.publish import card, fetch_results, published_files, push, repository
+from qkscope.run import publish
+from qkscope.run.publish import card, fetch_results, push, repository
 from qkscope.vectors import write_vectors
 
 QK = "model,layer,head,pc,r_q,r_k\nstep-1,0,0,0,0.5,0.25\nstep-2,0,0,0,0.75,-0.5\n"
@@ -30,53 +36,335 @@ def server(tmp_path, monkeypatch):
         yield hub
 
 
-@pytest.fixture
-def results(tmp_path):
-    folder = tmp_path / "results" / "mine"
-    for name, text in {
-        "qk.csv": QK,
-        "summary.json": '{"title": "A *run*", "findings": [{"headline": "Queries <b>rise</b>"}]}',
-        "report.html": "<p>",
-        "figures/01_position_signal/figure.png": "png",
-        "moments/step-1/0.safetensors": "secret",
-        "tokens/a.npy": "secret",
-        "checkpoints/step-1/model.safetensors": "secret",
-        "corpus/a.txt": "secret",
-    }.items():
+STUDY = """\
+name: mine
+title: A *run*
+windows: [16]
+corpus: {source: ["/home/me/private texts"]}
+phases:
+  - label: Start
+    checkpoints: [{folder: /home/me/runs/step-1}, {folder: /home/me/runs/step-2}]
+provenance:
+  corpus: {origin: /home/me/private texts, documents: 2}
+  warnings: ["/home/me/private texts/a.txt: short", "step-1: see /var/lib/models/step-1/config.json, or not"]
+"""
+SUMMARY = '{"title": "A *run*", "findings": [{"headline": "Queries <b>rise</b>"}]}'
+FIGURE = "figures/01_position_signal"
+TABLES = {"qk.csv": QK, "study.yaml": STUDY}
+DRAWN = {
+    "summary.json": SUMMARY,
+    "report.html": "<p>/home/me/runs/step-1 </p>",
+    f"{FIGURE}/figure.png": "png",
+    f"{FIGURE}/README.md": "texts in /home/me/private texts.",
+}
+SENT = {"README.md", "manifest.json", *TABLES, *DRAWN}
+
+
+def write(folder, files):
+    for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
+
+
+def finished(folder, tables=TABLES, drawn=DRAWN):
+    """A results folder with a set in it, as a run leaves it."""
+    with manifest.replacing_set(folder, "ab" * 20) as staged:
+        write(staged, tables)
+    write(folder, drawn)
+    manifest.note_finished(folder, [folder / name for name in drawn])
     return folder
 
 
-def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tmp_path):
+@pytest.fixture
+def results(tmp_path):
+    """A finished run, with files in its folder that do not belong to it."""
+    stray = {
+        "moments/step-1/0.safetensors": "secret",
+        "corpus/a.txt": "secret",
+        "mine.csv": "secret",
+        "notes.parquet": "secret",
+        ".secret.csv": "secret",
+        "figures/notes.csv": "secret",
+        f"{FIGURE}/notes.txt": "secret",
+        "figures/.env": "secret",
+    }
+    folder = tmp_path / "results" / "mine"
+    write(folder, stray)
+    # Earlier versions put everything below figures/ into the manifest.
+    return finished(folder, drawn=DRAWN | {"figures/.env": "secret", "figures/notes.csv": "secret"})
+
+
+def files_of(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def fetched(server):
+    """Names of the files that were asked for."""
+    return {
+        path.partition("/resolve/")[2].partition("/")[2]
+        for _, path, _ in server.requests()
+        if "/resolve/" in path
+    }
+
+
+def commits(server):
+    return sum("/commit/" in path for _, path, _ in server.requests())
+
+
+def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tmp_path, monkeypatch):
     address = push(results, "hub:lab/mine")
     assert "lab/mine" in address
     there = server.root / "datasets/lab/mine/main"
-    sent = {p.relative_to(there).as_posix() for p in there.rglob("*") if p.is_file()}
-    assert sent == {
-        "README.md",
-        "qk.csv",
-        "summary.json",
-        "report.html",
-        "figures/01_position_signal/figure.png",
-    }
+    assert files_of(there) == SENT
+    found = manifest.read_manifest(there)
+    assert not list(manifest.problems(there, {**found.tables, **found.drawn}))
+    assert {*found.tables, *found.drawn} == {*TABLES, *DRAWN}
     back = fetch_results("hub:lab/mine", tmp_path / "elsewhere")
     assert (back / "qk.csv").read_text() == QK
-    assert len(load_results(back).heads) == 2
+    assert files_of(back) == SENT - {"README.md"}
+    loaded = load_results(back)
+    assert [stop.model for stop in loaded.timeline.stops] == ["step-1", "step-2"]
+    assert loaded.timeline.title == "A *run*"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    assert fetch_results("hub:lab/mine", tmp_path / "elsewhere") == back
+
+
+def test_no_local_path_travels(server, results):
+    push(results, "hub:lab/mine")
+    there = server.root / "datasets/lab/mine/main"
+    for name in files_of(there):
+        text = (there / name).read_text()
+        assert not re.search(r"/home|/var|/tmp|secret", text), name
+    study = yaml.safe_load((there / "study.yaml").read_text())
+    assert study["phases"][0]["checkpoints"] == [{"folder": "./step-1"}, {"folder": "./step-2"}]
+    assert study["corpus"]["source"] == ["./private texts"]
+    assert "step-1: see config.json, or not" in study["provenance"]["warnings"]
+    # The folder itself stays as it was.
+    assert (results / "study.yaml").read_text() == STUDY
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("qk.csv", QK.replace("0.75", "0.76")), ("report.html", "<p>"), ("summary.json", None)]
+)
+def test_what_is_not_what_was_written_is_not_pushed(server, results, name, text):
+    (results / name).unlink()
+    if text is not None:
+        (results / name).write_text(text)
+    with pytest.raises(StoreError, match=name):
+        push(results, "hub:lab/mine")
+    assert commits(server) == 0
+
+
+@pytest.mark.parametrize("name", ["loo.parquet", "spectrum.parquet", "axes.safetensors"])
+def test_what_readers_refuse_is_not_pushed(server, tmp_path, name):
+    finished(tmp_path / "mine", TABLES | {name: "whatever"})
+    with pytest.raises(StoreError, match=name):
+        push(tmp_path / "mine", "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_a_link_that_leads_out_is_not_followed(server, results, tmp_path):
+    (tmp_path / "private.csv").write_text(QK)
+    (results / "qk.csv").unlink()
+    (results / "qk.csv").symlink_to(tmp_path / "private.csv")
+    with pytest.raises(StoreError, match=r"qk\.csv"):
+        push(results, "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_a_set_that_a_run_replaces_meanwhile_is_not_pushed(server, results, monkeypatch):
+    read_all = publish._read_all
+
+    def overtaken(folder):
+        read_all(folder)
+        if folder == results:
+            finished(results, TABLES | {"qk.csv": QK.replace("0.75", "0.85")})
+
+    monkeypatch.setattr(publish, "_read_all", overtaken)
+    with pytest.raises(StoreError, match="mine"):
+        push(results, "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_a_folder_without_a_manifest_is_refused(server, tmp_path):
+    write(tmp_path / "mine", TABLES)
+    with pytest.raises(StoreError, match=r"manifest\.json"):
+        push(tmp_path / "mine", "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_a_push_replaces_the_set_before_in_one_commit_and_leaves_other_files_alone(server, tmp_path):
+    figure = "figures/02_polarity/figure.png"
+    push(finished(tmp_path / "a", TABLES | {"qk_16.csv": QK}, DRAWN | {figure: "of a"}), "hub:lab/mine")
+    there = server.root / "datasets/lab/mine/main"
+    write(there, {"notes.txt": "by hand", "figures/mine.png": "by hand"})
+    before = fetch_results("hub:lab/mine", tmp_path / "here")
+    assert (before / figure).read_text() == "of a"
+    server.fault()
+    push(finished(tmp_path / "b"), "hub:lab/mine")
+    assert commits(server) == 1
+    assert files_of(there) == {*SENT, "notes.txt", "figures/mine.png"}
+    after = fetch_results("hub:lab/mine", tmp_path / "here")
+    assert after != before
+    assert files_of(after) == SENT - {"README.md"}
+
+
+def test_a_push_over_a_damaged_manifest_deletes_nothing(server, results):
+    push(results, "hub:lab/mine")
+    there = server.root / "datasets/lab/mine/main"
+    write(there, {"manifest.json": "{", "old.csv": "old"})
+    push(results, "hub:lab/mine")
+    assert files_of(there) == {*SENT, "old.csv"}
+    assert manifest.read_manifest(there) is not None
+
+
+def test_a_dataset_that_somebody_else_changes_meanwhile_is_not_overwritten(server, results):
+    push(results, "hub:lab/mine")
+    before = hub.list_files("lab/mine", kind="dataset")
+    write(server.root / "datasets/lab/mine/main", {"new.txt": "theirs"})
+    with pytest.raises(HubError, match="lab/mine"):
+        hub.upload(before, results / "figures", "late")
+
+
+def test_only_what_the_manifest_names_is_fetched(server, results, tmp_path):
+    push(results, "hub:lab/mine")
+    stray = {"deep/down/x.parquet": "x", "stray.csv": "x", "figures/.env": "x", "loo.parquet": "x"}
+    write(server.root / "datasets/lab/mine/main", stray)
+    server.fault()
+    folder = fetch_results("hub:lab/mine", tmp_path / "here")
+    assert files_of(folder) == fetched(server) == SENT - {"README.md"}
+
+
+def test_a_set_that_is_pushed_again_while_it_is_fetched_is_not_mixed(server, results, tmp_path, monkeypatch):
+    push(results, "hub:lab/mine")
+    fetch = hub.fetch
+
+    def overtaken(listing, files):
+        if "qk.csv" in files:
+            push(finished(tmp_path / "other", {"qk.csv": QK.replace("0.75", "0.85")}, {}), "hub:lab/mine")
+        return fetch(listing, files)
+
+    monkeypatch.setattr(hub, "fetch", overtaken)
+    with pytest.raises(HubError, match="lab/mine"):
+        fetch_results("hub:lab/mine", tmp_path / "here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_of_a_dataset_without_a_manifest_only_known_tables_are_fetched(server, tmp_path):
+    known = {"qk.csv": QK, "qk_16.csv": QK}
+    stray = {"deep/qk.csv": QK, "other.csv": "x", "report.html": "x", "loo.txt": "x", "x.parquet": "x"}
+    write(server.root / "datasets/lab/old/main", known | stray)
+    folder = fetch_results("hub:lab/old", tmp_path / "here")
+    assert files_of(folder) == fetched(server) == set(known)
+    assert len(load_results(folder).heads) == 2
+
+
+@pytest.mark.parametrize(
+    "command", [["compare", "hub:lab/mine", "--with", "mine"], ["report", "hub:lab/mine"]]
+)
+def test_a_users_own_results_are_never_overwritten(server, results, tmp_path, monkeypatch, command):
+    push(results, "hub:lab/mine")
+    monkeypatch.chdir(tmp_path)
+    own = tmp_path / "results" / "lab--mine"
+    write(own, {"qk.csv": "my own", "report.html": "my own"})
+    done = CliRunner().invoke(
+        main, [part.replace("mine", str(results)) if part == "mine" else part for part in command]
+    )
+    assert done.exit_code == 0, done.output
+    assert {name: (own / name).read_text() for name in files_of(own)} == {
+        "qk.csv": "my own",
+        "report.html": "my own",
+    }
+
+
+def test_a_damaged_copy_is_mended_and_what_was_drawn_in_it_stays(server, results, tmp_path):
+    push(results, "hub:lab/mine")
+    folder = fetch_results("hub:lab/mine", tmp_path / "here")
+    write(folder, {"qk.csv": "damaged", "report.html": "drawn here"})
+    (folder / "summary.json").unlink()
+    assert fetch_results("hub:lab/mine", tmp_path / "here") == folder
+    assert (folder / "qk.csv").read_text() == QK
+    assert (folder / "report.html").read_text() == "drawn here"
+    assert (folder / "summary.json").is_file()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../up.csv",
+        "figures/../../up.csv",
+        "/tmp/up.csv",
+        "a\\b.csv",
+        "a\nb.csv",
+        "a\0b",
+        "a//b",
+        "./a",
+        "\ud800",
+        "",
+    ],
+)
+def test_a_listing_that_leads_out_is_an_error_in_words(server, tmp_path, monkeypatch, name):
+    write(server.root / "datasets/lab/bad/main", {"qk.csv": QK})
+    write(server.root, {"listing.json": json.dumps([{"rfilename": "qk.csv"}, {"rfilename": name}])})
+    monkeypatch.chdir(tmp_path)
+    before = files_of(tmp_path)
+    done = CliRunner().invoke(main, ["report", "hub:lab/bad"])
+    assert done.exit_code == 1
+    assert isinstance(done.exception, SystemExit)
+    assert "lab/bad" in done.output
+    assert files_of(tmp_path) == before
+    with pytest.raises(HubError):
+        analyze("hub:lab/bad")
+
+
+@pytest.mark.parametrize(
+    "listing",
+    [
+        [{"rfilename": "qk.csv", "size": 10**13}],
+        [
+            {"rfilename": "qk.csv", "size": 10},
+            *({"rfilename": f"qk_{i}.csv", "size": 1} for i in range(5000)),
+        ],
+    ],
+)
+def test_a_listing_of_more_than_any_study_has_is_refused_before_a_download(server, tmp_path, listing):
+    write(server.root / "datasets/lab/big/main", {"qk.csv": QK})
+    write(server.root, {"listing.json": json.dumps(listing)})
+    with pytest.raises(HubError, match="lab/big"):
+        fetch_results("hub:lab/big", tmp_path / "here")
+    assert not fetched(server)
+
+
+@pytest.mark.parametrize(
+    "name", ["../up.csv", "/tmp/up.csv", ".env", "figures/.env", "*", "a\\b", "gone.csv"]
+)
+def test_a_published_manifest_that_leads_elsewhere_is_refused(server, tmp_path, name):
+    there = finished(server.root / "datasets/lab/bad/main", {"qk.csv": QK}, {})
+    write(there, {"figures/.env": "x", ".env": "x", "private.csv": "x"})
+    about = json.loads((there / "manifest.json").read_text())
+    about["tables"][name] = about["tables"]["qk.csv"]
+    write(there, {"manifest.json": json.dumps(about)})
+    with pytest.raises(HubError, match="lab/bad"):
+        fetch_results("hub:lab/bad", tmp_path / "here")
+    assert fetched(server) == {"manifest.json"}
+    assert not (tmp_path / "here").exists()
+
+
+@pytest.mark.parametrize("text", [QK + " ", QK.replace("0.75", "0.85")], ids=["size", "bytes"])
+def test_a_published_file_that_is_not_the_manifests_is_refused(server, results, tmp_path, text):
+    push(results, "hub:lab/mine")
+    write(server.root / "datasets/lab/mine/main", {"qk.csv": text})
+    with pytest.raises(HubError, match=r"qk\.csv"):
+        fetch_results("hub:lab/mine", tmp_path / "here")
+    assert not (tmp_path / "here").exists()
 
 
 def test_a_card_quotes_the_findings_as_plain_text(results):
     text = card(results, "lab/mine")
     assert text.startswith("---\nlicense: apache-2.0")
     assert r"# A \*run\*" in text
-    assert r"- Queries \<b\>rise\</b\>" in text
+    assert "- Queries &lt;b&gt;rise&lt;/b&gt;" in text
     assert "figures/01_position_signal/figure.png" in text
-
-
-def test_nothing_outside_the_folder_is_published(results, tmp_path):
-    (tmp_path / "private.csv").write_text("secret")
-    (results / "link.csv").symlink_to(tmp_path / "private.csv")
-    assert "link.csv" not in published_files(results)
 
 
 @pytest.mark.parametrize("place", ["lab/mine", "hub:mine", "hub:a/b/c", "hub:/x", "hub:"])
@@ -101,7 +389,8 @@ def test_commands_read_results_from_the_hub(server, results, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(main, ["compare", "hub:lab/mine", "--with", str(results)])
     assert done.exit_code == 0, done.output
-    assert (tmp_path / "results" / "lab--mine" / "qk.csv").read_text() == QK
+    (copy,) = (tmp_path / "results" / ".hub").iterdir()
+    assert (copy / "qk.csv").read_text() == QK
     done = CliRunner().invoke(main, ["report", str(results), "hub:lab/mine", "--out", "both.html"])
     assert done.exit_code == 0, done.output
     assert "have exactly the same numbers" in (tmp_path / "both.html").read_text()

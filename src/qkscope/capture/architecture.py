@@ -157,6 +157,7 @@ def read_architecture(config: Any) -> Architecture:
     Of a model with several parts (vision, audio, text) it is the text part's.
     """
     fields = _Fields(config).text_part()
+    _check_numbers(fields)
     num_layers = fields.first(DECODER_LAYERS) or fields.positive(LAYERS, "number of layers")
     attention, sliding = _layer_kinds(fields, num_layers)
     heads = [
@@ -352,8 +353,41 @@ def _rope_parameters(fields: _Fields) -> Mapping[str, Any]:
 
 def _rope_theta(fields: _Fields) -> float | None:
     theta = _rope_parameters(fields).get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
-    if theta is None:
-        return None
-    if not isinstance(theta, int | float) or not math.isfinite(theta) or theta <= 0:
-        raise CaptureError(f"rope_theta is {theta!r} in its configuration; expected a number above 0")
-    return float(theta)
+    return None if theta is None else float(theta)
+
+
+# Of a rotation, at the top of the configuration or in rope_parameters: numbers, or lists of them, above 0.
+_ABOVE_ZERO = (
+    *("rope_theta", "factor", "short_factor", "long_factor", "low_freq_factor", "high_freq_factor"),
+    *("attention_factor", "original_max_position_embeddings", "rotary_emb_base"),
+)
+_NOT_NEGATIVE = (
+    *("partial_rotary_factor", "rotary_pct", "rotary_dim"),
+    *("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon"),
+)
+
+
+def _check_numbers(fields: _Fields) -> None:
+    """Refuse settings with which no model computes anything, such as a rope_theta of 0."""
+    parts = [fields]
+    if isinstance(parameters := fields.get("rope_parameters"), Mapping):
+        nested = [part for part in parameters.values() if isinstance(part, Mapping)]
+        parts += [_Fields(part) for part in (parameters, *nested)]
+    for part in parts:
+        if not _opts_out(fields):
+            for name in _ABOVE_ZERO:
+                _check_number(name, part.get(name), "a number above 0", above_zero=True)
+        for name in _NOT_NEGATIVE:
+            _check_number(name, part.get(name), "a number of 0 or more", above_zero=False)
+
+
+def _check_number(name: str, value: Any, expected: str, above_zero: bool) -> None:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if each is None:
+            continue
+        number = isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
+        if not number or each < 0 or (above_zero and each == 0):
+            raise CaptureError(
+                f"its configuration (config.json) has {each!r} as {name}, with which no model works; expected "
+                f"{expected}: correct it, or leave this checkpoint out"
+            )

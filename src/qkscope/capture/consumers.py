@@ -52,16 +52,21 @@ class BatchConsumer(Protocol):
     def __call__(self, layer: int, q: Any, k: Any) -> None: ...
 
 
-def batches(documents: Sequence[Document], longest: int, batch_tokens: int) -> list[Batch]:
+def batches(
+    documents: Sequence[Document], longest: int, batch_tokens: int, *, mixed: bool = True
+) -> list[Batch]:
     """Documents of similar length together, at most `batch_tokens` with padding (one document may exceed it).
 
+    Without `mixed`, only documents of the same length share a batch, so that nothing is padded.
     The order depends on lengths and indices alone: longest first, so that too little memory shows at once.
     """
     lengths = {document.index: min(len(document.tokens), longest) for document in documents}
     queue = sorted((d for d in documents if lengths[d.index]), key=lambda d: (-lengths[d.index], d.index))
     result: list[list[Document]] = []
     for document in queue:
-        if result and (len(result[-1]) + 1) * lengths[result[-1][0].index] <= batch_tokens:
+        first = lengths[result[-1][0].index] if result else 0
+        fits = result and (len(result[-1]) + 1) * first <= batch_tokens
+        if fits and (mixed or lengths[document.index] == first):
             result[-1].append(document)
         else:
             result.append([document])
@@ -262,21 +267,6 @@ def _tokens(x: Any, spans: list[tuple[int, int, int]]) -> Any:
         joined[:, at : at + stop - start] = x[row, :, start:stop]
         at += stop - start
     return joined
-
-
-def non_finite_warning(units: Sequence[Unit]) -> str | None:
-    """What to tell a person whose model produced NaN or infinity: how many heads, in which layers."""
-    heads = units[0].heads
-    bad_q = np.sum([moments.bad for unit in units for moments in unit.q], axis=0)
-    bad_k = np.sum([moments.bad for unit in units for moments in unit.k], axis=0)
-    broken = (bad_q > 0) | (bad_k[heads.kv_row] > 0)
-    if not broken.any():
-        return None
-    layers = sorted({int(layer) for layer in heads.layer[broken]})
-    return (
-        f"{int(broken.sum())} of {len(heads)} heads met NaN or infinity ({int(bad_q.sum()):,} query and "
-        f"{int(bad_k.sum()):,} key vectors) and are unmeasured; layers {', '.join(map(str, layers))}"
-    )
 
 
 def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
-from qkscope.capture.probe import Probing, evaluating, look_and_compare, probing
+from qkscope.capture.probe import Probing, evaluating, look_and_compare
 from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
 from qkscope.capture.scores import ScoreSums
@@ -43,8 +44,9 @@ def measure(
     """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
 
     `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments;
-    `keep_keys` says how many keys to keep for measures of pairs of them. `probe` is the `probing` of this model where
-    several units are measured with it: the short passes are then run once.
+    `keep_keys` says how many keys to keep for measures of pairs of them. `probe` is the `Probing` of this model where
+    several units are measured with it: its passes are then run once. Documents of different lengths share a pass unless
+    padding changes their queries or keys.
     That watching changes no output is checked on a short pass, and with `check_outputs` on every pass first.
     """
     edges = tuple(sorted(windows))
@@ -52,7 +54,10 @@ def measure(
     passes = batches(documents, edges[-1], batch_tokens)
     _check(backbone, heads, edges, passes, include_sliding)
     layers = np.unique(heads.layer).tolist()
-    architecture, found = (probe or probing(model))(tuple(layers))
+    probe = probe or Probing(model)
+    architecture, found = probe(tuple(layers))
+    if _padding_matters(backbone, architecture, probe, layers, passes):
+        passes = batches(documents, edges[-1], batch_tokens, mixed=False)
     heads = heads.with_rope(architecture.rope_by_layer())
     if check_outputs:
         _compare_outputs(backbone, found.through, layers, passes)
@@ -92,6 +97,18 @@ def _all(consumers: Sequence[BatchConsumer]) -> Consumer:
     return consume
 
 
+def _padding_matters(
+    backbone: Any, architecture: Architecture, probe: Probing, layers: Sequence[int], passes: Sequence[Batch]
+) -> bool:
+    """Whether padding changes what is measured, asked of the longest documents that would be padded."""
+    batch = next((batch for batch in passes if len(set(batch.lengths)) > 1), None)
+    if batch is None:
+        return False
+    longest, ids = max(set(batch.lengths) - {batch.lengths[0]}), _ids(backbone, batch)
+    with _explained(architecture, ids):
+        return probe.padding_matters(tuple(layers), ids, longest)
+
+
 def _run_all(
     backbone: Any,
     architecture: Architecture,
@@ -121,19 +138,27 @@ def _compare_outputs(backbone: Any, through: str, layers: Sequence[int], passes:
 def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
     """One pass through the backbone, without cache and without the language-model head."""
     ids = _ids(backbone, batch)
-    try:
+    with _explained(architecture, ids):
         backbone(input_ids=ids, use_cache=False)
+
+
+@contextmanager
+def _explained(architecture: Architecture, ids: Any) -> Iterator[None]:
+    """Too many tokens and too little memory, as errors that say what to do."""
+    rows, tokens = ids.shape
+    try:
+        yield
     except IndexError as error:
         raise CaptureError(
-            f"this {architecture.family} model cannot take {max(batch.lengths)} tokens at once (its configuration "
+            f"this {architecture.family} model cannot take {tokens} tokens at once (its configuration "
             f"says {architecture.max_positions}): choose a shorter window"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
         raise MemoryShortError(
-            f"no memory left in a pass over {len(batch.lengths)} x {max(batch.lengths)} tokens on "
-            f"{ids.device}: choose smaller batches, a shorter window or another device"
+            f"no memory left in a pass over {rows} x {tokens} tokens on {ids.device}: choose smaller batches, a "
+            "shorter window or another device"
         ) from error
 
 

@@ -1,21 +1,21 @@
-"""What two short passes show of a model that its configuration may not tell.
+"""What a few passes show of a model that its configuration may not tell.
 
 Two documents that differ in their last token only: if anything before it differs, tokens see those to come. One
 document whose tokens all look alike to an attention layer: if its queries or keys still turn from position to
-position, the layer rotates them. The configuration has the first word, the probe the last: where both speak and
-disagree, that is an error that names both.
+position, the layer rotates them. Where the configuration and the probe disagree, that is an error that names both.
+One document alone and padded: if its queries or keys differ, documents of different lengths must not share a pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache, partial
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.seam import SEAMS, find_backbone, find_seam, input_device, not_shown, ran_twice
+from qkscope.capture.rotation import depends_on_length
+from qkscope.capture.seam import SEAMS, capture, find_backbone, find_seam, input_device, not_shown, ran_twice
 from qkscope.capture.sight import Sight, same_sight
 from qkscope.errors import CaptureError
 
@@ -24,6 +24,10 @@ TOKENS = 16
 # to come or a rotation changes the first digits.
 LEAK, HALF_LEAK = 1e-5, 0.05
 TURN = 0.01
+# The same for passes of different length, as a ratio of norms: layers amplify rounding, in half precision also by
+# another choice of experts. Another choice of keys changes a tenth or more.
+PADDED, HALF_PADDED = 1e-4, 0.05
+PADDED_TOKENS, LAST = 2048, 64
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,37 @@ class Probe:
     windows: dict[int, int | None]
 
 
-Probing = Callable[[tuple[int, ...]], tuple[Architecture, Probe]]
+class Probing:
+    """The probe of a model that stays as it is: each question is answered by passes once."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._found: dict[tuple[int, ...], tuple[Architecture, Probe]] = {}
+        self._padding: dict[tuple[tuple[int, ...], int], bool] = {}
+
+    def __call__(self, layers: tuple[int, ...]) -> tuple[Architecture, Probe]:
+        """`probe_model` of these layers."""
+        if layers not in self._found:
+            self._found[layers] = probe_model(self._model, layers)
+        return self._found[layers]
+
+    def padding_matters(self, layers: tuple[int, ...], ids: Any, length: int) -> bool:
+        """Whether documents padded as in `ids` (documents, tokens) have other queries or keys than without padding.
+
+        Models that choose their keys may choose others in a longer pass, but only where there are more keys than they
+        take: short documents tell nothing about longer ones. `length` is that of the longest padded document, and the
+        answer is kept for lengths of the same power of two.
+        """
+        if depends_on_length(find_backbone(self._model).config, ids.shape[1]):
+            return True
+        key = layers, length.bit_length()
+        if key not in self._padding:
+            # One or two tokens more may make no difference where many more do, and so may one short document.
+            length, rows = min(length, 7 * ids.shape[1] // 8), max(1, PADDED_TOKENS // ids.shape[1])
+            difference = padding_difference(self._model, self(layers)[1].through, layers, ids[:rows], length)
+            weight = find_backbone(self._model).get_input_embeddings().weight
+            self._padding[key] = difference > (PADDED if weight.element_size() >= 4 else HALF_PADDED)
+        return self._padding[key]
 
 
 def probe(model: Any, layers: Collection[int]) -> Probe:
@@ -101,9 +135,29 @@ def probe_model(model: Any, layers: Collection[int]) -> tuple[Architecture, Prob
     return agree(read_architecture(find_backbone(model).config), found), found
 
 
-def probing(model: Any) -> Probing:
-    """`probe_model` of a model that stays as it is: each set of layers once."""
-    return cache(partial(probe_model, model))
+def padding_difference(model: Any, through: str, layers: Collection[int], ids: Any, length: int) -> float:
+    """How far queries and keys of `ids` cut to `length` are from those of the whole pass, relative to their size.
+
+    Of each layer the last tokens before the cut are compared, which have the most keys to choose from.
+    """
+    import torch
+
+    alone: dict[int, tuple[Any, Any]] = {}
+    found = [0.0]
+
+    def keep(layer: int, q: Any, k: Any) -> None:
+        alone[layer] = q[:, :, -LAST:].float(), k[:, :, -LAST:].float()
+
+    def compare(layer: int, q: Any, k: Any) -> None:
+        for before, x in zip(alone.pop(layer), (q, k), strict=True):
+            padded = x[:, :, max(0, length - LAST) : length].float()
+            found.append(float((padded - before).norm() / before.norm()))
+
+    with evaluating(find_backbone(model)), torch.no_grad():
+        for consumer, part in ((keep, ids[:, :length]), (compare, ids)):
+            with capture(model, consumer, layers, through) as backbone:
+                backbone(input_ids=part, use_cache=False)
+    return max(found)
 
 
 def look_and_compare(

@@ -6,6 +6,7 @@ is noticed here, before anything large is fetched or read.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import hashlib
 import json
@@ -19,6 +20,7 @@ from typing import Any, Literal
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.revisions import split_revisions
+from qkscope.checkpoints.safetensors_file import check_whole
 from qkscope.errors import CheckpointError
 from qkscope.words import some
 
@@ -29,6 +31,7 @@ PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER_FILE = re.compile(
     r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
 )
+_DAMAGED = (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
 Part = Literal["config", "tokenizer", "model"]
 FileMarks = tuple[tuple[str, int, int], ...]
 
@@ -81,13 +84,39 @@ def local_files(source: Source, part: Part) -> tuple[Path, str]:
             )
         folder = path if path.is_dir() else path.parent
         names = [name for name in _names(folder) if (folder / name).is_file()]
-        _shards(source, folder, _choose(source, names, part), names)
+        if path.is_dir() and part != "tokenizer" and "config.json" not in names:
+            _refuse_many(folder)
+        chosen = _choose(source, names, part)
+        _check_whole(folder, [*chosen, *_shards(source, folder, chosen, names)])
         return folder, ""
     listing = hub.list_files(source.model, source.revision)
     folder = hub.fetch(listing, chosen := _choose(source, listing.files, part))
     if shards := _shards(source, folder, chosen, listing.files):
         folder = hub.fetch(listing, [*chosen, *shards])
+    _check_whole(folder, [*chosen, *shards])
     return folder, folder.name  # the cache names a snapshot's folder by its commit
+
+
+def _check_whole(folder: Path, names: Iterable[str]) -> None:
+    """Raise where a safetensors file among these was cut off; only headers are read."""
+    for name in names:
+        if name.endswith(".safetensors"):
+            check_whole(folder / name)
+
+
+def _refuse_many(folder: Path) -> None:
+    """A folder of checkpoints is not one of them: say what it holds and which commands take it."""
+    try:
+        inside = discover(folder)
+    except CheckpointError:
+        return
+    if inside == [folder]:
+        return
+    names = inside[0].name if len(inside) == 1 else f"{inside[0].name} to {inside[-1].name}"
+    raise CheckpointError(
+        f"{folder}: holds {len(inside)} checkpoints ({names}) and is none itself; `qkscope scan {inside[-1]}` measures "
+        f"one of them, `qkscope init {folder}` writes a study of all, `qkscope ls {folder}` lists them"
+    )
 
 
 def require_files(source: Source, part: Part) -> None:
@@ -184,14 +213,14 @@ def why_no_checkpoint(folder: Path) -> str:
 
 
 def digest(path: Path, source: Source | None = None) -> str:
-    """`sha256:` and a digest over the names and bytes of a local model's configuration and weights."""
+    """`sha256:` and a digest over the names and bytes of all files that a local model is read from."""
     files = _read_by(path, source)
     if not files:
         raise CheckpointError(f"{path}: neither config.json nor weights in it; expected a checkpoint folder")
     total = hashlib.sha256()
     with ThreadPoolExecutor(max_workers=4) as pool:
-        for file, sha in zip(files, pool.map(_sha256, files), strict=True):
-            total.update(f"{file.name}\0{sha}\0".encode())
+        for (name, _), sha in zip(files.items(), pool.map(_sha256, files.values()), strict=True):
+            total.update(f"{name}\0{sha}\0".encode())
     return f"sha256:{total.hexdigest()}"
 
 
@@ -199,14 +228,24 @@ def file_marks(path: Path, source: Source | None = None) -> FileMarks:
     """Names, sizes and times of what `digest` reads: equal as long as nobody writes there."""
     files = _read_by(path, source)
     try:
-        return tuple((file.name, (state := file.stat()).st_size, state.st_mtime_ns) for file in files)
+        return tuple(
+            (name, (state := file.stat()).st_size, state.st_mtime_ns) for name, file in files.items()
+        )
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _read_by(path: Path, source: Source | None) -> list[Path]:
-    """The files that a local model is read from: itself, or what its folder has of them."""
-    return [path] if path.is_file() else _weights_and_config(path, source.gguf_file if source else None)
+def _read_by(path: Path, source: Source | None) -> dict[str, Path]:
+    """The files that a local model is read from, by name: itself, or its configuration, weights and trusted code."""
+    if path.is_file():
+        return {path.name: path}
+    names = _weights_and_config(path, source.gguf_file if source else None)
+    files = {name: path / name for name in names}
+    if source and source.trust_remote_code:
+        files |= {
+            file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py")) if file.is_file()
+        }
+    return files
 
 
 def _names(folder: Path) -> list[str]:
@@ -225,13 +264,20 @@ def _sha256(path: Path) -> str:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
 
 
-def _weights_and_config(folder: Path, gguf: str | None) -> list[Path]:
+def _weights_and_config(folder: Path, gguf: str | None) -> list[str]:
+    """Configuration, weights and the shards that an index of weights names, as far as they are in the folder."""
     names = [name for name in _names(folder) if (folder / name).is_file()]
     if gguf:
-        return [folder / gguf] if gguf in names else []
+        return [gguf] if gguf in names else []
     weights = [n for n in names if re.fullmatch(r"model.*\.safetensors(\.index\.json)?", n)]
     weights = weights or [n for n in names if re.fullmatch(r"pytorch_model.*\.bin(\.index\.json)?", n)]
-    return [folder / n for n in ["config.json", *weights] if n in names]
+    named: set[str] = set()
+    for index in (n for n in weights if n.endswith(".index.json")):
+        # A damaged index is reported when the model is loaded.
+        with contextlib.suppress(*_DAMAGED):
+            named.update(_named_by(folder / index))
+    shards = sorted((named & set(names)) - set(weights))
+    return [n for n in ["config.json", *weights, *shards] if n in names]
 
 
 def _is_checkpoint(folder: Path) -> bool:
@@ -241,7 +287,14 @@ def _is_checkpoint(folder: Path) -> bool:
 def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
     """The files a part needs, of those there are."""
     code = [name for name in names if name.endswith(".py")] if source.trust_remote_code else []
-    if gguf := gguf_name(source):
+    gguf = gguf_name(source)
+    if part != "tokenizer" and "adapter_config.json" in names and (gguf or "config.json" in names):
+        raise CheckpointError(
+            f"{source}: holds a whole model and an adapter (adapter_config.json), and whether the adapter is applied "
+            "depends on whether PEFT is installed. Merge it with PEFT's merge_and_unload and save that, or copy the "
+            "model without adapter_config.json to measure it without the adapter"
+        )
+    if gguf:
         if gguf not in names:
             found = some([n for n in names if n.endswith(".gguf")]) or "none"
             raise CheckpointError(f"{source}: no file {gguf} there; GGUF files found: {found}")
@@ -289,8 +342,8 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
     if index is None:
         return []
     try:
-        shards = sorted(set(json.loads((folder / index).read_text("utf-8"))["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        shards = sorted(_named_by(folder / index))
+    except _DAMAGED as error:
         raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
     if missing := sorted(set(shards) - set(names)):
         raise CheckpointError(
@@ -298,6 +351,11 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
             "is missing; download or save it again, or leave this checkpoint out"
         )
     return shards
+
+
+def _named_by(index: Path) -> set[str]:
+    """The files of weights that an index names; one of the `_DAMAGED` errors if it is none."""
+    return set(json.loads(index.read_text("utf-8"))["weight_map"].values())
 
 
 def has_tokenizer(names: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""The Hugging Face hub on good days and bad ones: list, look up and fetch files of models and datasets.
+"""Hub client with retries: list, look up and fetch files of models and datasets, and send files to a dataset.
 
 Everything is read through the hub's own client into its own cache, with what a long unattended run needs besides:
 an answer within seconds when the hub cannot be reached, waits that end, retries where they make sense, the
@@ -8,6 +8,7 @@ cached copy when there is one, and clear words for the rest.
 from __future__ import annotations
 
 import difflib
+import glob
 import importlib
 import logging
 import os
@@ -15,9 +16,10 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,7 +51,10 @@ LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them."""
+    """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them.
+
+    `sizes` in bytes are those that the hub was asked for and gave.
+    """
 
     repo: str
     kind: Kind
@@ -57,6 +62,7 @@ class Listing:
     commit: str
     files: tuple[str, ...]
     folder: Path | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -73,8 +79,18 @@ def need(module: str) -> Any:
         ) from error
 
 
-def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> Listing:
-    """What the hub holds; what the cache holds if the hub cannot be reached or offline mode is set."""
+def list_files(
+    repo: str, revision: str | None = None, kind: Kind = "model", *, sizes: bool = False
+) -> Listing:
+    """What the hub holds; what the cache holds if the hub cannot be reached or offline mode is set.
+
+    Names that no repository can have, such as those that lead out of a folder, are refused: they become paths here.
+    """
+    with _or_a_folder(repo, kind):
+        return _list_files(repo, revision, kind, sizes)
+
+
+def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Listing:
     hub, constants = need("huggingface_hub"), need("huggingface_hub.constants")
     found = cached(repo, revision, kind)
     if constants.HF_HUB_OFFLINE:
@@ -84,9 +100,12 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
                 "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
             )
         return found
+    api, limit = hub.HfApi(), _answer_seconds()
     try:
         info = _ask(
-            lambda: hub.HfApi().repo_info(repo, revision=revision, repo_type=kind, timeout=_answer_seconds()),
+            lambda: api.repo_info(
+                repo, revision=revision, repo_type=kind, timeout=limit, files_metadata=sizes
+            ),
             repo,
             revision,
             kind,
@@ -96,11 +115,30 @@ def list_files(repo: str, revision: str | None = None, kind: Kind = "model") -> 
             raise
         log.warning("%s\nUsing the copy in the cache, commit %s.", error, found.commit[:12])
         return found
-    return Listing(repo, kind, revision, info.sha, tuple(s.rfilename for s in info.siblings or ()))
+    files = {each.rfilename: each.size for each in info.siblings or ()}
+    if wrong := [name for name in files if not is_safe(name)]:
+        raise HubError(
+            f"{place_of(repo, revision, kind)}: lists a file called {wrong[0][:200]!r}, which cannot be a path in it; "
+            "nothing was downloaded"
+        )
+    known = {name: size for name, size in files.items() if size is not None}
+    return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known)
+
+
+def is_safe(name: str) -> bool:
+    """Whether a name in a listing can be used as a path below a folder."""
+    parts = name.split("/")
+    control = any(unicodedata.category(sign) in ("Cc", "Cs") for sign in name)
+    return not (control or "\\" in name or any(part in ("", ".", "..") for part in parts))
 
 
 def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list[str]:
     """Names of all branches and tags, as the hub lists them."""
+    with _or_a_folder(repo, kind):
+        return _list_refs(repo, kind, attempts)
+
+
+def _list_refs(repo: str, kind: Kind, attempts: int) -> list[str]:
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
         raise UnreachableError(
@@ -108,6 +146,26 @@ def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list
         )
     refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+@contextmanager
+def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
+    """Where the hub does not have `a/b` and there is a folder a, say that there is no folder a/b, and what is near."""
+    try:
+        yield
+    except HubError as error:
+        parent = Path(repo).parent
+        if kind != "model" or parent == Path() or not parent.is_dir():
+            raise
+        try:
+            inside = sorted(path.name for path in parent.iterdir() if path.is_dir())
+        except OSError:
+            inside = []
+        close = difflib.get_close_matches(Path(repo).name, inside, n=3)
+        hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
+        hint = hint or f"{parent} holds {some(inside) or 'no folders'}."
+        words = f"{repo}: no such folder here; {hint} Nor was it found on the hub: {error}"
+        raise type(error)(words) from error.__cause__
 
 
 def fetch(listing: Listing, files: Sequence[str]) -> Path:
@@ -127,7 +185,7 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
             listing.repo,
             repo_type=listing.kind,
             revision=listing.revision,
-            allow_patterns=list(files),
+            allow_patterns=[glob.escape(name) for name in files],
             tqdm_class=_bar_class(shown=any(name.endswith(LARGE) for name in files)),
         ),
         listing.repo,
@@ -149,8 +207,8 @@ def forget(repo: str, revision: str | None) -> int:
     return freed
 
 
-def upload(repo: str, folder: Path, message: str, *, private: bool = False) -> str:
-    """Send all files of `folder` to a dataset in one commit, making it if it is not there; the commit's address."""
+def make_dataset(repo: str, *, private: bool = False) -> None:
+    """Make a dataset on the hub if it is not there."""
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
         raise HubError(f"{place_of(repo, None, 'dataset')}: nothing can be sent while HF_HUB_OFFLINE is set")
@@ -160,16 +218,29 @@ def upload(repo: str, folder: Path, message: str, *, private: bool = False) -> s
         None,
         "dataset",
     )
-    done = _ask(
-        lambda: api.upload_folder(
-            repo_id=repo, repo_type="dataset", folder_path=str(folder), commit_message=message
-        ),
-        repo,
-        None,
-        "dataset",
-        question=False,
-    )
-    return str(done.commit_url)
+
+
+def upload(before: Listing, folder: Path, message: str, remove: Sequence[str] = ()) -> str:
+    """Send all files of `folder` to a repository and delete `remove` there, in one commit; the commit's address.
+
+    The commit is made on top of `before`: if somebody else changed the repository meanwhile, the hub refuses it.
+    """
+    hub = need("huggingface_hub")
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+    def commit() -> Any:
+        # Made anew for each attempt: the client writes into them.
+        added = [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names]
+        gone = [hub.CommitOperationDelete(path_in_repo=name, is_folder=False) for name in remove]
+        return hub.HfApi().create_commit(
+            before.repo,
+            [*added, *gone],
+            repo_type=before.kind,
+            commit_message=message,
+            parent_commit=before.commit or None,
+        )
+
+    return str(_ask(commit, before.repo, None, before.kind, question=False).commit_url)
 
 
 def _bar_class(shown: bool) -> Any:

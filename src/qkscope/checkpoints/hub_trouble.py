@@ -74,6 +74,10 @@ def _explain_trouble(error: BaseException, place: str, status: int | None) -> Hu
         return HubError(
             f"{place}: the hub limits the rate of requests (429), also after several tries; {again}"
         )
+    if status == 412:
+        return HubError(
+            f"{place}: was changed meanwhile by somebody else; look at it, and run again to overwrite it"
+        )
     if status is not None and status >= 500:
         return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
     if is_network(error):

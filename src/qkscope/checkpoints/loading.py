@@ -11,7 +11,7 @@ import copy
 import difflib
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -39,6 +39,11 @@ from qkscope.words import some
 
 log = logging.getLogger(__name__)
 
+# Tensors of a layer that older versions saved and no model reads: masks, rotation tables, scales of a quantised cache.
+_UNUSED = re.compile(
+    r"(attn|attention)\.bias$|\b(rotary_emb|inv_freq|masked_bias|causal_mask|embed_positions|position_ids|"
+    r"cos_cached|sin_cached|[qkv]{1,2}_scale)\b"
+)
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
@@ -136,6 +141,7 @@ def load_model(source: Source) -> Any:
     with _clear_words(source, "model"):
         model, info = auto.from_pretrained(folder, **options)
         _check_weights(source, info)
+        _check_unexpected(source, model, info)
         if source.device_map is None:
             model = model.to(device)
     return model.eval().requires_grad_(False)
@@ -234,6 +240,40 @@ def _check_weights(source: Source, info: Mapping[str, Any]) -> None:
                 f"{source}: {len(keys)} of the model's tensors {fault} ({some(sorted(keys))}) and would be "
                 "random numbers. The weights do not belong to this config.json, or were not saved whole"
             )
+
+
+def _check_unexpected(source: Source, model: Any, info: Mapping[str, Any]) -> None:
+    """Tensors of layers that the configuration does not describe would be left out silently."""
+    described: dict[str, int] = {}
+    for stack, layer, _ in _in_layers(model, model.state_dict()):
+        described[stack] = max(described.get(stack, 0), layer + 1)
+    # Layers that predict further tokens come after the others and are not part of the model.
+    further = getattr(model.config.get_text_config(), "num_nextn_predict_layers", None) or 0
+    found = [each for each in _in_layers(model, info["unexpected_keys"]) if each[0] in described]
+    layers, stack = max(((layer + 1, stack) for stack, layer, _ in found), default=(0, ""))
+    if stack and layers > described[stack] + further:
+        raise CheckpointError(
+            f"{source}: its weights have {layers} layers, but its config.json describes {described[stack]}. Use the "
+            "config.json that these weights were saved with"
+        )
+    tensors = [
+        f"{stack}.{layer}.{name}"
+        for stack, layer, name in found
+        if layer < described[stack] and not _UNUSED.search(name)
+    ]
+    if tensors:
+        raise CheckpointError(
+            f"{source}: {len(tensors)} tensors of its weights are not in the model that its config.json describes "
+            f"({some(sorted(tensors))}) and would be left out. Use the config.json that these weights were saved with"
+        )
+
+
+def _in_layers(model: Any, keys: Iterable[str]) -> Iterator[tuple[str, int, str]]:
+    """(`model.layers`, 3, `self_attn.q_proj.weight`) of each tensor that is in a numbered layer."""
+    prefix = f"{model.base_model_prefix}."
+    for key in keys:
+        if found := re.fullmatch(r"(.*?)\.(\d{1,6})\.(.+)", key.removeprefix(prefix)):
+            yield found[1], int(found[2]), found[3]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ The order is by phase, then by step: the steps of long-context phases restart at
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -84,6 +84,30 @@ def order_revisions(names: Iterable[str]) -> list[Revision]:
     """
     ordered, other = split_revisions(names)
     return ordered + [Revision(name, (LONG_CONTEXT + 1, 0, 0), "", None, None, name) for name in other]
+
+
+def phase_labels(found: Sequence[tuple[str, str, int | None]], short: Mapping[str, str]) -> dict[str, str]:
+    """Labels of checkpoints (name, phase, step) in training order, where steps restart with a phase.
+
+    They carry the phase and, after a restart, the steps of all phases so far: `base-400`, then `long-40 (440)`. A phase
+    is taken to go on from the last checkpoint of the phase before it. `short` are the labels without that. Names that
+    tell their phase themselves (stage1-step-40) are left alone; where no step restarts, so are all.
+    """
+    totals: dict[str, tuple[str, int, int]] = {}  # name -> phase, step, steps of all phases so far
+    before, done = ("", 0, 0), 0
+    for name, phase, step in found:
+        known = parse_revision(name)
+        if not phase or step is None or known is None or known.phase_key[0] != PLAIN:
+            continue
+        if totals and before[0] != phase and step <= before[1]:
+            done = before[2]
+        before = totals[name] = (phase, step, done + step)
+    if not done:
+        return {}
+    return {
+        name: f"{phase}-{short[name]}" + (f" ({short_number(total)})" if total != step else "")
+        for name, (phase, step, total) in totals.items()
+    }
 
 
 def short_number(value: int, decimals: int = 1) -> str:

@@ -1,7 +1,7 @@
-"""The rotation settings of a configuration: reading them, and putting another checkpoint's in their place.
+"""The RoPE settings of a configuration: reading them, and putting another checkpoint's in their place.
 
-A counterfactual checkpoint has one checkpoint's weights and another's rotation settings. Nothing of the weights
-depends on them, so it is the same model built from the same files with a few entries of config.json exchanged.
+A counterfactual checkpoint has one checkpoint's weights and another's RoPE settings. No weight depends on them, so it
+is the same model built from the same files with a few entries of config.json exchanged.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from typing import Any
 
 from qkscope.errors import CheckpointError
 
-# The names of transformers 5 first, then those of configurations that bring their own code.
-FIELDS = (
-    *("rope_parameters", "no_rope_layers"),
-    *("rope_theta", "rope_scaling", "rotary_emb_base", "rotary_pct", "rotary_dim", "partial_rotary_factor"),
-)
-# Kinds of scaling that also look at the length the model was made for.
-BY_LENGTH = ("dynamic", "longrope", "yarn")
+# How a configuration describes its rotation: transformers 5 first, then configurations that bring their own code.
+# Two configurations with different fields of this kind are read by different code, so they cannot be exchanged.
+DESCRIBED_BY = ("rope_parameters", "rope_theta", "rotary_emb_base", "rotary_pct", "rotary_dim")
+# May be there or not without changing which code reads the rest.
+OPTIONAL = ("no_rope_layers", "rope_scaling", "partial_rotary_factor")
+# The lengths a model was made for, which these types of scaling use too.
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
+BY_LENGTH = ("dynamic", "longrope", "yarn")
 
 
 def rotation_settings(config: Any) -> str:
-    """All that decides how queries and keys are rotated, as JSON."""
+    """All that decides how queries and keys are rotated, as JSON; lengths only where the type of scaling uses them."""
     fields = config.get_text_config().to_dict()
     by_length = any(kind in json.dumps(fields.get("rope_parameters")) for kind in BY_LENGTH)
-    names = (*FIELDS, *LENGTHS) if by_length else FIELDS
+    names = (*DESCRIBED_BY, *OPTIONAL, *(LENGTHS if by_length else ()))
     return json.dumps({name: fields[name] for name in names if fields.get(name) is not None}, sort_keys=True)
 
 
@@ -35,14 +35,25 @@ def same_rotation(a: str | None, b: str | None) -> bool:
 
 
 def with_rotation(config: Any, settings: str) -> Any:
-    """The configuration with these rotation settings instead of its own; it is changed in place."""
+    """The configuration with these RoPE settings instead of its own, whatever their types; it is changed in place.
+
+    Settings without lengths are of a type of scaling that uses none: then the model keeps its own, which nothing reads.
+    """
     text = config.get_text_config()
     wanted, own = json.loads(settings), json.loads(rotation_settings(config))
-    if wanted.keys() != own.keys():
+    sides = [{name for name in DESCRIBED_BY if name in side} for side in (wanted, own)]
+    unread = sorted(name for name in OPTIONAL if name in wanted and not hasattr(text, name))
+    if sides[0] != sides[1] or unread:
+        theirs, ours = (", ".join(sorted(side)) or "nothing" for side in sides)
         raise CheckpointError(
-            f"rotation settings of another kind of configuration: {', '.join(sorted(wanted))} instead of "
-            f"{', '.join(sorted(own))}; set `controls: {{rotation: false}}` in the study"
+            f"one configuration describes its rotation by {theirs}, the other by {ours}"
+            + (f" and without {', '.join(unread)}" if unread else "")
+            + ": different code reads them, so neither model can be built with the other's settings"
         )
-    for name, value in wanted.items():
-        setattr(text, name, value)
+    for name in (*sides[0], *OPTIONAL):
+        if name in wanted or name in own:
+            setattr(text, name, wanted.get(name))
+    for name in LENGTHS:
+        if name in wanted:
+            setattr(text, name, wanted[name])
     return config

@@ -13,8 +13,9 @@ from qkscope import aggregate
 from qkscope.comparison.outcome import Row
 from qkscope.comparison.words import CELLS
 from qkscope.head_numbers import KEY
-from qkscope.inference.levels import AGREES_WITHIN
+from qkscope.inference.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING
 from qkscope.results import Results
+from qkscope.store import read_json
 from qkscope.taxonomy import CLASSES, Thresholds
 
 Numbers = dict[tuple[str, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
@@ -56,28 +57,35 @@ def cell_name(name: str, depth_bin: int) -> str:
     return f"{name}, {depth_bin / 10:.1f} to {(depth_bin + 1) / 10:.1f}"
 
 
-def rows_of(ours: Numbers, theirs: Numbers) -> tuple[Row, ...]:
-    """Every number both sides have, quantity by quantity. An empty depth bin is no number."""
+def rows_of(ours: Numbers, theirs: Numbers, heads: int) -> tuple[Row, ...]:
+    """Every number both sides have, quantity by quantity, of `heads` heads. An empty depth bin is no number."""
     rows = []
     for key, (value, se) in ours.items():
         other, other_se = theirs.get(key, (math.nan, math.nan))
         if math.isfinite(value) and math.isfinite(other):
-            rows.append(
-                Row(*key, value, se, other, other_se, value - other, agrees(value - other, se, other_se))
-            )
+            # Leaving documents out often moves no head between classes: each share is not surer than half a head.
+            unseen = math.sqrt(2 * ONE_HEAD) / max(heads, 1) if "share " in key[0] else 0.0
+            verdict = agrees(value - other, se, other_se, unseen)
+            rows.append(Row(*key, value, se, other, other_se, value - other, verdict))
     place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ours))}
     return tuple(sorted(rows, key=lambda row: place[row.quantity]))
 
 
-def agrees(difference: float, se: float, other_se: float) -> bool | None:
-    """Within two standard errors of the difference; the same number agrees whatever its error."""
-    if abs(difference) < 1e-12:
+def agrees(difference: float, se: float, other_se: float, unseen: float = 0.0) -> bool | None:
+    """Whether two numbers are the same within AGREES_WITHIN standard errors; None where one cannot tell.
+
+    The error is that of the difference, or of the one side that has one. Without any, only equal numbers agree.
+    An error of exactly 0 is none: it says that leaving documents out changed nothing. `unseen` is an error that leaving
+    documents out does not show: it is not enough to agree, but numbers differ only beyond it too.
+    """
+    if abs(difference) < ROUNDING:
         return True
-    known = [each for each in (se, other_se) if math.isfinite(each)]
-    if not known:
+    known = math.hypot(*(each for each in (se, other_se) if math.isfinite(each)))
+    if known < ROUNDING:
         return None
-    # A tolerance of exactly two published read-off errors must not fail by a rounding error of the subtraction.
-    return abs(difference) <= AGREES_WITHIN * math.hypot(*known) + 1e-12
+    if abs(difference) <= AGREES_WITHIN * known + ROUNDING:
+        return True
+    return None if abs(difference) <= AGREES_WITHIN * math.hypot(known, unseen) else False
 
 
 def by_head(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -96,3 +104,27 @@ def threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
     if ours == theirs:
         return []
     return [f"The classes have different thresholds: {asdict(ours)} and {asdict(theirs)}."]
+
+
+def text_notes(ours: Results, theirs: Results) -> list[str]:
+    """That the two sides were measured on different texts, or that it is not known, where it is so."""
+    sides = [_texts(side) for side in (ours, theirs)]
+    if None in sides:
+        return ["It is not recorded whether both were measured on the same texts."]
+    if sides[0] == sides[1]:
+        return []
+    return [
+        "The texts differ, or the parts of them that were read: differences may come from the texts alone. Measure "
+        "both with the same corpus and windows to compare the models."
+    ]
+
+
+def _texts(side: Results) -> frozenset[str] | None:
+    """Digests of the tokens that a result was measured on; None where they were not recorded."""
+    record = side.provenance.get("checkpoints")
+    digests = [each.get("corpus") for each in record.values()] if isinstance(record, dict) else []
+    scanned = side.folder / "scan.json"
+    if not digests and scanned.is_file() and isinstance(facts := read_json(scanned), dict):
+        digests = [facts.get("corpus")]
+    known = [digest for digest in digests if isinstance(digest, str) and digest]
+    return frozenset(known) if known and len(known) == len(digests) else None

@@ -6,11 +6,12 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pandas as pd
 
 from qkscope.comparison import words
+from qkscope.inference.levels import ROUNDING
 from qkscope.store import write_csv
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """One number on both sides. `agrees` is None where neither side knows its error."""
+    """One number on both sides. `agrees` is None where one cannot tell, for example because neither has an error."""
 
     quantity: str
     checkpoint: str
@@ -29,6 +30,11 @@ class Row:
     their_se: float
     difference: float
     agrees: bool | None
+
+    @property
+    def equal(self) -> bool:
+        """The same number on both sides, up to rounding."""
+        return abs(self.difference) < ROUNDING
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,14 @@ class Comparison:
 
     @property
     def agree(self) -> bool:
-        """Whether no number differs by more than its uncertainty."""
+        """Whether no number differs by more than its uncertainty; those one cannot tell of do not count."""
         return all(row.agrees is not False for row in self.rows)
+
+    @property
+    def outcome(self) -> Literal["agree", "differ", "cannot tell"]:
+        """What the sentence says, in a word: of all numbers but the cells of the depth maps."""
+        judged = [row.agrees for row in words.headline_rows(self.rows)]
+        return "differ" if False in judged else "cannot tell" if None in judged else "agree"
 
     def table(self) -> pd.DataFrame:
         """The rows as a table."""
@@ -64,7 +76,13 @@ class Comparison:
     def to_json(self) -> str:
         """Everything but the heads, for a machine; what is not known is null."""
         rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
-        whole = {"ours": self.ours, "theirs": self.theirs, "agree": self.agree, "sentence": self.sentence()}
+        whole = {
+            "ours": self.ours,
+            "theirs": self.theirs,
+            "agree": self.agree,
+            "outcome": self.outcome,
+            "sentence": self.sentence(),
+        }
         whole |= {"rows": rows, "only_ours": self.only_ours, "only_theirs": self.only_theirs}
         whole |= {"notes": self.notes, "answers": self.answers, "seeds": self.seeds}
         return json.dumps(whole, indent=2, ensure_ascii=False)

@@ -55,7 +55,7 @@ def with_published(ours: Results) -> Comparison:
             f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
         )
     mine = measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
-    rows = rows_of(mine, _published_numbers(data))
+    rows = rows_of(mine, _published_numbers(data), len(sample))
     notes = (
         f"Published: {data['source']}",
         "The published numbers come without errors over documents: theirs is what reading them off adds.",

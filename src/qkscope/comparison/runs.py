@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkscope.comparison.differences import by_head, numbers_of, rows_of, threshold_note
-from qkscope.comparison.matching import Matched, match
+from qkscope.comparison.differences import by_head, numbers_of, rows_of, text_notes, threshold_note
+from qkscope.comparison.matching import Matched, head_keys, match
 from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.published import with_published
 from qkscope.comparison.seeds import compare_arms
 from qkscope.errors import TableError
+from qkscope.inference.levels import rule_of_difference
 from qkscope.results import Results, as_results
 from qkscope.words import tokens
 
@@ -54,13 +55,18 @@ def compare_matched(found: Matched) -> Comparison:
     rematched = _rematched(found)
     mine = numbers_of(ours, rematched)
     others = numbers_of(theirs, [found.pairs[model] for model in rematched])
-    notes = [*found.notes, *_window_notes(found), *threshold_note(ours.thresholds, theirs.thresholds)]
+    notes = [*found.notes, *text_notes(ours, theirs), *_window_notes(found)]
+    notes += threshold_note(ours.thresholds, theirs.thresholds)
     return Comparison(
         *found.names,
-        rows=rows_of(mine, {(name, our_name[model]): value for (name, model), value in others.items()}),
+        rows=rows_of(
+            mine,
+            {(name, our_name[model]): value for (name, model), value in others.items()},
+            len(head_keys(ours.heads)),
+        ),
         only_ours=found.only_ours,
         only_theirs=found.only_theirs,
-        notes=(*notes, OVER_DOCUMENTS),
+        notes=(*notes, rule_of_difference(), OVER_DOCUMENTS),
         heads=by_head(ours.heads, theirs.heads.assign(model=theirs.heads["model"].map(our_name))),
     )
 

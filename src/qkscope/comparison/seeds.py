@@ -9,7 +9,7 @@ from itertools import takewhile
 
 import numpy as np
 
-from qkscope.comparison.differences import Numbers, numbers_of, threshold_note
+from qkscope.comparison.differences import Numbers, numbers_of, text_notes, threshold_note
 from qkscope.comparison.matching import head_keys, match, part, run_name
 from qkscope.comparison.outcome import Comparison, Row
 from qkscope.comparison.words import CELLS
@@ -61,6 +61,7 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
     left_out = [model for model in first.timeline.models if model not in order]
     notes = [note for each in found for note in each.notes]
     notes += [note for run in runs for note in threshold_note(first.thresholds, run.thresholds)]
+    notes += [note for run in runs[1:] for note in text_notes(first, run)]
     notes += [f"Not in every run: {', '.join(left_out)}."] if left_out else []
     return numbers, list(dict.fromkeys(notes))
 

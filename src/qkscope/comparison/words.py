@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from qkscope.inference.levels import rule_of_agreement, rule_of_seeds
+import numpy as np
+
+from qkscope.inference.levels import ROUNDING, rule_of_agreement, rule_of_seeds
 from qkscope.words import bare, capital, count, number
 
 if TYPE_CHECKING:
@@ -17,22 +20,52 @@ if TYPE_CHECKING:
 CELLS = ("r_q by depth", "r_k by depth")
 # What a sentence is about first, where it differs.
 _FIRST = ("mean r_q", "mean r_k")
-_JUDGED = {True: "agrees", False: "differs", None: "no error known"}
+_JUDGED = {True: "agrees", False: "differs", None: "cannot tell"}
+
+
+def headline_rows(rows: Sequence[Row]) -> list[Row]:
+    """All numbers but the many cells of the depth maps."""
+    return [row for row in rows if not row.quantity.startswith(CELLS)]
 
 
 def difference(found: Comparison) -> str:
     """What differs, in one sentence: how many numbers, and the largest difference."""
     if found.seeds is not None:
         return _over_seeds(found, found.seeds)
-    named = [row for row in found.rows if not row.quantity.startswith(CELLS)]
+    both = f"{found.ours} and {found.theirs}"
+    named = headline_rows(found.rows)
     differ = [row for row in named if row.agrees is False]
-    if all(row.difference == 0 for row in found.rows):
-        return f"{found.ours} and {found.theirs} have exactly the same numbers."
-    if not differ:
-        return f"{found.ours} and {found.theirs} agree: none of {len(named)} numbers differs by more than chance."
-    most = _most(differ)
-    told = f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}"
-    return f"{told}: {_sides(found, most)}."
+    open_ = [row for row in named if row.agrees is None]
+    if all(row.equal for row in found.rows):
+        return _same_numbers(found)
+    if differ:
+        most = _most(differ)
+        told = (
+            f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}"
+        )
+        return f"{told}: {_sides(found, most)}."
+    if open_:
+        most = _most(open_)
+        return (
+            f"One cannot tell whether {both} differ: {len(open_)} of {len(named)} numbers are not equal and have no "
+            f"sufficient error, {most.quantity} most of all at {most.checkpoint}: {_sides(found, most)}."
+        )
+    return f"{both} agree: none of {len(named)} numbers differs by more than chance."
+
+
+def _same_numbers(found: Comparison) -> str:
+    """Means and shares are equal to the last digit; the heads behind them need not be."""
+    both = f"{found.ours} and {found.theirs}"
+    if found.heads is None:
+        return f"{both} have exactly the same means and shares."
+    ours, theirs = (found.heads[[f"r_q_{side}", f"r_k_{side}"]].to_numpy() for side in ("ours", "theirs"))
+    moved = int((~np.isclose(ours, theirs, rtol=0, atol=ROUNDING, equal_nan=True)).any(axis=1).sum())
+    if not moved:
+        return f"{both} have exactly the same numbers, head by head."
+    return (
+        f"{both} have the same means and shares, but {moved:,} of {len(found.heads):,} measurements of single heads "
+        "differ."
+    )
 
 
 def _over_seeds(found: Comparison, seeds: tuple[int, int]) -> str:
@@ -52,7 +85,14 @@ def _most(rows: Sequence[Row]) -> Row:
 
 
 def _sides(found: Comparison, row: Row) -> str:
-    return f"{number(row.ours, row.se)} in {found.ours}, {number(row.theirs, row.their_se)} in {found.theirs}"
+    sides = (row.ours, row.se, found.ours), (row.theirs, row.their_se, found.theirs)
+    return ", ".join(f"{number(value, se, digits=2)} in {name}" for value, se, name in sides)
+
+
+def _error(row: Row) -> float:
+    """Of a difference, as far as it is known."""
+    known = [se for se in (row.se, row.their_se) if math.isfinite(se) and se > 0]
+    return math.hypot(*known) if known else math.nan
 
 
 def verdict(found: Comparison) -> str:
@@ -61,7 +101,7 @@ def verdict(found: Comparison) -> str:
     unknown = sum(row.agrees is None for row in found.rows)
     rule = rule_of_agreement() if found.seeds is None else rule_of_seeds(*found.seeds)
     text = f"{agree} of {len(found.rows)} numbers agree {rule}"
-    return text + (f"; for {unknown} neither side has an error." if unknown else ".")
+    return text + (f"; for {unknown} one cannot tell." if unknown else ".")
 
 
 def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -70,19 +110,19 @@ def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         (
             row.quantity,
             row.checkpoint,
-            number(row.ours, row.se),
-            number(row.theirs, row.their_se),
-            bare(row.difference, 3, signed=True),
+            number(row.ours, row.se, digits=2),
+            number(row.theirs, row.their_se, digits=2),
+            number(row.difference, _error(row), signed=True, digits=2),
             _JUDGED[row.agrees],
         )
         for row in rows
-        if not row.quantity.startswith(CELLS) and row.difference != 0
+        if not row.quantity.startswith(CELLS) and not row.equal
     ]
 
 
 def closing(found: Comparison) -> list[str]:
     """What stands below the table, a line each."""
-    equal = sum(row.difference == 0 and not row.quantity.startswith(CELLS) for row in found.rows)
+    equal = sum(row.equal and not row.quantity.startswith(CELLS) for row in found.rows)
     lines = [f"{equal} numbers are exactly equal on both sides and not shown." if equal else ""]
     lines += [_cells(found.rows, name) for name in CELLS]
     lines += [verdict(found)]

@@ -31,6 +31,8 @@ from qkscope.progress import progress
 log = logging.getLogger(__name__)
 
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
+# Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
+FEW, MOST_UNUSED = 32, 0.5
 Tokens = npt.NDArray[np.int32]
 
 
@@ -72,6 +74,8 @@ class Corpus:
     """Tokens of the texts that were read, used or not."""
     fewer: str = ""
     """The one of the warnings that says that there are fewer documents than asked for."""
+    possible: int = 0
+    """About how many documents there would be if the texts were cut; 0 where they are, or nobody wants more."""
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -80,6 +84,17 @@ class Corpus:
     def tokens(self, window: int) -> int:
         """Tokens in all when each document counts with its first `window`."""
         return sum(min(len(document.tokens), window) for document in self.documents)
+
+    def chunk_hint(self, setting: str) -> str | None:
+        """What to tell a person whose few documents use little of long texts; `setting` is how to have them cut."""
+        used = sum(len(document.tokens) for document in self.documents)
+        count = len(self.documents)
+        if count >= FEW or used >= MOST_UNUSED * self.available or self.possible <= count:
+            return None
+        return (
+            f"only {used:,} of {self.available:,} tokens are used, one document a text: {setting} cuts the texts into "
+            f"about {self.possible:,} documents, which makes errors smaller"
+        )
 
     def usage(self, window: int) -> str:
         """How much of the text is measured, in words."""
@@ -138,7 +153,9 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     memory.save()
     warnings = notes.warnings + memory.warnings
     origin = "; ".join(notes.origins)
-    return Corpus(documents, digest(documents), warnings, origin, memory.met, notes.fewer)
+    cut = chunk is not None or spec.chunk is not None or len(documents) == spec.documents
+    possible = 0 if cut else memory.met // max_tokens
+    return Corpus(documents, digest(documents), warnings, origin, memory.met, notes.fewer, possible)
 
 
 def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:

@@ -26,7 +26,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Caption:
-    """What is drawn and how to read it, and how its numbers were made of the table's.
+    """What is drawn and how to read it, and how its numbers were made of the table's, in plain text.
 
     `table` is the file of the results that they come from, `components` which axes of it, where it has several;
     `window` says over which windows they are: each checkpoint's own, the matched one, or both.

@@ -1,6 +1,7 @@
 """README.md of a figure: a caption, what the study's claims say of it, how it was produced, the key takeaway.
 
-Nothing is judged or worded here: a claim is quoted as it is. Markdown is escaped here and nowhere else.
+Nothing is judged or worded here: a claim is quoted as it is. Pictures, claims and studies give plain text, all of which
+is escaped here: a name in it can never become markup.
 """
 
 from __future__ import annotations
@@ -16,16 +17,15 @@ from qkscope.claims import Claim, Row
 from qkscope.figures.picture import Caption, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
+from qkscope.typeset import escape_markdown
 from qkscope.words import joined, listing, once, sentence, tokens
-
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~$!])")
 
 MOST_ROWS = 6  # of a claim's table
 
 
 def md(name: object) -> str:
-    """A name as Markdown shows it, letter by letter."""
-    return _SPECIAL.sub(r"\\\1", drawable(name).replace("&", "&amp;"))
+    """Plain text on one line of Markdown."""
+    return escape_markdown(drawable(name))
 
 
 def code(text: object) -> str:
@@ -40,6 +40,7 @@ def code(text: object) -> str:
 def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Claim]) -> str:
     """The whole file, in Markdown."""
     title, caption = md(picture.title(view)), picture.caption(view, data)
+    shows = md(caption.shows)
     by_id = {claim.id: claim for claim in said}
     quoted = [by_id[each] for each in picture.claims if each in by_id]
     files = "Also: [figure.svg](figure.svg), [figure.pdf](figure.pdf), and the numbers drawn in [data.csv](data.csv)."
@@ -49,13 +50,13 @@ def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Clai
         f"![{title}](figure.png)",
         files,
         "## What this figure shows",
-        joined(caption.shows, _other_window(view, caption, quoted)),
+        joined(shows, _other_window(view, caption, quoted)),
         *(_quote(view, claim) for claim in quoted),
         "\n\n".join(md(rule) for rule in once(claim.rule for claim in quoted)),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",
-        _takeaway(quoted) or caption.shows,
+        _takeaway(quoted) or shows,
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -82,9 +83,9 @@ def _table(view: View, rows: Sequence[Row]) -> str:
         return ""
 
     def cells(row: Row) -> list[str]:
-        start, end = (md(view.labels.get(model, model)) for model in (row.from_model or "", row.model))
+        start, end = (view.labels.get(model, model) for model in (row.from_model or "", row.model))
         window = "own" if row.window == "own" else view.matched_text
-        return [md(row.what), start, end, row.text, window, row.verdict]
+        return [md(cell) for cell in (row.what, start, end, row.text, window, row.verdict)]
 
     telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("level", "flat", "unclear"))
     shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
@@ -101,24 +102,32 @@ def _takeaway(quoted: Sequence[Claim]) -> str:
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:
-    folder = view.results.folder
+    folder = _folder(view)
     call = f"qkscope.figures.draw({picture.name.partition('_')[2]!r}, {str(folder)!r}, width=3.3)"
     steps = [
         ("Data", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
         ("Text", _text(view)),
-        ("Aggregation", caption.made),
+        ("Aggregation", md(caption.made)),
         ("Command", f"{code(f'qkscope figures {folder}')}, or in Python {code(call)}."),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
 
 
+def _folder(view: View) -> Path:
+    """The results folder; of an absolute path only its name, because figures are sent to others."""
+    folder = view.results.folder
+    return Path(folder.name) if folder.is_absolute() else folder
+
+
 def _data(view: View, caption: Caption) -> str:
     results, table = view.results, Path(caption.table)
-    components = caption.components or ("first principal component (`pc == 0`)" if table.stem == "qk" else "")
-    text = code(results.folder / table) + (f", {components}" if components else "")
+    components = md(caption.components) or (
+        "first principal component (`pc == 0`)" if table.stem == "qk" else ""
+    )
+    text = code(_folder(view) / table) + (f", {components}" if components else "")
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
@@ -127,9 +136,8 @@ def _data(view: View, caption: Caption) -> str:
     if unmeasured:
         text += f"; {unmeasured} head measurements are not finite and left out"
     if view.rematched and caption.window == "both":
-        text += (
-            f". Over the {view.matched_text}: {code(results.folder / f'{table.stem}_matched{table.suffix}')}"
-        )
+        again = _folder(view) / f"{table.stem}_matched{table.suffix}"
+        text += f". Over the {view.matched_text}: {code(again)}"
     return text + "."
 
 

@@ -26,6 +26,8 @@ PLACED_WITHIN, PLACED_IN_PART = 2.0, 0.2
 REACH = 1.5
 # Numbers of two studies agree within this many standard errors of their difference.
 AGREES_WITHIN = 2.0
+# Numbers closer than this are equal: the rounding of a subtraction.
+ROUNDING = 1e-12
 # A part is most of a whole above this share.
 MOST = 0.5
 # A straight line misses part of a head's position signal if any function of position explains this much more of the
@@ -80,6 +82,14 @@ def rule_of_sign() -> str:
 def rule_of_agreement() -> str:
     """When numbers of two studies agree."""
     return f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
+
+
+def rule_of_difference() -> str:
+    """When numbers of two studies differ, and when one cannot tell."""
+    return (
+        f"Numbers differ beyond {count(round(AGREES_WITHIN), 'standard error')} of the difference, shares also beyond "
+        "what one head is. Without an error on either side one cannot tell."
+    )
 
 
 def rule_of_seeds(ours: int, theirs: int) -> str:

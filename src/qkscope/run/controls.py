@@ -1,13 +1,14 @@
-"""Counterfactual checkpoints: measured beside the course of training, so that a change can be put down to its cause.
+"""Counterfactual checkpoints: measured beside the training run's own, so that a change can be put down to its cause.
 
-Between neighbours A and B the weights, the rotation settings and the window may change, all at once. Where rotation
-settings do, these complete the table of what is measured:
+Between neighbours A and B the weights, the RoPE settings and the window may change, all at once. Where RoPE settings
+do, these complete the table of what is measured:
 
-    A~rotation-of-B   A's weights with B's rotation settings
+    A~rotation-of-B   A's weights with B's RoPE settings
     B~rotation-of-A   B's weights with A's
     A~window-of-B     A as it is, over B's longer window
 
-They are units like any other and never checkpoints of the course.
+They are units like any other and never checkpoints of the training run. Where one cannot be built, the study goes on
+without it and says which change is not separable, and why.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from qkscope.errors import QkscopeError
+from qkscope.capture.rotation import why_not_together
+from qkscope.errors import HubError, QkscopeError
 from qkscope.run.units import short_digest
 from qkscope.study import Checkpoint, Study
 
@@ -25,26 +27,60 @@ LONGEST_NAME = 200
 
 
 def controls(study: Study, course: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The counterfactual checkpoints of a study, each once. Reads configurations only."""
+    """The counterfactual checkpoints of a study that can be measured, each once. Reads configurations only."""
+    return controls_and_gaps(study, course)[0]
+
+
+def controls_and_gaps(study: Study, course: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
+    """The counterfactual checkpoints, and a line for each change that is not separable because one cannot be built."""
     if study.kind != "training" or not study.controls.rotation:
-        return []
+        return [], []
     from qkscope.checkpoints import same_rotation
 
     found: list[Checkpoint] = []
+    gaps: list[str] = []
     known = [(c, settings) for c in course if (settings := _settings(c)) is not None]
     for (a, of_a), (b, of_b) in pairwise(known):
         if same_rotation(of_a, of_b):
             continue
-        windows = (a.window, b.window)
-        width = max(windows) if study.controls.window else min(windows)
-        found.append(_turned(a, b, of_b, width))
-        found.append(_turned(b, a, of_a, width))
-        found += [_widened(c, other) for c, other in ((a, b), (b, a)) if c.window < width]
-    return list(_each_once(found))
+        short, long = sorted((a.window, b.window))
+        width = long if study.controls.window else short
+        # Over both windows; where that cannot be built, over the shorter one alone.
+        for turned in (_turned(a, b, of_b, width), _turned(b, a, of_a, width)):
+            for each in (replace(turned, window=w) for w in dict.fromkeys((width, short))):
+                why = _why_not(study, each)
+                if why is None:
+                    found.append(each)
+                    break
+                gaps.append(
+                    f"from {a.name} to {b.name} training and RoPE settings are not separable over {each.window:,} "
+                    f"tokens: {each.name} cannot be measured: {why}"
+                )
+        for widened in (_widened(c, other) for c, other in ((a, b), (b, a)) if c.window < width):
+            if (why := _why_not(study, widened)) is None:
+                found.append(widened)
+            else:
+                gaps.append(
+                    f"from {a.name} to {b.name} the window is not separable: {widened.name} cannot be measured: {why}"
+                )
+    return list(_each_once(found)), gaps
+
+
+def _why_not(study: Study, checkpoint: Checkpoint) -> str | None:
+    """Why a counterfactual checkpoint cannot be measured; None if it can, or if only the hub stands in the way."""
+    from qkscope.checkpoints import load_config
+
+    try:
+        config = load_config(checkpoint.source)
+    except HubError:
+        return None
+    except QkscopeError as error:
+        return str(error)
+    return why_not_together(config, checkpoint.rings(study.windows))
 
 
 def _settings(checkpoint: Checkpoint) -> str | None:
-    """Its rotation settings; None where its configuration cannot be read, of which planning tells."""
+    """Its RoPE settings; None where its configuration cannot be read, which planning reports."""
     from qkscope.checkpoints import load_config, rotation_settings
 
     try:

@@ -36,19 +36,19 @@ class Looked:
 
 
 def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
-    """In words. Only what lies on this machine is looked at: a hub's rotation settings are known when it is run."""
+    """In words. Only what lies on this machine is looked at: a hub model's RoPE settings are known when it is run."""
     course = sources(study)
     local = all(Path(each.source.model).exists() for each in course)
     extra = controls(study, course) if local else []
     lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
     if extra:
         lines.append(
-            f"{len(extra)} counterfactual checkpoints, because rotation settings change: "
+            f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
             f"{_amount(study, extra, corpus)} more (controls: {{rotation: false}} leaves them out)"
         )
     elif not local and study.kind == "training" and study.controls.rotation:
         lines.append(
-            f"wherever rotation settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
+            f"wherever RoPE settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
             "(controls: {rotation: false} leaves them out)"
         )
     known = looked or {}
@@ -65,14 +65,22 @@ def _amount(study: Study, checkpoints: Iterable[Checkpoint], corpus: Corpus | No
         tokens = f"up to {sum(windows) * study.corpus.documents:,} tokens"
     else:
         tokens = f"up to {sum(windows):,} tokens a document"
-    return f"{len(windows) * study.groups} units, {tokens}"
+    groups = filled_groups(study, corpus)
+    few = f" in {groups} groups of documents" if groups < study.groups else ""
+    return f"{len(windows) * groups} units{few}, {tokens}"
+
+
+def filled_groups(study: Study, corpus: Corpus | None) -> int:
+    """Groups that have a document; all of them where the documents are not known."""
+    known = len(corpus.documents) if corpus is not None else study.corpus.documents or study.groups
+    return min(study.groups, known)
 
 
 def _disk_and_time(
     study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, Looked], corpus: Corpus
 ) -> str:
     size, operations = 0, 0.0
-    groups = min(study.groups, len(corpus.documents))
+    groups = filled_groups(study, corpus)
     for each in checkpoints:
         of = known[each.weights_of or each.name]
         vectors = len(of.heads) + len(of.heads.keys)

@@ -6,16 +6,16 @@ by whatever, goes on where it was when it is started again; only whole and curre
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkscope import defaults, manifest, store
+from qkscope import manifest, store
 from qkscope.errors import EngineError, StudyError
 from qkscope.progress import progress, say
 from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.causes import causes
-from qkscope.run.controls import controls
+from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.lock import Claim, claimed
 from qkscope.run.owner import refuse_other_study
@@ -24,6 +24,7 @@ from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
+from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -79,12 +80,14 @@ def run(
 def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
     store.sweep(results)
     course = pinned(sources(study))
-    checkpoints = course + controls(study, course)
+    counterfactual, gaps = controls_and_gaps(study, course)
+    checkpoints = course + counterfactual
     stamps = Stamps(results, study, checkpoints)
     if shard is not None:
         return _run_shard(study, results, engine, shard, stamps, checkpoints)
     behind, count = stamps.unfinished()
     plan = plan_study(study, checkpoints, results / TOKENS)
+    plan.warnings.extend(gaps)
     todo = needed(plan, results, plan.jobs, say)
     _say_missing_shards(todo, behind, count, checkpoints)
     _say_controls(checkpoints)
@@ -104,17 +107,12 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
 
 
 def _judge_unmeasured(results: Results) -> None:
-    """Name checkpoints with heads that have no numbers; where they are many, the run has not succeeded."""
-    without = results.heads["r_q"].isna() | results.heads["r_k"].isna()
-    shares = without.groupby(results.heads["model"], sort=False).mean()
-    for name, share in shares[shares > 0].items():
-        say(f"warning: {name}: {share:.0%} of its heads met non-finite values and are unmeasured")
-    if shares.max() > defaults.MOST_UNMEASURED:
-        raise StudyError(
-            f"{results.folder}: more than {defaults.MOST_UNMEASURED:.0%} of the heads of "
-            f"{', '.join(map(str, shares[shares > defaults.MOST_UNMEASURED].index))} are unmeasured, because their "
-            "vectors are not finite; the rest is written. Try dtype: float32 in the study, or leave them out of it"
-        )
+    """Name the heads that have no numbers; where they are many, the run has not succeeded."""
+    non_finite = results.provenance.get("unmeasured") or {}
+    for name, warning in unmeasured_warnings(results.heads, non_finite).items():
+        say(f"warning: {name}: {warning}")
+    if problem := too_few_measured(results.heads, non_finite, "dtype: float32 in the study"):
+        raise StudyError(f"{results.folder}: {problem}")
 
 
 def _run_shard(
@@ -169,9 +167,10 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
     else:
         say(f"putting {sum(len(each.jobs) for each in measured)} units together")
         made = tables(plan.study, planned, results)
-        for warning in (*_non_finite(made.unmeasured), *made.warnings):
+        for warning in made.warnings:
             say(f"warning: {warning}")
-            plan.warnings.append(warning)
+        lost = unmeasured_warnings(made.qk[made.qk["pc"] == 0], made.unmeasured)
+        plan.warnings += [*made.warnings, *(f"{name}: {why}" for name, why in lost.items())]
         with manifest.replacing_set(results, digest) as folder:
             write_tables(plan.study, planned, made, folder)
             for name, frame in causes(plan.study, measured, results, made.measured).items():
@@ -181,13 +180,6 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
         drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]
         manifest.note_finished(results, drawn)
     return load_results(results)
-
-
-def _non_finite(unmeasured: Mapping[str, int]) -> list[str]:
-    return [
-        f"{name}: {count} heads met non-finite values and are unmeasured"
-        for name, count in unmeasured.items()
-    ]
 
 
 def _say_and_draw(results: Path) -> None:
@@ -224,7 +216,7 @@ def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
     names = [each.name for each in checkpoints if each.counterfactual]
     if names:
         say(
-            f"rotation settings change, so {len(names)} counterfactual checkpoints are measured too: "
+            f"RoPE settings change, so {len(names)} counterfactual checkpoints are measured too: "
             + ", ".join(names)
         )
 

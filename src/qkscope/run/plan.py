@@ -247,21 +247,27 @@ def _nothing_left(missing: dict[str, str]) -> str:
     return "no checkpoint can be measured:\n" + "\n".join(f"  {name}: {why}" for name, why in missing.items())
 
 
+def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
+    """What a reader of the results should know about the texts: their selection, few groups, unfilled windows."""
+    found = list(corpus.warnings)
+    if hint := corpus.chunk_hint("`chunk: true` under corpus"):
+        found.append(hint)
+    count = len(corpus.documents)
+    if count < study.groups:
+        found.append(
+            f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
+        )
+    for window in study.windows:
+        filled = corpus.filled(window)
+        if filled < min(study.groups, count):
+            found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
+    return found
+
+
 def _collect_warnings(plan: Plan, texts: _Texts) -> None:
-    """What a reader of the results should know about the texts and windows."""
-    study = plan.study
-    found: list[str] = []
-    for corpus in texts.by_digest.values():
-        found.extend(corpus.warnings)
-        count = len(corpus.documents)
-        if count < study.groups:
-            found.append(
-                f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
-            )
-        for window in study.windows:
-            filled = corpus.filled(window)
-            if filled < min(study.groups, count):
-                found.append(f"only {filled} of {count} documents fill the window of {window} tokens")
+    found = [
+        warning for corpus in texts.by_digest.values() for warning in corpus_warnings(plan.study, corpus)
+    ]
     for planned in plan.planned:
         warning = planned.architecture.window_warning(planned.checkpoint.window)
         if warning and not planned.checkpoint.counterfactual:  # there it is the purpose

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.rotation import check_windows
 from qkscope.errors import QkscopeError, UnreachableError
-from qkscope.run.controls import controls
+from qkscope.run.controls import controls_and_gaps
 from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
-from qkscope.run.plan import heads_of
+from qkscope.run.plan import corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.checks import missing_files, read_study, rendered
 from qkscope.study.marks import Loc, Mistake
@@ -60,7 +60,7 @@ def preflight(path: Path | str) -> Preflight:
         found.warnings += there.warnings
         course = [each for each in whole if each in here or each in there.course]
         _look_at_checkpoints(study, course, found)
-        _look_at_controls(study, course if len(course) == len(whole) else here, found)
+        found.warnings += controls_and_gaps(study, course if len(course) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
     return Preflight(
@@ -95,16 +95,6 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
             found.warnings.append(warning)
 
 
-def _look_at_controls(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
-    from qkscope.checkpoints import load_config
-
-    for each in controls(study, course):
-        try:
-            check_windows(load_config(each.source), each.rings(study.windows))
-        except QkscopeError as error:
-            found.mistakes.append(Mistake(each.loc, f"{each.name}: {error}"))
-
-
 def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
     from qkscope.checkpoints import load_tokenizer
@@ -128,7 +118,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
         except QkscopeError as error:
             found.mistakes.append(Mistake(loc, str(error)))
             continue
-        found.warnings += found.corpus.warnings
+        found.warnings += corpus_warnings(study, found.corpus)
         found.mistakes += _unfilled(study, found.corpus)
 
 

@@ -1,63 +1,131 @@
 """Results on the hub: a dataset of tables, figures and the report, with a card; read back like a folder.
 
-No weights and no texts leave the machine: only what `PUBLISHED` names is sent.
+What is sent is what a results folder's manifest.json names, checked as readers check it, with a manifest of the files
+that were sent: no weights, no texts, no local paths, nothing else that lies in the folder. What is fetched is what the
+published manifest names, into `results/.hub/OWNER--NAME@COMMIT`.
 """
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import tempfile
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import yaml
 
+from qkscope import manifest, store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
+from qkscope.manifest import Manifest, Sizes
+from qkscope.measures.optional import OPTIONAL
+from qkscope.progress import say
+from qkscope.results import load_results
 from qkscope.typeset import escape_markdown
 
-PUBLISHED = (
-    "*.csv",
-    "*.parquet",
-    "axes.safetensors",
-    "study.yaml",
-    "summary.json",
-    "report.html",
-    "figures/**/*",
-)
+CACHE = ".hub"
 PICTURE = "figures/01_position_signal/figure.png"
+# What a dataset may make us download, far beyond any study: files, bytes of all, bytes of manifest.json.
+MOST_FILES, MOST_BYTES, MANIFEST_BYTES = 2000, 20_000_000_000, 10_000_000
+# Tables by window and by measure. Datasets of versions that published no manifest are read through these alone.
+_TABLES = (
+    *("qk", "heads", "anatomy", "causes", *OPTIONAL),
+    *("loo", "loo_anatomy", "spectrum", "distance", *(f"loo_{name}" for name in OPTIONAL)),
+    *(f"{name}_map" for name in OPTIONAL),
+)
+KNOWN = re.compile(
+    rf"(({'|'.join(_TABLES)})(_matched)?|qk_\d+|transitions)\.(csv|parquet)|axes\.safetensors|study\.yaml"
+)
+# Parts of study.yaml that hold words, which may begin with a slash.
+_WORDS = ("name", "title", "label")
+_TEXTS = (".json", ".html", ".md")
+_PATH = re.compile(r"(?<![\w.:/~-])(?:~|[A-Za-z]:)?/(?:[^\s/:'\",;()]+/)+([^\s/:'\",;()]+)")
 
 
 def push(results: Path | str, place: str, *, private: bool = False) -> str:
-    """Publish a results folder as the dataset `hub:owner/name`; the address of the commit."""
+    """Publish a results folder as the dataset `hub:owner/name`; the address of the commit.
+
+    One commit replaces the whole set that was pushed there before. Other files of the dataset stay.
+    """
     folder, repo = Path(results), repository(place)
-    names = published_files(folder)
-    if "qk.csv" not in names:
-        raise StoreError(f"{folder}: no qk.csv, so there is nothing to publish; expected a results folder")
+    found = checked_set(folder)
     with tempfile.TemporaryDirectory() as temporary:
-        staged = Path(temporary)
-        for name in names:
-            (staged / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(folder / name, staged / name)
-        (staged / "README.md").write_text(card(folder, repo), encoding="utf-8")
-        return hub.upload(repo, staged, f"Results of {folder.name}", private=private)
+        staged = Path(temporary) / folder.resolve().name
+        staged.mkdir()
+        stage(folder, found, staged)
+        store.write_text(staged / "README.md", card(staged, repo))
+        hub.make_dataset(repo, private=private)
+        there = hub.list_files(repo, kind="dataset")
+        gone = [name for name in _pushed_before(there) if not (staged / name).exists()]
+        return hub.upload(there, staged, f"Results of {staged.name}", gone)
+
+
+def checked_set(folder: Path) -> Manifest:
+    """What of a results folder is published, once everything was read and checked as `report` does it."""
+    found = manifest.read_manifest(folder)
+    if "qk.csv" not in (found.tables if found else [path.name for path in folder.glob("qk.csv")]):
+        raise StoreError(f"{folder}: no qk.csv, so there is nothing to publish", "give a results folder")
+    if found is None:
+        raise StoreError(
+            f"{folder}: no {manifest.NAME}, so it is not known which files belong to it (results of an earlier version "
+            "or of another program)",
+            "run the study again, which measures nothing twice, and push then",
+        )
+    found = Manifest(found.made_from, found.tables, {n: e for n, e in found.drawn.items() if _is_drawn(n)})
+    for name in (*found.tables, *found.drawn):
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise StoreError(
+                f"{folder / name}: a link that leads out of the folder", "put the file itself in its place"
+            )
+    if wrong := next(manifest.problems(folder, {**found.tables, **found.drawn}), None):
+        raise StoreError(wrong, "run the study again to have it rewritten, and push then")
+    _read_all(folder)
+    if not found.drawn:
+        say(f"warning: {folder}: figures and report are not recorded as finished; only the tables are sent")
+    return found
+
+
+def stage(folder: Path, found: Manifest, staged: Path) -> None:
+    """Put what is published, and a manifest of it, into an empty folder."""
+    paths = {str(each): staged.name for each in (folder, folder.resolve()) if each.is_absolute()}
+    with manifest.replacing_set(staged, found.made_from) as tables:
+        _copy_set(folder, tables, found.tables)
+        if (tables / "study.yaml").is_file():
+            paths |= _without_local_paths(tables / "study.yaml")
+    _copy_set(folder, staged, found.drawn)
+    for name in found.drawn:
+        if name.endswith(_TEXTS):
+            text = (staged / name).read_text(encoding="utf-8")
+            store.write_text(staged / name, _replaced(text, paths))
+    manifest.note_finished(staged, [staged / name for name in found.drawn])
+    _read_all(staged)
 
 
 def fetch_results(place: str, into: Path | str = "results") -> Path:
-    """A folder with the published results at `hub:owner/name`, under `into`."""
+    """A folder with the published results at `hub:owner/name`: `into/.hub/OWNER--NAME@COMMIT`, for qkscope alone."""
     repo = repository(place)
-    listing = hub.list_files(repo, kind="dataset")
-    names = [name for name in listing.files if any(Path(name).match(p) for p in (*PUBLISHED, "figures/*/*"))]
+    listing = hub.list_files(repo, kind="dataset", sizes=True)
+    if not re.fullmatch(r"[0-9a-f]{40,64}", listing.commit):
+        raise HubError(f"{place}: its commit is {listing.commit[:80]!r}, expected 40 hexadecimal digits")
+    found = _published(place, listing)
+    names = [*found.tables, *found.drawn] if found else [n for n in listing.files if KNOWN.fullmatch(n)]
     if "qk.csv" not in names:
         raise HubError(
             f"{place}: no qk.csv among its {len(listing.files)} files; expected what `qkscope push` makes"
         )
-    source, folder = hub.fetch(listing, names), Path(into) / repo.replace("/", "--")
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source / name, folder / name)
+    _check_amount(place, listing, names, found)
+    source = hub.fetch(listing, [*names, *([manifest.NAME] if found else [])])
+    if source.name != listing.commit:
+        raise HubError(f"{place}: was pushed again while it was fetched; run the same command once more")
+    if found:
+        names.append(manifest.NAME)
+        if wrong := next(manifest.problems(source, {**found.tables, **found.drawn}), None):
+            raise HubError(f"{place}: {wrong}; ask its owner to push it again")
+    folder = Path(into) / CACHE / f"{repo.replace('/', '--')}@{listing.commit[:12]}"
+    _put(source, names, folder, found)
     return folder
 
 
@@ -74,17 +142,11 @@ def repository(place: str) -> str:
     return repo
 
 
-def published_files(folder: Path) -> list[str]:
-    """What of a results folder is published, by name; nothing through links that lead out of it."""
-    home = folder.resolve()
-    found = {path for pattern in PUBLISHED for path in folder.glob(pattern) if path.is_file()}
-    inside = (path for path in found if path.resolve().is_relative_to(home))
-    return sorted(path.relative_to(folder).as_posix() for path in inside)
-
-
 def card(folder: Path, repo: str) -> str:
     """The dataset's README: what it is, its strongest sentences, its files."""
-    summary = _summary(folder)
+    path = folder / "summary.json"
+    summary = store.read_json(path) if path.is_file() else {}
+    summary = summary if isinstance(summary, dict) else {}
     meta = {"license": "apache-2.0", "tags": ["qkscope", "interpretability", "attention", "rope"]}
     lines = [
         "---",
@@ -113,15 +175,162 @@ def card(folder: Path, repo: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _summary(folder: Path) -> dict[str, Any]:
-    path = folder / "summary.json"
+def _is_drawn(name: str) -> bool:
+    """Whether a file is one that qkscope draws: summary, report, or one of the files of a figure."""
+    from qkscope.figures.catalogue import FILES
+
+    first, *rest = name.split("/")
+    return name in ("summary.json", "report.html") or (
+        first == "figures" and len(rest) == 2 and rest[1] in FILES and not rest[0].startswith(".")
+    )
+
+
+def _read_all(folder: Path) -> None:
+    """Read every table of a results folder, also those that are otherwise read when they are asked for."""
+    loaded = load_results(folder)
+    for name in ("spectrum", "spectrum_matched", "distance", "distance_matched", "axes"):
+        getattr(loaded, name)
+
+
+def _without_local_paths(path: Path) -> dict[str, str]:
+    """Rewrite a study.yaml without the absolute paths of this machine; those that were in it, with their last parts."""
+    study = yaml.safe_load(path.read_text(encoding="utf-8"))
+    paths = {found: _last(found) for found in _paths_in(study)}
+
+    def relative(value: Any, key: str = "", said: bool = False) -> Any:
+        """`said` in the provenance, where paths stand in sentences too."""
+        if isinstance(value, dict):
+            return {k: relative(v, str(k), said or k == "provenance") for k, v in value.items()}
+        if isinstance(value, list):
+            return [relative(each, key, said) for each in value]
+        if not isinstance(value, str) or key in _WORDS:
+            return value
+        if said:
+            return _PATH.sub(r"\1", paths.get(value) or _replaced(value, paths))
+        return f"./{paths[value]}" if value in paths else value
+
+    text = yaml.safe_dump(relative(study), sort_keys=False, allow_unicode=True, width=110)
+    store.write_text(path, text)
+    return paths
+
+
+def _paths_in(value: Any, key: str = "") -> Iterator[str]:
+    """Texts of a study.yaml that are absolute paths."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _paths_in(each, str(name))
+    elif isinstance(value, list):
+        for each in value:
+            yield from _paths_in(each, key)
+    elif isinstance(value, str) and key not in _WORDS and _is_absolute(value):
+        yield value
+
+
+def _is_absolute(text: str) -> bool:
+    return text.startswith(("/", "~")) or PureWindowsPath(text).is_absolute()
+
+
+def _last(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+
+
+def _replaced(text: str, paths: Mapping[str, str]) -> str:
+    """The text with paths of several parts replaced, longer ones first."""
+    for path in sorted(paths, key=len, reverse=True):
+        if len(re.findall(r"[/\\]", path)) > 1:
+            last = paths[path].replace("\\", r"\\")
+            text = re.sub(rf"(?<![\w./\\<-]){re.escape(path)}(?![\w-])", last, text)
+    return text
+
+
+def _pushed_before(there: hub.Listing) -> list[str]:
+    """Files of a dataset that an earlier push put there, as its manifest says."""
+    if manifest.NAME not in there.files:
+        return []
     try:
-        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise StoreError(
-            f"{path}: not readable ({error}); run `qkscope run` again to have it rewritten"
-        ) from error
-    return found if isinstance(found, dict) else {}
+        found = manifest.read_manifest(hub.fetch(there, [manifest.NAME]))
+    except StoreError as error:
+        say(f"warning: {there.place}: files that were pushed before are not deleted, because {error}")
+        return []
+    return sorted({*found.tables, *found.drawn} & set(there.files)) if found else []
+
+
+def _published(place: str, listing: hub.Listing) -> Manifest | None:
+    """The manifest of a dataset, with names that can be put into a folder; None if it has none."""
+    if manifest.NAME not in listing.files:
+        return None
+    if listing.sizes.get(manifest.NAME, 0) > MANIFEST_BYTES:
+        raise HubError(f"{place}: its {manifest.NAME} has more than {MANIFEST_BYTES:,} bytes")
+    try:
+        found = manifest.read_manifest(hub.fetch(listing, [manifest.NAME]))
+    except StoreError as error:
+        raise HubError(f"{place}: {error.found}; ask its owner to push it again") from error
+    for name in (*found.tables, *found.drawn) if found else ():
+        hidden = any(part.startswith(".") for part in name.split("/"))
+        if hidden or not hub.is_safe(name) or name not in listing.files:
+            raise HubError(
+                f"{place}: its {manifest.NAME} names {name!r}, which is not among its files or cannot be one of a set; "
+                "ask its owner to push it again"
+            )
+    return found
+
+
+def _check_amount(place: str, listing: hub.Listing, names: Sequence[str], found: Manifest | None) -> None:
+    """Refuse more files or bytes than any study has, and files of another size than the manifest says."""
+    entries = {**found.tables, **found.drawn} if found else {}
+    for name, entry in entries.items():
+        size = entry[0]
+        if listing.sizes.get(name, size) != size:
+            raise HubError(
+                f"{place}: {name} has {listing.sizes[name]:,} bytes and {size:,} by its {manifest.NAME}; ask its owner "
+                "to push it again"
+            )
+    sizes = {name: listing.sizes.get(name, entries.get(name, (0,))[0]) for name in names}
+    if len(names) > MOST_FILES or sum(sizes.values()) > MOST_BYTES:
+        raise HubError(
+            f"{place}: {len(names):,} files of {sum(sizes.values()):,} bytes, expected at most {MOST_FILES:,} of "
+            f"{MOST_BYTES:,}; nothing was downloaded"
+        )
+
+
+def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | None) -> None:
+    """Copy files into a folder of the cache: all at once if it is new, else what is missing or damaged.
+
+    The folder belongs to one commit, so nothing of another set can be in it. What was drawn there since stays.
+    """
+    if not folder.exists():
+        with store.clear_errors(folder), store.staging(folder.parent) as staged:
+            whole = staged / "set"
+            for name in names:
+                _copy(source / name, whole / name)
+            try:
+                whole.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process was faster
+                    raise
+    for name in names:
+        wrong = (
+            found is not None
+            and name in found.tables
+            and any(manifest.problems(folder, {name: found.tables[name]}))
+        )
+        if wrong or not (folder / name).is_file():
+            with store.replacing(folder / name) as temporary:
+                _copy(source / name, temporary)
+
+
+def _copy_set(source: Path, target: Path, files: Sizes) -> None:
+    """Copy files of a set; none of them may have changed since they were checked."""
+    for name in files:
+        _copy(source / name, target / name)
+    if any(manifest.problems(target, files)):
+        raise StoreError(f"{source}: was rewritten while it was read", "push again once the run is done")
+
+
+def _copy(source: Path, target: Path) -> None:
+    with store.clear_errors(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
 
 
 def _line(text: object) -> str:

@@ -243,13 +243,13 @@ class UnitMeasurer:
         self._source = self._model = self._probe = None
 
     def _load(self, source: Resolved) -> None:
-        from qkscope.capture import probing
+        from qkscope.capture import Probing
         from qkscope.checkpoints import load_resolved
 
         if self._source != source:
             self.release()
             self._model = load_resolved(source)
-            self._probe = probing(self._model)
+            self._probe = Probing(self._model)
             self._source = source
 
 

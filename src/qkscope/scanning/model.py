@@ -10,15 +10,16 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
 from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
-from qkscope.capture import measure, probing
+from qkscope.capture import Probing, measure
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.consumers import VectorSample, non_finite_warning, unknown_rotation_warning
+from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
+from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError, TableError
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
@@ -33,6 +34,7 @@ from qkscope.scanning.summary import ScanTables
 from qkscope.store import read_json, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
+from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 log = logging.getLogger(__name__)
+
+# The largest window that is taken unasked.
+LONGEST = 2048
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,6 +75,10 @@ class ScanResult(ScanTables):
     """The folder or hub name that was read; empty for a model in memory."""
     optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     """By file: the tables of the measures asked for, a row a head, and what is behind them."""
+    corpus: str = ""
+    """A digest of the tokens that were read: equal for results on the same texts."""
+    problem: str | None = None
+    """Why the result is of no use, and what to do: too many of its heads have no numbers."""
 
     @property
     def rotation(self) -> pd.DataFrame:
@@ -98,7 +107,17 @@ class ScanResult(ScanTables):
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
         write_measures(folder, self.optional)
-        names = ("model", "origin", "window", "documents", "tokens", "available", "filled", "warnings")
+        names = (
+            "model",
+            "origin",
+            "window",
+            "documents",
+            "tokens",
+            "available",
+            "filled",
+            "warnings",
+            "corpus",
+        )
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
@@ -112,9 +131,10 @@ def scan(
     tokenizer: Any = None,
     texts: Iterable[Any] | None = None,
     text_paths: Sequence[Path | str] = (),
-    max_length: int = 2048,
+    max_length: int | None = None,
     documents: int = 32,
     start: Literal["random", "beginning"] = "random",
+    chunk: bool | None = None,
     dtype: str = "auto",
     device: str | None = None,
     heads: str | int | Sequence[tuple[int, int]] = "all",
@@ -137,9 +157,10 @@ def scan(
     tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
     texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
                 of both of which at most `documents` are read
-    max_length  the window: each document counts with so many tokens
+    max_length  the window: tokens read of each document (default: 2,048, or the model's positions if it has fewer)
     start       texts that are read from files and longer than that are entered at a `random` place, drawn from
                 `seed`, or at their `beginning`
+    chunk       cut texts that are read from files into consecutive documents (default: only a single text)
     heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
     measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
@@ -154,9 +175,15 @@ def scan(
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
     warnings: list[str] = []
+    if max_length is None:
+        max_length = min(LONGEST, architecture.max_positions or LONGEST)
     _warn(warnings, architecture.window_warning(max_length))
     spec = CorpusSpec(
-        source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, start=start, seed=seed
+        source=[str(path) for path in text_paths] or ["stdlib"],
+        documents=documents,
+        start=start,
+        chunk=chunk,
+        seed=seed,
     )
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
@@ -180,9 +207,9 @@ def scan(
         save=sample,
         keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
     )
-    _warn(warnings, non_finite_warning(units))
     _warn(warnings, unknown_rotation_warning(units))
     result = _result(subject, units, max_length, components, measures, available, warnings)
+    result = replace(result, corpus=digest(corpus))
     if out is not None:
         result.save(out)
         if sample is not None:
@@ -222,6 +249,7 @@ def _read_documents(
             # A study asks for so many documents; a scan takes at most so many.
             if message != corpus.fewer:
                 _warn(warnings, message)
+        _warn(warnings, corpus.chunk_hint("--chunk"))
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
         _warn(
@@ -237,7 +265,7 @@ def _measure_groups(
     """A unit for each group of documents; `options` are those of `measure`."""
     total = sum(min(len(document.tokens), window) for group in groups for document in group)
     model = subject.load()
-    probe = probing(model)
+    probe = Probing(model)
     started = time.monotonic()
     with progress(f"Measuring {subject.name}", total, unit="tokens") as bar:
         options |= {"windows": (window,), "on_tokens": bar.advance, "probe": probe}
@@ -259,10 +287,14 @@ def _result(
     heads, axes = units[0].heads, measure_axes(units, window, components)
     beyond = measure_beyond(units, window, axes)
     qk = qk_table(subject.name, heads, axes)
+    table = heads_table(qk, {subject.name: subject.architecture.num_layers})
+    non_finite = {subject.name: int(((axes.bad_q > 0) | (axes.bad_k > 0)).sum())}
+    for warning in unmeasured_warnings(table, non_finite).values():
+        _warn(warnings, warning)
     return ScanResult(
         model=subject.name,
         qk=qk,
-        heads=heads_table(qk, {subject.name: subject.architecture.num_layers}),
+        heads=table,
         anatomy=anatomy_table(subject.name, heads, axes, beyond, None),
         spectrum=spectrum_table(subject.name, window, heads, beyond),
         distance=distance_table(subject.name, window, heads, beyond, measured_curve(units, window)),
@@ -275,6 +307,7 @@ def _result(
         available=available,
         origin=subject.origin,
         optional=_optional(subject.name, units, window, measures),
+        problem=too_few_measured(table, non_finite, "--dtype float32"),
     )
 
 

@@ -113,13 +113,21 @@ def missing_files(path: Path, study: Study) -> list[str]:
 
 
 def left_out_of(path: Path | str) -> dict[str, str]:
-    """Folders that `checkpoints: FOLDER` of the study at `path` does not measure, and why."""
+    """Folders that `checkpoints: FOLDER` of the study at `path`, or of its phases, does not measure, and why."""
     from qkscope.checkpoints.files import left_out
 
     path = Path(path)
     data = Marked(path.read_text(encoding="utf-8")).data
-    folder = data.get("checkpoints") if isinstance(data, dict) else None
-    return left_out(absolute(folder, path.resolve().parent)) if isinstance(folder, str) else {}
+    if not isinstance(data, dict):
+        return {}
+    base = path.resolve().parent
+    if isinstance(data.get("checkpoints"), str):
+        return left_out(absolute(data["checkpoints"], base))
+    found: dict[str, str] = {}
+    for _, phase in _phase_folders(data):
+        folder = phase["checkpoints"]
+        found |= {f"{folder}/{name}": why for name, why in left_out(absolute(folder, base)).items()}
+    return found
 
 
 def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:
@@ -130,7 +138,14 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
         if isinstance(data.get(key), str):
             data[key] = _place(data[key], base)
     if isinstance(data.get("checkpoints"), str):
-        data["checkpoints"], mistakes = _discovered(data["checkpoints"], base)
+        data["checkpoints"], mistakes = _discovered(data["checkpoints"], base, ("checkpoints",))
+    for i, phase in _phase_folders(data):
+        folder = phase["checkpoints"]
+        found, wrong = _discovered(folder, base, ("phases", i, "checkpoints"))
+        label = phase["label"] = phase.get("label") or Path(absolute(folder, base)).name
+        # Two folders may both hold a checkpoint-500: the phase tells them apart in every table.
+        phase["checkpoints"] = [each | {"name": f"{label}/{Path(each['folder']).name}"} for each in found]
+        mistakes += wrong
     for entries in _entry_lists(data):
         entries[:] = [_entry(item, base, has_model=bool(data.get("model"))) for item in entries]
     if isinstance(data.get("corpus"), str | list):
@@ -147,7 +162,17 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
     return data, mistakes
 
 
-def _discovered(folder: str, base: Path) -> tuple[list[dict[str, str]], list[Mistake]]:
+def _phase_folders(data: dict[Any, Any]) -> list[tuple[int, dict[Any, Any]]]:
+    """Phases whose checkpoints are a folder's, with their numbers."""
+    phases = data.get("phases")
+    return [
+        (i, phase)
+        for i, phase in enumerate(phases if isinstance(phases, list) else [])
+        if isinstance(phase, dict) and isinstance(phase.get("checkpoints"), str)
+    ]
+
+
+def _discovered(folder: str, base: Path, loc: Loc) -> tuple[list[dict[str, str]], list[Mistake]]:
     """The checkpoint folders below `folder`, in training order."""
     from qkscope.checkpoints import discover
 
@@ -155,9 +180,9 @@ def _discovered(folder: str, base: Path) -> tuple[list[dict[str, str]], list[Mis
     try:
         return [{"folder": str(found)} for found in discover(Path(place))], []
     except QkscopeError as error:
-        return [{"folder": place}], [Mistake(("checkpoints",), str(error))]
+        return [{"folder": place}], [Mistake(loc, str(error))]
     except OSError as error:
-        return [{"folder": place}], [Mistake(("checkpoints",), f"{place}: cannot be read ({error.strerror})")]
+        return [{"folder": place}], [Mistake(loc, f"{place}: cannot be read ({error.strerror})")]
 
 
 def _entry_lists(data: dict[Any, Any]) -> Iterator[list[Any]]:

@@ -2,7 +2,7 @@
 
 A study says what it measures in one of three ways, which all become the same list of checkpoints:
 
-    phases        stages of one training run, each with its context window and its checkpoints
+    phases        stages of one training run, each with its context window and its checkpoints (a folder, or a list)
     checkpoints   one training run without phases: a folder of checkpoint folders, or a list
     families      different models, grouped
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from qkscope import defaults
 from qkscope.checkpoints.files import Source
-from qkscope.checkpoints.revisions import order_revisions, parse_revision
+from qkscope.checkpoints.revisions import order_revisions, parse_revision, phase_labels
 from qkscope.study.marks import Loc
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
@@ -82,10 +82,10 @@ class ThresholdsSpec(_Part):
 
 
 class ControlsSpec(_Part):
-    """What is measured beside the course, to tell causes apart where neighbours' rotation settings differ."""
+    """Counterfactual checkpoints, which tell causes apart where the RoPE settings of neighbours differ."""
 
     rotation: bool = True
-    """Measure each of the two with the other's rotation settings."""
+    """Measure each of the two with the other's RoPE settings, whatever their types."""
     window: bool = True
     """Measure both, and the earlier as it is, over the longer of the two windows instead of the shorter."""
 
@@ -135,7 +135,7 @@ class Phase(_Part):
     window: Positive | None = None
     """The context it was trained with, one of `windows`."""
     checkpoints: Entries
-    """Its checkpoints, in training order: entries, or bare names of revisions or folders."""
+    """Its checkpoints, in training order: a folder of them, or a list of entries, bare revisions or bare folders."""
 
 
 class Family(_Part):
@@ -338,6 +338,7 @@ def _labelled(found: list[Checkpoint], kind: str) -> list[Checkpoint]:
     names = [checkpoint.name for checkpoint in found]
     if kind == "training":
         short = {revision.name: revision.label for revision in order_revisions(names)}
+        short |= phase_labels([(c.name, c.phase, c.step) for c in found], short)
     else:
         short = {name: name.rsplit("/", 1)[-1] for name in names}
     return [c if c.label else replace(c, label=short[c.name]) for c in found]

@@ -15,6 +15,7 @@ from qkscope.checkpoints.hub import fetch, list_files
 from qkscope.checkpoints.loading import list_revisions
 from qkscope.checkpoints.revisions import LONG_CONTEXT, Revision, phases_yaml, split_revisions
 from qkscope.errors import StudyError
+from qkscope.study.marks import did_you_mean
 from qkscope.study.schema import folder_name
 
 # Where nothing says how long the model's training sequences were.
@@ -33,10 +34,20 @@ class Starter:
     check: tuple[str, ...]
 
 
-def init(place: str, out: Path | str | None = None) -> tuple[Path, Starter]:
-    """Write a commented study file for a folder of checkpoints or a model on the hub; never over another file."""
-    folder = Path(place).expanduser()
-    made = _of_folder(folder) if folder.is_dir() else _of_model(place)
+def init(places: str | Sequence[str], out: Path | str | None = None) -> tuple[Path, Starter]:
+    """Write a commented study file; never over another file.
+
+    `places` is a folder of checkpoints or a model on the hub; or several folders, the phases of one training run in
+    order, such as a base run and its long-context continuation.
+    """
+    given = [places] if isinstance(places, str) else list(places)
+    folders = [Path(place).expanduser() for place in given]
+    if out is not None and Path(out).resolve().parent != Path.cwd():
+        folders = [folder.resolve() for folder in folders]  # a study's paths are relative to its file
+    if len(given) > 1:
+        made = _of_folders(folders)
+    else:
+        made = _of_folder(folders[0]) if folders[0].is_dir() else _of_model(given[0])
     path = Path(out) if out is not None else Path(f"{made.name}.yaml")
     if path.exists():
         raise StudyError(f"{path} is there already; give another name with --out, or edit it")
@@ -48,15 +59,7 @@ def _of_folder(folder: Path) -> Starter:
     found = discover(folder)
     window, why = _window(found[-1] / "config.json")
     check = [f"left out: {name}: {reason}" for name, reason in left_out(folder).items()]
-    tokenizer = []
-    if not has_tokenizer(path.name for path in found[-1].iterdir()):
-        beside = has_tokenizer(path.name for path in folder.iterdir())
-        tokenizer = [
-            f"tokenizer: {_scalar(str(folder)) if beside else 'CHANGE-ME'}   # not in {found[-1].name}"
-        ]
-        check += (
-            [] if beside else ["tokenizer: there is none beside the weights; name a folder or a hub model"]
-        )
+    tokenizer, missing = _tokenizer([(folder, found)])
     ordered, _ = split_revisions(path.name for path in found)
     if len({revision.phase_key for revision in ordered}) > 1:
         where = phases_yaml(ordered, "folder", f"{folder}/")
@@ -64,7 +67,79 @@ def _of_folder(folder: Path) -> Starter:
     else:
         where = f"checkpoints: {_scalar(str(folder))}   # {_span([path.name for path in found])}"
         windows = [window]
-    return _starter(folder.resolve().name, [where], tokenizer, windows, why, check)
+    return _starter(folder.resolve().name, [where], tokenizer, windows, why, [*check, *missing])
+
+
+def _of_folders(folders: Sequence[Path]) -> Starter:
+    """A phase for each folder, in the order given."""
+    for folder in folders:
+        if not folder.is_dir():
+            beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
+            raise StudyError(
+                f"{folder}: no such folder{did_you_mean(folder.name, beside)}; several places are folders of "
+                "checkpoints, the phases of one training run in order"
+            )
+    found = [discover(folder) for folder in folders]
+    known = [_window(each[-1] / "config.json") for each in found]
+    # The context of a training run does not shrink: no phase is measured beyond a later one's window.
+    windows = [min(window for window, _ in known[i:]) for i in range(len(known))]
+    labels = _labels(folders)
+    lines, check = ["phases:"], []
+    for label, window, folder, inside in zip(labels, windows, folders, found, strict=True):
+        span = _span([path.name for path in inside])
+        lines += [
+            f"  - label: {_scalar(label)}",
+            f"    window: {window}",
+            f"    checkpoints: {_scalar(str(folder))}   # {span}",
+        ]
+        check += [f"left out: {folder / name}: {reason}" for name, reason in left_out(folder).items()]
+        check += _restarts(folder, inside)
+    tokenizer, missing = _tokenizer(list(zip(folders, found, strict=True)))
+    why = "; ".join(f"{label}: {reason}" for label, (_, reason) in zip(labels, known, strict=True))
+    check += [
+        *missing,
+        f"phases: {', then '.join(labels)}; each goes on from the last checkpoint of the one before",
+    ]
+    return _starter("-".join(labels), lines, tokenizer, sorted(set(windows)), why, check)
+
+
+def _labels(folders: Sequence[Path]) -> list[str]:
+    """The folders' names, with as many of their parents' as tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    if len(set(parts)) < len(parts):
+        raise StudyError("a folder is given twice; each is a phase of its own")
+    labels = [each[-1] for each in parts]
+    for depth in range(1, max(map(len, parts)) + 1):
+        labels = ["/".join(each[-depth:]).lstrip("/") for each in parts]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
+def _restarts(folder: Path, found: Sequence[Path]) -> list[str]:
+    """A folder that holds several phases itself needs them written out."""
+    ordered, _ = split_revisions(path.name for path in found)
+    phases = list(dict.fromkeys(revision.phase_label for revision in ordered))
+    if len(phases) < 2:
+        return []
+    return [
+        f"{folder} holds several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them to paste"
+    ]
+
+
+def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
+    """The study's line about its tokenizer, and what to check, where it does not lie beside all of the weights."""
+
+    def there(folder: Path) -> bool:
+        return has_tokenizer(path.name for path in folder.iterdir())
+
+    without = [found[-1] for _, found in places if not there(found[-1])]
+    if not without:
+        return [], []
+    near = [place for folder, found in places for place in (folder, found[-1]) if there(place)]
+    line = f"tokenizer: {_scalar(str(near[0])) if near else 'CHANGE-ME'}   # not in {without[0].name}"
+    missing = "tokenizer: there is none beside the weights; name a folder or a hub model"
+    return [line], [] if near else [missing]
 
 
 def _of_model(model: str) -> Starter:
