@@ -22,9 +22,12 @@ from qkscope.study import Study
 SOURCE = Path(qkscope.__file__).parent
 # Which commands can say what a file says: a file that names an option has its line here.
 SAID_BY = {
+    "lock.py": ["run", "demo", "scan", "analyze", "figures", "report"],
+    "manifest.py": ["run", "demo", "scan", "analyze", "figures", "report"],
+    "nano/files.py": ["demo"],
+    "nano/training.py": ["demo"],
+    "owner.py": ["run", "demo", "scan", "analyze"],
     "run/engines.py": ["run"],
-    "run/lock.py": ["run", "demo"],
-    "run/owner.py": ["run", "demo", "scan", "analyze"],
     "run/pipeline.py": ["run"],
     "scanning/model.py": ["scan"],
     "scanning/vectors.py": ["analyze"],

@@ -393,7 +393,7 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
     from dataclasses import replace
 
     from markdown_it import MarkdownIt
-    from qkscope.findings import claims
+    from qkscope.claims import claims
 
     from qkscope.figures import CATALOGUE
     from qkscope.figures.readme import readme

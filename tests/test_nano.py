@@ -152,7 +152,7 @@ def test_second_training_gives_the_same_weights(trained: Path, tmp_path: Path) -
 
 def test_seed_changes_weights_and_split(trained: Path, tmp_path: Path) -> None:
     nano.train(tmp_path, 0, SMALL)
-    nano.train(tmp_path, 1, SMALL)
+    nano.train(tmp_path, 1, SMALL, replace=True)
     assert not set(weights(tmp_path).values()) & set(weights(trained).values())
     names = {p.name for p in (tmp_path / "corpus").iterdir()}
     assert names != {p.name for p in (trained / "corpus").iterdir()}

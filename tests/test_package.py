@@ -132,7 +132,7 @@ def test_no_such_place_is_a_sentence(command, tmp_path):
 # Data flows one way: each package may import those of its own line and of the lines before.
 ORDER = [
     ["errors", "store", "progress", "words", "typeset", "defaults"],
-    ["manifest", "workers"],
+    ["manifest", "lock", "workers"],
     ["checkpoints"],
     ["study"],
     ["corpus"],
@@ -147,7 +147,7 @@ ORDER = [
     ["taxonomy"],
     ["table", "measure_table", "anatomy_table", "causes_table", "axes_file"],
     ["timeline", "provenance", "head_numbers"],
-    ["results"],
+    ["results", "owner"],
     ["together"],
     ["aggregate"],
     ["anatomy_means"],

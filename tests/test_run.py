@@ -269,7 +269,7 @@ def test_a_changed_study_never_reuses_units(study, done, changes, reason):
 def test_a_changed_study_is_measured_again(study, done):
     before = units(done)
     change(study, batch_tokens=64)
-    run(study, done)
+    run(study, done, replace=True)
     assert all(when != before[name] for name, when in units(done).items())
 
 
@@ -285,7 +285,7 @@ def test_what_does_not_decide_a_unit_does_not_redo_it(study, done, loads):
 def test_a_changed_corpus_is_said_and_measured_again(study, done, capsys):
     write_texts(study.parent / "texts", seed=5)
     capsys.readouterr()
-    run(study, done)
+    run(study, done, replace=True)
     said = capsys.readouterr().err
     assert "checkpoint-1, all groups: measured again, because its documents changed" in said
 
@@ -293,7 +293,7 @@ def test_a_changed_corpus_is_said_and_measured_again(study, done, capsys):
 def test_one_more_text_redoes_only_its_group(study, done):
     before = units(done)
     (study.parent / "texts" / "999.txt").write_text("the cat sat on the mat " * 10)
-    run(study, done)
+    run(study, done, replace=True)
     changed = {name for name, when in units(done).items() if before[name] != when}
     assert changed == {f"moments/{name}/0.safetensors" for name in NAMES}
 
@@ -302,7 +302,7 @@ def test_changed_weights_are_said_and_measured_again(study, done, capsys):
     before = units(done)
     save_checkpoint(study.parent / "checkpoint-2", seed=9)
     capsys.readouterr()
-    run(study, done)
+    run(study, done, replace=True)
     changed = {name.split("/")[1] for name, when in units(done).items() if before[name] != when}
     assert changed == {"checkpoint-2"}
     assert "the checkpoint's files changed" in capsys.readouterr().err

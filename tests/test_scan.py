@@ -114,7 +114,7 @@ def test_measures_that_are_asked_for_are_in_the_result_and_in_files(tmp_path: Pa
     assert result.plasticity["plasticity"].between(0, 1).all()
     assert (tmp_path / "plasticity_map.parquet").is_file()
     # A later scan without a measure leaves no table of an earlier one.
-    again = scan(model, **options)
+    again = scan(model, **options, replace=True)
     assert not list(tmp_path.glob("*plasticity*"))
     pd.testing.assert_frame_equal(again.rotation, result.rotation)
     with pytest.raises(TableError, match=r'plasticity was not measured: .*measures=\["plasticity"\]'):

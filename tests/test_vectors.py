@@ -207,7 +207,7 @@ def test_a_broken_file_is_named_and_nothing_is_lost(root, tmp_path, how, message
     before = {p.name: p.read_bytes() for p in out.iterdir()}
     broken = folder / "modèle с пробелом" / "l01h02q" / "data.parquet"
     damage(broken, how)
-    done = CliRunner().invoke(main, ["analyze", str(folder), "--out", str(out)])
+    done = CliRunner().invoke(main, ["analyze", str(folder), "--out", str(out), "--replace"])
     assert done.exit_code == 1
     assert isinstance(done.exception, SystemExit)
     assert str(broken) in done.output
@@ -237,7 +237,7 @@ def test_heads_without_a_correlation_are_unmeasured_and_named(root, tmp_path, wh
     else:
         pq.write_table(pq.read_table(path).slice(0, 1), path)
     out = tmp_path / "out"
-    done = CliRunner().invoke(main, ["analyze", str(folder), "--out", str(out)])
+    done = CliRunner().invoke(main, ["analyze", str(folder), "--out", str(out), "--replace"])
     assert done.exit_code == 1
     assert "head 3 of layer 0 of stage1-step-40000 is unmeasured" in done.output
     expected = {"equal positions": "all equal", "one row": "1 row; at least two"}

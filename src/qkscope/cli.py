@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PLACE = click.Path(path_type=Path)
 Command = Callable[..., None]
+# Of `qkscope status`.
+EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}
 
 
 def clear_errors(command: Command) -> Command:
@@ -51,7 +53,7 @@ def clear_errors(command: Command) -> Command:
 
 
 def end_on_second_interrupt() -> Callable[[], object]:
-    """The first Ctrl-C is an exception, which a library may swallow; the second ends the process. How to undo this.
+    """Make a second Ctrl-C end the process: the first is an exception, which a library may swallow. Returns the undo.
 
     Nothing is lost by it: every file is written whole or not at all.
     """
@@ -81,7 +83,9 @@ def end_on_second_interrupt() -> Callable[[], object]:
 )
 @click.version_option(__version__, prog_name="qkscope")
 @click.option("-q", "--quiet", is_flag=True, help="Only results, warnings and errors.")
-@click.option("-v", "--verbose", is_flag=True, help="Also what the libraries underneath report.")
+@click.option(
+    "-v", "--verbose", is_flag=True, help="Also print what transformers and other libraries report."
+)
 def main(quiet: bool, verbose: bool) -> None:
     """How a language model's attention heads come to encode position while it trains."""
     click.get_current_context().call_on_close(end_on_second_interrupt())
@@ -91,18 +95,15 @@ def main(quiet: bool, verbose: bool) -> None:
 
 
 @main.command()
-@click.option(
-    "--out", type=FOLDER, default=Path("results/nano"), show_default=True, help="Where everything goes."
-)
-@click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the training."
-)
+@click.option("--out", type=FOLDER, default=Path("results/nano"), show_default=True, help="Results folder.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Training seed.")
+@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
 @clear_errors
-def demo(out: Path, seed: int) -> None:
+def demo(out: Path, seed: int, replace: bool) -> None:
     """Train a nano SmolLM3 here, save its checkpoints, and run the whole pipeline on them."""
     from qkscope.nano import demo as train_and_measure
 
-    _print(train_and_measure(out, seed=seed))
+    _print(train_and_measure(out, seed=seed, replace=replace))
 
 
 @main.command()
@@ -110,12 +111,13 @@ def demo(out: Path, seed: int) -> None:
 @click.option("--out", type=FOLDER, help="Results folder.  [default: results/<study name>]")
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
 @click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
+@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
 @clear_errors
-def run(study: Path, out: Path | None, engine: str, shard: str | None) -> None:
-    """Measure a study: every checkpoint, every head; then tables, figures and report. Resumes where it stopped."""
+def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: bool) -> None:
+    """Measure a study and write tables, figures and report. Resumes where it stopped."""
     from qkscope.run import run as run_study
 
-    _print(run_study(study, out=out, engine=engine, shard=shard))
+    _print(run_study(study, out=out, engine=engine, shard=shard, replace=replace))
 
 
 @main.command()
@@ -141,7 +143,7 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print mistakes, warnings and cost as JSON.")
 @clear_errors
 def validate(study: Path, as_json: bool) -> None:
-    """Check a study file: prints every mistake at once, with its line, or what the study costs."""
+    """Check a study file: print every mistake with its line, or the cost of the study."""
     from qkscope.run.preflight import preflight
 
     found = preflight(study)
@@ -168,7 +170,7 @@ def list_checkpoints(model: str) -> None:
 @main.command()
 @click.argument("model")
 @click.option("--revision", help="Branch, tag or commit of a hub model.")
-@click.option("--tokenizer", help="Where the tokenizer is, if not beside the model.")
+@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
 @click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
 @click.option(
     "--max-length",
@@ -187,14 +189,20 @@ def list_checkpoints(model: str) -> None:
     type=click.Choice(["random", "beginning"]),
     default="random",
     show_default=True,
-    help="Where long texts are entered.",
+    help="Where to start reading long texts.",
 )
 @click.option(
     "--chunk", is_flag=True, help="Cut long texts into consecutive documents.  [default: only a single text]"
 )
 @click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
-@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: the best there is]")
-@click.option("--heads", default="all", show_default=True, metavar="all|N", help="Which query heads.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
+@click.option(
+    "--heads",
+    default="all",
+    show_default=True,
+    metavar="all|N",
+    help="Query heads to measure: all, or a random sample of N.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--save-vectors",
@@ -202,18 +210,16 @@ def list_checkpoints(model: str) -> None:
     flag_value=0.05,
     type=click.FloatRange(0, 1, min_open=True),
     metavar="[RATE]",
-    help="Also write this share of the vectors as parquet.  [0.05 if bare]",
+    help="Also write this share of the vectors as parquet.  [0.05 without a value]",
 )
-@click.option(
-    "--vectors-apart", is_flag=True, help="Draw the keys to write at other positions than the queries."
-)
-@click.option("--token-str", is_flag=True, help="Write each vector's token beside it.")
+@click.option("--vectors-apart", is_flag=True, help="Sample keys at other positions than queries.")
+@click.option("--token-str", is_flag=True, help="Also write the token of each vector.")
 @click.option(
     "--measures",
     default=",".join(MEASURES),
     show_default=True,
     metavar="NAME,...",
-    help="Beside the usual ones: rotation, per_kind, plasticity; empty for none.",
+    help="Optional measures: rotation, per_kind, plasticity; empty for none.",
 )
 @click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
 @click.option(
@@ -223,9 +229,10 @@ def list_checkpoints(model: str) -> None:
     "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
 )
 @click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
+@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
 @clear_errors
 def scan(model: str, heads: str, measures: str, **options: Any) -> None:
-    """Measure one model, quickly: prints what its heads do and writes the tables of its heads."""
+    """Measure one model: print a summary of its heads and write their tables."""
     from qkscope.scanning import scan as scan_model
     from qkscope.study import folder_name
 
@@ -244,32 +251,39 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 
 @main.command()
 @click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
-@click.option("--out", type=FOLDER, required=True, help="Where qk.csv, heads.csv and transitions.csv go.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for qk.csv, heads.csv and transitions.csv.")
 @click.option(
     "--gqa-ratio",
     type=click.IntRange(min=1),
-    help="Query heads per key head, where the folders leave it open.",
+    help="Query heads per key head, if the folder names do not tell.",
 )
 @click.option(
-    "--groups", type=click.IntRange(min=1), default=GROUPS, show_default=True, help="Groups of the jackknife."
+    "--groups",
+    type=click.IntRange(min=1),
+    default=GROUPS,
+    show_default=True,
+    help="Groups of documents for the jackknife.",
 )
 @click.option("--components", type=click.IntRange(min=1), default=COMPONENTS, show_default=True)
 @click.option(
     "--rope-theta",
     type=click.FloatRange(min=0, min_open=True),
-    help="The vectors were rotated with this base: anatomy.csv is made too.",
+    help="RoPE base the vectors were rotated with; also writes anatomy.csv.",
 )
 @click.option(
-    "--rotary-dim", type=click.IntRange(min=2), help="Only so many leading dimensions were rotated."
+    "--rotary-dim",
+    type=click.IntRange(min=2),
+    help="Number of leading dimensions that were rotated.  [default: all]",
 )
-@click.option("--interleaved", is_flag=True, help="Neighbouring dimensions were rotated, not halves apart.")
+@click.option("--interleaved", is_flag=True, help="Rotary pairs are neighbouring dimensions (2i, 2i + 1).")
 @click.option(
     "--measures",
     default="rotation,per_kind,plasticity",
     show_default=True,
     metavar="NAME,...",
-    help="Beside r; plasticity of files with buckets; empty for none, in a quarter of the time.",
+    help="Optional measures; plasticity needs files with buckets; empty for none (four times faster).",
 )
+@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
 @clear_errors
 def analyze(
     vectors: Path,
@@ -280,7 +294,7 @@ def analyze(
     interleaved: bool,
     **options: Any,
 ) -> None:
-    """From query and key vectors on disk or on the hub (the public parquet layout) to qk.csv."""
+    """Measure stored query and key vectors (public parquet layout), from a folder or the hub."""
     from qkscope.rotation import Rotation
     from qkscope.scanning.vectors import analyze as analyze_vectors
 
@@ -317,7 +331,7 @@ def figures(results: Path, out: Path | None) -> None:
 )
 @clear_errors
 def report(results: Path, other: Path | None, out: Path | None) -> None:
-    """Write the interactive report of a results folder or a qk.csv, or of two of them together: one file."""
+    """Write report.html for a results folder or a qk.csv, or for two of them together."""
     from qkscope.report import write_report
 
     beside = None if other is None else _local(other)
@@ -335,10 +349,10 @@ def report(results: Path, other: Path | None, out: Path | None) -> None:
     help="What to compare with; may be repeated.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.option("--csv", type=PLACE, help="Also write every row to this file, and every head beside it.")
+@click.option("--csv", type=PLACE, help="Also write the rows to this file, and all heads to a second one.")
 @clear_errors
 def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:
-    """Two results side by side: what agrees within uncertainty and what does not.
+    """Compare two results: which numbers agree within their errors and which differ.
 
     Several seeds of two trainings: A1 A2 A3 --with B1 --with B2 --with B3; errors are then over seeds.
     """
@@ -358,22 +372,33 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
 
 @main.command()
 @click.argument("results", type=PLACE)
-@click.option("--verify", is_flag=True, help="Check every byte of units, tables, figures and report.")
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Check every byte of units, tables, figures and report against the manifest.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print every unit as JSON.")
 @clear_errors
 def status(results: Path, verify: bool, as_json: bool) -> None:
-    """Units of work done, running and failed, from the files alone."""
+    """Show which units are done, running, failed or waiting, from the files alone.
+
+    Exit status: 0 if the study is finished, 3 if something failed, 4 if something is still to be done, 1 if files are
+    damaged.
+    """
     from qkscope.run import status as status_of
 
     found = status_of(results, verify=verify)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+        click.echo(
+            json.dumps(asdict(found) | {"state": found.state}, indent=2, ensure_ascii=False, default=str)
+        )
     else:
         _print(found)
     if found.damage:
         raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
     if verify and not as_json:
         _print("every table, figure and page is what was written")
+    sys.exit(EXIT_STATUS[found.state])
 
 
 @main.command()
@@ -389,19 +414,19 @@ def push(results: Path, place: str, private: bool) -> None:
 
 
 def _names(text: str) -> list[str]:
-    """The names in `a, b`."""
+    """Names from a comma-separated list."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _local(place: Path | str) -> Path:
-    """Where results are; those at hub:owner/name are fetched first."""
+    """A local path; results at hub:owner/name are fetched first."""
     from qkscope.run.publish import local
 
     return local(place)
 
 
 def _print(thing: object) -> None:
-    """Tables and texts to standard output; names are never taken for markup."""
+    """Print to standard output without interpreting names as markup."""
     _console().print(thing, markup=False, highlight=False)
 
 

@@ -1,41 +1,72 @@
-"""manifest.json: which files make one set, with their sizes and digests.
+"""manifest.json: what a results folder holds, and the files that make one set, with their sizes and digests.
 
-The tables of a run belong together. They are prepared apart, the manifest that names them is written, and then they are
-put in place: whoever reads a set that is only half there, damaged or edited finds out from the manifest, which every
-reader checks. A folder without one (another program's table) is read as it is.
+    holds       whose the folder is (`owner.py`), written before anything else
+    tables      what was measured; all of one set
+    drawn       summary, figures and report, each with a digest of the tables that it was drawn from
+    former      tables of the set before, which are removed once the new set is in place
+    finished    everything was drawn from these tables
+    failed      why the run that made them did not succeed; empty if it did
+
+Files are prepared in a hidden folder, the manifest that names them is written, and then they are renamed into place.
+A reader of a set that is half in place, damaged or edited finds out from the manifest, which every reader checks. A
+folder without a manifest (another program's table) is read as it is. Only files that a manifest names, and that still
+are what was written, are ever removed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from time import sleep
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from qkscope import store
 from qkscope.errors import StoreError
 
 NAME = "manifest.json"
-FORMAT = 1
+FORMAT = 2
+# Had no `holds`, `former` and `failed`, and did not say what `drawn` was drawn from.
+OLD_FORMAT = 1
 _AGAIN = "run the study again to have it rewritten"
-# A set is put in place in milliseconds: a reader that meets it in between looks again so often, so many seconds apart.
+# A set is put in place in milliseconds: a reader that finds it half in place tries again this often, this many seconds
+# apart.
 TRIES, PAUSE = 8, 0.1
 
-Sizes = Mapping[str, tuple[int, str]]
 Loaded = TypeVar("Loaded")
+Require = Callable[[], None]
+"""Raises if this process may no longer write to the folder."""
+
+
+class Entry(NamedTuple):
+    """A file as it was written: size in bytes, digest, and of a drawn file the digest of its tables."""
+
+    size: int
+    digest: str
+    drawn_from: str = ""
+
+
+Entries = Mapping[str, Entry]
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """`tables` were made from what `made_from` is the digest of; `drawn` from the tables. Name -> (size, digest)."""
+    """The record of a folder; `made_from` is a digest of everything that the tables were made from."""
 
-    made_from: str
-    tables: Sizes
-    drawn: Sizes = field(default_factory=dict)
+    made_from: str = ""
+    tables: Entries = field(default_factory=dict)
+    drawn: Entries = field(default_factory=dict)
     finished: bool = False
+    holds: Mapping[str, Any] | None = None
+    former: Entries = field(default_factory=dict)
+    failed: str = ""
+
+    @property
+    def tables_digest(self) -> str:
+        """Of the tables' names, sizes and digests."""
+        return store.short_digest({name: list(entry[:2]) for name, entry in self.tables.items()})
 
 
 def read_manifest(folder: Path) -> Manifest | None:
@@ -45,37 +76,68 @@ def read_manifest(folder: Path) -> Manifest | None:
         return None
     value = store.read_json(path)
     try:
-        if value["format"] != FORMAT:
+        if value["format"] not in (FORMAT, OLD_FORMAT):
             raise ValueError(f"format {value['format']!r} instead of {FORMAT}")
-        return Manifest(
+        holds = value.get("holds")
+        if not isinstance(holds, dict | None):
+            raise TypeError(f"holds is {str(holds)[:40]!r}")
+        found = Manifest(
             str(value["made_from"]),
-            _sizes(value["tables"]),
-            _sizes(value["drawn"]),
+            _entries(value["tables"]),
+            _entries(value["drawn"]),
             value["finished"] is True,
+            holds,
+            _entries(value.get("former", {})),
+            str(value.get("failed", "")),
         )
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: damaged ({store.in_short(error)}); {_AGAIN}") from error
-
-
-def _sizes(value: Any) -> Sizes:
-    found = {}
-    for name, (size, digest) in value.items():
-        path = PurePosixPath(name)
-        outside = path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME
-        if outside or not re.fullmatch(r"[0-9a-f]{40}", digest):
-            raise ValueError(f"no such file can be in a set: {name[:40]!r}")
-        found[name] = int(size), digest
+    if value["format"] == OLD_FORMAT:
+        drawn = {name: e._replace(drawn_from=found.tables_digest) for name, e in found.drawn.items()}
+        found = replace(found, drawn=drawn)
     return found
 
 
-def problems(folder: Path, files: Sizes) -> Iterator[str]:
-    """Which of `files` are not those that were written, and in what."""
-    for name, (size, digest) in files.items():
+def readable_manifest(folder: Path) -> Manifest | None:
+    """The manifest of a results folder; None if it has none, or only a damaged one, which a run replaces."""
+    try:
+        return read_manifest(folder)
+    except StoreError:
+        return None
+
+
+def _entries(value: Any) -> Entries:
+    found = {}
+    for name, entry in value.items():
+        path = PurePosixPath(name)
+        outside = path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME
+        size, digest, drawn_from = (*entry, "")[:3]
+        if outside or not re.fullmatch(r"[0-9a-f]{40}", digest) or not re.fullmatch(r"[0-9a-f]*", drawn_from):
+            raise ValueError(f"no such file can be in a set: {name[:40]!r}")
+        found[name] = Entry(int(size), digest, drawn_from)
+    return found
+
+
+def problems(folder: Path, files: Entries) -> Iterator[str]:
+    """Which of `files` are not those that were written, and in what way."""
+    for name, entry in files.items():
         path = folder / name
         if not path.is_file():
             yield f"{path}: missing from its set"
-        elif path.stat().st_size != size or store.file_digest(path) != digest:
+        elif not _is_as_written(path, entry):
             yield f"{path}: not the file that was written (edited, damaged, or of another run)"
+
+
+def _is_as_written(path: Path, entry: Entry) -> bool:
+    return path.stat().st_size == entry.size and store.file_digest(path) == entry.digest
+
+
+def all_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
+    """Everything that is wrong with the tables and with what was drawn from them, mixtures of two sets included."""
+    yield from problems(folder, {**manifest.tables, **manifest.drawn})
+    for name, entry in manifest.drawn.items():
+        if entry.drawn_from != manifest.tables_digest:
+            yield f"{folder / name}: drawn from other tables than those that are here"
 
 
 def read_set(
@@ -84,7 +146,7 @@ def read_set(
     names: Collection[str] | None = None,
     made_from: str | None = None,
 ) -> Loaded:
-    """What `load` makes of the tables of a folder, or of those called `names`: all of one set, and unharmed.
+    """What `load` makes of the tables of a folder, or of those called `names`: all of one set, and undamaged.
 
     With `made_from`, of that set. Otherwise a StoreError names the first that is not.
     """
@@ -114,60 +176,138 @@ def _first_problem(
     return next(problems(folder, wanted), None)
 
 
+def begin(folder: Path, holds: Mapping[str, Any]) -> None:
+    """Record whose folder this is. What a manifest says of finished tables stays."""
+    if readable_manifest(folder) is None:
+        _write(folder, Manifest(holds=holds))
+
+
 @contextmanager
-def replacing_set(folder: Path, made_from: str) -> Iterator[Path]:
-    """Yield an empty folder for the tables of a run; put them in place of the set before if the block succeeds."""
+def replacing_set(
+    folder: Path, made_from: str, holds: Mapping[str, Any] | None = None, require: Require = lambda: None
+) -> Iterator[Path]:
+    """Yield an empty folder for tables; put them in place of the set before if the block succeeds."""
     with store.staging(folder) as staged:
         yield staged
-        new = Manifest(made_from, _described(staged, staged.iterdir()))
-        old = _tables_there(folder)
-        # First of all, so that from here to the end no reader takes a mixture for a set.
-        _write(folder, new)
-        for name in new.tables:
-            with store.clear_errors(folder / name):
-                (staged / name).replace(folder / name)
-        for name in old - set(new.tables):
-            (folder / name).unlink(missing_ok=True)
+        tables = _described(staged)
+        require()
+        old = readable_manifest(folder) or Manifest()
+        ours = {**old.former, **old.tables}
+        if old.holds is not None:
+            _refuse_foreign(folder, [name for name in tables if name not in ours])
+        former = {name: entry for name, entry in ours.items() if name not in tables}
+        # Before any table moves, so that no reader takes a mixture for a set.
+        _write(folder, Manifest(made_from, tables, old.drawn, holds=holds, former=former))
+        _move(staged, folder, tables, require)
+        _remove(folder, former, require)
 
 
-def note_finished(folder: Path, drawn: Iterable[Path]) -> None:
-    """Say what was drawn from the tables, and that all is done."""
+@contextmanager
+def replacing_drawn(
+    folder: Path, made_from: str | None, parts: Collection[str], require: Require = lambda: None
+) -> Iterator[Path]:
+    """Yield an empty folder to draw in; put everything in place if the block succeeds, and record it.
+
+    made_from   of the tables that are drawn; if others have taken their place meanwhile, nothing is put in place
+    parts       files and folders that this drawing replaces: what an earlier one left there is removed
+    """
+    with store.staging(folder) as staged:
+        yield staged
+        require()
+        old = read_manifest(folder)
+        if made_from != (old and old.made_from):
+            raise StoreError(
+                f"{folder}: its tables are not those that were drawn; draw them again, or choose another place "
+                "with --out"
+            )
+        new = _described(staged)
+        if old is None:  # another program's table, of which no record is kept
+            _move(staged, folder, new, require)
+            return
+        new = {name: entry._replace(drawn_from=old.tables_digest) for name, entry in new.items()}
+        gone = {
+            name: entry
+            for name, entry in old.drawn.items()
+            if name.partition("/")[0] in parts and name not in new
+        }
+        kept = {name: entry for name, entry in old.drawn.items() if name not in gone}
+        # What is to go stays named until it is gone, and what is new is named before it is there.
+        _write(folder, replace(old, drawn={**old.drawn, **new}))
+        _move(staged, folder, new, require)
+        _remove(folder, gone, require)
+        require()
+        _write(folder, replace(old, drawn={**kept, **new}))
+
+
+def note_finished(folder: Path, failed: str = "", require: Require = lambda: None) -> None:
+    """Record that everything is in place; `failed` says why the run has not succeeded all the same."""
     manifest = read_manifest(folder)
     if manifest is not None:
-        _write(folder, replace(manifest, drawn=_described(folder, drawn), finished=True))
+        require()
+        _write(folder, replace(manifest, finished=True, failed=failed, former={}))
+
+
+def note_failed(folder: Path, failed: str) -> None:
+    """Record why a run ended before everything was in place."""
+    manifest = readable_manifest(folder)
+    if manifest is not None:
+        _write(folder, replace(manifest, finished=False, failed=failed))
 
 
 def is_finished(folder: Path, made_from: str) -> bool:
     """Everything was made from just this, and is still what was written."""
+    manifest = readable_manifest(folder)
+    if manifest is None or not manifest.finished or manifest.made_from != made_from:
+        return False
     try:
-        manifest = read_manifest(folder)
-        if manifest is None or not manifest.finished or manifest.made_from != made_from:
-            return False
-        return not any(problems(folder, {**manifest.tables, **manifest.drawn}))
+        return not any(all_problems(folder, manifest))
     except StoreError:
         return False
 
 
-def _tables_there(folder: Path) -> set[str]:
-    """Tables of the set before, and those of versions that wrote no manifest."""
-    try:
-        manifest = read_manifest(folder)
-    except StoreError:
-        manifest = None
-    return {*(manifest.tables if manifest else ()), *(path.name for path in folder.glob("qk_*.csv"))}
+def _refuse_foreign(folder: Path, names: Collection[str]) -> None:
+    """Raise if files that no manifest names are where tables are to be put."""
+    there = [name for name in names if (folder / name).exists()]
+    if there:
+        raise StoreError(
+            f"{folder} has {', '.join(there)}, which qkscope did not write and does not overwrite; move it away and "
+            "run again, or choose another folder with --out"
+        )
 
 
-def _described(folder: Path, files: Iterable[Path]) -> Sizes:
+def _move(staged: Path, folder: Path, files: Entries, require: Require) -> None:
+    for name in files:
+        require()
+        with store.clear_errors(folder / name):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (staged / name).replace(folder / name)
+
+
+def _remove(folder: Path, files: Entries, require: Require) -> None:
+    """Remove files that are still what was written, and folders that are empty then."""
+    for name, entry in files.items():
+        path = folder / name
+        if path.is_file() and _is_as_written(path, entry):
+            require()
+            with store.clear_errors(path):
+                path.unlink(missing_ok=True)
+                if path.parent != folder and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+
+
+def _described(folder: Path) -> dict[str, Entry]:
+    """All files below a folder, hidden ones left out."""
     return {
-        path.relative_to(folder).as_posix(): (path.stat().st_size, store.file_digest(path))
-        for path in sorted(files)
-        if path.is_file()
+        path.relative_to(folder).as_posix(): Entry(path.stat().st_size, store.file_digest(path))
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and not path.name.startswith(".")
     }
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
-    parts = {"made_from": manifest.made_from, "finished": manifest.finished}
-    store.write_json(
-        folder / NAME,
-        {"format": FORMAT, **parts, "tables": dict(manifest.tables), "drawn": dict(manifest.drawn)},
-    )
+    named = {"tables": manifest.tables, "drawn": manifest.drawn, "former": manifest.former}
+    value: dict[str, Any] = {"format": FORMAT, "made_from": manifest.made_from}
+    value |= {"finished": manifest.finished, "failed": manifest.failed, "holds": manifest.holds}
+    for part, entries in named.items():
+        value[part] = {name: [part for part in entry if part != ""] for name, entry in entries.items()}
+    store.write_json(folder / NAME, value)

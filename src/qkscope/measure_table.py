@@ -53,11 +53,7 @@ def measure_table(model: str, window: int, heads: HeadIndex, found: Measured) ->
 
 
 def write_measures(folder: Path, frames: Mapping[str, pd.DataFrame]) -> None:
-    """Every table to its file; those of measures that are not there go: they would tell of an earlier measurement."""
-    for name in OPTIONAL:
-        for file in (f"{name}.csv", f"loo_{name}.parquet", f"{name}_map.parquet"):
-            if file.partition(".")[0] not in frames:
-                (folder / file).unlink(missing_ok=True)
+    """Every table to its file."""
     for name, frame in frames.items():
         if name in OPTIONAL:
             write_csv(folder / f"{name}.csv", frame)

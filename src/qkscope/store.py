@@ -293,6 +293,12 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=20)).hexdigest()
 
 
+def short_digest(value: object) -> str:
+    """40 hex digits of anything that JSON can hold."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
+
+
 def damaged(path: Path, why: str) -> StoreError:
     return StoreError(f"{path}: damaged ({why})", "delete it to have it computed again")
 

@@ -76,6 +76,8 @@ class Corpus:
     """The one of the warnings that says that there are fewer documents than asked for."""
     possible: int = 0
     """About how many documents there would be if the texts were cut; 0 where they are, or nobody wants more."""
+    texts: str = ""
+    """Digest of the texts, their tokenizer and how documents are selected, whatever the length of documents."""
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -155,7 +157,11 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     origin = "; ".join(notes.origins)
     cut = chunk is not None or spec.chunk is not None or len(documents) == spec.documents
     possible = 0 if cut else memory.met // max_tokens
-    return Corpus(documents, digest(documents), warnings, origin, memory.met, notes.fewer, possible)
+    selection = [spec.documents, spec.min_tokens, spec.chunk, spec.start, spec.seed]
+    texts_digest = store.short_digest([memory.texts, memory.tokenizer_identity, selection])
+    return Corpus(
+        documents, digest(documents), warnings, origin, memory.met, notes.fewer, possible, texts_digest
+    )
 
 
 def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:
@@ -284,6 +290,7 @@ class _Memory:
     def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
         self._tokenizer = tokenizer
         self._excerpt = excerpt
+        self.tokenizer_identity = tokenizer_identity(tokenizer)
         self._used: dict[bytes, tuple[Tokens, int]] = {}
         self._kept: dict[bytes, tuple[Tokens, int]] = {}
         self._path: Path | None = None
@@ -292,7 +299,7 @@ class _Memory:
         self.warnings: list[str] = []
         if folder is not None:
             source = [str(spec.source), spec.split, spec.text_column, str(spec.revision)]
-            key = "\0".join([*source, tokenizer_identity(tokenizer), str(excerpt)])
+            key = "\0".join([*source, self.tokenizer_identity, str(excerpt)])
             self._path = (
                 Path(folder)
                 / f"tokens-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.safetensors"
@@ -316,6 +323,11 @@ class _Memory:
                 offset = self._excerpt.offset(key, length)
                 where = f"[{offset}:{offset + len(tokens)}]" if offset else ""
                 yield text.name + where, tokens, length
+
+    @property
+    def texts(self) -> list[str]:
+        """Digests of the texts that were read, in order."""
+        return [key.hex() for key in self._used]
 
     def save(self) -> None:
         """Keep the texts of this pass; a folder that cannot be written costs time later, nothing else."""

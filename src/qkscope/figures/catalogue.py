@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -24,6 +24,7 @@ from qkscope.figures.picture import Drawing, Picture
 from qkscope.figures.readme import readme
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.view import View, look
+from qkscope.owner import redrawing, refuse_drawing_into_other
 from qkscope.progress import say
 from qkscope.results import Results, as_results
 from qkscope.workers import in_processes, worth
@@ -69,10 +70,16 @@ class Made:
 
     drawn: tuple[Drawn, ...]
     left_out: tuple[LeftOut, ...]
+    older: tuple[Path, ...] = ()
+    """Folders of figures left out now that have files all the same, of which it is not known what they show."""
 
     def __str__(self) -> str:
         lines = [str(each.folder / "figure.png") for each in self.drawn]
         lines += [f"left out: {each.name}: {each.reason}" for each in self.left_out]
+        lines += [
+            f"warning: {folder} was not drawn from these results; delete it if it is old"
+            for folder in self.older
+        ]
         return "\n".join(lines)
 
     def __rich__(self) -> Text:
@@ -95,25 +102,34 @@ def draw(name: str, results: Results | Path | str, width: float | None = None) -
 
 
 def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
-    """Draw all figures the data allow into `out`, by default the results' own folder `figures`."""
+    """Draw all figures the data allow into `out`, by default the results' own folder `figures`.
+
+    In the results' own folder, all figures are put in place together, and figures of an earlier drawing go.
+    """
     loaded = as_results(results)
     if (count := len(loaded.timeline.models)) >= MANY:
         say(
             f"drawing {count:,} checkpoints takes about {count / 500:.0f} minutes; a study of every tenth shows as much"
         )
-    view = look(loaded)
     folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
-    drawn, left_out = [], []
-    for picture in CATALOGUE:
-        reason = picture.why_not(view)
-        if reason is None:
-            drawn.append(Drawn(picture.name, folder / picture.name))
-        else:
-            left_out.append(LeftOut(picture.name, reason))
-    _write_all(view, drawn)
-    for each in left_out:
-        _clear(folder / each.name)
-    return Made(tuple(drawn), tuple(left_out))
+    refuse_drawing_into_other(folder, loaded.folder)
+    if folder.resolve() == (loaded.folder / "figures").resolve():
+        with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
+            made = _draw(loaded, staged / "figures", folder)
+    else:
+        made = _draw(loaded, folder, folder)
+    older = [folder / each.name for each in made.left_out if (folder / each.name).is_dir()]
+    return replace(made, older=tuple(older))
+
+
+def _draw(results: Results, into: Path, folder: Path) -> Made:
+    """Draw into one folder what is to be in another."""
+    view = look(results)
+    reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
+    names = [name for name, reason in reasons.items() if reason is None]
+    _write_all(view, [Drawn(name, into / name) for name in names])
+    left_out = [LeftOut(name, reason) for name, reason in reasons.items() if reason is not None]
+    return Made(tuple(Drawn(name, folder / name) for name in names), tuple(left_out))
 
 
 def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
@@ -126,14 +142,6 @@ def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
     else:
         shares = [(view, said, drawn[1 + i :: count]) for i in range(count)]
         list(in_processes(_write_some, shares, count))
-
-
-def _clear(folder: Path) -> None:
-    """Remove a figure of an earlier drawing: it would show other data than its neighbours."""
-    for name in FILES:
-        (folder / name).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
 
 
 def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,15 +33,112 @@ class State:
     curve: list[dict[str, Any]] = field(default_factory=list)
 
 
+RECORD = "training.json"
+STATE = ".training.safetensors"
+CHECKPOINT_FILES = {
+    *("nano.json", "config.json", "generation_config.json", "model.safetensors"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"),
+}
+
+
+def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], replace: bool) -> None:
+    """Record that `out` is this training's, having made sure that nothing finished or foreign is in its way.
+
+    The checkpoints and texts of another training go if `replace` says so; files that no training wrote never do.
+    """
+    record = _record(out)
+    recorded: dict[str, str] = dict(record.get("corpus") or {})
+    wanted = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    texts, folders = _visible(out / "corpus"), _visible(out / "checkpoints")
+    keys = {_mark(path) for path in folders} | {record.get("key"), _state_key(out / STATE)}
+    if not replace and keys - {None, key}:
+        seed = f" (seed {record['seed']})" if "seed" in record else ""
+        raise StoreError(
+            f"{out} holds a training with another seed, recipe or Python{seed}, whose checkpoints and results would be "
+            "lost; choose another folder with --out, or say --replace to overwrite them"
+        )
+    others = [path for path in folders if _mark(path) != key]
+    foreign = [
+        path for path in texts if _text_digest(path) not in (wanted.get(path.name), recorded.get(path.name))
+    ]
+    foreign += [each for path in others for each in (foreign_in(path) if _mark(path) else [path])]
+    if (out / RECORD).exists() and not record:
+        foreign.append(out / RECORD)
+    refuse_foreign(out, foreign)
+    if record.get("key") != key:
+        # Texts of the training before stay on the record until they are gone.
+        store.write_json(out / RECORD, {"key": key, "corpus": recorded | wanted, "checkpoints": []})
+    elif not recorded:  # of an earlier version
+        store.write_json(out / RECORD, {**record, "corpus": wanted})
+    for path in texts:
+        if path.name not in wanted:
+            path.unlink()
+    for path in others:
+        if path.name not in pieces:  # the others are replaced one by one
+            shutil.rmtree(path)
+
+
+def refuse_foreign(out: Path, foreign: Sequence[Path]) -> None:
+    if foreign:
+        names = ", ".join(str(path) for path in foreign[:5]) + (" and more" if len(foreign) > 5 else "")
+        raise StoreError(
+            f"{out} has files that the demo did not write, where its own would be: {names}. Choose another folder with "
+            "--out, or move them away"
+        )
+
+
+def foreign_in(folder: Path) -> list[Path]:
+    """What there is in a checkpoint folder that no training wrote."""
+    return [path for path in _visible(folder) if path.name not in CHECKPOINT_FILES]
+
+
+def corpus_files(text: Text) -> dict[str, bytes]:
+    return {name.replace("/", "--") + ".txt": data for name, data in text.held_out.items()}
+
+
 def write_corpus(folder: Path, text: Text) -> None:
-    wanted = {name.replace("/", "--") + ".txt": data for name, data in text.held_out.items()}
-    for name, data in wanted.items():
+    for name, data in corpus_files(text).items():
         path = folder / name
         if not path.is_file() or path.read_bytes() != data:
             store.write_bytes(path, data)
-    for path in folder.glob("*.txt"):  # of an earlier seed or another Python
-        if path.name not in wanted:
-            path.unlink()
+
+
+def file_digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=20).hexdigest()
+
+
+def _visible(folder: Path) -> list[Path]:
+    """What is in a folder, but for hidden files, which are left alone."""
+    return [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")] if folder.is_dir() else []
+
+
+def _text_digest(path: Path) -> str:
+    return file_digest(path.read_bytes()) if path.is_file() else "a folder"
+
+
+def _record(out: Path) -> dict[str, Any]:
+    """The training's record in a folder; empty if there is none, or it is not one of ours."""
+    try:
+        found = json.loads((out / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    ours = isinstance(found, dict) and isinstance(found.get("key"), str)
+    return found if ours and isinstance(found.get("corpus", {}), dict) else {}
+
+
+def _mark(folder: Path) -> str | None:
+    """The key of the training that wrote a checkpoint folder; None if none did."""
+    try:
+        return str(json.loads((folder / "nano.json").read_text())["key"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _state_key(path: Path) -> str | None:
+    try:
+        return str(store.read_meta(path)["key"]) if path.is_file() else None
+    except (StoreError, KeyError):
+        return None  # damaged: it is no state
 
 
 def write_state(path: Path, state: State, key: str) -> None:
@@ -76,12 +175,12 @@ def is_whole(folder: Path, key: str) -> bool:
 
 
 def weights_digest(folder: Path) -> str:
-    return hashlib.blake2b((folder / "model.safetensors").read_bytes(), digest_size=20).hexdigest()
+    return file_digest((folder / "model.safetensors").read_bytes())
 
 
 def read_log(out: Path, key: str) -> list[dict[str, Any]] | None:
     try:
-        log = json.loads((out / "training.json").read_text())
+        log = json.loads((out / RECORD).read_text())
         return list(log["checkpoints"]) if log["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
         return None

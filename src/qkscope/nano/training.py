@@ -19,19 +19,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope import store
+from qkscope import owner, store
 from qkscope.errors import StoreError
 from qkscope.nano.files import (
+    RECORD,
+    STATE,
     Arrays,
     State,
+    claim_folder,
+    corpus_files,
+    file_digest,
+    foreign_in,
     is_whole,
     read_log,
     read_state,
+    refuse_foreign,
     weights_digest,
     write_corpus,
     write_state,
@@ -42,7 +50,7 @@ from qkscope.progress import Bar, progress
 if TYPE_CHECKING:
     from qkscope.results import Results
 
-STATE = ".training.safetensors"
+STUDY = "nano.yaml"
 
 
 @dataclass(frozen=True)
@@ -83,34 +91,59 @@ class DemoResult:
         return str(self)
 
 
-def demo(out: Path | str, seed: int = 0, recipe: Recipe | None = None) -> DemoResult:
-    """Train the nano model into `out`, then run its study there. What is finished already is not done again."""
+def demo(
+    out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, replace: bool = False
+) -> DemoResult:
+    """Train the nano model into `out`, then run its study there. What is finished already is not done again.
+
+    Another training or other results in `out` are refused unless `replace` is true.
+    """
     from qkscope.results import Results
     from qkscope.run import run
 
     recipe, out = recipe or Recipe(), Path(out)
-    training = train(out, seed, recipe)
-    results = run(write_study(out, recipe), out=out)
+    _refuse_other_results(out, recipe, replace)
+    training = train(out, seed, recipe, replace=replace)
+    results = run(write_study(out, recipe), out=out, replace=replace)
     if not isinstance(results, Results):
         raise TypeError(f"a whole run returns Results, not {type(results).__name__}")
     return DemoResult(out / "report.html", training, results)
 
 
+def _refuse_other_results(out: Path, recipe: Recipe, replace: bool) -> None:
+    """Before anything is trained: the study's results must be welcome in the folder, too."""
+    path = out / STUDY
+    other = path.exists() and path.read_bytes() != study_text(recipe, "").encode()
+    if other and not (replace and (out / RECORD).is_file()):
+        raise StoreError(
+            f"{path}: is not the demo's study file, which would be written over it; choose another folder with --out, "
+            "or move it away"
+        )
+    # The training's own record tells whether the checkpoints are the same.
+    there = owner.held(out) or owner.Holding("run", "nano")
+    owner.refuse_other(out, changed(there, kind="run", name="nano"), replace=replace)
+
+
 def write_study(out: Path, recipe: Recipe) -> Path:
-    path = out / "nano.yaml"
+    path = out / STUDY
     store.write_text(path, study_text(recipe, ""))
     return path
 
 
-def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None) -> Training:
-    """Checkpoint folders in `out/checkpoints`, held-out files in `out/corpus`, losses in `out/training.json`."""
+def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, replace: bool = False) -> Training:
+    """Checkpoint folders in `out/checkpoints`, held-out files in `out/corpus`, losses in `out/training.json`.
+
+    With `replace`, in place of another training's in `out`.
+    """
     recipe, out = recipe or Recipe(), Path(out)
     text = read_text(recipe, seed)
     key = _key(recipe, seed, text)
-    write_corpus(out / "corpus", text)
+    with store.clear_errors(out):
+        claim_folder(out, text, key, [piece.name for piece in recipe.pieces], replace)
+        write_corpus(out / "corpus", text)
     whole = [is_whole(_folder(out, piece), key) for piece in recipe.pieces]
     log = read_log(out, key)
-    if log is None or not all(whole):
+    if not log or not all(whole):
         try:
             log = _train(out, seed, recipe, text, key, whole)
         except KeyboardInterrupt:
@@ -149,7 +182,8 @@ def _train(
             _save(out, recipe, piece, state, key)
             bar.done(f"trained {piece.name}: {loss:.3f} bits per byte on held-out files")
     log = {"key": key, "seed": seed, "recipe": asdict(recipe), "checkpoints": state.log, "curve": state.curve}
-    store.write_json(out / "training.json", log)
+    log["corpus"] = {name: file_digest(data) for name, data in corpus_files(text).items()}
+    store.write_json(out / RECORD, log)
     return state.log
 
 
@@ -314,6 +348,7 @@ def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> No
             _model(recipe, piece.phase, state.arrays).save_pretrained(temporary)
         _tokenizer().save_pretrained(temporary)
         store.write_json(temporary / "nano.json", {"key": key, "weights": weights_digest(temporary)})
+        refuse_foreign(folder, foreign_in(folder))
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except (OSError, SafetensorError) as error:

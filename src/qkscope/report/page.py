@@ -21,6 +21,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from qkscope.claims import Claim, claims
 from qkscope.comparison import match
 from qkscope.comparison.matching import run_names
+from qkscope.owner import redrawing, refuse_drawing_into_other
 from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
@@ -76,7 +77,12 @@ def write_report(
         name = f"report_with_{folder_name(run_names(loaded, other)[1])}.html"
     path = Path(out) if out is not None else Path(loaded.folder)
     path = path / name if path.is_dir() else path
-    write_text(path, text)
+    refuse_drawing_into_other(path, loaded.folder)
+    if path.resolve() == (loaded.folder / "report.html").resolve():
+        with redrawing(loaded.folder, loaded.made_from, "report.html") as staged:
+            write_text(staged / "report.html", text)
+    else:
+        write_text(path, text)
     return path
 
 

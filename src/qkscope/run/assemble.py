@@ -23,7 +23,6 @@ from qkscope.measures.pca import Axes, measure
 from qkscope.run.by_checkpoint import Task, by_checkpoint
 from qkscope.run.causes import HeadsAndAxes, for_causes
 from qkscope.run.plan import Planned
-from qkscope.run.units import short_digest
 from qkscope.study import Study, dump_study
 from qkscope.unit import Unit
 
@@ -206,4 +205,4 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
         "said": json.loads(json.dumps(said, default=str)),
         "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
     }
-    return short_digest(parts)
+    return store.short_digest(parts)

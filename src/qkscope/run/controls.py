@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from qkscope.capture.rotation import why_not_together
 from qkscope.errors import HubError, QkscopeError
-from qkscope.run.units import short_digest
+from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 
 # A folder's name may have 255 bytes; those of two checkpoints can be longer.

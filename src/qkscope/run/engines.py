@@ -17,13 +17,15 @@ from qkscope.checkpoints.weights import Ahead
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.apart import MeasurerApart
-from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked, short_digest
+from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked
 from qkscope.study import Checkpoint, Study, sources
 from qkscope.words import duration
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
 
+_STAMP = re.compile(r"[0-9]+-of-[0-9]+\.json")
+_PLAN = re.compile(r"plan-[0-9]+-of-[0-9]+\.json")
 Measurer = UnitMeasurer | MeasurerApart
 DocumentsOf = Callable[[Job], "list[Document]"]
 
@@ -225,7 +227,8 @@ class Stamps:
     def clear(self) -> None:
         """After a merge the shards are one result."""
         for path in self._folder.glob("*.json"):
-            path.unlink(missing_ok=True)
+            if _STAMP.fullmatch(path.name) or _PLAN.fullmatch(path.name):
+                path.unlink(missing_ok=True)
         if self._folder.is_dir() and not any(self._folder.iterdir()):
             self._folder.rmdir()
 
@@ -235,7 +238,9 @@ class Stamps:
         store.write_json(path, {**stamp, "number": shard.number, "count": shard.count})
 
     def _read(self) -> list[dict[str, Any]]:
-        return [self._stamp(path) for path in sorted(self._folder.glob("[0-9]*.json"))]
+        return [
+            self._stamp(path) for path in sorted(self._folder.glob("*.json")) if _STAMP.fullmatch(path.name)
+        ]
 
     def _stamp(self, path: Path) -> dict[str, Any]:
         types = {"study": str, "name": str, "finished": bool, "number": int, "count": int}
@@ -278,4 +283,4 @@ def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
         "heads": study.heads.model_dump(mode="json"),
         "numbers": [study.windows, study.groups, study.batch_tokens],
     }
-    return short_digest(parts)
+    return store.short_digest(parts)

@@ -6,23 +6,23 @@ by whatever, goes on where it was when it is started again; only whole and curre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkscope import manifest, store
-from qkscope.errors import EngineError, StudyError
+from qkscope import manifest, owner, store
+from qkscope.errors import EngineError, StoreError, StudyError
+from qkscope.lock import Claim, claimed
 from qkscope.progress import progress, say
 from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.causes import causes
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
-from qkscope.run.lock import Claim, claimed
-from qkscope.run.owner import refuse_other_study
-from qkscope.run.plan import Plan, Planned, needed, pinned, plan_study
+from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
-from qkscope.run.units import Job, clear_marks
+from qkscope.run.units import Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 
@@ -34,12 +34,19 @@ TOKENS = "tokens"
 
 
 def run(
-    study_path: Path | str, out: Path | str | None = None, engine: str = "local", shard: str | None = None
+    study_path: Path | str,
+    out: Path | str | None = None,
+    engine: str = "local",
+    shard: str | None = None,
+    replace: bool = False,
 ) -> Results | Status:
     """Measure a study and write its results folder (`results/<study name>` unless `out` says otherwise).
 
     With `shard` only that part of the units is done and their state returned; a run without it does what is still
     missing and puts everything together. Raises after all else is finished if a checkpoint could not be measured.
+
+    A folder with finished results takes the same study again, also with more checkpoints, windows, heads or measures;
+    anything else is refused unless `replace` is true.
     """
     part = parse_shard(shard) if shard is not None else None
     if part and engine != "local":
@@ -53,7 +60,8 @@ def run(
             "delete what another reads. Take the line out"
         )
     results = Path(out) if out is not None else Path("results") / study.name
-    refuse_other_study(results, study.name)
+    names = [checkpoint.name for checkpoint in sources(study)]
+    owner.refuse_other(results, owner.study_holding(study), replace=replace, named=names)
     for name, why in left_out_of(study_path).items():
         say(f"left out: {name}: {why}")
     try:
@@ -63,7 +71,7 @@ def run(
         ):
             place = open_engine(engine, study)
             try:
-                return _run(study, results, place, part, claim)
+                return _run(study, results, place, part, claim, replace)
             finally:
                 place.close()
     except KeyboardInterrupt:
@@ -71,23 +79,30 @@ def run(
             f"qkscope run {study_path}"
             + (f" --out {out}" if out else "")
             + (f" --shard {shard}" if shard else "")
+            + (" --replace" if replace else "")
         )
         raise KeyboardInterrupt(
             f"interrupted; finished units are kept in {results / 'moments'}. To go on: {again}"
         ) from None
 
 
-def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim) -> Results | Status:
+def _run(
+    study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim, replace: bool
+) -> Results | Status:
     store.sweep(results)
     course = pinned(sources(study))
     counterfactual, gaps = controls_and_gaps(study, course)
     checkpoints = course + counterfactual
     stamps = Stamps(results, study, checkpoints)
     if shard is not None:
-        return _run_shard(study, results, engine, shard, stamps, checkpoints)
+        return _run_shard(study, results, engine, shard, stamps, checkpoints, replace)
+    if replace:
+        stamps.clear()
     behind, count = stamps.unfinished()
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
+    # What was measured and cannot be read now is judged when the tables are made: other units are done first.
+    _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs, say)
     _say_missing_shards(todo, behind, count, checkpoints)
     _say_controls(checkpoints)
@@ -98,21 +113,31 @@ def _run(study: Study, results: Path, engine: Engine, shard: Shard | None, claim
         raise StudyError(_what_is_missing(plan.missing, results))
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
-    loaded = _put_together(plan, measured, results)
+    loaded = _put_together(plan, measured, results, claim, replace)
     stamps.clear()
-    if plan.missing:
-        raise StudyError(_what_is_missing(plan.missing, results))
-    _judge_unmeasured(loaded)
+    non_finite = loaded.provenance.get("unmeasured") or {}
+    for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
+        say(f"warning: {name}: {warning}")
+    if problem := _problem(plan, loaded):
+        raise StudyError(problem)
     return loaded
 
 
-def _judge_unmeasured(results: Results) -> None:
-    """Name the heads that have no numbers; where they are many, the run has not succeeded."""
+def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -> None:
+    """Record whose the folder is before anything is written there, having made sure that it is not another's."""
+    asked = holding(plan.study, plan.planned)
+    owner.refuse_other(results, asked, replace=replace, named=unplanned)
+    if owner.held(results) is None:
+        manifest.begin(results, asked.begun().record())
+
+
+def _problem(plan: Plan, results: Results) -> str:
+    """Why a run that is through has not succeeded; empty if it has."""
+    if plan.missing:
+        return _what_is_missing(plan.missing, results.folder)
     non_finite = results.provenance.get("unmeasured") or {}
-    for name, warning in unmeasured_warnings(results.heads, non_finite).items():
-        say(f"warning: {name}: {warning}")
-    if problem := too_few_measured(results.heads, non_finite, "dtype: float32 in the study"):
-        raise StudyError(f"{results.folder}: {problem}")
+    problem = too_few_measured(results.heads, non_finite, "dtype: float32 in the study")
+    return f"{results.folder}: {problem}" if problem else ""
 
 
 def _run_shard(
@@ -122,10 +147,12 @@ def _run_shard(
     shard: Shard,
     stamps: Stamps,
     checkpoints: Sequence[Checkpoint],
+    replace: bool,
 ) -> Status:
-    stamps.begin(shard)
     mine = shard_checkpoints(checkpoints, study.groups, shard)
     plan = plan_study(study, mine, results / TOKENS)
+    _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
+    stamps.begin(shard)
     write_shard_plan(results, study, checkpoints, plan, shard)
     todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), say)
     if not todo:
@@ -156,7 +183,9 @@ def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> 
             plan.missing.update(engine.run(todo, plan.documents, results, bar))
 
 
-def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Results:
+def _put_together(
+    plan: Plan, measured: Sequence[Planned], results: Path, claim: Claim, replace: bool
+) -> Results:
     """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
     from qkscope.results import load_results
 
@@ -164,35 +193,42 @@ def _put_together(plan: Plan, measured: Sequence[Planned], results: Path) -> Res
     digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is as it was")
-    else:
-        say(f"putting {sum(len(each.jobs) for each in measured)} units together")
-        made = tables(plan.study, planned, results)
-        for warning in made.warnings:
-            say(f"warning: {warning}")
-        lost = unmeasured_warnings(made.qk[made.qk["pc"] == 0], made.unmeasured)
-        plan.warnings += [*made.warnings, *(f"{name}: {why}" for name, why in lost.items())]
-        with manifest.replacing_set(results, digest) as folder:
-            write_tables(plan.study, planned, made, folder)
-            for name, frame in causes(plan.study, measured, results, made.measured).items():
-                store.write_csv(folder / f"{name}.csv", frame)
-            store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
-        _say_and_draw(results)
-        drawn = [results / "summary.json", results / "report.html", *results.glob("figures/**/*")]
-        manifest.note_finished(results, drawn)
-    return load_results(results)
+        return load_results(results)
+    holds = holding(plan.study, planned)
+    owner.refuse_other(results, holds, replace=replace, unread=plan.missing)
+    say(f"putting {sum(len(each.jobs) for each in measured)} units together")
+    made = tables(plan.study, planned, results)
+    for warning in made.warnings:
+        say(f"warning: {warning}")
+    lost = unmeasured_warnings(made.qk[made.qk["pc"] == 0], made.unmeasured)
+    plan.warnings += [*made.warnings, *(f"{name}: {why}" for name, why in lost.items())]
+    with manifest.replacing_set(results, digest, holds.record(), claim.require) as folder:
+        write_tables(plan.study, planned, made, folder)
+        for name, frame in causes(plan.study, measured, results, made.measured).items():
+            store.write_csv(folder / f"{name}.csv", frame)
+        store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
+    loaded = load_results(results)
+    try:
+        with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
+            _summarize_and_draw(loaded, folder)
+    except Exception as error:
+        with suppress(StoreError):
+            if claim.holds():
+                manifest.note_failed(results, f"figures and report were not drawn: {in_words(error)}")
+        raise
+    manifest.note_finished(results, _problem(plan, loaded), claim.require)
+    return loaded
 
 
-def _say_and_draw(results: Path) -> None:
-    """What is said and drawn from the tables: summary, figures, report."""
+def _summarize_and_draw(results: Results, folder: Path) -> None:
+    """Summary, figures and report of results, into another folder."""
     from qkscope.claims import summary
     from qkscope.figures import draw_all
     from qkscope.report import write_report
-    from qkscope.results import load_results
 
-    loaded = load_results(results)
-    store.write_json(results / "summary.json", summary(loaded))
-    draw_all(loaded)
-    write_report(loaded)
+    store.write_json(folder / "summary.json", summary(results))
+    draw_all(results, folder / "figures")
+    write_report(results, folder / "report.html")
 
 
 def _say_missing_shards(

@@ -16,7 +16,9 @@ from qkscope.capture.rotation import check_windows
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
 from qkscope.key_sample import KeySampling
-from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, short_digest, why_missing
+from qkscope.owner import Holding, Part, head_mask, study_holding
+from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, why_missing
+from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 
 if TYPE_CHECKING:
@@ -113,6 +115,23 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
         say(f"{name}, {which}: measured again, because {why}")
     return todo
+
+
+def holding(study: Study, planned: Iterable[Planned]) -> Holding:
+    """What a results folder holds once these checkpoints are measured; counterfactual ones follow from them."""
+    parts = {
+        each.checkpoint.name: Part(
+            weights=each.commit,
+            texts=each.corpus.texts,
+            tokens=each.corpus.digest,
+            dtype=each.checkpoint.source.dtype,
+            window=each.checkpoint.window,
+            heads=head_mask(zip(each.heads.layer.tolist(), each.heads.head.tolist(), strict=True)),
+        )
+        for each in planned
+        if not each.checkpoint.counterfactual
+    }
+    return replace(study_holding(study), checkpoints=parts)
 
 
 def heads_of(study: Study, checkpoint: Checkpoint, architecture: Architecture) -> HeadIndex:

@@ -11,6 +11,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -20,7 +21,7 @@ from qkscope import manifest, store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
-from qkscope.manifest import Manifest, Sizes
+from qkscope.manifest import Entries, Manifest
 from qkscope.measures.optional import OPTIONAL
 from qkscope.progress import say
 from qkscope.results import load_results
@@ -74,13 +75,13 @@ def checked_set(folder: Path) -> Manifest:
             "or of another program)",
             "run the study again, which measures nothing twice, and push then",
         )
-    found = Manifest(found.made_from, found.tables, {n: e for n, e in found.drawn.items() if _is_drawn(n)})
+    found = replace(found, drawn={n: e for n, e in found.drawn.items() if _is_drawn(n)})
     for name in (*found.tables, *found.drawn):
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise StoreError(
                 f"{folder / name}: a link that leads out of the folder", "put the file itself in its place"
             )
-    if wrong := next(manifest.problems(folder, {**found.tables, **found.drawn}), None):
+    if wrong := next(manifest.all_problems(folder, found), None):
         raise StoreError(wrong, "run the study again to have it rewritten, and push then")
     _read_all(folder)
     if not found.drawn:
@@ -91,16 +92,17 @@ def checked_set(folder: Path) -> Manifest:
 def stage(folder: Path, found: Manifest, staged: Path) -> None:
     """Put what is published, and a manifest of it, into an empty folder."""
     paths = {str(each): staged.name for each in (folder, folder.resolve()) if each.is_absolute()}
-    with manifest.replacing_set(staged, found.made_from) as tables:
+    with manifest.replacing_set(staged, found.made_from, found.holds) as tables:
         _copy_set(folder, tables, found.tables)
         if (tables / "study.yaml").is_file():
             paths |= _without_local_paths(tables / "study.yaml")
-    _copy_set(folder, staged, found.drawn)
-    for name in found.drawn:
-        if name.endswith(_TEXTS):
-            text = (staged / name).read_text(encoding="utf-8")
-            store.write_text(staged / name, _replaced(text, paths))
-    manifest.note_finished(staged, [staged / name for name in found.drawn])
+    with manifest.replacing_drawn(staged, found.made_from, ()) as drawn:
+        _copy_set(folder, drawn, found.drawn)
+        for name in found.drawn:
+            if name.endswith(_TEXTS):
+                text = (drawn / name).read_text(encoding="utf-8")
+                store.write_text(drawn / name, _replaced(text, paths))
+    manifest.note_finished(staged)
     _read_all(staged)
 
 
@@ -122,7 +124,7 @@ def fetch_results(place: str, into: Path | str = "results") -> Path:
         raise HubError(f"{place}: was pushed again while it was fetched; run the same command once more")
     if found:
         names.append(manifest.NAME)
-        if wrong := next(manifest.problems(source, {**found.tables, **found.drawn}), None):
+        if wrong := next(manifest.all_problems(source, found), None):
             raise HubError(f"{place}: {wrong}; ask its owner to push it again")
     folder = Path(into) / CACHE / f"{repo.replace('/', '--')}@{listing.commit[:12]}"
     _put(source, names, folder, found)
@@ -319,7 +321,7 @@ def _put(source: Path, names: Sequence[str], folder: Path, found: Manifest | Non
                 _copy(source / name, temporary)
 
 
-def _copy_set(source: Path, target: Path, files: Sizes) -> None:
+def _copy_set(source: Path, target: Path, files: Entries) -> None:
     """Copy files of a set; none of them may have changed since they were checked."""
     for name in files:
         _copy(source / name, target / name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from qkscope import manifest, store
 from qkscope.errors import StoreError
+from qkscope.lock import at_work
 from qkscope.provenance import read_provenance
 from qkscope.run.engines import Shard, shard_jobs
 from qkscope.run.plan import Plan
@@ -49,6 +50,16 @@ class Status:
     """Files of the results that are not what was written, where that was asked for."""
     unmeasured: Mapping[str, int] = field(default_factory=dict)
     """Heads without numbers in the tables, by checkpoint."""
+    failures: tuple[str, ...] = ()
+    """What failed: checkpoints, units, the run as a whole."""
+    unfinished: tuple[str, ...] = ()
+    """What is still to be done, or is being done now."""
+
+    @property
+    def state(self) -> str:
+        """`failed`, `unfinished` or `finished`: the whole study was measured, and its tables, figures and report are
+        there."""
+        return "failed" if self.failures else "unfinished" if self.unfinished else "finished"
 
     def count(self, state: str) -> int:
         return sum(unit.state == state for unit in self.units)
@@ -70,6 +81,13 @@ class Status:
                 notes.append(f"{self.unmeasured[name]} heads met non-finite values and are unmeasured")
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
+        lines = [
+            f"{self.state}" + (":" if self.state != "finished" else ""),
+            *self.failures,
+            *self.unfinished,
+        ]
+        table.caption = Text("\n".join(lines))
+        table.caption_justify = "left"
         return table
 
 
@@ -115,7 +133,31 @@ def status(folder: Path | str, verify: bool = False) -> Status:
     missing = {name: why for plan in plans for name, why in plan["missing"].items()}
     units = tuple(_unit_status(folder, row, verify) for row in rows.values())
     damage = tuple(_damage(folder)) if verify else ()
-    return Status(folder, plans[0]["study"], units, missing, damage, _unmeasured(folder))
+    failures, unfinished = _outcome(folder, units, missing)
+    return Status(
+        folder, plans[0]["study"], units, missing, damage, _unmeasured(folder), failures, unfinished
+    )
+
+
+def _outcome(
+    folder: Path, units: Sequence[UnitStatus], missing: Mapping[str, str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What failed, and what is still to be done."""
+    failures = [f"{name}: cannot be measured: {why}" for name, why in missing.items()]
+    states = Counter(unit.state for unit in units)
+    names = dict.fromkeys(unit.checkpoint for unit in units if unit.state == "failed")
+    failures += [f"{name}: units failed" for name in names if name not in missing]
+    unfinished = [f"{states[state]} units are {state}" for state in ("running", "waiting") if states[state]]
+    found = manifest.readable_manifest(folder)
+    if found is not None and found.failed and not missing:
+        failures.append(found.failed)
+    if not (found.tables if found is not None else (folder / "qk.csv").is_file()):
+        unfinished.append("tables, figures and report are not made yet")
+    elif found is not None and not found.finished and not found.failed:
+        unfinished.append("figures and report are not drawn from these tables yet")
+    if who := at_work(folder):
+        unfinished.append(f"{who} is at work here")
+    return tuple(failures), tuple(unfinished)
 
 
 def _unmeasured(folder: Path) -> Mapping[str, int]:
@@ -133,7 +175,7 @@ def _damage(folder: Path) -> Iterator[str]:
     if found is None:
         yield f"{folder / manifest.NAME}: missing, so tables cannot be checked; run the study again to have it written"
     else:
-        yield from manifest.problems(folder, {**found.tables, **found.drawn})
+        yield from manifest.all_problems(folder, found)
 
 
 def _read_plan(path: Path) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import json
 import os
 import socket
 import sys
@@ -87,12 +86,6 @@ def documents_digest(documents: Sequence[Document], window: int) -> str:
         digest.update(f"{document.index}|{len(tokens)}|".encode())
         digest.update(tokens.tobytes())
     return digest.hexdigest()
-
-
-def short_digest(value: object) -> str:
-    """Of anything JSON can say."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(text.encode(), digest_size=20).hexdigest()
 
 
 def why_stale(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,17 +21,18 @@ from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError, TableError
+from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySampling
 from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.beyond import measure_beyond
 from qkscope.measures.distance import measured_curve
 from qkscope.measures.optional import OPTIONAL, unknown_measures
 from qkscope.measures.pca import measure as measure_axes
+from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
-from qkscope.run.owner import refuse_other_study
-from qkscope.scanning.subject import Subject, check_room, choose_heads, origin_of
+from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
-from qkscope.store import read_json, write_csv, write_json
+from qkscope.store import short_digest, write_csv, write_json
 from qkscope.study import CorpusSpec
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import too_few_measured, unmeasured_warnings
@@ -79,6 +80,8 @@ class ScanResult(ScanTables):
     """A digest of the tokens that were read: equal for results on the same texts."""
     problem: str | None = None
     """Why the result is of no use, and what to do: too many of its heads have no numbers."""
+    holds: Holding | None = None
+    """What was measured of which weights and texts; None if it is not known, as of a result not made by `scan`."""
 
     @property
     def rotation(self) -> pd.DataFrame:
@@ -100,9 +103,19 @@ class ScanResult(ScanTables):
             raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
         return self.optional[name]
 
-    def save(self, out: Path | str) -> Path:
-        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder."""
+    def save(self, out: Path | str, *, replace: bool = False) -> Path:
+        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder.
+
+        A folder that holds other results is refused unless `replace` is true.
+        """
         folder = Path(out)
+        holds = self.holds or Holding("scan", self.model, judged=False)
+        made_from = short_digest([holds.record(), self.qk.to_csv()])
+        with writing(folder, holds, made_from, replace) as staged:
+            self._write(staged)
+        return folder
+
+    def _write(self, folder: Path) -> None:
         write_csv(folder / "qk.csv", self.qk)
         write_csv(folder / "heads.csv", self.heads)
         write_csv(folder / "anatomy.csv", self.anatomy)
@@ -121,7 +134,6 @@ class ScanResult(ScanTables):
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})
-        return folder
 
 
 def scan(
@@ -150,6 +162,7 @@ def scan(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
+    replace: bool = False,
 ) -> ScanResult:
     """Measure every head of one model on every token of some texts.
 
@@ -165,12 +178,11 @@ def scan(
     measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
     out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
                 (a rate), a sample of the vectors
+    replace     overwrite other results in `out`: another model's, over other texts, or of more heads or measures
     """
     if mistake := unknown_measures(measures):
         raise CaptureError(mistake)
-    if out is not None:
-        _refuse_other_results(Path(out), origin_of(model, revision))
-    elif save_vectors is not None:
+    if out is None and save_vectors is not None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
     architecture = subject.architecture
@@ -192,6 +204,13 @@ def scan(
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
+    holds = None
+    if out is not None:
+        settings: dict[str, Any] = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
+        asked = None if save_vectors is None else [save_vectors, vectors_apart, token_str]
+        settings |= _vectors(Path(out), asked)
+        holds = _holding(subject, corpus, chosen, measures, components, settings)
+        refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
     if save_vectors is not None:
@@ -208,24 +227,42 @@ def scan(
         keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
     )
     _warn(warnings, unknown_rotation_warning(units))
-    result = _result(subject, units, max_length, components, measures, available, warnings)
-    result = replace(result, corpus=digest(corpus))
+    result = _result(
+        subject, units, max_length, components, measures, available, warnings, holds, digest(corpus)
+    )
     if out is not None:
-        result.save(out)
+        result.save(out, replace=replace)
         if sample is not None:
             sample.write(Path(out) / "vectors", subject.name, architecture)
     return result
 
 
-def _refuse_other_results(folder: Path, origin: str) -> None:
-    refuse_other_study(folder, None)
-    path = folder / "scan.json"
-    before = read_json(path).get("origin") if path.is_file() else None
-    if before and origin and before != origin:
+def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
+    """Which vectors a folder has after a scan: those asked for, else those that it has."""
+    before = held(out)
+    there = before.settings.get("vectors") if before is not None else None
+    if asked is not None and there is None and (out / "vectors").exists():
         raise StoreError(
-            f"{folder} holds the scan of {before}, which would be overwritten by that of {origin}; choose another "
-            "folder with --out"
+            f"{out / 'vectors'} is there, and nothing says that a scan wrote it, so no vectors are written into it; "
+            "choose another folder with --out, or move it away"
         )
+    found = asked or there
+    return {} if found is None else {"vectors": found}
+
+
+def _holding(
+    subject: Subject,
+    documents: Sequence[Document],
+    heads: HeadIndex,
+    measures: Sequence[str],
+    components: int,
+    settings: Mapping[str, Any],
+) -> Holding:
+    from qkscope.corpus.documents import digest
+
+    mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
+    part = Part(weights=subject.identity(), texts=digest(documents), heads=mask)
+    return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
 
 
 def _read_documents(
@@ -283,6 +320,8 @@ def _result(
     measures: Sequence[str],
     available: int | None,
     warnings: list[str],
+    holds: Holding | None,
+    texts: str,
 ) -> ScanResult:
     heads, axes = units[0].heads, measure_axes(units, window, components)
     beyond = measure_beyond(units, window, axes)
@@ -307,7 +346,9 @@ def _result(
         available=available,
         origin=subject.origin,
         optional=_optional(subject.name, units, window, measures),
+        corpus=texts,
         problem=too_few_measured(table, non_finite, "--dtype float32"),
+        holds=holds,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +80,20 @@ class Subject:
         if tokenizer is None:
             raise CaptureError("token_str needs a tokenizer: give `tokenizer`")
         return lambda token: str(tokenizer.decode([token]))
+
+    def identity(self) -> str:
+        """The commit or a digest of the files of a model to load; a digest of the weights of one in memory."""
+        if self.source is not None:
+            from qkscope.checkpoints import resolve
+
+            return resolve(self.source).commit
+        import torch
+
+        total = hashlib.blake2b(repr(self.config.to_dict()).encode(), digest_size=20)
+        for name, value in self.loaded.state_dict().items():
+            total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
+            total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        return total.hexdigest()
 
     def load(self) -> Any:
         if self.source is None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,11 +22,11 @@ from qkscope.measures.beyond import Beyond, measure_beyond
 from qkscope.measures.optional import OPTIONAL, Measured, unknown_measures
 from qkscope.measures.pca import Axes, join_axes, measure_batch
 from qkscope.moments import Moments
+from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.rotation import Rotation
-from qkscope.run.owner import refuse_other_study
 from qkscope.scanning.head_measures import head_measures
-from qkscope.store import write_csv
+from qkscope.store import short_digest, write_csv
 from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.timeline import timeline_from_names
@@ -37,6 +39,8 @@ from qkscope.workers import cores, one_thread_each
 if TYPE_CHECKING:
     import pandas as pd
 
+# Bytes at the end of a parquet file that tell it from others.
+FOOTER = 65536
 # A rotation, or a function from the dimension of the vectors to one.
 Turn = Rotation | Callable[[int], Rotation]
 # The optional measures of a head by name, and the window they are over.
@@ -77,6 +81,7 @@ def analyze(
     thresholds: Thresholds | None = None,
     rotation: Turn | Mapping[int, Turn] | None = None,
     measures: Sequence[str] = tuple(OPTIONAL),
+    replace: bool = False,
 ) -> Analysis:
     """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
     table for each of `measures` to `out` if given.
@@ -84,18 +89,21 @@ def analyze(
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
                 all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
     measures    beside r: rotation, per_kind, plasticity (of files with buckets); without them it takes a quarter
+    replace     overwrite other results in `out`: of other vectors, or of more models, heads or measures
     """
     import pandas as pd
 
     if mistake := unknown_measures(measures):
         raise VectorsError(mistake)
-    if out is not None:
-        refuse_other_study(Path(out), None)
     models = find_models(*fetch_vectors(root)) if on_hub(root) else find_models(Path(root))
     ratios = [gqa_ratio or infer_ratio(model) for model in models]
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation, tuple(measures))
+    holds = None
+    if out is not None:
+        holds = _holding(Path(root).name, models, ratios, settings)
+        refuse_other(Path(out), holds, replace=replace)
     tables, problems, anatomies = [], [], []
     optional: dict[str, list[pd.DataFrame]] = {}
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
@@ -114,12 +122,41 @@ def analyze(
     anatomy = pd.concat(anatomies, ignore_index=True) if anatomies else None
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in optional.items()}
     result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy, joined)
-    if out is not None:
-        save_tables(result, Path(out))
+    if out is not None and holds is not None:
+        with writing(Path(out), holds, short_digest([holds.record(), qk.to_csv()]), replace) as folder:
+            _write_tables(result, folder)
     return result
 
 
-def save_tables(result: Analysis, out: Path) -> None:
+def _holding(name: str, models: Sequence[ModelFolder], ratios: Sequence[int], settings: _Settings) -> Holding:
+    """What an analysis of these folders leaves."""
+    parts = {
+        model.name: Part(weights=_files_digest(model, ratio), heads=head_mask(model.queries))
+        for model, ratio in zip(models, ratios, strict=True)
+    }
+    measures = [*settings.measures, *(["anatomy"] if settings.rotation else [])]
+    about = {"groups": settings.groups}
+    return Holding("analysis", name, parts, (), measures, settings.components, about)
+
+
+def _files_digest(model: ModelFolder, ratio: int) -> str:
+    """Of each file's size and end, where a parquet file says how long its columns are and what they range over."""
+    found = []
+    for kind, files in (("q", model.queries), ("k", model.keys)):
+        for place, path in sorted(files.items()):
+            end = b""
+            with (
+                suppress(OSError),
+                path.open("rb") as file,
+            ):  # those who read it all say what is wrong with it
+                size = file.seek(0, 2)
+                file.seek(max(0, size - FOOTER))
+                end = size.to_bytes(8, "little") + file.read()
+            found.append([kind, *place, hashlib.blake2b(end, digest_size=20).hexdigest()])
+    return short_digest([ratio, found])
+
+
+def _write_tables(result: Analysis, out: Path) -> None:
     write_csv(out / "qk.csv", result.qk)
     write_csv(out / "heads.csv", result.heads)
     write_csv(out / "transitions.csv", result.transitions)

@@ -46,61 +46,61 @@ class CorpusSpec(_Part):
     split: str = "train"
     """Which split of a hub dataset."""
     text_column: str = "text"
-    """Which column or key of records holds the text."""
+    """Column or key that holds the text."""
     id_column: str | None = None
-    """Which one names a record."""
+    """Column or key that names a record."""
     documents: Positive | None = None
-    """Use so many; all if nothing is said."""
+    """Maximum number of documents (default: all)."""
     min_tokens: NotNegative = 0
-    """Leave shorter texts out."""
+    """Skip shorter texts."""
     start: Literal["random", "beginning"] = "random"
-    """Texts beyond the largest window are entered at a `random` place, drawn from `seed`, or at their `beginning`."""
+    """Where to start reading texts longer than the largest window: `random` (from `seed`) or `beginning`."""
     seed: NotNegative = defaults.SEED
-    """Draws the places where texts are entered."""
+    """Seed of the random starting points."""
     chunk: Positive | bool | None = None
-    """Cut texts into documents of so many tokens (true: of the largest window's); a single text is, if not false."""
+    """Cut texts into documents of this many tokens (true: the largest window). Default: only a single text is cut."""
     revision: str | None = None
-    """Of a hub dataset."""
+    """Revision of a hub dataset."""
 
 
 class HeadsSpec(_Part):
     """All query heads (`sample` is None) or `sample` of them, drawn with `seed`."""
 
     sample: Positive | None = None
-    """How many query heads; all if nothing is said."""
+    """Number of query heads (default: all)."""
     seed: NotNegative = defaults.SEED
-    """Draws them."""
+    """Seed of the sample."""
 
 
 class ThresholdsSpec(_Part):
-    """The two limits of the taxonomy."""
+    """Thresholds of the published head classes."""
 
     high: Annotated[float, Field(ge=0, le=1)] = defaults.HIGH
-    """A correlation above it is strong."""
+    """Correlations above this are strong."""
     low: Annotated[float, Field(ge=0, le=1)] = defaults.LOW
-    """A correlation below it is weak."""
+    """Correlations below this are weak."""
 
 
 class ControlsSpec(_Part):
-    """Counterfactual checkpoints, which tell causes apart where the RoPE settings of neighbours differ."""
+    """Counterfactual checkpoints that separate causes where the RoPE settings of neighbours differ."""
 
     rotation: bool = True
-    """Measure each of the two with the other's RoPE settings, whatever their types."""
+    """Measure each neighbour with the other's RoPE settings, for any rope type."""
     window: bool = True
-    """Measure both, and the earlier as it is, over the longer of the two windows instead of the shorter."""
+    """Measure these and the earlier checkpoint over the longer of the two windows, not the shorter."""
 
 
 class PlasticitySpec(_Part):
-    """What is kept for the measure `plasticity`: so many keys of each bucket, of so many documents of each group."""
+    """Sample of keys that is stored for the measure `plasticity`."""
 
     keys: Annotated[int, Field(ge=3, le=64)] = 8
-    """Keys of each bucket of positions."""
+    """Keys per bucket of positions."""
     documents: Positive = 4
-    """Documents of each group."""
+    """Documents per group."""
 
 
 class Entry(_Part):
-    """One checkpoint or model; what it leaves out comes from its phase or family, then from the study."""
+    """One checkpoint or model. Missing keys are taken from its phase or family, then from the study."""
 
     model: str | None = None
     """A name on the hub, a folder or a .gguf file."""
@@ -109,19 +109,19 @@ class Entry(_Part):
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     gguf_file: str | None = None
-    """Which GGUF file of a repository or folder."""
+    """GGUF file of a repository or folder."""
     name: str | None = None
-    """Its name in every table; by default the revision's, the folder's or the model's."""
+    """Name in all tables (default: that of the revision, folder or model)."""
     label: str | None = None
-    """Its short name on axes."""
+    """Short name on axes."""
     step: NotNegative | None = None
-    """Its training step, where the name does not tell."""
+    """Training step, if the name does not contain it."""
     window: Positive | None = None
-    """Its own context window, one of `windows`; by default its phase's, else the largest."""
+    """Context window, one of `windows` (default: its phase's, else the largest)."""
     tokenizer: str | None = None
-    """Where its tokenizer is, if not beside the weights."""
+    """Folder or hub name of its tokenizer (default: beside the weights)."""
     dtype: Dtype | None = None
-    """As for the study."""
+    """As in the study."""
 
 
 Entries = Annotated[list[Entry], Field(min_length=1)]
@@ -131,7 +131,7 @@ class Phase(_Part):
     """A stage of training: its context window and its checkpoints, in order."""
 
     label: str = ""
-    """Its name on axes."""
+    """Name on axes."""
     window: Positive | None = None
     """The context it was trained with, one of `windows`."""
     checkpoints: Entries
@@ -142,7 +142,7 @@ class Family(_Part):
     """Models shown together."""
 
     label: str = ""
-    """Its name on axes."""
+    """Name on axes."""
     window: Positive | None = None
     """The context its models are measured over, one of `windows`."""
     models: Entries
@@ -153,19 +153,19 @@ class Study(_Part):
     """What to measure, on what, in which order."""
 
     name: str
-    """The study's name, and that of its results folder."""
+    """Name of the study and of its results folder."""
     title: str | None = None
-    """The heading of figures and report."""
+    """Heading of figures and report."""
     model: str | None = None
-    """The hub model or folder whose revisions the checkpoints are."""
+    """Hub model or folder that the checkpoints are revisions of."""
     tokenizer: str | None = None
-    """Where the tokenizer is, if not beside the weights: a folder, or `owner/name` on the hub."""
+    """Tokenizer: a folder, or `owner/name` on the hub (default: beside the weights)."""
     dtype: Dtype = "auto"
-    """The weights' number format; `auto` is as they were saved."""
+    """Number format of the weights; `auto`: as they were saved."""
     device: str | None = None
-    """`cpu`, `cuda`, `cuda:1`, `mps`; the best there is if nothing is said."""
+    """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda, mps or cpu, in that order)."""
     device_map: str | dict[str, Any] | None = None
-    """As transformers takes it (`auto`), for models larger than one GPU."""
+    """Passed on to transformers (`auto`), for models larger than one GPU."""
     trust_remote_code: bool = False
     """Run code that comes with the model. Only if you trust it."""
     allow_pickle: bool = False
@@ -179,26 +179,26 @@ class Study(_Part):
     """`all`, or `{sample: 300, seed: 0}`."""
     windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
     groups: Annotated[int, Field(ge=2, le=10_000)] = defaults.GROUPS
-    """Groups of documents: errors come from leaving out one at a time."""
-    shifts: NotNegative | None = Field(default=None, description="Ignored: of a null that is no more.")
+    """Groups of documents for the delete-one-group jackknife."""
+    shifts: NotNegative | None = Field(default=None, description="Ignored; used by earlier versions.")
     components: Positive = defaults.COMPONENTS
     """Principal components of each head."""
     seed: NotNegative = defaults.SEED
-    """Draws what a measure samples."""
+    """Seed of everything that measures sample."""
     batch_tokens: Positive = defaults.BATCH_TOKENS
-    """Tokens in one pass through the model."""
+    """Tokens per forward pass."""
     thresholds: ThresholdsSpec = ThresholdsSpec()
-    """The two limits of the taxonomy."""
+    """Thresholds of the published head classes."""
     controls: ControlsSpec = ControlsSpec()
-    """Counterfactual checkpoints, which tell causes apart."""
+    """Counterfactual checkpoints that separate causes."""
     measures: list[Measure] = Field(
         default=[*defaults.MEASURES],
-        description="Measures beside the usual ones. plasticity keeps some keys, which costs a few percent of a pass.",
+        description="Optional measures. `plasticity` stores a sample of keys, which costs a few percent of a pass.",
     )
     plasticity: PlasticitySpec = PlasticitySpec()
-    """What the measure `plasticity` keeps."""
+    """Sample of keys for the measure `plasticity`."""
     portraits: list[str] = []
-    """Checkpoints that the phase portraits show; some are chosen if nothing is said."""
+    """Checkpoints shown in the phase portraits (default: chosen automatically)."""
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None
     """Stages of one training run, in order."""
     families: Annotated[list[Family], Field(min_length=1)] | None = None
@@ -206,15 +206,15 @@ class Study(_Part):
     checkpoints: Entries | None = None
     """One training run without phases: a folder of checkpoint folders, or a list."""
     gpus: NotNegative | None = None
-    """GPUs that a worker on Ray takes."""
+    """GPUs per Ray worker."""
     cpus: Positive | None = None
-    """CPU cores that a worker on Ray takes."""
+    """CPU cores per Ray worker."""
     retries: NotNegative = 2
-    """How often a unit is tried again whose worker on Ray was lost."""
+    """How often a unit is retried after its Ray worker was lost."""
     timeout: Annotated[float, Field(gt=0)] | None = None
-    """Seconds that a unit may take, the loading of its model included; no limit if nothing is said."""
+    """Maximum seconds per unit, including loading the model (default: no limit)."""
     keep_weights: bool = True
-    """Whether what was downloaded for a run stays in the hub's cache; false deletes a checkpoint's when it is done."""
+    """false: delete downloaded weights from the hub's cache when a checkpoint is done."""
     provenance: dict[str, Any] = Field(default={}, exclude=True)
 
     @property
@@ -229,7 +229,7 @@ class Study(_Part):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of a study, with all that its phase, its family and the study say about it.
+    """One checkpoint of a study, with everything its phase, its family and the study say about it.
 
     A counterfactual one names the checkpoints its weights and its rotation settings are from.
     """
@@ -251,11 +251,11 @@ class Checkpoint:
 
     @property
     def counterfactual(self) -> bool:
-        """Whether it is measured beside the course of training instead of being a part of it."""
+        """Whether it combines the weights of one checkpoint with the RoPE settings or window of another."""
         return bool(self.weights_of)
 
     def rings(self, windows: list[int]) -> tuple[int, ...]:
-        """The study's windows that its own contains."""
+        """The windows of the study up to its own."""
         return tuple(window for window in windows if window <= self.window)
 
 

@@ -8,6 +8,7 @@ disks: of a dead process of this machine it is void at once, of a lost node afte
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -24,17 +25,34 @@ if TYPE_CHECKING:
 
 LEASE_SECONDS = 60.0
 POLL_SECONDS = 0.1
+LOOKS = 3
 
 
 class Claim:
     """A folder, or a shard of it, that is this process's to write to."""
 
     def __init__(self, path: Path, lease: SoftFileLease) -> None:
-        self._path, self._lease = path, lease
+        self._path, self._lease, self._token = path, lease, lease.token
+
+    def holds(self) -> bool:
+        """Whether the claim is still this process's, by the file itself.
+
+        The heartbeat alone does not tell in time: a process that was suspended goes on before its heartbeat notices
+        that another one has taken over.
+        """
+        if self._lease.compromise is not None:
+            return False
+        # A contender moves the file aside for a moment to look at it: it is lost only if it stays away.
+        for _ in range(LOOKS):
+            owner = _owner(self._path)
+            if owner is not None:
+                return owner.token == self._token
+            time.sleep(POLL_SECONDS)
+        return False
 
     def require(self) -> None:
         """Raise if the claim was lost: a process that slept for longer than the lease may have been replaced."""
-        if self._lease.compromise is not None:
+        if not self.holds():
             raise EngineError(
                 f"{self._path.parent}: this run was silent for more than {LEASE_SECONDS:.0f} s and lost its claim to "
                 "the folder; finished units are kept: run again to go on"
@@ -49,6 +67,7 @@ def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Cla
     with store.clear_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         lease = _acquire(path)
+    claim = Claim(path, lease)
     try:
         with store.clear_errors(path):
             store.write_json(_note(path), {"study": study, "shard": shard, "since": time.time()})
@@ -56,12 +75,25 @@ def claimed(results: Path, study: str, shard: str | None = None) -> Iterator[Cla
         for other in [whole] if shard else sorted((results / "shards").glob(".*.lock")):
             if _is_held(other, here):
                 raise EngineError(_who(other))
-        yield Claim(path, lease)
+        yield claim
     finally:
         try:
-            _note(path).unlink(missing_ok=True)
+            if claim.holds():
+                _note(path).unlink(missing_ok=True)
         finally:
             lease.release()
+
+
+def at_work(results: Path) -> str | None:
+    """Which other process is at work in a folder, as far as a look at its files tells; None if there is none."""
+    for path in (results / ".run.lock", *sorted((results / "shards").glob(".*.lock"))):
+        if (owner := _owner(path)) is None:
+            continue
+        host = owner.hostname.partition("?")[0]
+        ended = owner.pid == os.getpid() or not store.alive(owner.pid)
+        if not (host == socket.gethostname() and ended):
+            return f"process {owner.pid} on {host}"
+    return None
 
 
 def _acquire(path: Path) -> SoftFileLease:
