@@ -21,7 +21,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 def test_opens_from_a_file_with_the_network_off(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    expect(page.locator("h1")).to_have_text("A small study")
+    expect(page.locator("#report h1")).to_have_text("A small study")
     expect(page.locator(".claim").first).to_be_visible()
     for view in ("signal", "classes", "portrait", "emergence"):
         expect(page.locator(f"#{view} svg").first).to_be_visible()
@@ -54,7 +54,7 @@ def test_the_policy_lets_nothing_out(browser: Browser, report: Path) -> None:
 def test_hostile_names_are_text_and_do_nothing(open_page: Open, tmp_path: Path) -> None:
     results = make_results(tmp_path, [HOSTILE, HOSTILE + "2"], SMALL, title=HOSTILE, study={"model": HOSTILE})
     page = open_page(write_report(results, tmp_path / "hostile.html"))
-    expect(page.locator("h1")).to_have_text(HOSTILE)
+    expect(page.locator("#report h1")).to_have_text(HOSTILE)
     page.locator("#stop").select_option("0")
     page.locator("#portrait .point").first.click()
     page.locator("#signal .mark").first.hover()

@@ -148,7 +148,7 @@ def test_hostile_names_of_runs_are_text(open_page: Open, tmp_path: Path) -> None
     two = [make_results(tmp_path / each, names, SHAPE, title=HOSTILE) for each in ("a", "b")]
     two = [replace(each, timeline=replace(each.timeline, name=f"{HOSTILE}{i}")) for i, each in enumerate(two)]
     page = open_page(write_report(two[0], tmp_path / "hostile.html", beside=two[1]))
-    expect(page.locator("h1")).to_have_text(f"{HOSTILE}0 and {HOSTILE}1")
+    expect(page.locator("#report h1")).to_have_text(f"{HOSTILE}0 and {HOSTILE}1")
     expect(page.locator("#signal .legend")).to_contain_text("A </script>")
     assert page.locator("img").count() == 0
 
