@@ -358,6 +358,12 @@ def test_claims_are_on_the_page_whole_with_what_shows_them(results, page):
         assert f'{link} data-at="{one.see.checkpoint}"' in text
 
 
+def test_a_table_without_document_groups_and_with_few_nope_heads_has_a_page(tmp_path):
+    """Errors are over groups of heads there, of which the two populations have different numbers."""
+    results = make_results(tmp_path, ["step1", "step2"], Shape(layers=8, heads=4, group=2, components=1))
+    assert page_data(render(results))["populations"] == ["RoPE", "NoPE"]
+
+
 def test_windows_have_names_that_say_what_they_are(results):
     assert window_name("matched", results.timeline) == "first 256 tokens"
     assert window_name("own", results.timeline) == "training context"
