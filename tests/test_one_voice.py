@@ -70,10 +70,11 @@ def in_page(page: str, two_windows: bool) -> list[Told]:
     found = []
     for line in re.findall(r'<tr><th scope="row">.*?</tr>', page):
         cells = [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
-        if len(cells) == (5 if two_windows else 4):
-            what, where, value, *window, verdict = cells
+        if len(cells) == (6 if two_windows else 5):
+            what, _, where, value, *window, verdict = cells
             start, _, end = where.rpartition(" → ")
-            found.append(Told(what, start, end, window[0] if window else "own", value, verdict))
+            name = "own" if window in ([], ["training context"]) else "matched"
+            found.append(Told(what, start, end, name, value, verdict))
     return found
 
 

@@ -135,10 +135,10 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
     results = load_results(small)
     page = payload(results)
     named = {each["name"]: each["label"] for each in page["measures"]}
-    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity_plasticity"} <= set(named)
-    assert named["plasticity_plasticity"] == "plasticity"
+    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity"} <= set(named)
+    assert named["plasticity"] == "plasticity"
     assert "rotation_pc0_overlap_se" in page["matched"]["columns"]
-    assert not [name for name in page["shares"] if "drift" in name]
+    assert not [part for part in page["parts"] if "drift" in part["name"]]
 
 
 def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):
