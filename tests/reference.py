@@ -199,6 +199,18 @@ def score_variance_reference(q, k, first=4):
     return np.mean(found)
 
 
+def bias_reference(q, k, scale, first=4):
+    """Brute force: b(D) at D = 0, 1, ... of one path each (tokens, dim); NaN at D = 0."""
+    total, count = np.zeros(len(q)), np.zeros(len(q))
+    for i in range(first + 1, len(q)):
+        scores = scale * k[first:i] @ q[i]
+        for j, score in enumerate(scores, start=first):
+            total[i - j] += score - scores.mean()
+            count[i - j] += 1
+    with np.errstate(invalid="ignore"):
+        return (total / count)[: len(q) - first]
+
+
 def distance_reference(q, k, scale, lag, first=4):
     """Brute force: the mean score of keys `lag` tokens before their query."""
     return scale * np.mean(

@@ -18,6 +18,8 @@ PHASES = (
     ("Long context", 512, ("lc-256-to-512-step-50", "lc-256-to-512-step-100")),
 )
 
+ROWS = 12  # of a page of the heads table
+
 Open = Callable[..., Page]
 AXE = (ROOT / "tests" / "vendor" / "axe.min.js").read_text(encoding="utf-8")
 
@@ -35,14 +37,14 @@ def selected(page: Page) -> int:
 
 
 def linked(page: Page, number: int) -> None:
-    """All views show the same selection: toolbar, portrait, table, depth map and the hash."""
+    """All views show the same selection: toolbar, portrait, table, emergence, classes and the hash."""
     count(page, number)
     expect(page.locator("#portrait .point.selected")).to_have_count(number)
     page.locator("#only").check()
-    expect(page.locator("#table tbody tr.selected")).to_have_count(min(number, 50))
+    expect(page.locator("#table tbody tr.selected")).to_have_count(min(number, ROWS))
     page.locator("#only").uncheck()
-    expect(page.locator("#depth .has-selected")).to_have_attribute("d", re.compile(r"^M"))
-    expect(page.locator("#taxonomy .picked-strip").first).to_be_attached()
+    expect(page.locator("#emergence .has-selected")).to_have_attribute("d", re.compile(r"^M"))
+    expect(page.locator("#classes .picked-strip").first).to_be_attached()
     assert "heads=" in page.url
 
 

@@ -98,20 +98,12 @@ def test_depth_cells_have_all_ten_bins_and_an_empty_one_is_empty(tables):
             assert table.loc[("step0", 7), "se"] == pytest.approx(expected, rel=1e-9)
 
 
-def test_polarity_and_rope_split(tables):
+def test_polarity_shares_count_heads(tables):
     heads, loo = tables
     shares = aggregate.polarity_shares(heads, loo, NAMES).set_index(["model", "polarity"])
     own = heads[heads["model"] == "step1000"]
     for kind in ("concordant", "neutral", "discordant"):
         assert shares.loc[("step1000", kind), "heads"] == (polarity(own["r_k"]) == kind).sum()
-    split = aggregate.rope_split(heads, loo, NAMES)
-    assert list(split["rope"]) == ["RoPE", "NoPE"] * 3
-    nope = own[own["rope"] == 0]
-    row = split[(split["model"] == "step1000") & (split["rope"] == "NoPE")].iloc[0]
-    assert row["heads"] == len(nope)
-    assert row["mean_r_k"] == pytest.approx(nope["r_k"].mean(), abs=1e-14)
-    assert aggregate.rope_split(heads.assign(rope=np.nan), loo, NAMES).empty
-    assert aggregate.rope_split(heads.drop(columns="rope"), loo, NAMES).empty
 
 
 def test_unmeasured_heads_are_left_out_and_counted(tables):
@@ -184,13 +176,3 @@ def test_heads_of_a_positional_class_below_their_null():
     ]
     heads = pd.DataFrame(rows, columns=["r_q", "r_k", "r_q_null", "r_k_null", "below"])
     assert aggregate.positional_below_null(heads).tolist() == heads["below"].tolist()
-
-
-def test_by_component_keeps_the_order_of_checkpoints():
-    rows = [(m, 0, h, pc, 0.1 * h, -0.2, 0.5) for m in ("b", "a") for h in range(3) for pc in range(2)]
-    qk = pd.DataFrame(rows, columns=["model", "layer", "head", "pc", "r_q", "r_k", "explained_variance"])
-    table = aggregate.by_component(qk, ["b", "a"])
-    assert table[["model", "pc"]].to_numpy().tolist() == [["b", 0], ["b", 1], ["a", 0], ["a", 1]]
-    assert table["mean_r_q"].to_numpy() == pytest.approx(np.full(4, 0.1))
-    assert table["mean_abs_r_k"].to_numpy() == pytest.approx(np.full(4, 0.2))
-    assert table["sd_r_q"].to_numpy() == pytest.approx(np.full(4, np.std([0, 0.1, 0.2])))

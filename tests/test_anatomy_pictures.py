@@ -1,4 +1,4 @@
-"""Pictures and claims of what decides, of a small study measured whole."""
+"""Figures and claims about attention scores, of a small study measured whole."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from small_study import make_study, run_quietly
 
-from qkscope.anatomy_means import measured, what_decides
+from qkscope.anatomy_means import PARTS, head_means, measured
 from qkscope.claims import claims
-from qkscope.figures.catalogue import CATALOGUE
+from qkscope.figures.catalogue import CATALOGUE, draw
 from qkscope.figures.view import look
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import load_results
 
-NAMES = ("what_decides", "what_decides_by_layer", "r_against_eta", "mean_path", "distance_curve", "spectrum")
+NAMES = ("score_variance", "wavelengths", "distance_curve")
 IDS = {"scores", "wavelengths", "linearity", "distance"}
 
 
@@ -44,9 +44,45 @@ def test_pictures_are_drawn_from_a_run(results, name, width):
     assert not drawing.data.isna().all(axis=None)
     if width is not None:
         assert drawing.figure.get_size_inches()[0] == pytest.approx(width)
-    caption = picture.caption(view, drawing.data)
-    assert caption.shows.endswith(".")
-    assert caption.made.endswith(".")
+
+
+def drawn(name, results):
+    return draw(name, results).data
+
+
+def test_shares_by_layer_are_means_over_heads(results):
+    data = drawn("score_variance", results)
+    table = results.anatomy_matched.set_index("model")
+    for (model, layer, part), rows in data.groupby(["model", "layer", "part"]):
+        heads = table.loc[model]
+        assert rows["share"].item() == pytest.approx(heads[heads["layer"] == layer][PARTS[part]].mean())
+    assert data.groupby(["model", "layer"])["share"].sum().to_numpy() == pytest.approx(1)
+
+
+def test_wavelengths_are_shares_of_the_parts_of_r_q(results):
+    data = drawn("wavelengths", results)
+    table = results.spectrum_matched
+    table = table[(table["kind"] == "q") & (table["pair"] >= 0)]
+    for (model, layer), rows in data.groupby(["model", "layer"]):
+        part = table[(table["model"] == model) & (table["layer"] == layer)]
+        sizes = part.pivot(index="head", columns="wavelength", values="signal").abs()
+        expected = sizes.div(sizes.sum(axis=1), axis=0).mean()
+        assert rows.set_index("wavelength")["share"].loc[expected.index].to_numpy() == pytest.approx(
+            expected.to_numpy()
+        )
+
+
+def test_distance_curves_are_means_over_heads_about_the_mean_key(results):
+    """The claim's number, one token back, is a point of the figure."""
+    data = drawn("distance_curve", results)
+    last = results.timeline.models[-1]
+    said = next(claim for claim in claims(results) if claim.id == "distance")
+    name = next(heads for heads in data["heads"] if heads.startswith("mean of"))
+    curve = data[(data["heads"] == name) & (data["model"] == last)].set_index("distance")["score"]
+    assert said.rows[0].value == pytest.approx(curve.loc[1])
+    table = results.distance_matched
+    means = table[table["model"] == last].groupby("distance")["score"].mean()
+    assert (curve - means).std() == pytest.approx(0, abs=1e-9), "only a constant apart"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,10 +126,8 @@ def test_errors_of_means_are_over_documents(results):
     model = results.timeline.models[0]
     each = measured(results, [model])[0]
     left = results.loo_anatomy[results.loo_anatomy["model"] == model].groupby("group")["share_key"].mean()
-    table = what_decides([each])
-    row = table[table["part"] == "key"].iloc[0]
-    assert row["se"] == pytest.approx(float(jackknife(left.to_numpy())), rel=1e-9)
-    assert table["share"].sum() == pytest.approx(1, abs=1e-9)
+    (row,) = head_means([each], ["share_key"]).to_dict("records")
+    assert row["se_share_key"] == pytest.approx(float(jackknife(left.to_numpy())), rel=1e-9)
 
 
 def test_transitions_count_heads_that_kept_their_axis(results):

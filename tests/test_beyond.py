@@ -7,8 +7,8 @@ import pytest
 from reference import (
     anatomy_reference,
     between_documents_reference,
+    bias_reference,
     constant_part_reference,
-    distance_reference,
     jackknife_reference,
     score_variance_reference,
 )
@@ -87,13 +87,43 @@ def test_numbers_are_those_of_the_vectors(vectors, measured):
         assert found.value("sink")[h] == pytest.approx(SCALE * sink, abs=1e-5)
 
 
-def test_the_curve_is_the_measured_mean_score(vectors, measured):
-    """Residuals of queries and keys are independent here, so that the means of many documents are all there is."""
-    _, found = measured
-    q, k = (x.reshape(12, -1, WINDOW, DIM) for x in vectors)
+def third_octave_means(every, lags):
+    """Means of a curve over D = 0, 1, ... over the distances within a third of an octave of each lag."""
+    ends = [(int(np.ceil(lag / 2 ** (1 / 3))), int(lag * 2 ** (1 / 3))) for lag in lags]
+    return np.array([every[a : b + 1].mean() for a, b in ends])
+
+
+@pytest.mark.parametrize(("window", "exact"), [(WINDOW, True), (96, False)])
+def test_the_curve_is_relative_to_each_querys_mean_over_its_keys(window, exact):
+    """Without residuals, paths are all there is: exact with one bin a position, close to it with sixteen a ring."""
+    rng = np.random.default_rng(5)
+    turns = [TURN, TURN, ROTATIONS[1]], [TURN, ROTATIONS[1]]
+    q, k = (np.stack([documents(rng, t, 1, noise=0.0, length=window)[0] for t in kind]) for kind in turns)
+    units = [unit_of(HEADS, [window], [(q, k)] * 2, ROTATIONS, SCALE) for _ in range(2)]
+    found, lags = numbers(units, window), distances(window)
     for h, key in enumerate(HEADS.kv_row):
-        expected = [distance_reference(q[:, h], k[:, key], SCALE, lag) for lag in distances(WINDOW)]
-        assert np.corrcoef(found.arrays["distance_score"][h], expected)[0, 1] > 0.9
+        every = bias_reference(q[h], k[key], SCALE)
+        expected = third_octave_means(every, lags)
+        spread = np.ptp(expected)
+        np.testing.assert_allclose(
+            found.arrays["distance_score"][h], expected, atol=1e-9 if exact else 0.05 * spread
+        )
+
+
+def test_fast_rotations_average_out_at_far_distances():
+    """A rotation with a period of 6.3 tokens, sampled at single far distances, would look like a slow wave."""
+    window = 512
+    turn = rope(2, theta=1.0)
+    one = np.broadcast_to([1.0, 0.0], (window, 2))
+    q = k = turn.rotate(one, np.arange(window))[None]
+    heads = HeadIndex.of([(0, 0)], 1, {0: True})
+    units = [unit_of(heads, [window], [(q, k)], {0: turn}, 1.0) for _ in range(2)]
+    lags, curve = distances(window), numbers(units, window, 2).arrays["distance_score"][0]
+    every = bias_reference(q[0], k[0], 1.0)
+    np.testing.assert_allclose(curve, third_octave_means(every, lags), atol=0.06)
+    assert curve[:3] == pytest.approx(every[1:4], abs=0.02), "near distances are as they are"
+    far = lags > 50
+    assert np.abs(curve[far]).max() < 0.2 < 0.9 < np.abs(every[50:]).max()
 
 
 def test_errors_are_the_jackknifes(units, measured):

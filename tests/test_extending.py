@@ -31,7 +31,7 @@ study, drawn = make_study(here / "study"), draw_all
 without_drawing()
 run(study, here / "out")
 from qkscope.figures import catalogue
-catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "22_cone")
+catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "14_cone")
 print(drawn(here / "out"))
 """
 
@@ -83,14 +83,14 @@ def test_the_code_is_as_the_house_asks(copy):
 
 def test_measure_claim_and_picture_are_there_after_a_run(copy):
     out = copy / "out"
-    assert "22_cone" in python(copy, "-c", RUN, str(copy))
+    assert "14_cone" in python(copy, "-c", RUN, str(copy))
     header = (out / "anatomy.csv").read_text().partition("\n")[0].split(",")
     assert {"cone_q", "cone_k", "cone_q_se", "cone_k_se"} <= set(header)
     (claim,) = (
         one for one in json.loads((out / "summary.json").read_text())["findings"] if one["id"] == "cone"
     )
     assert [row["measure"] for row in claim["numbers"]] == ["cone_k", "cone_q", "cone_k-cone_q"]
-    figure = out / "figures" / "22_cone"
+    figure = out / "figures" / "14_cone"
     assert {path.name for path in figure.iterdir()} == {
         "figure.png",
         "figure.svg",

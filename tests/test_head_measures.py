@@ -41,7 +41,7 @@ def test_plasticity_of_stored_vectors_is_that_of_all_pairs(stored, tmp_path):
     expected = plasticity_reference(q, t, bucket, k, bucket, document)
     row = pd.read_csv(tmp_path / "out" / "plasticity.csv").iloc[0]
     assert row["plasticity"] == pytest.approx(np.nanmean(expected), abs=1e-9)
-    assert row["sampling_se"] == 0
+    assert row["plasticity_sampling_se"] == 0
     cells = pd.read_parquet(tmp_path / "out" / "plasticity_map.parquet")
     found = np.full((16, 16), np.nan)
     found[cells["query_bucket"], cells["key_bucket"]] = cells["value"]
@@ -57,7 +57,8 @@ def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
     found = analyze(tmp_path / "in", tmp_path / "out", groups=3).optional
     row = found["rotation"].iloc[0]
     for name, value in rotation_model_reference(q, t, k, t, WINDOW).items():
-        assert row[name] == pytest.approx(value, rel=1e-9, abs=1e-9), name
+        column = {"r_q": "drift_r_q", "r_k": "drift_r_k"}.get(name, name)
+        assert row[column] == pytest.approx(value, rel=1e-9, abs=1e-9), name
     assert row["bias_logits"] == pytest.approx(row["bias_strength"] * WINDOW / np.sqrt(DIM))
     for name, value in per_kind_reference(q, t, k, t).items():
         assert found["per_kind"].iloc[0][name] == pytest.approx(value, rel=1e-8, abs=1e-9), name

@@ -407,7 +407,7 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
     markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
     for picture in CATALOGUE:
         assert picture.why_not(view) is None, picture.name
-        text = readme(picture, view, picture.draw(view).data, said)
+        text = readme(picture, view, picture.draw(view, None), said)
         tokens = [inner for token in markdown.parse(text) for inner in (token, *(token.children or ()))]
         assert not [token.content for token in tokens if token.type.startswith("html")], picture.name
         places = {str(token.attrs.get("href") or token.attrs.get("src") or "figure.png") for token in tokens}

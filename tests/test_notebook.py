@@ -103,7 +103,7 @@ def test_one_figure_as_wide_as_a_column(study):
     drawing = qkscope.figure("position_signal", study, width=3.3)
     assert drawing.figure.get_figwidth() == pytest.approx(3.3)
     assert drawing._repr_png_().startswith(b"\x89PNG")
-    with pytest.raises(TableError, match="no picture 'signal'"):
+    with pytest.raises(TableError, match="no figure 'signal'"):
         qkscope.figure("signal", study)
 
 

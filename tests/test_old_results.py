@@ -45,7 +45,9 @@ def test_its_claims_are_those_of_its_numbers(old):
 
 def test_it_is_drawn(old):
     drawing = draw("explained_variance", old, width=3.3)
-    assert len(drawing.data) == 5  # four checkpoints, and the last over the matched window
+    assert (
+        drawing.data["population"] == "all"
+    ).sum() == 5  # four checkpoints, and the last over the matched window
     assert drawing.figure.axes
 
 

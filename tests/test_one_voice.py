@@ -19,6 +19,7 @@ from qkscope.figures.readme import md, readme
 from qkscope.figures.view import look
 from qkscope.report import render
 from qkscope.results import Results, load_results
+from qkscope.words import sentence
 from studies import training, with_components
 
 UP, DOWN = {"rises", "higher"}, {"falls", "lower"}
@@ -59,30 +60,21 @@ def in_summary(study: Results) -> list[Told]:
 def readmes(study: Results) -> dict[str, str]:
     view = look(study)
     return {
-        picture.name: readme(picture, view, picture.draw(view).data, claims(study))
+        picture.name: readme(picture, view, picture.draw(view, None), claims(study))
         for picture in CATALOGUE
         if not picture.why_not(view)
     }
-
-
-def in_readme(text: str) -> list[Told]:
-    found = []
-    for line in text.splitlines():
-        cells = [re.sub(r"\\(.)", r"\1", cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if len(cells) == 6 and cells[0] not in ("what", "---"):
-            what, start, end, value, window, verdict = cells
-            found.append(Told(what, start, end, "own" if window == "own" else "matched", value, verdict))
-    return found
 
 
 def in_page(page: str, two_windows: bool) -> list[Told]:
     found = []
     for line in re.findall(r'<tr><th scope="row">.*?</tr>', page):
         cells = [html.unescape(re.sub("<.*?>", "", cell)) for cell in re.findall(r"<t[hd].*?</t[hd]>", line)]
-        if len(cells) == (5 if two_windows else 4):
-            what, where, value, *window, verdict = cells
+        if len(cells) == (6 if two_windows else 5):
+            what, _, where, value, *window, verdict = cells
             start, _, end = where.rpartition(" → ")
-            found.append(Told(what, start, end, window[0] if window else "own", value, verdict))
+            name = "own" if window in ([], ["training context"]) else "matched"
+            found.append(Told(what, start, end, name, value, verdict))
     return found
 
 
@@ -101,12 +93,11 @@ def written(study) -> dict[str, str]:
     return {} if study.anatomy is not None else readmes(study)
 
 
-def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written):
+def test_every_number_has_one_value_and_one_verdict_in_all_texts(study):
     texts = {
         "claims": in_claims(study),
         "summary": in_summary(study),
         "page": in_page(render(study), study.matched is not None),
-        **{name: in_readme(text) for name, text in written.items()},
     }
     told: dict[tuple, dict[str, set]] = defaultdict(lambda: defaultdict(set))
     for source, rows in texts.items():
@@ -120,9 +111,8 @@ def test_every_number_has_one_value_and_one_verdict_in_all_texts(study, written)
     assert len(texts["claims"]) == len(texts["summary"]) == len(texts["page"]) > 20
 
 
-def test_no_verdict_has_the_other_sign(study, written):
-    rows = in_claims(study) + [row for text in written.values() for row in in_readme(text)]
-    for row in rows:
+def test_no_verdict_has_the_other_sign(study):
+    for row in in_claims(study):
         if row.verdict in UP | DOWN and row.start:
             assert row.value.startswith("+" if row.verdict in UP else "−"), row
 
@@ -135,5 +125,5 @@ def test_texts_quote_headlines_as_they_are(study, written):
     assert all(headline in page for headline in told)
     for picture in CATALOGUE:
         if picture.name in written:
-            for claim in (by_id[each] for each in picture.claims if each in by_id):
-                assert md(claim.headline) in written[picture.name]
+            for claim in [by_id[each] for each in picture.claims if each in by_id][:1]:
+                assert md(sentence(claim.headline)) in written[picture.name]

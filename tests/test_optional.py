@@ -12,6 +12,7 @@ import pytest
 from small_study import make_study, run_quietly
 from tiny import tiny_model
 
+import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
@@ -27,7 +28,7 @@ from qkscope.run.units import key_of
 from qkscope.study import load_study
 from qkscope.study.schema import Measure
 
-PICTURES = ("drift", "plasticity", "plasticity_map", "per_kind")
+PICTURES = ("drift", "plasticity")
 
 
 @pytest.fixture(scope="module")
@@ -93,9 +94,26 @@ def test_pictures_are_drawn_from_a_run(small, name, width):
     assert len(drawing.data)
     if width is not None:
         assert drawing.figure.get_size_inches()[0] == pytest.approx(width)
-    caption = picture.caption(view, drawing.data)
-    assert caption.shows.endswith(".")
-    assert caption.made.endswith(".")
+    assert set(drawing.data["window"]) == {"own", "matched"}, "over the matched window where there is one"
+
+
+def test_lines_are_means_over_heads(small):
+    results = load_results(small)
+    models = results.timeline.models
+    for name, file, column in (
+        ("drift", "rotation", "bias_logits"),
+        ("plasticity", "plasticity", "plasticity"),
+    ):
+        data = qkscope.figure(name, results).data.set_index(["population", "model"])
+        table = results.optional[f"{file}_matched"]
+        for population in set(data.index.get_level_values(0)):
+            rows = (
+                table if population == "all" else table[table["rope"] == {"RoPE": 1, "NoPE": 0}[population]]
+            )
+            means = rows.groupby("model")[column].mean().loc[models]
+            assert data.loc[population].loc[models, f"mean_{column}"].to_numpy() == pytest.approx(
+                means.to_numpy()
+            )
 
 
 @pytest.mark.parametrize("name", PICTURES)
@@ -121,10 +139,10 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
     results = load_results(small)
     page = payload(results)
     named = {each["name"]: each["label"] for each in page["measures"]}
-    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity_plasticity"} <= set(named)
-    assert named["plasticity_plasticity"] == "plasticity"
+    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity"} <= set(named)
+    assert named["plasticity"] == "plasticity"
     assert "rotation_pc0_overlap_se" in page["matched"]["columns"]
-    assert not [name for name in page["shares"] if "drift" in name]
+    assert not [part for part in page["parts"] if "drift" in part["name"]]
 
 
 def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):

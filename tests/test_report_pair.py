@@ -19,7 +19,7 @@ from qkscope.errors import TableError
 from qkscope.report import render, write_report
 from qkscope.report.data import payload
 from qkscope.report.page import render_pair
-from qkscope.report.pair import OF_A_RUN, answers, pair_payload, same_windows
+from qkscope.report.pair import OF_A_RUN, heads_differ, pair_payload, same_windows
 from qkscope.results import Results, load_results
 
 SHAPE = Shape(layers=4, heads=3, group=1, components=3)
@@ -69,8 +69,8 @@ def test_the_second_run_stands_row_by_row_beside_the_first(two, tmp_path):
     for row, model in enumerate(("a", "c")):
         wanted = [expected[model, layer, head] for layer, head in keys]
         assert shown[row] == pytest.approx(wanted, abs=1.5e-4)
-    mean = data["other"]["aggregates"]["own"]["signal"]["mean_r_q"]
-    kept = theirs.heads.query("layer > 0 or head > 0").groupby("model")["r_q"].mean()
+    mean = data["other"]["own"]["averages"]["means"]["RoPE"]["r_q"]["mean"]
+    kept = theirs.heads.query("(layer > 0 or head > 0) and rope == 1").groupby("model")["r_q"].mean()
     assert mean == pytest.approx([kept["a"], kept["c"]], abs=1.5e-4)
 
 
@@ -87,30 +87,55 @@ def test_the_page_says_what_compare_says(two):
     page = html.unescape(render_pair(*two))
     found = compare(*two)
     assert found.sentence() in page
-    assert "mean r_q most of all" in found.sentence()
-    assert "Errors are over documents" in page
-    assert "exactly equal on both sides and not shown" in page
     rows = re.findall(r'<tr><th scope="row">mean r_q</th>', page)
     assert len(rows) >= 3
     listed = page.split("All numbers that differ")[1].split("</details>")[0]
     assert "mean r_k" not in listed.split("</table>")[0]
 
 
-def test_the_same_run_twice_has_the_same_numbers(two):
-    page = html.unescape(render_pair(two[0], two[0]))
-    assert "have exactly the same numbers" in page
+def test_the_first_sentence_counts_the_heads_that_differ(two):
+    """Against numpy: heads whose r_q differs by more than two standard errors, RoPE and NoPE apart."""
+    ours, theirs = (side.heads[side.heads["model"] == NAMES[-1]].reset_index() for side in two)
+    change = np.abs(ours["r_q"] - theirs["r_q"])
+    clear = change > 2 * np.hypot(ours["r_q_se"], theirs["r_q_se"])
+    rope = ours["rope"] == 1
+    said = heads_differ(match(*two))
+    assert f"{clear[rope].sum()} of {rope.sum()} RoPE heads" in said
+    assert f"{clear[~rope].sum()} of {(~rope).sum()} NoPE heads" in said
+    assert f"{change.median():.3f}" in said
+    assert re.search(r'<h2 id="signal-title"[^>]*>([^<]*)</h2>', render_pair(*two))[1] == html.escape(said)
 
 
-def test_questions_stand_once_with_both_answers(two):
-    sides = [claims(side) for side in two]
-    cards = [said for group in answers(*sides).values() for said in group]
-    ids = [said[0][1].id for said in cards]
-    assert len(ids) == len(set(ids))
-    assert set(ids) == {claim.id for side in sides for claim in side}
-    assert all([letter for letter, _ in said] in (["A"], ["B"], ["A", "B"]) for said in cards)
+def test_heads_that_moved_against_each_other_are_not_called_equal(two, tmp_path):
+    """The averages agree while every head differs: the sentence is about the heads."""
+    turn = np.where(np.arange(len(two[0].heads)) % 2, 0.2, -0.2)
+    theirs = replace(two[0], heads=two[0].heads.assign(r_q=two[0].heads["r_q"] + turn), loo=None)
+    said = heads_differ(match(two[0], theirs))
+    assert "9 of 9 RoPE heads" in said
+    assert "0.200" in said
+
+
+def test_without_errors_the_sentence_counts_heads_that_are_not_equal(two):
+    bare = [replace(side, heads=side.heads.assign(r_q_se=np.nan)) for side in two]
+    last = [side.heads[side.heads["model"] == NAMES[-1]]["r_q"].to_numpy() for side in two]
+    said = heads_differ(match(*bare))
+    assert f"{(last[0] != last[1]).sum()} of {len(last[0])} heads" in said
+    assert "error" not in said
+
+
+def test_the_same_run_twice_has_the_same_heads(two):
+    said = heads_differ(match(two[0], two[0]))
+    assert "same" in said
+    assert " of " in said
+    assert not re.search(r"\d+ of \d+", said)
+
+
+def test_each_run_has_its_claims_once(two):
     page = html.unescape(render_pair(*two))
-    for claim in (claim for side in sides for claim in side):
-        assert claim.headline in page
+    listed = page.split("What each run says by itself")[1].split("</details>")[0]
+    for side in two:
+        for one in claims(side):
+            assert one.headline in listed
 
 
 def test_names_of_both_runs_are_text(tmp_path):
@@ -130,7 +155,7 @@ def test_the_command_writes_beside_the_first_and_leaves_its_report(tmp_path):
     assert done.exit_code == 0, done.output
     written = Path(done.output.strip())
     assert written == tmp_path / "a" / "report_with_b.html"
-    assert "two runs" in written.read_text().lower()
+    assert page_data(written.read_text())["runs"] == ["a", "b"]
     assert (tmp_path / "a" / "report.html").read_text() == alone == render(load_results(tmp_path / "a"))
     out = CliRunner().invoke(
         main, ["report", str(tmp_path / "a"), str(tmp_path / "b"), "--out", str(tmp_path / "both.html")]

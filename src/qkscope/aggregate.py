@@ -262,17 +262,6 @@ def depths(heads: pd.DataFrame, by: Literal["depth_bin", "layer"]) -> list[int]:
     return list(range(DEPTH_BINS)) if by == "depth_bin" else sorted(heads["layer"].unique().tolist())
 
 
-def rope_split(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
-    """Means over the heads of layers that rotate and of layers that do not; a kind with no head has no row.
-
-    Columns: model, rope, heads, mean_r_q, se_r_q, mean_abs_r_k, se_abs_r_k, mean_r_k, se_r_k.
-    """
-    found = means(heads, loo, order, ("r_q", "abs_r_k", "r_k"), "rope", (1, 0))
-    found = found[found["heads"] > 0].reset_index(drop=True)
-    named = found.assign(rope=found["rope"].map({1: "RoPE", 0: "NoPE"}))
-    return named.drop(columns=[name for name in named if name.startswith("sd_")])
-
-
 def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """How many heads follow position more closely than chance reaches: |r| above its null level.
 
@@ -286,30 +275,6 @@ def above_null(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
         count, above = int(known.sum()), over[:, known].sum(axis=1).tolist()
         rows.append((sample.model, count, *above, *(n / count if count else np.nan for n in above)))
     return pd.DataFrame(rows, columns=["model", "heads", "above_q", "above_k", "share_q", "share_k"])
-
-
-def by_component(qk: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
-    """Means over the measured heads for every principal component, ordered by checkpoint and component.
-
-    Columns: model, pc, heads, mean_r_q, mean_abs_r_k, mean_explained_variance, sd_ of the same, most_se_r_q,
-    most_se_abs_r_k: the mean of the heads' errors, which the error of their mean cannot exceed, because a jackknife
-    error is the length of a vector and the length of a mean of vectors is at most the mean of their lengths.
-    """
-    table = pd.DataFrame({"model": qk["model"].to_numpy(), "pc": qk["pc"].to_numpy()})
-    table["r_q"], table["abs_r_k"] = column(qk, "r_q"), np.abs(column(qk, "r_k"))
-    table["explained_variance"] = column(qk, "explained_variance")
-    errors = ["most_se_r_q", "most_se_abs_r_k"]
-    table[errors] = np.stack([column(qk, "r_q_se"), column(qk, "r_k_se")], axis=1)
-    table = table[table["model"].isin(order) & table["r_q"].notna() & table["abs_r_k"].notna()]
-    grouped = table.groupby(["model", "pc"], sort=True, observed=True)
-    names = ["r_q", "abs_r_k", "explained_variance"]
-    means = grouped[names].mean().add_prefix("mean_")
-    spread = grouped[names].std(ddof=0).add_prefix("sd_")
-    known = grouped[errors].count().eq(grouped.size(), axis=0)
-    bounds = grouped[errors].mean().where(known)
-    found = pd.concat([grouped.size().rename("heads"), means, spread, bounds], axis=1).reset_index()
-    place = found["model"].map({model: index for index, model in enumerate(order)}).to_numpy()
-    return found.iloc[np.lexsort([found["pc"].to_numpy(), place])].reset_index(drop=True)
 
 
 def positional_below_null(heads: pd.DataFrame, thresholds: Thresholds | None = None) -> Array:

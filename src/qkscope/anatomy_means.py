@@ -34,6 +34,10 @@ class Measured:
     heads: pd.DataFrame
     left_out: pd.DataFrame | None
 
+    def of(self, where: Any) -> Measured:
+        """The same checkpoint with only the heads at `where`."""
+        return Measured(self.model, self.heads[where].reset_index(drop=True), self.left_out)
+
     def value(self, name: str, where: Any = slice(None)) -> Array:
         """A measure of the heads at `where`, whole in row 0, then without each group. (1 + G, heads)"""
         rows = self.heads[where]
@@ -89,22 +93,6 @@ def head_means(found: Sequence[Measured], names: Sequence[str]) -> pd.DataFrame:
         rows.append(row)
     columns = [f"{what}_{name}" for name in names for what in ("mean", "sd", "se")]
     return pd.DataFrame(rows, columns=["model", "heads", *columns])
-
-
-def what_decides(found: Sequence[Measured], kinds: Sequence[str] = ()) -> pd.DataFrame:
-    """The mean share of each part over all heads, and over those of each class of `kinds`.
-
-    Columns: model, of ("all" or a class), part, heads, share, se. A class without heads has no rows.
-    """
-    rows = []
-    for each in found:
-        known = each.heads[PARTS["position"]].notna()
-        for kind in ("all", *kinds):
-            where = (known if kind == "all" else known & (each.heads["class"] == kind)).to_numpy()
-            for part, column in PARTS.items() if where.any() else ():
-                means = each.mean(column, where)
-                rows.append((each.model, kind, part, int(where.sum()), means[0], float(jackknife(means[1:]))))
-    return pd.DataFrame(rows, columns=["model", "of", "part", "heads", "share", "se"])
 
 
 def carried_by(spectrum: pd.DataFrame, kind: str, by: Sequence[str] = ()) -> pd.DataFrame:

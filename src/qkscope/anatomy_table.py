@@ -95,7 +95,10 @@ def spectrum_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
 
 
 def distance_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
-    """One row per head and distance: mean score in logits, predicted from the paths with its error, and measured."""
+    """One row per head and distance: `score` is the predicted position bias b(D) in logits, with its error.
+
+    `measured` is the mean score of a few queries at exactly that distance, not relative to their other keys.
+    """
     import pandas as pd
 
     heads, lags = numbers.heads, distances(numbers.window)

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -315,12 +315,19 @@ def analyze(
 @main.command()
 @click.argument("results", type=PLACE)
 @click.option("--out", type=FOLDER, help="Where the figures go.  [default: RESULTS/figures]")
+@click.option(
+    "--spacing",
+    type=click.Choice(["order", "steps"]),
+    default="order",
+    show_default=True,
+    help="How line plots space checkpoints: evenly, or by training steps.",
+)
 @clear_errors
-def figures(results: Path, out: Path | None) -> None:
+def figures(results: Path, out: Path | None, spacing: Literal["order", "steps"]) -> None:
     """Draw all figures of a results folder or a qk.csv, each with its data and a README."""
     from qkscope.figures import draw_all
 
-    _print(draw_all(_local(results), out=out))
+    _print(draw_all(_local(results), out=out, spacing=spacing))
 
 
 @main.command()

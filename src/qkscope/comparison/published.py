@@ -30,7 +30,7 @@ PRINTED_3 = 0.0005
 # Its column in our table, and its name among the published numbers.
 PLASTICITY = {
     "mean plasticity": ("plasticity", "plasticity"),
-    "mean plasticity, first less last": ("drop", "plasticity_drop"),
+    "mean plasticity, first less last": ("plasticity_drop", "plasticity_drop"),
 }
 
 

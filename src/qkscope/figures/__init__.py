@@ -1,4 +1,4 @@
-"""The figures of a study, each with its data and a README that quotes what the study found."""
+"""The figures of a study, each with its data and a README that tells what happened."""
 
 from qkscope.figures.catalogue import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
 from qkscope.figures.picture import Caption, Drawing, Picture

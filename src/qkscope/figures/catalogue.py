@@ -1,13 +1,14 @@
-"""All pictures there are, drawing one or all of them, and what was drawn.
+"""All figures, drawing one or all of them, and what was drawn.
 
-    results -> view (checks, axis, windows) -> picture -> figure.png, figure.svg, figure.pdf, data.csv, README.md
+    results -> view (checks, order, windows) -> picture -> figure.png, figure.svg, figure.pdf, data.csv, README.md
 
-A picture is a pure function from a study to a `Drawing`. Nothing here uses pyplot or leaves a setting of matplotlib
-changed, so pictures can be drawn in threads and in notebooks.
+A figure is a pure function from a study to a `Drawing`. Nothing here uses pyplot or leaves a setting of matplotlib
+changed, so figures can be drawn in threads and in notebooks.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from qkscope.figures import pictures
 from qkscope.figures.picture import Drawing, Picture
 from qkscope.figures.readme import readme
 from qkscope.figures.save import pdf, png, svg
-from qkscope.figures.view import View, look
+from qkscope.figures.view import Spacing, View, look
 from qkscope.owner import redrawing, refuse_drawing_into_other
 from qkscope.progress import say
 from qkscope.results import Results, as_results
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
-# From so many checkpoints on, drawing takes a minute and more.
-MANY = 500
+MANY = 500  # checkpoints from which drawing takes a minute and more
+_FOLDER = re.compile(r"\d\d_[a-z_]+")
 
 
 def find_pictures() -> tuple[Picture, ...]:
@@ -45,7 +46,7 @@ def find_pictures() -> tuple[Picture, ...]:
 
 
 CATALOGUE = find_pictures()
-"""The pictures of `pictures/`, in the order of their numbers."""
+"""The figures of `pictures/`, in the order of their numbers."""
 
 
 @dataclass(frozen=True)
@@ -89,22 +90,27 @@ class Made:
         return Text(str(self), no_wrap=True, overflow="ignore")
 
 
-def draw(name: str, results: Results | Path | str, width: float | None = None) -> Drawing:
-    """One picture by name, with its number or without; `width` in inches fits it to a paper (3.3 or 6.9)."""
+def draw(
+    name: str, results: Results | Path | str, width: float | None = None, spacing: Spacing = "order"
+) -> Drawing:
+    """One figure by name, with its number or without; `width` in inches fits it to a paper (3.3 or 6.9).
+
+    With `spacing="steps"`, line plots space checkpoints by training steps instead of evenly.
+    """
     named = {key: picture for picture in CATALOGUE for key in (picture.name, picture.name.partition("_")[2])}
     if name not in named:
-        raise TableError(f"there is no picture {name!r}; there are {', '.join(p.name for p in CATALOGUE)}")
-    picture, view = named[name], look(as_results(results))
+        raise TableError(f"there is no figure {name!r}; there are {', '.join(p.name for p in CATALOGUE)}")
+    picture, view = named[name], look(as_results(results), spacing)
     reason = picture.why_not(view)
     if reason:
         raise TableError(f"{picture.name} cannot be drawn: {reason}")
     return picture.draw(view, width)
 
 
-def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
+def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> Made:
     """Draw all figures the data allow into `out`, by default the results' own folder `figures`.
 
-    In the results' own folder, all figures are put in place together, and figures of an earlier drawing go.
+    In the results' own folder, all figures are put in place together, and figures of an earlier drawing are removed.
     """
     loaded = as_results(results)
     if (count := len(loaded.timeline.models)) >= MANY:
@@ -113,18 +119,20 @@ def draw_all(results: Results | Path | str, out: Path | None = None) -> Made:
         )
     folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
     refuse_drawing_into_other(folder, loaded.folder)
+    view = look(loaded, spacing)
     if folder.resolve() == (loaded.folder / "figures").resolve():
         with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
-            made = _draw(loaded, staged / "figures", folder)
+            made = _draw(view, staged / "figures", folder)
     else:
-        made = _draw(loaded, folder, folder)
-    older = [folder / each.name for each in made.left_out if (folder / each.name).is_dir()]
+        made = _draw(view, folder, folder)
+    names = {each.name for each in made.drawn}
+    there = sorted(folder.glob("*/")) if folder.is_dir() else []
+    older = [path for path in there if _FOLDER.fullmatch(path.name) and path.name not in names]
     return replace(made, older=tuple(older))
 
 
-def _draw(results: Results, into: Path, folder: Path) -> Made:
+def _draw(view: View, into: Path, folder: Path) -> Made:
     """Draw into one folder what is to be in another."""
-    view = look(results)
     reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
     names = [name for name, reason in reasons.items() if reason is None]
     _write_all(view, [Drawn(name, into / name) for name in names])
@@ -133,7 +141,7 @@ def _draw(results: Results, into: Path, folder: Path) -> Made:
 
 
 def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
-    """The first here; the others too, or in processes where its time says that they are worth it."""
+    """The first here; the others too, or in processes where the time of the first says that it pays."""
     started, said = time.monotonic(), claims(view.results)
     _write_some((view, said, drawn[:1]))
     count = worth(len(drawn[1:]), time.monotonic() - started)
@@ -153,8 +161,8 @@ def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:
 
 def _write(picture: Picture, view: View, said: Sequence[Claim], folder: Path) -> None:
     """One figure's files."""
-    drawing = picture.draw(view)
-    text = readme(picture, view, drawing.data, said)
+    drawing = picture.draw(view, None)
+    text = readme(picture, view, drawing, said)
     store.write_bytes(folder / "figure.png", png(drawing.figure))
     store.write_bytes(folder / "figure.svg", svg(drawing.figure))
     store.write_bytes(folder / "figure.pdf", pdf(drawing.figure))

@@ -1,9 +1,10 @@
-"""What a picture is: the one interface between the modules of `pictures/` and everything that shows them."""
+"""What a figure is: a function from a study to a `Drawing`, and the name and claims that go with it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -13,54 +14,56 @@ from qkscope.figures.view import View
 
 
 @dataclass(frozen=True)
+class Caption:
+    """The words of a figure, as plain text: the README escapes them.
+
+    title     the heading
+    shows     what is drawn and how to read it, two or three sentences
+    made      how heads were classified or averaged
+    drawn     how that is drawn
+    stories   (headline, detail) of what happened, for a figure whose numbers no claim speaks of
+    takeaway  how to understand it, where no claim does
+    care      what to read with care, one sentence
+    table     the file of the results that the numbers come from; `components`: which axes of it
+    window    whose numbers are drawn: each checkpoint's own window, the matched one, or both
+    """
+
+    title: str
+    shows: str
+    made: str
+    drawn: str
+    stories: tuple[tuple[str, str], ...] = ()
+    takeaway: str = ""
+    care: str = ""
+    table: str = "qk.csv"
+    components: str = ""
+    window: Literal["own", "matched", "both"] = "both"
+
+
+@dataclass(frozen=True)
 class Drawing:
-    """A figure and exactly the numbers it draws."""
+    """A figure, exactly the numbers it draws, and its words."""
 
     figure: Figure
     data: pd.DataFrame
+    caption: Caption
 
     def _repr_png_(self) -> bytes:
-        """Notebooks show the picture."""
+        """Notebooks show the figure."""
         return png(self.figure)
 
 
 @dataclass(frozen=True)
-class Caption:
-    """What is drawn and how to read it, and how its numbers were made of the table's, in plain text.
+class Picture:
+    """One figure of a study. A module of `pictures/` has one as `PICTURE`; the catalogue finds it there.
 
-    `table` is the file of the results that they come from, `components` which axes of it, where it has several;
-    `window` says over which windows they are: each checkpoint's own, the matched one, or both.
-    """
-
-    shows: str
-    made: str
-    components: str = ""
-    table: str = "qk.csv"
-    window: Literal["own", "matched", "both"] = "both"
-
-
-class Picture(Protocol):
-    """One picture of a study: a module of `pictures/` has one as `PICTURE`, and nothing else names it.
-
-    `name` begins with its number and is its folder. `claims` are the ids of the claims that it shows, the most
-    telling first: its README quotes those the study has.
+    name     its folder, beginning with its number
+    claims   ids of the claims that it shows, the most important first: its README tells them
+    draw     the figure of a study, `width` inches wide for a paper or as wide as it needs
+    why_not  why it cannot be drawn of this study, or None
     """
 
     name: str
     claims: tuple[str, ...]
-
-    def title(self, view: View) -> str:
-        """The heading."""
-        ...
-
-    def why_not(self, view: View) -> str | None:
-        """Why there is nothing to draw, if so."""
-        return None
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        """The picture, `width` inches wide for a paper or as wide as it asks."""
-        ...
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        """Words for a reader; `data` is what was drawn."""
-        ...
+    draw: Callable[[View, float | None], Drawing]
+    why_not: Callable[[View], str | None] = lambda view: None

@@ -11,9 +11,8 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
-from qkscope.figures.picture import Drawing
-from qkscope.figures.tools.panels import Panels
-from qkscope.figures.tools.sheet import Key, Paper, Sheet, name_axis, sheet
+from qkscope.figures.picture import Caption, Drawing
+from qkscope.figures.tools.sheet import Key, Panels, Paper, Sheet, name_axis, sheet
 from qkscope.figures.tools.style import FAINT, R_K, R_Q, pale
 from qkscope.measures.pca import Axes, measure_batch
 from qkscope.moments import Accumulator, Moments
@@ -28,6 +27,12 @@ SHADES = {
     for kind, colour, dark in (("q", R_Q, "#0b2c45"), ("k", R_K, "#4d0c0d"))
 }
 MOST = 2000  # points of a kind
+CAPTION = Caption(
+    title="Queries and keys in the plane of their first two axes",
+    shows="Each point is a query (blue) or a key (red) along PC0 and PC1 of the head; later positions are darker.",
+    made="PCA of all queries and keys of the head together.",
+    drawn="scatter plot of at most 2,000 points of either kind, evenly chosen.",
+)
 
 
 def scatter(
@@ -49,7 +54,7 @@ def scatter(
     axes, centre = _axes(files, rows)
     data = _points(rows, axes, centre)
     data.insert(0, "model", folder.name)
-    return Drawing(_draw(data, axes, f"layer {layer} head {head}", Paper(width)).figure, data)
+    return Drawing(_draw(data, axes, f"layer {layer} head {head}", Paper(width)).figure, data, CAPTION)
 
 
 def _model(root: Path, name: str) -> ModelFolder:
@@ -106,11 +111,10 @@ def _points(rows: dict[str, Rows], axes: Axes, centre: NDArray[np.float64]) -> p
 
 def _draw(data: pd.DataFrame, found: Axes, name: str, paper: Paper) -> Sheet:
     panels = Panels.of(paper, 1, wide=5.4)
-    title = "Queries and keys in the plane of their first two axes"
     subtitle = f"{data['model'].iloc[0]}: {found.n_q[0]:,} queries, {found.n_k[0]:,} keys"
-    page = sheet(paper, title, subtitle, panels.width, panels.body, _keys(data))
+    page = sheet(paper, CAPTION.title, subtitle, panels.width, panels.body, _keys(data))
     r_q, r_k = (bare(float(r[0, 0]), signed=True) for r in (found.r_q, found.r_k))
-    axes = panels.axes(page, 0, f"{name}: r_q {r_q}, r_k {r_k}")
+    axes = panels.axes(page, 0, f"{name}: r_q = {r_q}, r_k = {r_k}")
     last = max(int(data["position"].max()), 1)
     # In an order that hides neither kind behind the other.
     mixed = data.iloc[np.random.default_rng(0).permutation(len(data))]

@@ -1,7 +1,7 @@
-"""README.md of a figure: a caption, what the study's claims say of it, how it was produced, the key takeaway.
+"""README.md of a figure: what it shows, what happened, how it was produced, the key takeaway.
 
-Nothing is judged or worded here: a claim is quoted as it is. Pictures, claims and studies give plain text, all of which
-is escaped here: a name in it can never become markup.
+Sentences come from the study's claims and the figure's caption; nothing is judged here. All text is escaped for
+Markdown here and nowhere else.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-import pandas as pd
-
-from qkscope.claims import Claim, Row
-from qkscope.figures.picture import Caption, Picture
+from qkscope.claims import Claim
+from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
+from qkscope.timeline import Stop
 from qkscope.typeset import escape_markdown
 from qkscope.words import joined, listing, once, sentence, tokens
 
-MOST_ROWS = 6  # of a claim's table
+MOST_STORIES = 3
+WORDS = 450  # of a README with several stories
+MOST_NAMED = 8  # checkpoints of a phase that are listed one by one
 
 
 def md(name: object) -> str:
@@ -37,80 +38,70 @@ def code(text: object) -> str:
     return f"{fence}{pad}{clean}{pad}{fence}"
 
 
-def readme(picture: Picture, view: View, data: pd.DataFrame, said: Sequence[Claim]) -> str:
-    """The whole file, in Markdown."""
-    title, caption = md(picture.title(view)), picture.caption(view, data)
-    shows = md(caption.shows)
+def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]) -> str:
+    """The whole file, in Markdown: as many of the figure's claims, told as fully, as make it no longer than WORDS."""
     by_id = {claim.id: claim for claim in said}
-    quoted = [by_id[each] for each in picture.claims if each in by_id]
-    files = "Also: [figure.svg](figure.svg), [figure.pdf](figure.pdf), and the numbers drawn in [data.csv](data.csv)."
+    told = [by_id[each] for each in picture.claims if each in by_id]
+    stories = drawing.caption.stories
+    tellings = [told[: max(MOST_STORIES - len(stories), 1)], told[:2], told[:1]]
+    texts = [
+        _text(picture, view, drawing.caption, some, brief) for some in tellings for brief in (False, True)
+    ]
+    fewest = 1 if stories else 2  # stories in any case, where there are as many
+    enough = [text for text, some in zip(texts, [each for each in tellings for _ in "ab"], strict=True)
+              if len(some) >= min(fewest, len(told))]  # fmt: skip
+    return next((text for text in enough if len(text.split()) <= WORDS), enough[-1])
+
+
+def _text(picture: Picture, view: View, caption: Caption, told: Sequence[Claim], brief: bool) -> str:
+    """The file with some claims: the first in full and the others shortened, or without details if `brief`."""
+    title = md(plain(caption.title))
+    details = [
+        claim.detail if i == 0 else "" if brief else first_sentence(claim.detail)
+        for i, claim in enumerate(told)
+    ]
+    meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(told)]
+    stories = [*caption.stories, *zip((claim.headline for claim in told), details, strict=True)]
+    takeaway = once([*meanings, caption.takeaway]) or [caption.shows]
+    care = once([*(claim.caveat for claim in told[:1]), caption.care])
     blocks = [
         f"# {title}",
-        md(view.results.timeline.title),
+        f"{md(view.results.timeline.title)}. Numbers: [data.csv](data.csv).",
         f"![{title}](figure.png)",
-        files,
         "## What this figure shows",
-        joined(shows, _other_window(view, caption, quoted)),
-        *(_quote(view, claim) for claim in quoted),
-        "\n\n".join(md(rule) for rule in once(claim.rule for claim in quoted)),
+        md(caption.shows),
+        "## What happened" if stories and view.training else "## What it says" if stories else "",
+        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in stories),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",
-        _takeaway(quoted) or shows,
+        md(joined(*takeaway)),
+        f"**Read with care:** {md(joined(*care))}" if care else "",
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _other_window(view: View, caption: Caption, quoted: Sequence[Claim]) -> str:
-    """Said where the picture and what is told of it are over different windows."""
-    if caption.window != "own" or not view.rematched or all(claim.window == "own" for claim in quoted):
-        return ""
-    return (
-        f"The picture is over each {view.noun}'s own window; numbers below are over the one that they name."
-    )
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.?]) (?=[A-Z])", text, maxsplit=1)[0]
 
 
-def _quote(view: View, claim: Claim) -> str:
-    """A claim as it is: headline, question, verdict, detail, doubt, numbers."""
-    said = " ".join(md(part) for part in (claim.detail, claim.caveat) if part)
-    lead = f"**{md(sentence(claim.headline))}** *{md(claim.question)}* {md(claim.verdict)}."
-    return "\n\n".join(part for part in (lead, said, _table(view, claim.rows)) if part)
-
-
-def _table(view: View, rows: Sequence[Row]) -> str:
-    """The numbers a claim rests on: those judged before those not, a few of them, in their own order."""
-    if not rows:
-        return ""
-
-    def cells(row: Row) -> list[str]:
-        start, end = (view.labels.get(model, model) for model in (row.from_model or "", row.model))
-        window = "own" if row.window == "own" else view.matched_text
-        return [md(cell) for cell in (row.what, start, end, row.text, window, row.verdict)]
-
-    telling = sorted(range(len(rows)), key=lambda i: rows[i].verdict in ("level", "flat", "unclear"))
-    shown = [rows[i] for i in sorted(telling[:MOST_ROWS])]
-    head = ["what", "from", "at", "value", "window", "verdict"]
-    lines = [head, ["---"] * len(head), *(cells(row) for row in shown)]
-    more = f"\n\nThe table shows {len(shown)} of {len(rows)} numbers." if len(rows) > MOST_ROWS else ""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + more
-
-
-def _takeaway(quoted: Sequence[Claim]) -> str:
-    """The most telling claim that says something, and what casts doubt on it."""
-    told = [claim for claim in quoted if claim.verdict not in ("unclear", "flat")] or list(quoted)
-    return " ".join(md(sentence(part)) for part in (told[0].headline, told[0].caveat) if part) if told else ""
+def plain(text: str) -> str:
+    """A title without mathematics: `$r_q$` is `r_q`."""
+    return text.replace("$", "")
 
 
 def _steps(view: View, caption: Caption, picture: Picture) -> str:
     folder = _folder(view)
-    call = f"qkscope.figures.draw({picture.name.partition('_')[2]!r}, {str(folder)!r}, width=3.3)"
     steps = [
-        ("Data", _data(view, caption)),
+        ("Data source", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
-        ("Text", _text(view)),
-        ("Aggregation", md(caption.made)),
-        ("Command", f"{code(f'qkscope figures {folder}')}, or in Python {code(call)}."),
+        (
+            "Classification" if "class" in picture.name or "taxonomy" in picture.name else "Aggregation",
+            md(caption.made),
+        ),
+        ("Visualization", md(caption.drawn)),
+        ("Command", f"{code(f'qkscope figures {folder}')}; rules and formulas: docs/methods.md."),
     ]
     kept = [(name, text) for name, text in steps if text]
     return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
@@ -124,20 +115,22 @@ def _folder(view: View) -> Path:
 
 def _data(view: View, caption: Caption) -> str:
     results, table = view.results, Path(caption.table)
-    components = md(caption.components) or (
-        "first principal component (`pc == 0`)" if table.stem == "qk" else ""
+    components = caption.components or ("PC0 (`pc == 0`)" if table.stem == "qk" else "")
+    text = code(_folder(view) / table) + (
+        f", {md(components) if caption.components else components}" if components else ""
     )
-    text = code(_folder(view) / table) + (f", {components}" if components else "")
+    if view.rematched and caption.window == "both":
+        other = code(f"{table.stem}_matched{table.suffix}")
+        text += f" and {other}"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):
-        text += f", sampled with seed {sample.get('seed', 0)}"
-    unmeasured = int((results.heads["class"] == "unmeasured").sum())
-    if unmeasured:
-        text += f"; {unmeasured} head measurements are not finite and left out"
-    if view.rematched and caption.window == "both":
-        again = _folder(view) / f"{table.stem}_matched{table.suffix}"
-        text += f". Over the {view.matched_text}: {code(again)}"
+        text += f", sampled with seed {md(sample.get('seed', 0))}"
+    documents, groups = results.record.corpus.documents, results.study.get("groups")
+    if documents:
+        text += f"; {documents:,} documents" + (
+            f" in {md(groups)} groups for standard errors" if groups else ""
+        )
     return text + "."
 
 
@@ -151,30 +144,27 @@ def _model(view: View) -> str:
 
 
 def _checkpoints(view: View) -> str:
-    """All stops by phase, with their windows; those not measured with the reason."""
-    lines, facts = [], view.results.record.checkpoints
+    """Labels by phase, with windows and rope theta; those not measured with the reason."""
+    by_note: dict[str, list[str]] = {}
     for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
         here = [stop for stop in stops if not stop.missing]
-        names = listing([f"{md(view.labels[stop.model])} ({code(stop.model)})" for stop in here])
-        notes = [f"window {tokens(stop.window)}" for stop in here if stop.window]
-        thetas = [facts[stop.model].rope_theta for stop in here if stop.model in facts]
-        notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
-        if names:
-            noted = "; " + ", ".join(dict.fromkeys(notes)) if notes else ""
-            lines.append(f"   - {md(phase)}: {names}{noted}")
-    gone = [f"{md(stop.label)} ({md(stop.missing)})" for stop in view.stops if stop.missing]
+        if here:
+            labels = [md(view.labels[stop.model]) for stop in here]
+            many = len(labels) > MOST_NAMED
+            names = f"{len(labels)} from {labels[0]} to {labels[-1]}" if many else ", ".join(labels)
+            by_note.setdefault(_note(view, here), []).append(f"{md(phase)} ({names})")
+    lines = [f"   - {'; '.join(phases)}{': ' if note else ''}{note}" for note, phases in by_note.items()]
+    gone = [f"{md(view.labels[stop.model])} ({md(stop.missing)})" for stop in view.stops if stop.missing]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")
-    order = "" if view.of_models or len(view.order) < 2 else " in the order of training"
-    return f"{len(view.order)} measured{order}\n" + "\n".join(lines)
+    order = "" if view.of_models or len(view.order) < 2 else ", in the order of training"
+    return f"{len(view.order)}{order}\n" + "\n".join(lines)
 
 
-def _text(view: View) -> str:
-    """The documents, as far as the run recorded them."""
-    corpus = view.results.record.corpus
-    if not corpus.documents:
-        return ""
-    filled = ", ".join(f"{n} fill {tokens(w)}" for w, n in corpus.filled.items())
-    groups = view.results.study.get("groups")
-    dealt = f", dealt into {groups} groups for the standard errors" if groups else ""
-    return f"{corpus.documents} documents" + (f" ({filled})" if filled else "") + f"{dealt}."
+def _note(view: View, stops: Sequence[Stop]) -> str:
+    """Windows and rope theta of a phase."""
+    facts = view.results.record.checkpoints
+    notes = [f"window {tokens(stop.window)}" for stop in stops if stop.window]
+    thetas = [facts[stop.model].rope_theta for stop in stops if stop.model in facts]
+    notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
+    return ", ".join(dict.fromkeys(notes))

@@ -1,6 +1,6 @@
-"""What the pictures of one study have in common: the stops on their axis, and the two windows of every number.
+"""What the figures of one study have in common: its checkpoints in order, its two windows, its populations of heads.
 
-Checks the tables once, so that no figure has to: what cannot be drawn truthfully is refused here with its reason.
+Checks the tables once, so that no figure has to: what cannot be drawn truthfully is refused here with the reason.
 """
 
 from __future__ import annotations
@@ -10,32 +10,41 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from qkscope.errors import TableError
-from qkscope.figures.tools.style import drawable
+from qkscope.figures.tools.style import FAMILY_COLOURS, drawable
 from qkscope.results import Results
 from qkscope.timeline import Stop
 from qkscope.words import listing, some, tokens
 
 NEEDED = ("model", "layer", "head", "r_q", "r_k", "class", "polarity", "depth_bin")
 OWN, MATCHED = "own", "matched"
+ALL = "all"
+ROPE = {"RoPE": 1.0, "NoPE": 0.0}  # populations, as the column `rope` has them
+SIX, MOST_MODELS = 6, 12  # checkpoints shown where not all can be; models of a study of models
 
 Aggregate = Callable[[pd.DataFrame, pd.DataFrame | None, Sequence[str]], pd.DataFrame]
+Spacing = Literal["order", "steps"]
 
 
 @dataclass(frozen=True)
 class View:
-    """A study as its pictures see it. `stops` are all that stand on the axis, measured or not."""
+    """A study as its figures see it. `stops` are all checkpoints, measured or not, in order.
+
+    `spacing` is how line plots space them: evenly, or by training steps.
+    """
 
     results: Results
     stops: tuple[Stop, ...]
+    spacing: Spacing = "order"
 
     @property
     def training(self) -> bool:
-        """Whether the axis is training: several checkpoints of one model."""
+        """Whether this follows training: several checkpoints of one model."""
         return self.results.timeline.kind == "training" and len(self.order) > 1
 
     @property
@@ -44,34 +53,24 @@ class View:
 
     @property
     def over_training(self) -> str:
-        """What a title says of the axis."""
+        """The end of a title."""
         return " over training" if self.training else ""
-
-    def heading(self, model: str) -> str:
-        """A checkpoint over a panel of its own: its label, and its window where windows differ."""
-        window = self.stops[self.place[model]].window
-        return self.labels[model] + (f" · {tokens(window)}" if self.rematched and window else "")
-
-    @property
-    def matched_heading(self) -> str:
-        """Over panels of the matched window."""
-        return f"the same over the {self.matched_text}"
-
-    @property
-    def matched_sentence(self) -> str:
-        """How a line over the matched window is drawn, where there is one."""
-        again = f" Dotted lines with hollow marks are the same over the {self.matched_text}."
-        return again if self.rematched else ""
-
-    @property
-    def why_no_course(self) -> str | None:
-        """Why pictures of a course over training are not drawn, if so."""
-        several = self.of_models and len(self.order) > 1
-        return "it follows training, and this is a study of several models" if several else None
 
     @property
     def noun(self) -> str:
         return "model" if self.of_models else "checkpoint"
+
+    def heading(self, model: str, matched: bool = False) -> str:
+        """A checkpoint over a panel of its own: its label, and its window where windows differ."""
+        own = self.stops[self.place[model]].window
+        window = self.results.timeline.matched_window if matched else own
+        return self.labels[model] + (f" · {tokens(window)}" if self.rematched and window else "")
+
+    @property
+    def why_no_course(self) -> str | None:
+        """Why figures that follow training are not drawn, if so."""
+        several = self.of_models and len(self.order) > 1
+        return "it follows training, and this is a study of several models" if several else None
 
     @cached_property
     def order(self) -> list[str]:
@@ -80,7 +79,7 @@ class View:
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """Where each checkpoint stands on the axis."""
+        """The number of each checkpoint among `stops`."""
         return {stop.model: i for i, stop in enumerate(self.stops)}
 
     @cached_property
@@ -93,10 +92,29 @@ class View:
 
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
-        """(name, first, last place) of each run of stops of one phase."""
+        """(name, first, last number) of each run of checkpoints of one phase."""
         grouped = groupby(enumerate(self.stops), lambda at: at[1].phase)
         runs = ((phase, [i for i, _ in run]) for phase, run in grouped)
         return [(phase, places[0], places[-1]) for phase, places in runs]
+
+    @cached_property
+    def steps(self) -> list[float] | None:
+        """Training steps of all checkpoints, added up over phases that count from 0 again; None if spaced evenly."""
+        if self.spacing == "order":
+            return None
+        found: list[float] = []
+        before, offset = 0, 0
+        for stop in self.stops:
+            if stop.step is None and stop.missing is None:
+                raise TableError(
+                    f"checkpoint {stop.model!r} has no training step; give it `step:` in the study, or draw without "
+                    "spacing by steps"
+                )
+            step = before if stop.step is None else stop.step
+            offset += before if step < before else 0
+            found.append(float(step + offset))
+            before = step
+        return found
 
     @cached_property
     def rematched(self) -> list[str]:
@@ -115,12 +133,63 @@ class View:
         window = self.results.timeline.matched_window
         return "matched window" if window is None else f"first {tokens(window)}"
 
+    @property
+    def over_matched(self) -> str:
+        """`, first 256 tokens`, where windows differ: the end of a heading."""
+        return f", {self.matched_text}" if self.rematched else ""
+
+    @property
+    def window_sentence(self) -> str:
+        """What dotted lines are, where there are some."""
+        return (
+            f" Dotted lines repeat them over the {self.matched_text} of every text." if self.rematched else ""
+        )
+
+    @cached_property
+    def populations(self) -> tuple[str, ...]:
+        """`("RoPE", "NoPE")` where heads of both kinds of layer were measured; empty for a single population."""
+        rope = self.results.heads["rope"] if "rope" in self.results.heads else pd.Series(dtype=float)
+        return tuple(ROPE) if set(ROPE.values()) <= set(rope.dropna()) else ()
+
+    @property
+    def nope_layers(self) -> set[int]:
+        """Layers without rotary embedding, where they are known and others have it."""
+        heads = self.results.heads
+        return set(heads.loc[heads["rope"] == 0, "layer"].astype(int)) if self.populations else set()
+
+    def population_text(self, name: str) -> str:
+        """`RoPE heads (36), first 256 tokens`: the heading of a panel."""
+        heads = self.results.heads
+        counts = (heads["rope"] == ROPE[name]).groupby(heads["model"]).sum()
+        return f"{name} heads ({int(counts.max()):,}){self.over_matched}"
+
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
         results, matched = self.results, None
         if self.rematched and results.matched is not None:
             matched = aggregate(results.matched, results.loo_matched, self.rematched)
         return self.windows(aggregate(results.heads, results.loo, self.order), matched)
+
+    def same_tokens(self, aggregate: Aggregate, population: str = ALL) -> pd.DataFrame:
+        """An aggregate over the heads of a population, over the matched window wherever a checkpoint has one."""
+
+        def of(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
+            if population != ALL:
+                heads = heads[heads["rope"] == ROPE[population]]
+            return aggregate(heads, loo, order)
+
+        found = self.both_windows(of)
+        again = (found["window"] == OWN) & found["model"].isin(self.rematched)
+        place = found["model"].map(self.place)
+        return found[~again].iloc[np.argsort(place[~again].to_numpy(), kind="stable")].reset_index(drop=True)
+
+    def with_populations(self, aggregate: Aggregate) -> pd.DataFrame:
+        """All heads over both windows, then each population over the same tokens; says which in `population`."""
+        found = {ALL: self.both_windows(aggregate)}
+        found |= {name: self.same_tokens(aggregate, name) for name in self.populations}
+        for name, table in found.items():
+            table.insert(4, "population", name)
+        return pd.concat(found.values(), ignore_index=True)
 
     def windows(self, own: pd.DataFrame, matched: pd.DataFrame | None) -> pd.DataFrame:
         """Two tables with a `model` column as one that says in `window` over which its numbers are."""
@@ -134,6 +203,33 @@ class View:
         named = table.assign(label=table["model"].map(self.labels), window=window)
         named["tokens"] = pd.array(list(size), dtype="Int64")
         return named[["model", "label", "window", "tokens", *(c for c in table.columns if c != "model")]]
+
+    @cached_property
+    def shown(self) -> list[str]:
+        """The checkpoints with a panel of their own: those the study names; else first, second, ends of phases, last.
+
+        Six at most; of several models twelve.
+        """
+        order = self.order
+        named = [model for model in self.results.timeline.portraits if model in order]
+        if named:
+            return sorted(named, key=order.index)
+        if self.of_models:
+            places = np.unique(
+                np.linspace(0, len(order) - 1, min(MOST_MODELS, len(order))).round().astype(int)
+            )
+            return [order[i] for i in places]
+        phases = {stop.model: stop.phase for stop in self.stops}
+        ends = [i for i, model in enumerate(order[:-1]) if phases[model] != phases[order[i + 1]]]
+        return [
+            order[i] for i in _six(sorted({0, min(1, len(order) - 1), *ends, len(order) - 1}), len(order))
+        ]
+
+    @property
+    def family_colours(self) -> dict[str, str]:
+        """A colour per family of models, in the order of the study."""
+        families = list(dict.fromkeys(stop.phase for stop in self.stops))
+        return {family: FAMILY_COLOURS[i % len(FAMILY_COLOURS)] for i, family in enumerate(families)}
 
     @property
     def heads_text(self) -> str:
@@ -154,8 +250,21 @@ class View:
         return "  ·  ".join(part for part in parts if part)
 
 
-def look(results: Results) -> View:
-    """Check the tables and put the checkpoints on the axis."""
+def _six(chosen: Sequence[int], count: int) -> list[int]:
+    """Six places: the most crowded inner ones dropped, or the widest gaps halved."""
+    kept = list(chosen)
+    while len(kept) > SIX:
+        crowd = [kept[i + 1] - kept[i - 1] for i in range(2, len(kept) - 1)]
+        del kept[2 + int(np.argmin(crowd))]
+    while len(kept) < min(SIX, count):
+        gaps = np.diff(kept)
+        widest = int(np.argmax(gaps))
+        kept.insert(widest + 1, kept[widest] + int(gaps[widest]) // 2)
+    return kept
+
+
+def look(results: Results, spacing: Spacing = "order") -> View:
+    """Check the tables and put the checkpoints in order."""
     for name, table in (("heads", results.heads), ("matched heads", results.matched)):
         if table is not None:
             _check(name, table)
@@ -177,7 +286,7 @@ def look(results: Results) -> View:
     unknown = there - {stop.model for stop in stops}
     if unknown:
         raise TableError(f"the table has checkpoints the study does not name: {_some(unknown)}; add them")
-    return View(results, stops)
+    return View(results, stops, spacing)
 
 
 def _some(names: Iterable[str]) -> str:

@@ -178,7 +178,8 @@ class Evidence:
         """RoPE heads against NoPE heads of one checkpoint."""
         value = self.cells[i].value(measure)
         rope, nope = (self._left_out(value[:, self.mask(i, p)]) for p in self.populations)
-        return contrast(rope, nope)
+        # Groups of documents are the same for both; groups of heads are not.
+        return contrast(rope, nope, paired=self.basis != "heads")
 
     def _left_out(self, values: Array, steady: Mask | None = None) -> Array:
         """The mean over heads (1 + G, H) and the same without each group of documents.

@@ -47,13 +47,17 @@ BLOCKS = 4
 
 @dataclass(frozen=True)
 class Anatomy:
-    """The four parts of the variance of q.k (H,), and `sink`: the head start of the first token. Not yet scaled."""
+    """The four parts of the variance of q.k (H,), and `sink`: the head start of the first token. Not yet scaled.
+
+    query_mean (H, I) is the mean of m_q(i).m_k(j) over the keys of each query of the layout.
+    """
 
     position: Array
     key: Array
     match: Array
     query_position: Array
     sink: Array
+    query_mean: Array
 
     @property
     def total(self) -> Array:
@@ -174,12 +178,13 @@ def anatomy(
         key=np.maximum(_trace(sigma_k, asking) / tokens[early:].sum(), 0.0),
         match=np.maximum(_trace(sigma_k, sigma_q), 0.0),
         query_position=_trace(scatter, sigma_q),
-        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean,
+        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean @ layout.asked,
+        query_mean=mean,
     )
 
 
 def _position(q: Path, k: Path, m_k: Array, stage: Staging, layout: Layout) -> tuple[Array, Array]:
-    """mean_i of the variance and of the mean of m_q(i).m_k(j) over j. (H,) each"""
+    """Over j, of m_q(i).m_k(j): mean_i of its variance (H,), and the mean of each query (H, I)."""
     i, reach = layout.queries.t, layout.close.shape[1]
     m_q = by_key(stage.rotation.turn(q.means_at(i), stage.queries), len(m_k))  # (K, H / K, I, d)
     mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
@@ -195,7 +200,7 @@ def _position(q: Path, k: Path, m_k: Array, stage: Staging, layout: Layout) -> t
         close = _close_scores(q, k, stage)
         mean += np.einsum("kric,ic->kri", close, layout.close)
         square += np.einsum("kric,ic->kri", close**2, layout.close)
-    return ((square - mean**2) @ layout.asked).reshape(-1), (mean @ layout.asked).reshape(-1)
+    return ((square - mean**2) @ layout.asked).reshape(-1), mean.reshape(-1, len(i))
 
 
 def _close_scores(q: Path, k: Path, stage: Staging) -> Array:
@@ -246,11 +251,9 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 
 def _of_sample(sums: SampleSums) -> dict[str, Array]:
-    if not sums.at.scored or sums.table.stage is None:
+    parts = sums.anatomy
+    if parts is None:
         return dict.fromkeys((*SHARES, "score_sd", "sink"), np.full(len(sums.v), np.nan))
-    between = sums.k.between(sums.at.between)
-    layout = sums.at.layout(sums.table.rotation)
-    parts = anatomy(sums.q.path, sums.k.path, sums.q.late, sums.k.late, sums.table.stage, layout, between)
     found = {f"share_{name}": share for name, share in parts.shares.items()}
     return found | {"score_sd": sums.scale * parts.score_sd, "sink": sums.scale * parts.sink}
 

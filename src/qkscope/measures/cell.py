@@ -19,9 +19,9 @@ from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
 from qkscope.heads import HeadIndex
 from qkscope.lags import distances
-from qkscope.measures.anatomy import FIRST_QUERY, Layout, Staging
+from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy
 from qkscope.measures.blocks import Block, blocks, per_query
-from qkscope.measures.distance import BinPairs
+from qkscope.measures.distance import BinPairs, mean_waves
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import Axes, measure_batch, whole_and_without
@@ -151,7 +151,7 @@ class RotationTable:
     """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found.
 
     phase (1 + G, 2, P) `phases` of positions about their mean in each sample: of all tokens, and from position 4 on
-    wave, lags `waves` at the places and at minus the distances · stage: None in a window too short for scores
+    wave `waves` at the places, lags `mean_waves` at the distances · stage: None in a window too short for scores
     """
 
     rotation: Rotation
@@ -170,7 +170,7 @@ class RotationTable:
             known=rotation is not None,
             phase=phases(turning, weights),
             wave=waves(turning, first.places.t),
-            lags=waves(turning, -first.lags.lags, rotated=2),
+            lags=mean_waves(turning, first.lags.lags),
             stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
         )
 
@@ -197,6 +197,14 @@ class SampleSums:
             name: (Along(kind.every, self.v), Along(kind.late, self.v))
             for name, kind in (("q", self.q), ("k", self.k))
         }
+
+    @cached_property
+    def anatomy(self) -> Anatomy | None:
+        """The parts of the variance of scores; None in a window too short for them."""
+        if not self.at.scored or self.table.stage is None:
+            return None
+        q, k, layout = self.q, self.k, self.at.layout(self.table.rotation)
+        return anatomy(q.path, k.path, q.late, k.late, self.table.stage, layout, k.between(self.at.between))
 
 
 @dataclass(frozen=True, eq=False)

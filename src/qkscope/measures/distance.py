@@ -1,6 +1,12 @@
-"""The mean score by distance: b(D) = mean over i - j = D of scale m_q(i).m_k(j), with j from 4 on.
+"""Scores by the distance D = i - j between query i and key j, with j from 4 on.
 
-R_i u . R_j w depends on i and j by i - j alone, so that scores between two bins of the paths are a function of D.
+`distance_curve` is the mean of m_q(i).m_k(j) at a distance. R_i u . R_j w depends on i and j by i - j alone, so scores
+between two bins of the paths are a function of D. Taking out each query's own mean over its keys, which the softmax
+ignores, leaves what position adds to the score of a key at that distance:
+
+    b(D) = mean over i - j = D of scale (m_q(i).m_k(j) - mean over 4 <= j' < i of m_q(i).m_k(j'))
+
+and b is averaged over third octaves of D.
 """
 
 from __future__ import annotations
@@ -8,19 +14,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.lags import PER_OCTAVE, LagScores, distances
+from qkscope.measures.blocks import per_query
+from qkscope.measures.grid import Grid
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.measures.waves import Pairs, terms
+from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.path import SINK
+from qkscope.rotation import Rotation
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
-    from qkscope.measures.cell import HeadBlock
+    from qkscope.measures.cell import HeadBlock, SampleSums
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -82,9 +92,10 @@ class BinPairs:
 
 
 def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array], wave: Array) -> Array:
-    """b(D) of each head at the lags of `pairs`, without the score's scale. (H, D); NaN at a distance without a pair.
+    """The mean of m_q(i).m_k(j) at the lags of `pairs`, without the score's scale. (H, D); NaN without a pair.
 
-    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `waves` at minus the lags.
+    q (H, B), k (K, B) are means by bin; `counted` the pairs there are; wave (D, 2P + 1) the `mean_waves` at
+    the lags.
     """
     queries = q.at((slice(None), pairs.query)).by_key(len(k.still))
     keys = k.at((slice(None), None, pairs.key))
@@ -98,17 +109,68 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
     return curve
 
 
+def cells(lags: Index) -> list[tuple[int, int]]:
+    """(first, past the last) of the distances that each of `lags` stands for: those nearer to it than to another."""
+    ends = np.concatenate([lags[:1], (lags[:-1] + lags[1:]) // 2 + 1, lags[-1:] + 1])
+    return [(int(a), int(b)) for a, b in pairwise(ends)]
+
+
+def mean_waves(rotation: Rotation, lags: Index) -> Array:
+    """`waves` at minus the lags, averaged over the distances of each one's cell. (D, 2P + 1)
+
+    Sampled at single distances, fast rotations would look like slow ones.
+    """
+    return np.stack([waves(rotation, -np.arange(a, b), rotated=2).mean(axis=0) for a, b in cells(lags)])
+
+
+def third_octaves(lags: Index) -> Array:
+    """Weights (D, D) that turn a curve at `lags` into means over all distances within a third of an octave of each.
+
+    Pairs that turn once in a few tokens average out over such an interval as soon as it is longer than their turn.
+    """
+    start, stop = np.array(cells(lags)).T
+    low = np.ceil(lags * 2.0 ** (-1 / 3))[:, None]
+    past = np.floor(lags * 2.0 ** (1 / 3))[:, None] + 1
+    shared = np.clip(np.minimum(past, stop) - np.maximum(low, start), 0, None)
+    return np.asarray(shared / shared.sum(axis=1, keepdims=True))
+
+
+def means_beyond(lags: Index, counts: Array, queries: Grid, values: Array) -> Array:
+    """Mean over the queries with a key at each distance, from position 4 on, of a number of each query. (H, D)
+
+    counts (T,) tokens at each position; values (H, 1 + I): of the query at position 5, then of those of `queries`.
+    """
+    below = np.concatenate([[0.0], np.cumsum(counts)])
+    edges = np.concatenate([[SINK + 1], queries.edges])
+    first = np.clip(np.maximum(edges[:-1], SINK + lags[:, None]), None, edges[1:])  # (D, 1 + I)
+    tokens = below[edges[1:]] - below[first]
+    total = tokens.sum(axis=1)
+    return np.asarray(values @ (tokens / np.where(total > 0, total, np.nan)[:, None]).T)
+
+
 def compute(block: HeadBlock) -> Mapping[str, Array]:
-    """The curve that the paths predict, with errors, and the one measured on a few queries."""
-    lags = block.cell.positions[0].lags
-    curve = np.full((block.samples, len(block), len(lags.lags)), np.nan)
-    if block.table.known:
-        for s, sums in enumerate(block.sums):
-            q, k = (Pairs.of(sums.table.rotation, kind.path.filled.mean) for kind in (sums.q, sums.k))
-            found = distance_curve(q, k, lags, sums.at.counted, sums.table.lags)
-            curve[s] = sums.scale[:, None] * found
+    """The position bias that the paths predict, with errors, and the mean score measured on a few queries."""
+    curve = [_bias(sums) for sums in block.sums]
     measured = measured_curve(block.cell.units, block.width)[block.rows.queries]
-    return {"distance_score": curve, "distance_score_measured": measured}
+    return {"distance_score": np.stack(curve), "distance_score_measured": measured}
+
+
+def _bias(sums: SampleSums) -> Array:
+    """b(D) in logits. (H, D); NaN where the rotation is not known or no query has two keys."""
+    at, rotation, lags = sums.at, sums.table.rotation, sums.at.lags.lags
+    if not sums.table.known or sums.anatomy is None:
+        return np.full((len(sums.v), len(lags)), np.nan)
+    paths = sums.q.path.filled, sums.k.path.filled
+    q, k = (Pairs.of(rotation, path.mean) for path in paths)
+    curve = distance_curve(q, k, at.lags, at.counted, sums.table.lags)
+    # The query at position 5 has one key, the one at 4.
+    query, key = (
+        path.at(rotation, np.array([t]))[:, 0] for path, t in zip(paths, (SINK + 1, SINK), strict=True)
+    )
+    only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
+    means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
+    curve -= means_beyond(lags, at.counts, at.layout(rotation).queries, means)
+    return np.asarray(sums.scale[:, None] * (curve @ third_octaves(lags).T))
 
 
 GROUP = MeasureGroup(
@@ -116,8 +178,8 @@ GROUP = MeasureGroup(
     needs=("moments", "path", "scores"),
     compute=compute,
     variables=(
-        Variable("distance_score", "score by distance", "logits",
-                 "mean score that mean queries and keys predict at a distance", ("distance",)),
+        Variable("distance_score", "position bias by distance", "logits",
+                 "what position alone adds to the score of a key at a distance", ("distance",)),
         Variable("distance_score_measured", "measured score by distance", "logits",
                  "mean score at a distance, measured on a few queries", ("distance",), sampled=False),
     ),

@@ -11,10 +11,10 @@ import pandas as pd
 from qkscope.report.palette import CAUSES
 
 
-def causes(table: pd.DataFrame | None, models: Sequence[str]) -> list[dict[str, Any]] | None:
-    """A dictionary per change that is on the page; a factor without a known part is left out of it."""
+def causes(table: pd.DataFrame | None, models: Sequence[str]) -> list[dict[str, Any]]:
+    """A dictionary per change between two checkpoints of the page; a factor whose part is unknown is left out."""
     if table is None:
-        return None
+        return []
     place = {model: number for number, model in enumerate(models)}
     here = table[table["from_model"].isin(place) & table["to_model"].isin(place)]
     return [

@@ -1,21 +1,19 @@
-"""Tables of heads -> packed columns: every measure of PC0, class, polarity, since when; the components beyond it.
+"""Tables of heads -> packed columns: every measure of PC0, class, since when; the components beyond the first.
 
 Principal components beyond the first are the bulk of the file; past a size they are left out, and the page says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.head_numbers import KEY
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
 from qkscope.report.grid import Grid, numbers
-from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify
+from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -23,45 +21,42 @@ if TYPE_CHECKING:
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
 NAMED_CLASSES = (*CLASSES, UNMEASURED)
-NAMED_POLARITIES = (*POLARITIES, UNMEASURED)
 
 # Numbers of the tables that say which head it is or how much was read, not how it behaves.
 _NO_MEASURES = {"layer", "head", "kv_head", "pc", "rope", "depth_bin", "n_q", "n_k"}
 _NO_MEASURES |= {"overlap_pc", "same_axis", "axis_lost"}
 _ABOUT_A_MEASURE = ("_se", "_null")
 _WITHOUT_SINK = "_from4"  # the same measures without the first four tokens: in anatomy.csv, not on the page
-# Those that the table of heads has columns for; all of them are on a head's page and in the portrait.
-_IN_TABLE = (*VALUES, "eta_q", "eta_k", "share_position", "sink")
-SHARE = "share_"  # measures that add up to 1: what a head's scores are made of
-# Of the measures that a study asks for, those that a head's page shows.
-_ASKED = {
-    "rotation": ("slope_q", "slope_k", "bias_logits", "separation", "pc0_overlap"),
-    "per_kind": ("linear_q", "linear_k", "separability"),
-    "plasticity": ("plasticity", "drop"),
+# Those that the table of heads has columns for; the portrait has a few more, a head's page all.
+_IN_TABLE = ("share_positional", "r_q", "r_k")
+_IN_PORTRAIT = (*_IN_TABLE, "explained_variance", "eta_q", "eta_k", "sink", "plasticity")
+# What determines where a head looks: four parts of the variance of its scores over keys, which add up to 1.
+PARTS = {
+    "share_position": "key position",
+    "share_query_position": "query-dependent position",
+    "share_key": "key content",
+    "share_match": "content match",
 }
 _WORDS = {
+    "share_positional": "position share",
+    "explained_variance": "explained variance",
+    "depth": "depth in the network",
+    "r_q_const": "r_q from rotating a constant vector",
+    "r_k_const": "r_k from rotating a constant vector",
+    **{name: f"share of {words}" for name, words in PARTS.items()},
+    "score_sd": "standard deviation of scores",
+    "sink": "sink, logits",
+    "overlap": "PC0 overlap with the checkpoint before",
+    "gap": "gap between PC0 and PC1",
     "rotation_slope_q": "drift of queries over the window",
     "rotation_slope_k": "drift of keys over the window",
     "rotation_bias_logits": "bias to near keys, logits",
-    "rotation_separation": "separation of q and k",
-    "rotation_pc0_overlap": "drift axis on PC0",
+    "rotation_separation": "separation of queries and keys",
+    "rotation_pc0_overlap": "overlap of drift axis and PC0",
     "per_kind_linear_q": "queries: share linear in position",
     "per_kind_linear_k": "keys: share linear in position",
-    "per_kind_separability": "share between q and k",
-    "plasticity_plasticity": "plasticity",
-    "plasticity_drop": "plasticity, first less last",
-    "explained_variance": "explained variance",
-    "eta_q": "η_q",
-    "eta_k": "η_k",
-    "r_q_const": "r_q, constant part",
-    "r_k_const": "r_k, constant part",
-    "R_q": "R_q",
-    "R_k": "R_k",
-    "share_position": "share: position",
-    "share_key": "share: key",
-    "share_match": "share: match",
-    "share_query_position": "share: query × position",
-    "score_sd": "sd of scores",
+    "per_kind_separability": "share between queries and keys",
+    "plasticity_drop": "plasticity, first minus last fifth",
 }
 
 # base64 characters of the components beyond the first: with errors and nulls up to the first limit (a report of
@@ -69,29 +64,6 @@ _WORDS = {
 ERRORS_LIMIT = 1_000_000
 VALUES_LIMIT = 6_000_000
 MOST_ROWS_WITH_ERRORS = 50_000
-
-
-def with_anatomy(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.DataFrame:
-    """The heads table with the columns that only anatomy.csv has."""
-    if anatomy is None:
-        return heads
-    more = [name for name in anatomy.columns if name not in heads.columns]
-    return heads.merge(anatomy[[*KEY, *more]], on=KEY, how="left", validate="one_to_one")
-
-
-def with_asked(
-    heads: pd.DataFrame, optional: Mapping[str, pd.DataFrame], matched: bool = False
-) -> pd.DataFrame:
-    """The heads table with the most telling columns of the measures that were asked for, named `measure_column`."""
-    for measure, columns in _ASKED.items():
-        table = optional.get(f"{measure}_matched" if matched else measure)
-        if table is not None:
-            names = {name: f"{measure}_{name}" for name in columns}
-            names |= {f"{name}_se": f"{new}_se" for name, new in names.items()}
-            heads = heads.merge(
-                table[[*KEY, *names]].rename(columns=names), on=KEY, how="left", validate="1:1"
-            )
-    return heads
 
 
 def measures(heads: pd.DataFrame) -> list[str]:
@@ -107,10 +79,15 @@ def measures(heads: pd.DataFrame) -> list[str]:
 
 
 def described(names: list[str]) -> list[dict[str, Any]]:
-    """Measures as the page names them, and whether the table of heads shows them."""
-    words = {name: name for name in VALUES} | _WORDS
+    """Measures as the page names them, and where it shows them."""
+    words = {name: name for name in (*VALUES, "eta_q", "eta_k", "R_q", "R_k")} | _WORDS
     return [
-        {"name": name, "label": words.get(name, name.replace("_", " ")), "inTable": name in _IN_TABLE}
+        {
+            "name": name,
+            "label": words.get(name, name.replace("_", " ")),
+            "inTable": name in _IN_TABLE,
+            "inPortrait": name in _IN_PORTRAIT,
+        }
         for name in names
     ]
 
@@ -124,7 +101,7 @@ def regions(limit: Thresholds) -> list[dict[str, Any]]:
 
 
 def first_component(heads: pd.DataFrame, grid: Grid, names: list[str]) -> dict[str, Any]:
-    """PC0 of every row: packed columns (those that a table has), class and polarity codes, since when."""
+    """PC0 of every row: packed columns (those that a table has), class codes, since when."""
     placed = grid.place(heads)
     # In a large study only the correlations keep their errors.
     sure = names if grid.rows <= MOST_ROWS_WITH_ERRORS else [name for name in names if name in VALUES]
@@ -134,7 +111,6 @@ def first_component(heads: pd.DataFrame, grid: Grid, names: list[str]) -> dict[s
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
         "class": pack(classes),
-        "polarity": pack(placed.codes("polarity", NAMED_POLARITIES)),
         "since": since(classes.reshape(-1, len(grid.index))) if grid.training else None,
     }
 

@@ -1,30 +1,38 @@
-"""Curves of every head: the mean score by distance, and which rotary pairs carry the position signal."""
+"""Curves along an axis of their own: scores by distance, and how much of r each wavelength carries.
+
+For every head as packed columns, as far as they fit the page, and averaged over populations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from qkscope.report.encode import pack_column
+from qkscope.anatomy_means import carried_by, score_by_distance
+from qkscope.head_numbers import KEY
+from qkscope.lags import NEAR, PER_OCTAVE
+from qkscope.report.averages import members, populations
+from qkscope.report.encode import listed, pack_column
 from qkscope.report.grid import Grid
 
 if TYPE_CHECKING:
-    from qkscope.results import Results
+    from qkscope.report.window import Window
 
 LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in its parquet file
 
 
-def curves(results: Results, grid: Grid) -> list[dict[str, Any]]:
-    """What the results hold of these, over own windows; each with the places of its axis and packed (rows, places)."""
-    title = "Mean score by distance, in logits"
-    found = [_curve(results.distance, grid, "distance", "score", "distance", title, "tokens back")]
-    spectrum = results.spectrum
+def curves(window: Window, grid: Grid) -> list[dict[str, Any]]:
+    """What the tables hold of every head; each with the places of its axis and packed (rows, places)."""
+    title = "Mean score by distance, logits"
+    found = [_curve(window.distance, grid, "distance", "score", "distance", title, "tokens back")]
+    spectrum = window.spectrum
     for kind in ("q", "k"):
-        # what does not rotate has no pair and no place on this axis
+        # dimensions that do not rotate have no pair and no place on this axis
         part = None if spectrum is None else spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
-        title = f"Part of r_{kind} that each rotary pair makes"
+        title = f"Part of r_{kind} from each rotary pair"
         found.append(
             _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")
         )
@@ -49,3 +57,45 @@ def _curve(
     # Distances double: a logarithmic axis gives each its room.
     log = along == "distance" and bool(places[0] > 0)
     return {"name": name, "title": title, "axis": axis, "log": log, "at": places.tolist(), "column": packed}
+
+
+def wavelengths(window: Window, order: Sequence[str]) -> list[dict[str, Any]] | None:
+    """For each checkpoint, the wavelengths of its rotation and the share of r_q that each carries."""
+    if window.spectrum is None or not (window.spectrum["pair"] >= 0).any():
+        return None
+    shares = carried_by(window.spectrum, "q").dropna(subset="share")
+    rotating = window.spectrum[window.spectrum["pair"] >= 0].drop_duplicates(KEY).groupby("model").size()
+    found = []
+    for model in order:
+        here = shares[shares["model"] == model].sort_values("wavelength")
+        found.append(
+            {
+                "at": here["wavelength"].tolist(),
+                "share": listed(here["share"]),
+                "heads": int(rotating.get(model, 0)),
+                "window": int(here["window"].iloc[0]) if len(here) else None,
+            }
+        )
+    return found
+
+
+def distances(window: Window, order: Sequence[str]) -> dict[str, Any] | None:
+    """Population -> its mean curve at each checkpoint, relative to the average key, in logits.
+
+    Beyond NEAR tokens only some distances were measured, between which fast rotations go up and down: there a point
+    is the mean over half an octave.
+    """
+    table = window.distance
+    if table is None or not table["score"].notna().any():
+        return None
+    places = sorted(table["distance"].unique().tolist())
+    found: dict[str, Any] = {kind: [] for kind in populations(window.heads)}
+    for model in order:
+        heads, scores = (each[each["model"] == model] for each in (window.heads, table))
+        for kind, curves_of in found.items():
+            curve = score_by_distance(scores, heads[members(heads, kind)])
+            smooth = curve["score"].rolling(PER_OCTAVE // 2 + 1, center=True, min_periods=1).mean()
+            curve["score"] = smooth.where(curve["distance"] > NEAR, curve["score"])
+            values = curve.set_index("distance")[["score", "se"]].reindex(places)
+            curves_of.append({"score": listed(values["score"]), "se": listed(values["se"])})
+    return {"at": places, "curves": found}

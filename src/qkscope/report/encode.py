@@ -89,9 +89,14 @@ def pack_thousandths(values: ArrayLike) -> str | None:
 
 
 def listed(values: ArrayLike) -> list[float | None]:
-    """The same numbers as a flat list, for the short columns that are easier to read in the file."""
-    q = quantise(values).ravel().tolist()
-    return [None if n == MISSING else n / SCALE for n in q]
+    """The same numbers as a flat list, for the short columns; large ones are rounded to four decimals."""
+    x = np.asarray(values, dtype=np.float64).ravel()
+    q = quantise(x).tolist()
+    large = np.abs(np.nan_to_num(x, posinf=0, neginf=0)) * SCALE > _LIMIT
+    return [
+        None if n == MISSING else round(float(v), 4) if big else n / SCALE
+        for v, n, big in zip(x, q, large, strict=True)
+    ]
 
 
 def counted(values: Sequence[Any]) -> list[int | None]:

@@ -19,22 +19,20 @@ if TYPE_CHECKING:
     from qkscope.provenance import CheckpointRecord, CorpusRecord
     from qkscope.results import Results
 
-# Said in their own place on the page, or of no interest to a reader of the results.
+# Shown in their own place on the page, or of no interest to a reader of the results.
 _NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}
 _NOT_SETTINGS |= {"thresholds", "retries", "keep_weights", "gpus", "cpus", "device", "device_map"}
 
-# What the measures mean that a study asks for by name.
+# The measures that a study asks for by name.
 _ASKED = {
-    "rotation": "drift: how far queries or keys move over the window along the drift axis, that of their covariance "
-    "with position, in the units of the vectors. Bias to near keys: how many logits more the mean query gives a key at "
-    "the end of the window than one at its beginning, by that drift. Drift axis on PC0: how far the two are one axis, "
-    "from 0 to 1. Separation: of the squared distance between a query and a key, the share along the line that parts "
-    "the two centres, drift left aside.",
-    "per_kind": "share linear in position: of the variance of queries alone, or of keys alone. Share between q and k: "
-    "of the variance of both together, what lies between the two centres.",
-    "plasticity": "plasticity: how open it is which of two keys of a document a query prefers, if only the query’s "
-    "place is known; 1 where both are as likely, 0 where one always wins. First less last: for queries in the first "
-    "fifth of the window less the last fifth.",
+    "rotation": "Drift: how far mean queries or keys move over the window along their covariance with position, in "
+    "the units of the vectors. Bias to near keys: the logits that this drift adds to a key at the end of the window "
+    "over one at its beginning. Separation: the share of the squared distance between queries and keys that lies "
+    "between their means, drift aside.",
+    "per_kind": "Share linear in position: of the variance of queries alone, or of keys alone. Share between queries "
+    "and keys: of the variance of both together, the part between their means.",
+    "plasticity": "Plasticity: 1 where content alone decides which of two keys a query prefers, 0 where their "
+    "positions do.",
 }
 
 

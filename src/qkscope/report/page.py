@@ -2,8 +2,8 @@
 
     Results -> data.payload + methods.methods + claims.claims -> template.html -> report.html
 
-The script is plain JavaScript in js/, one file a view, over the vendored D3 and Observable Plot; nothing is built.
-A content security policy lets exactly these scripts run, by their hashes, and lets nothing out.
+The script is plain JavaScript in js/, one file per view, over the vendored D3 and Observable Plot; there is no build
+step. A content security policy allows exactly these scripts, by their hashes, and no network access.
 """
 
 from __future__ import annotations
@@ -25,23 +25,34 @@ from qkscope.owner import redrawing, refuse_drawing_into_other
 from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
-from qkscope.report.story import arrange, section, tone
 from qkscope.results import Results, as_results
 from qkscope.store import write_text
 from qkscope.study import folder_name
 from qkscope.timeline import Stop, Timeline
-from qkscope.words import once
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/axes.js", "js/go.js", "js/save.js"),
-    *("js/signal.js", "js/causes.js", "js/taxonomy.js"),
-    *("js/player.js", "js/portrait_frame.js", "js/portrait.js", "js/depth.js"),
+    *("js/signal.js", "js/emergence.js", "js/causes.js"),
+    *("js/scores.js", "js/spectrum.js", "js/distance.js", "js/classes.js"),
+    *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/head_measures.js", "js/head.js"),
-    *("js/csv.js", "js/filters.js", "js/table.js", "js/tools.js", "js/main.js"),
+    *(
+        "js/csv.js",
+        "js/filters.js",
+        "js/pages.js",
+        "js/table.js",
+        "js/numbers.js",
+        "js/tools.js",
+        "js/main.js",
+    ),
 )
+# The claims that open the page.
+OPENING = ("position", "long_context", "queries_keys")
+# The views that a claim may stand beside.
+VIEWS = ("signal", "emergence", "causes", "scores", "spectrum", "distance", "classes", "portrait")
 
 
 def write_report(
@@ -78,27 +89,19 @@ def write_report(
 def render(results: Results, found: Sequence[Claim] | None = None) -> str:
     """The whole page as text; `found` are its claims where they are known already."""
     found = claims(results) if found is None else found
-    return _filled(
-        "template.html",
-        results,
-        payload(results),
-        rules=_rules(found),
-        story=arrange(found),
-        methods=methods(results),
-    )
+    return _filled("template.html", results, payload(results), found, methods=methods(results))
 
 
 def render_pair(ours: Results, theirs: Results) -> str:
-    """The page of two runs as text: both measured where they match, each with its own claims and methods."""
+    """The page of two runs as text: both measured where they match, each with its own methods."""
     found = pair.same_windows(match(ours, theirs))
-    said = [claims(side) for side in (ours, theirs)]
     return _filled(
         "two_runs.html",
         found.ours,
         pair.pair_payload(found),
-        rules=_rules([claim for side in said for claim in side]),
+        (),
         difference=pair.difference(found),
-        answers=pair.answers(*said),
+        alone=[(letter, claims(side)) for letter, side in zip(pair.LETTERS, (ours, theirs), strict=True)],
         names=found.names,
         methods=methods(ours),
         runs=[
@@ -108,14 +111,20 @@ def render_pair(ours: Results, theirs: Results) -> str:
     )
 
 
-def _filled(template: str, results: Results, data: dict[str, Any], **parts: Any) -> str:
+def _filled(
+    template: str, results: Results, data: dict[str, Any], found: Sequence[Claim], **parts: Any
+) -> str:
     """A template with its data, scripts and style inside."""
     scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
+    has = present(data)
     return (
         _environment(results.timeline)
         .get_template(template)
         .render(
             data=data,
+            has=has,
+            sections=_sections(has),
+            told={view: _beside(view, found) for view in VIEWS},
             json=json_for_html(data),
             labels=labels(results.timeline),
             two_windows=results.matched is not None,
@@ -130,8 +139,37 @@ def _filled(template: str, results: Results, data: dict[str, Any], **parts: Any)
     )
 
 
-def _rules(found: Sequence[Claim]) -> list[str]:
-    return once(claim.rule for claim in found)
+def _beside(view: str, found: Sequence[Claim]) -> list[Claim]:
+    """The claims beside a picture as they are ranked; the page opens with position itself."""
+    here = [claim for claim in found if claim.see.view == view]
+    return sorted(here, key=lambda claim: OPENING.index(claim.id) if claim.id in OPENING else len(OPENING))
+
+
+def present(data: dict[str, Any]) -> dict[str, bool]:
+    """Which of the optional views the data fills."""
+    runs = [data, *([data["other"]] if "other" in data else [])]
+    windows = [run[name] for run in runs for name in ("own", "matched") if run[name]]
+    has = {
+        "causes": data["kind"] == "training" and any(one["causes"] for one in windows),
+        "scores": bool(data["parts"]),
+        "spectrum": any(one["wavelengths"] for one in windows),
+        "distance": any(one["distances"] for one in windows),
+    }
+    return has | {"how": has["scores"] or has["spectrum"] or has["distance"]}
+
+
+def _sections(has: dict[str, bool]) -> list[tuple[str, str]]:
+    """Entries of the menu: the first view of each part of the page, and its name."""
+    how = next((view for view in ("scores", "spectrum", "distance") if has[view]), None)
+    found = [
+        ("signal", "Signal"),
+        ("emergence", "When"),
+        ("causes", "Why"),
+        (how, "How"),
+        ("classes", "Explore"),
+    ]
+    shown = [(view, name) for view, name in found if view and has.get(view, True)]
+    return [*shown, ("head", "Head"), ("methods", "Methods")]
 
 
 def _environment(timeline: Timeline) -> Environment:
@@ -144,16 +182,22 @@ def _environment(timeline: Timeline) -> Environment:
     )
     known = {stop.model: stop.label for stop in timeline.stops}
     environment.filters |= {
-        "tone": tone,
-        "section": section,
         "label": lambda model: known.get(model, model),
+        "window": lambda name: window_name(name, timeline),
         "number": lambda n: f"{n:,}",
     }
     return environment
 
 
+def window_name(window: str, timeline: Timeline) -> str:
+    """What a reader calls a window: `first 256 tokens` or `training context`."""
+    if window == "own":
+        return "training context"
+    return f"first {timeline.matched_window:,} tokens" if timeline.matched_window else "same first tokens"
+
+
 def labels(timeline: Timeline) -> list[Stop]:
-    """A stop of each phase whose label is short for its phase and step: what the labels of the pictures mean."""
+    """One checkpoint of each phase whose label abbreviates its phase and step, to explain the labels."""
     short = [stop for stop in timeline.measured if stop.step is not None and stop.label != stop.model]
     return list({stop.phase: stop for stop in reversed(short)}.values())[::-1]
 

@@ -1,42 +1,44 @@
-"""Two runs on one page: the second one's numbers on the first one's grid, what both say, and what differs."""
+"""Two runs on one page: the second one's numbers on the first one's grid, and what differs between them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from qkscope.comparison import compare_matched
 from qkscope.comparison.words import closing, printed
+from qkscope.inference.levels import AGREES_WITHIN
+from qkscope.report.averages import ALL, members, populations
 from qkscope.report.data import grid_of, payload
-from qkscope.report.story import SUBJECTS
+from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
-    from qkscope.claims import Claim
+    import pandas as pd
+
     from qkscope.comparison import Comparison, Matched
     from qkscope.timeline import Timeline
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.
-OF_A_RUN = ("stops", "own", "matched", "more", "omitted", "aggregates", "causes", "curves")
+OF_A_RUN = ("stops", "own", "matched", "more", "omitted")
 # Rows of differing numbers that the page lists; `qkscope compare --csv` writes all.
 MOST_ROWS = 400
-
-Said = list[tuple[str, "Claim"]]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What the page says of how the runs differ: a sentence, a word, rows of a table, and lines below it."""
+    """How the runs differ: head by head, on average, rows of a table, and lines below it."""
 
+    heads: str
     sentence: str
-    verdict: str
     rows: list[tuple[str, ...]]
     lines: list[str]
 
 
 def same_windows(found: Matched) -> Matched:
-    """Matched windows are shown where both runs have the same one."""
+    """Both runs over the first tokens, where both have the same number of them."""
     sides = (found.ours, found.theirs)
     if all(side.matched is not None for side in sides) and (
         sides[0].timeline.matched_window == sides[1].timeline.matched_window
@@ -60,7 +62,7 @@ def difference(found: Matched) -> Difference:
     rows, lines = printed(judged.rows), closing(judged)
     if len(rows) > MOST_ROWS:
         lines = [f"{len(rows) - MOST_ROWS} more are listed by `qkscope compare`.", *lines]
-    return Difference(judged.sentence(), judged.outcome, rows[:MOST_ROWS], lines)
+    return Difference(heads_differ(found), judged.sentence(), rows[:MOST_ROWS], lines)
 
 
 def _labelled(judged: Comparison, timeline: Timeline) -> Comparison:
@@ -69,11 +71,33 @@ def _labelled(judged: Comparison, timeline: Timeline) -> Comparison:
     return replace(judged, rows=rows)
 
 
-def answers(ours: Sequence[Claim], theirs: Sequence[Claim]) -> dict[str, list[Said]]:
-    """Each question once, by subject, with the letter and the answer of each run that has one."""
-    sides = [{claim.id: claim for claim in side} for side in (ours, theirs)]
-    found: dict[str, list[Said]] = {name: [] for name in SUBJECTS.values()}
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        said = [(letter, side[name]) for letter, side in zip(LETTERS, sides, strict=True) if name in side]
-        found[SUBJECTS[said[0][1].see.view]].append(said)
-    return {name: cards for name, cards in found.items() if cards}
+def heads_differ(found: Matched) -> str:
+    """One sentence about the heads at the last checkpoint that both runs have, over the window the page starts with."""
+    ours, theirs = found.ours, found.theirs
+    tables = (ours.heads, theirs.heads)
+    if ours.matched is not None and theirs.matched is not None:
+        tables = (ours.matched, theirs.matched)
+    last, other = ours.timeline.models[-1], theirs.timeline.models[-1]
+    label = ours.timeline.stop(last).label
+    sides = [t[t["model"] == model] for t, model in zip(tables, (last, other), strict=True)]
+    both = sides[0].merge(sides[1], on=["layer", "head"], suffixes=("", "_b"))
+    change = (both["r_q"] - both["r_q_b"]).abs()
+    known = change.notna()
+    if not known.any():
+        return f"No head has an r_q in both runs at {label}."
+    if not change[known].any():
+        return f"r_q of every head is the same in both runs at {label}."
+    typical = f"the median difference is {change[known].median():.3f}"
+    error = np.hypot(numbers(both, "r_q_se"), numbers(both, "r_q_se_b"))
+    if not np.isfinite(error).any():
+        told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
+        return f"At {label}, r_q of {told} differs between the runs; {typical}."
+    clear = change > AGREES_WITHIN * error
+    told = " and ".join(_counted(clear, both[known], kind) for kind in populations(both))
+    return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."
+
+
+def _counted(clear: pd.Series[bool], heads: pd.DataFrame, kind: str) -> str:
+    """`31 of 36 RoPE heads`."""
+    here = heads.index[members(heads, kind)]
+    return f"{int(clear[here].sum())} of {len(here)} {'' if kind == ALL else f'{kind} '}heads"

@@ -1,13 +1,14 @@
 """The page's colours: the figures' own on light paper, the same hues lighter on dark, as custom properties of CSS.
 
-Nothing in js/ or style.css names a colour of a class, a polarity or a series: they read `--class-0`, `--on-class-0`,
-`--polarity-0`, `--r_q` and so on, numbered in the order of the page's lists.
+Nothing in js/ or style.css names a colour of a class, a population or a series: they read `--class-0`, `--on-class-0`,
+`--RoPE`, `--share_key`, `--r_q` and so on; classes are numbered in the order of the page's list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from qkscope.anatomy_means import PARTS
 from qkscope.figures.tools import style
 
 DARK_PAPER = "#191b1f"
@@ -34,14 +35,13 @@ def _colours() -> Iterator[tuple[str, str, str]]:
         yield name, colour, on_dark(colour)
     for name, colour in (CAUSES | style.ROPE_COLOURS).items():
         yield name, colour, on_dark(colour)
-    for part, colour in enumerate(style.PART_COLOURS.values()):
-        yield f"part-{part}", colour, on_dark(colour)
-    for kind, colours in (("class", style.CLASS_COLOURS), ("polarity", style.POLARITY_COLOURS)):
-        for code, colour in enumerate(colours.values()):
-            # What is not measured is hatched paper, in the light and in the dark.
-            dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
-            yield f"{kind}-{code}", colour, dark
-            yield f"on-{kind}-{code}", style.ink_on(colour), style.ink_on(dark)
+    for part, colour in style.PART_COLOURS.items():
+        yield PARTS[part], colour, on_dark(colour)
+    for code, colour in enumerate(style.CLASS_COLOURS.values()):
+        # Unmeasured heads are hatched paper in both schemes.
+        dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
+        yield f"class-{code}", colour, dark
+        yield f"on-class-{code}", style.ink_on(colour), style.ink_on(dark)
 
 
 def on_dark(colour: str) -> str:

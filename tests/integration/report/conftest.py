@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,8 +18,6 @@ from report_browser import PHASES, SMALL, Open
 from report_data import Shape, anatomy_frame, causes_frame, distance_frame, write_foreign, write_results
 
 from qkscope.report import write_report
-from qkscope.report.causes import causes
-from qkscope.report.data import payload
 from qkscope.results import load_results
 
 
@@ -79,17 +78,15 @@ def report(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of results that hold everything: anatomy, distance curves, causes."""
+    """A report of results that hold everything: anatomy, distance curves, causes, over both windows."""
     folder = write_results(tmp_path_factory.mktemp("full") / "full", SMALL, PHASES, title="Everything")
-    qk = load_results(folder).qk
-    anatomy_frame(qk, seed=5).to_csv(folder / "anatomy.csv", index=False)
-    distance_frame(qk).to_parquet(folder / "distance.parquet", index=False)
     results = load_results(folder)
-    data = payload(results)
-    data["causes"] = causes(causes_frame(results.timeline.models), results.timeline.models)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("qkscope.report.page.payload", lambda _: data)
-        return write_report(results)
+    for end, qk in (("", results.qk), ("_matched", results.qk_matched)):
+        anatomy_frame(qk, seed=5).to_csv(folder / f"anatomy{end}.csv", index=False)
+        distance_frame(qk).to_parquet(folder / f"distance{end}.parquet", index=False)
+    results = load_results(folder)
+    causes = causes_frame(results.timeline.models)
+    return write_report(replace(results, causes=causes, causes_matched=causes.assign(window=0.0)))
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from report_browser import MINUS, ROOT, SMALL, Open, click_on, count, linked, selected
+from report_browser import MINUS, ROOT, ROWS, SMALL, Open, click_on, count, linked, selected
 from report_data import make_results
 
 from qkscope.report import SCRIPTS, write_report
@@ -21,11 +21,13 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 def test_opens_from_a_file_with_the_network_off(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    expect(page.locator("h1")).to_have_text("A small study")
-    expect(page.locator(".card").first).to_be_visible()
-    for view in ("signal", "taxonomy", "portrait", "depth", "head"):
+    expect(page.locator("#report h1")).to_have_text("A small study")
+    expect(page.locator(".claim").first).to_be_visible()
+    for view in ("signal", "classes", "portrait", "emergence"):
         expect(page.locator(f"#{view} svg").first).to_be_visible()
-    expect(page.locator("#table tbody tr")).to_have_count(32)
+    expect(page.locator("#table tbody tr")).to_have_count(ROWS)
+    expect(page.locator("#numbers tbody tr").first).to_be_visible()
+    expect(page.locator("#head")).to_be_hidden()
 
 
 def test_the_policy_lets_nothing_out(browser: Browser, report: Path) -> None:
@@ -52,12 +54,12 @@ def test_the_policy_lets_nothing_out(browser: Browser, report: Path) -> None:
 def test_hostile_names_are_text_and_do_nothing(open_page: Open, tmp_path: Path) -> None:
     results = make_results(tmp_path, [HOSTILE, HOSTILE + "2"], SMALL, title=HOSTILE, study={"model": HOSTILE})
     page = open_page(write_report(results, tmp_path / "hostile.html"))
-    expect(page.locator("h1")).to_have_text(HOSTILE)
+    expect(page.locator("#report h1")).to_have_text(HOSTILE)
     page.locator("#stop").select_option("0")
     page.locator("#portrait .point").first.click()
     page.locator("#signal .mark").first.hover()
     expect(page.locator("#tip")).to_contain_text(HOSTILE)
-    expect(page.locator("#methods tbody")).to_contain_text(HOSTILE)
+    expect(page.locator("#methods")).to_contain_text(HOSTILE)
     page.evaluate(
         "location.hash = '#at=' + encodeURIComponent('<img src=x onerror=alert(1)>') + '&search=<b>'"
     )
@@ -78,50 +80,73 @@ def test_scripts_parse_in_strict_mode(browser: Browser) -> None:
 
 
 def test_the_table_shows_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
-    page = open_page(report, "#at=stage1-step-200")
-    rows = page.evaluate("""() => [...document.querySelectorAll("#table tbody tr")].map((row) => {
-      const cell = (name) => row.querySelector(`[data-column="${name}"]`).textContent;
-      return ["layer", "head", "kv", "rope", "r_q", "r_k", "explained_variance"].map(cell);
-    })""")
-    assert len(rows) == 32
-    for layer, head, kv, rope, r_q, r_k, variance in rows:
-        want = heads.loc["stage1-step-200", int(layer), int(head)]
-        assert r_q.translate(MINUS) == f"{want.r_q:.3f} ±{want.r_q_se:.3f}"
-        assert r_k.translate(MINUS) == f"{want.r_k:.3f} ±{want.r_k_se:.3f}"
-        assert variance == f"{want.explained_variance:.3f}"
-        assert (int(kv), rope) == (want.kv_head, "RoPE" if want.rope else "NoPE")
+    page = open_page(report, "#at=stage1-step-200&window=own")
+    seen = 0
+    while True:
+        rows = page.evaluate("""() => [...document.querySelectorAll("#table tbody tr")].map((row) => {
+          const cell = (name) => row.querySelector(`[data-column="${name}"]`).textContent;
+          return ["layer", "head", "r_q", "r_k"].map(cell);
+        })""")
+        for layer, head, r_q, r_k in rows:
+            want = heads.loc["stage1-step-200", int(layer.split()[-1]), int(head)]
+            assert r_q.translate(MINUS) == f"{want.r_q:.3f} ±{want.r_q_se:.3f}"
+            assert r_k.translate(MINUS) == f"{want.r_k:.3f} ±{want.r_k_se:.3f}"
+            assert ("NoPE" in layer) == (want.rope == 0)
+        seen += len(rows)
+        if page.locator("#page-after").is_disabled():
+            break
+        page.locator("#page-after").click()
+    assert seen == len(heads.loc["stage1-step-200"])
 
 
-def test_marks_speak_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
-    page = open_page(report, "#at=stage1-step-100")
+def test_marks_have_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
+    page = open_page(report, "#at=stage1-step-100&window=own")
     want = heads.loc["stage1-step-100", 3, 2]
     label = page.locator('#portrait .point[aria-label^="Layer 3, head 2,"]').get_attribute("aria-label")
     said = label.translate(MINUS)
     assert f"r_q {want.r_q:.3f} ± {want.r_q_se:.3f}, r_k {want.r_k:.3f} ± {want.r_k_se:.3f}" in said
     mean = heads.loc["stage1-step-100", 5]["r_q"].mean()
-    cell = page.locator('#depth .mark[aria-label^="S1-100 · layer 5,"]')
+    cell = page.locator('#emergence .mark[aria-label^="S1-100 · layer 5,"]')
     assert f"mean r_q {mean:.3f}" in cell.get_attribute("aria-label")
     page.locator("#signal-numbers").click()
-    row = page.locator("#signal tbody tr").first.inner_text().translate(MINUS)
+    row = page.locator("#signal-drawing tbody tr").first.inner_text().translate(MINUS)
     whole = heads.loc["stage1-step-100"]
-    assert f"{whole['r_q'].mean():.3f} ±" in row
-    assert f"{whole['r_k'].mean():.3f} ±" in row
+    for rope in (1, 0):
+        members = whole[whole["rope"] == rope]
+        assert f"{members['r_q'].mean():.3f} ±" in row
+        assert f"{members['r_k'].abs().mean():.3f} ±" in row
 
 
-def test_matched_window_changes_every_number(open_page: Open, report: Path, folder: Path) -> None:
+def test_the_window_changes_every_number(open_page: Open, report: Path, folder: Path) -> None:
     page = open_page(report)
-    page.locator("label[for=window-matched]").click()
-    matched = pd.read_csv(folder / "qk_matched.csv").query("pc == 0 and model == 'lc-256-to-512-step-100'")
-    first = matched[(matched["layer"] == 0) & (matched["head"] == 0)].iloc[0]
-    expect(page.locator('#table tbody tr [data-column="r_q"]').first).to_contain_text(f"{first.r_q:.3f}")
-    expect(page.locator("#signal .mark").last).to_have_attribute(
-        "aria-label", re.compile(f"{matched.r_q.mean():.3f}")
-    )
+    for window, name in (("matched", "qk_matched.csv"), ("own", "qk.csv")):
+        page.locator(f"label[for=window-{window}]").click()
+        table = pd.read_csv(folder / name).query("pc == 0 and model == 'lc-256-to-512-step-100'")
+        first = table[(table["layer"] == 0) & (table["head"] == 0)].iloc[0]
+        expect(page.locator('#table tbody tr [data-column="r_q"]').first).to_contain_text(f"{first.r_q:.3f}")
+        mean = table[table["rope"] == 1]["r_q"].mean()
+        expect(page.locator("#signal .mark").last).to_have_attribute("aria-label", re.compile(f"{mean:.3f}"))
+        cell = table[table["layer"] == 5]["r_q"].mean()
+        mark = page.locator('#emergence .mark[aria-label^="LC1-100 · layer 5,"]')
+        expect(mark).to_have_attribute("aria-label", re.compile(f"mean r_q {cell:.3f}"))
+        page.locator("#numbers-search").fill("mean r_q RoPE")
+        expect(page.locator("#numbers tbody tr").first).to_contain_text(f"{mean:.3f}")
+
+
+def test_the_table_of_numbers_is_searched(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    page.locator("#numbers-search").fill("NoPE r_k")
+    rows = page.locator("#numbers tbody tr").all_inner_texts()
+    assert rows
+    assert all("NoPE" in row and "r_k" in row for row in rows)
+    page.locator("#numbers-search").fill("nothing like it")
+    expect(page.locator("#numbers tbody tr")).to_have_count(0)
 
 
 def test_the_head_page_shows_one_head_on_all_components(open_page: Open, report: Path, folder: Path) -> None:
-    page = open_page(report, "#head=2.1&pc=2")
+    page = open_page(report, "#view=head&head=2.1&pc=2")
     expect(page.locator("#head-title")).to_have_text("Layer 2 · head 1")
+    expect(page.locator("#report")).to_be_hidden()
     qk = pd.read_csv(folder / "qk.csv").set_index(["model", "layer", "head", "pc"]).sort_index()
     want = qk.loc["stage1-step-100", 2, 1, 2]
     label = (
@@ -136,12 +161,55 @@ def test_the_head_page_shows_one_head_on_all_components(open_page: Open, report:
     expect(page.locator("#head-title")).to_have_text("Layer 2 · head 0")
 
 
+# ---- the browser's history ----
+
+
+def test_the_back_button_undoes_views_heads_and_selections(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    page.locator("#emergence .mark").first.click()
+    count(page, 4)
+    page.locator("#table").scroll_into_view_if_needed()
+    place = page.evaluate("window.scrollY")
+    page.locator("#table tbody tr").nth(5).locator("button.link").click()
+    expect(page.locator("#head-title")).to_have_text("Layer 1 · head 1")
+    page.locator("#head-after").click()
+    page.go_back()
+    expect(page.locator("#head-title")).to_have_text("Layer 1 · head 1")
+    page.go_back()
+    expect(page.locator("#head")).to_be_hidden()
+    expect(page.locator("#table")).to_be_in_viewport()
+    assert abs(page.evaluate("window.scrollY") - place) < 5
+    count(page, 4)
+    page.go_back()
+    count(page, 0)
+    page.go_forward()
+    count(page, 4)
+
+
+def test_moving_through_checkpoints_is_not_history(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    before = page.evaluate("history.length")
+    for _ in range(3):
+        page.locator("#stop-before").click()
+    assert page.evaluate("history.length") == before
+    assert "at=" in page.url
+
+
+def test_the_head_page_leads_back_to_the_report(open_page: Open, report: Path) -> None:
+    page = open_page(report, "#view=head&head=2.1")
+    page.locator("#back").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#head")).to_be_hidden()
+    expect(page.locator("#table")).to_be_focused()
+    expect(page.locator("#signal svg").first).to_be_attached()
+
+
 # ---- links between views, by mouse ----
 
 
 def test_a_segment_selects_its_heads_everywhere(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
     page = open_page(report)
-    segment = page.locator("#taxonomy .segment").last
+    segment = page.locator("#classes .segment").last
     wanted = int(re.search(r"(\d+) heads?", segment.get_attribute("aria-label"))[1])
     segment.click()
     linked(page, wanted)
@@ -152,7 +220,7 @@ def test_a_segment_selects_its_heads_everywhere(open_page: Open, report: Path, h
 
 def test_a_flow_selects_the_heads_that_moved(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
     page = open_page(report)
-    label = click_on(page, '#taxonomy .flow[aria-label*="→"]')
+    label = click_on(page, '#classes .flow[aria-label*="→"]')
     linked(page, int(re.search(r"(\d+) heads?", label)[1]))
 
 
@@ -188,7 +256,7 @@ def test_beside_a_point_the_nearest_is_meant(open_page: Open, report: Path) -> N
 
 
 def test_a_box_selects_the_heads_inside(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
-    page = open_page(report)
+    page = open_page(report, "#window=own")
     ground = page.locator("#portrait .ground")
     ground.scroll_into_view_if_needed()
     box = ground.bounding_box()
@@ -203,10 +271,9 @@ def test_a_box_selects_the_heads_inside(open_page: Open, report: Path, heads: pd
 
 def test_a_cell_selects_its_heads_and_its_checkpoint(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator('#depth .mark[aria-label^="S1-200 · layer 6,"]').click()
+    page.locator('#emergence .mark[aria-label^="S1-200 · layer 6,"]').click()
     linked(page, 4)
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
-    expect(page.locator("#head-title")).to_contain_text("Layer 6")
 
 
 def test_a_column_of_the_signal_chooses_the_checkpoint(open_page: Open, report: Path) -> None:
@@ -218,15 +285,15 @@ def test_a_column_of_the_signal_chooses_the_checkpoint(open_page: Open, report: 
     assert "at=stage1-step-100" in page.url
 
 
-def test_answers_and_navigation_lead_to_their_views(open_page: Open, report: Path) -> None:
+def test_claims_and_navigation_lead_to_their_views(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator(".card summary").first.click()
-    link = page.locator(".card .go").first
+    link = page.locator(".claim .see").last
     view = link.get_attribute("data-view")
     link.click()
     expect(page.locator(f"#{view}")).to_be_focused()
     page.locator('nav a[data-view="methods"]').click()
     expect(page.locator("#methods")).to_be_in_viewport()
+    expect(page.locator("#methods .facts").first).to_be_visible()
     assert "view=methods" in page.url
     link.focus()
     page.keyboard.press("Enter")
@@ -268,7 +335,7 @@ def test_every_chart_is_one_tab_stop_and_arrows_move(open_page: Open, report: Pa
     page.keyboard.press("Enter")
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
     assert focused(page) == "stop:stage1-step-200"
-    tab_to(page, "taxonomy")
+    tab_to(page, "classes")
     page.keyboard.press("End")
     page.keyboard.press(" ")
     assert selected(page) > 0
@@ -285,13 +352,13 @@ def test_points_cells_and_rows_by_keyboard(open_page: Open, report: Path) -> Non
     assert linked_head.startswith("head:")
     page.keyboard.press("Escape")
     count(page, 0)
-    page.locator("#depth .mark[tabindex='0']").focus()
+    page.locator("#emergence .mark[tabindex='0']").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
     assert selected(page) == 4
     assert focused(page).startswith("cell:")
     expect(page.locator("#announcer")).to_contain_text("4 heads selected")
-    box = page.locator("#table tbody input").nth(20)
+    box = page.locator("#table tbody input").nth(10)
     box.focus()
     name = focused(page)
     page.keyboard.press(" ")
@@ -299,18 +366,11 @@ def test_points_cells_and_rows_by_keyboard(open_page: Open, report: Path) -> Non
     assert selected(page) == 5
 
 
-def test_flows_and_components_by_keyboard(open_page: Open, report: Path) -> None:
+def test_flows_sorting_and_the_slider_by_keyboard(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator("#taxonomy .flow").first.focus()
+    page.locator("#classes .flow").first.focus()
     page.keyboard.press("Enter")
     assert selected(page) > 0
-    page.locator("#head .triple .mark").nth(6).focus()
-    page.keyboard.press("Enter")
-    assert "pc=2" in page.url
-    near = page.locator("#head .near:not([aria-current])").first
-    near.focus()
-    page.keyboard.press("Enter")
-    expect(page.locator("#head .near[aria-current]")).to_be_focused()
     page.locator("#slider").focus()
     page.keyboard.press("Home")
     expect(page.locator("#stop option:checked")).to_have_text("S1-100")
@@ -319,3 +379,17 @@ def test_flows_and_components_by_keyboard(open_page: Open, report: Path) -> None
     page.keyboard.press("Enter")
     expect(page.locator("#table th[aria-sort=descending]")).to_contain_text("r_q")
     assert focused(page) == "sort-r_q"
+
+
+def test_the_head_page_by_keyboard(open_page: Open, report: Path) -> None:
+    page = open_page(report)
+    page.locator("#table tbody button.link").first.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#head")).to_be_focused()
+    page.locator("#head .triple .mark").nth(6).focus()
+    page.keyboard.press("Enter")
+    assert "pc=" in page.url
+    near = page.locator("#head .near:not([aria-current])").first
+    near.focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#head .near[aria-current]")).to_be_focused()

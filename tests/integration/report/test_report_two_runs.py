@@ -29,9 +29,11 @@ def run(folder: Path, seed: int) -> Path:
         qk = pd.read_csv(folder / f"{table}.csv")
         qk["r_q"] = (qk["r_q"] + seed * noise.normal(-0.05, 0.08, len(qk)) * (qk["pc"] == 0)).clip(0, 0.99)
         qk.to_csv(folder / f"{table}.csv", index=False)
-    qk = load_results(folder).qk
-    anatomy_frame(qk, seed=5 + seed).to_csv(folder / "anatomy.csv", index=False)
-    distance_frame(qk).to_parquet(folder / "distance.parquet", index=False)
+    results = load_results(folder)
+    qk = results.qk
+    for end, table in (("", qk), ("_matched", results.qk_matched)):
+        anatomy_frame(table, seed=5 + seed).to_csv(folder / f"anatomy{end}.csv", index=False)
+        distance_frame(table).to_parquet(folder / f"distance{end}.parquet", index=False)
     parts = dict.fromkeys(("same_axis", "another_axis", "same_axis_se", "another_axis_se"), np.nan)
     causes = causes_frame(list(dict.fromkeys(qk["model"]))).assign(**parts, same_text=1, heads=16, groups=8)
     causes.to_csv(folder / "causes.csv", index=False)
@@ -51,8 +53,9 @@ def pair(runs: list[Path]) -> Path:
     return write_report(runs[0], beside=runs[1])
 
 
-def means(folder: Path, table: str = "qk") -> pd.Series:
-    return pd.read_csv(folder / f"{table}.csv").query("pc == 0").groupby("model")["r_q"].mean()
+def means(folder: Path, rope: int, table: str = "qk") -> pd.Series:
+    rows = pd.read_csv(folder / f"{table}.csv").query("pc == 0 and rope == @rope")
+    return rows.groupby("model")["r_q"].mean()
 
 
 def show(page: Page, choice: str) -> None:
@@ -60,31 +63,32 @@ def show(page: Page, choice: str) -> None:
 
 
 def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Path, runs: list[Path]) -> None:
-    page = open_page(pair)
-    ours, theirs = (means(folder)[LAST] for folder in runs)
+    page = open_page(pair, "#window=own&measure=r_q")
+    ours, theirs = (means(folder, 1)[LAST] for folder in runs)
     mark = page.locator(f'#signal [data-key="stop:{LAST}"]')
     said = mark.get_attribute("aria-label").translate(MINUS)
-    assert f"mean r_q A {ours:.3f} ±" in said
-    assert f"mean r_q B {theirs:.3f} ±" in said
+    assert f"RoPE r_q A: mean {ours:.3f} ±" in said
+    assert f"RoPE r_q B: mean {theirs:.3f} ±" in said
+    assert f"NoPE r_q B: mean {means(runs[1], 0)[LAST]:.3f} ±" in said
     dashed = "#signal path[stroke-dasharray='6 4'], #signal g[stroke-dasharray='6 4'] path"
-    expect(page.locator(dashed)).to_have_count(2)
+    expect(page.locator(dashed)).to_have_count(4)
     for choice, value, other in (("A", ours, theirs), ("B", theirs, ours)):
         show(page, choice)
         expect(page.locator(dashed)).to_have_count(0)
         said = mark.get_attribute("aria-label")
-        assert f"mean r_q {value:.3f} ±" in said
+        assert f"RoPE r_q: mean {value:.3f} ±" in said
         assert f"{other:.3f}" not in said
         assert f"run={choice}" in page.url
         assert page.evaluate("location.hash").count("run=") == 1
     show(page, "both")
-    expect(page.locator(dashed)).to_have_count(2)
+    expect(page.locator(dashed)).to_have_count(4)
     page.locator("label[for=window-matched]").click()
-    matched = means(runs[1], "qk_matched")[LAST]
-    assert f"mean r_q B {matched:.3f} ±" in mark.get_attribute("aria-label")
+    matched = means(runs[1], 1, "qk_matched")[LAST]
+    assert f"RoPE r_q B: mean {matched:.3f} ±" in mark.get_attribute("aria-label")
 
 
 def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs: list[Path]) -> None:
-    page = open_page(pair, "#head=2.1")
+    page = open_page(pair, "#window=own&measure=r_q")
     tables = [
         pd.read_csv(folder / "qk.csv").query("pc == 0").set_index(["model", "layer", "head"]).sort_index()
         for folder in runs
@@ -95,15 +99,13 @@ def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs:
     said = point.get_attribute("aria-label").translate(MINUS)
     assert f"r_q A: {ours.r_q:.3f} ± {ours.r_q_se:.3f}, B: {theirs.r_q:.3f} ±" in said
     change = tables[0].loc[LAST, 3]["r_q"].mean() - tables[1].loc[LAST, 3]["r_q"].mean()
-    cell = page.locator('#depth .mark[aria-label^="LC1-100 · layer 3,"]').get_attribute("aria-label")
-    assert f"A − B, mean r_q {change:.3f}" in cell.translate(MINUS).replace("A - B", "A − B")
-    expect(page.locator("#taxonomy .tick")).to_have_count(4)
-    assert page.locator("#taxonomy .segment[aria-label^='A: LC1-100']").count() >= 1
-    assert page.locator("#taxonomy .segment[aria-label^='B: LC1-100']").count() >= 1
-    expect(page.locator("#head .strip")).to_have_count(2)
-    label = page.locator('#head .mark[data-key^="correlation:"]').last.get_attribute("aria-label")
-    assert f"A: r_q {ours.r_q:.3f}" in label
-    assert f"B: r_q {theirs.r_q:.3f}" in label
+    cell = page.locator('#emergence .mark[aria-label^="LC1-100 · layer 3 (NoPE),"]').get_attribute(
+        "aria-label"
+    )
+    assert f"mean r_q {change:.3f}" in cell.translate(MINUS)
+    expect(page.locator("#classes .tick")).to_have_count(2 * 4)
+    assert page.locator("#classes .segment[aria-label^='A: LC1-100']").count() >= 1
+    assert page.locator("#classes .segment[aria-label^='B: LC1-100']").count() >= 1
     page.locator("#sort-r_q_change").click()
     page.locator("#sort-r_q_change").click()
     first = page.locator('#table tbody tr [data-column="r_q_change"]').first.inner_text().translate(MINUS)
@@ -113,13 +115,28 @@ def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs:
     show(page, "B")
     expect(page.locator("#portrait g.move")).to_have_count(0)
     expect(page.locator("#causes circle")).to_have_count(3)
-    expect(page.locator("#head .strip")).to_have_count(1)
     expect(page.locator('#table tbody tr [data-column="r_q"]').first).to_be_visible()
+
+
+def test_the_head_page_shows_a_head_of_both_runs(open_page: Open, pair: Path, runs: list[Path]) -> None:
+    page = open_page(pair, "#window=own&view=head&head=2.1")
+    ours, theirs = (
+        pd.read_csv(folder / "qk.csv")
+        .query("pc == 0 and model == @LAST and layer == 2 and head == 1")
+        .iloc[0]
+        for folder in runs
+    )
+    expect(page.locator("#head .strip")).to_have_count(2)
+    label = page.locator('#head .mark[data-key^="correlation:"]').last.get_attribute("aria-label")
+    assert f"A: r_q {ours.r_q:.3f}" in label
+    assert f"B: r_q {theirs.r_q:.3f}" in label
+    show(page, "B")
+    expect(page.locator("#head .strip")).to_have_count(1)
 
 
 def test_a_flow_selects_heads_of_another_kind_in_the_second_run(open_page: Open, pair: Path) -> None:
     page = open_page(pair)
-    flow = page.locator("#taxonomy .flow:not(.stay)").first
+    flow = page.locator("#classes .flow:not(.stay)").first
     said = flow.get_attribute("aria-label")
     assert " in A, " in said
     flow.dispatch_event("click")
@@ -131,7 +148,7 @@ def test_hostile_names_of_runs_are_text(open_page: Open, tmp_path: Path) -> None
     two = [make_results(tmp_path / each, names, SHAPE, title=HOSTILE) for each in ("a", "b")]
     two = [replace(each, timeline=replace(each.timeline, name=f"{HOSTILE}{i}")) for i, each in enumerate(two)]
     page = open_page(write_report(two[0], tmp_path / "hostile.html", beside=two[1]))
-    expect(page.locator("h1")).to_have_text(f"{HOSTILE}0 and {HOSTILE}1")
+    expect(page.locator("#report h1")).to_have_text(f"{HOSTILE}0 and {HOSTILE}1")
     expect(page.locator("#signal .legend")).to_contain_text("A </script>")
     assert page.locator("img").count() == 0
 
@@ -139,7 +156,7 @@ def test_hostile_names_of_runs_are_text(open_page: Open, tmp_path: Path) -> None
 def test_both_runs_download_as_csv(open_page: Open, pair: Path, tmp_path: Path) -> None:
     page = open_page(pair)
     with page.expect_download() as wait:
-        page.locator("#save-all").click()
+        page.locator("#save").click()
     wait.value.save_as(tmp_path / "both.csv")
     table = pd.read_csv(tmp_path / "both.csv")
     assert len(table) == 2 * 4 * 16

@@ -33,98 +33,79 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     page = open_page(report)
     page.locator("#stop").select_option("1")
     assert page.evaluate("location.hash") == "#at=stage1-step-200"
-    page.locator("label[for=window-matched]").click()
-    page.locator("label[for=measure-abs_r_k]").click()
-    page.locator("label[for=cell-r_k]").click()
-    page.locator("label[for=pc-1]").click()
+    page.locator("label[for=window-own]").click()
+    page.locator("#measure").select_option("abs_r_k")
     page.locator("#across").select_option("explained_variance")
     page.locator("#tint").select_option("r_q")
-    page.locator("#taxonomy .segment").first.click()
-    page.locator("#polarity").select_option("concordant")
-    page.locator("#layer-from").fill("1")
-    page.locator("#layer-from").press("Enter")
+    page.locator("#classes .segment").first.click()
+    page.locator("#rope").select_option("RoPE")
     page.locator("#search").fill("L")
     page.locator("#sort-r_k").click()
-    page.evaluate("0")
     before, url = page.evaluate(STATE), page.url
     again = open_page(report, url[url.index("#") :])
     assert again.evaluate(STATE) == before
     expect(again.locator("#selected-count")).to_have_text(page.locator("#selected-count").inner_text())
-    expect(again.locator("#measure-abs_r_k")).to_be_checked()
+    expect(again.locator("#measure")).to_have_value("abs_r_k")
+    expect(again.locator("#emergence-measure")).to_have_value("abs_r_k")
     expect(again.locator("#search")).to_have_value("L")
     again.evaluate("location.hash = '#at=stage1-step-100&heads=0.0-2'")
     count(again, 3)
     expect(again.locator("#search")).to_have_value("")
 
 
-def test_heads_whose_axis_is_another_are_hollow_told_and_filtered(open_page: Open, full_report: Path) -> None:
+def test_heads_with_another_pc0_are_hollow_and_listed(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report)
     hollow = page.locator("#portrait .point.open")
     expect(hollow).to_have_count(8)
-    expect(hollow.first).to_have_attribute("aria-label", re.compile("head 2,.*another axis became the first"))
-    expect(page.locator("#portrait .legend")).to_contain_text("hollow: another axis became the first")
-    page.locator("#axis").select_option("another")
-    expect(page.locator("#table tbody tr")).to_have_count(8)
-    assert "axis=another" in page.url
-    again = open_page(full_report, page.url[page.url.index("#") :])
-    expect(again.locator("#table tbody tr")).to_have_count(8)
-    page.locator("#axis").select_option("same")
-    expect(page.locator("#table tbody tr")).to_have_count(24)
+    expect(hollow.first).to_have_attribute("aria-label", re.compile("head 2,.*became PC0"))
     page.locator("#stop").select_option("0")
-    expect(page.locator("#table tbody tr")).to_have_count(0)
     expect(page.locator("#portrait .point.open")).to_have_count(0)
-    for head, said in (("1.2", "another axis became the first"), ("1.1", "same axis")):
+    for head, another in (("1.2", True), ("1.1", False)):
         page = open_page(full_report, f"#view=head&head={head}")
         steps = page.locator("#head .history li").all_inner_texts()
-        changed = "→" in "".join(steps)
-        assert all(step.endswith(said) for step in steps)
-        assert len(steps) == page.evaluate("data.stops.length - 1") if head == "1.2" else changed
+        assert all(("PC0" in step) is another for step in steps)
+        assert len(steps) == page.evaluate("data.stops.length - 1") if another else True
 
 
 def test_filters_hold_in_every_view(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
-    page = open_page(report)
+    page = open_page(report, "#window=own")
     last = heads.loc["lc-256-to-512-step-100"].reset_index()
-    page.locator("#rope").select_option("nope")
+    page.locator("#rope").select_option("NoPE")
     wanted = int((last["rope"] == 0).sum())
     expect(page.locator("#table tbody tr")).to_have_count(wanted)
     expect(page.locator("#portrait .point")).to_have_count(wanted)
     expect(page.locator("#filter-chip")).to_contain_text(f"{wanted} heads")
-    expect(page.locator("#signal-note")).to_contain_text("The filter holds")
-    mean = last[last["rope"] == 0]["r_q"].mean()
-    expect(page.locator("#signal .mark").last).to_have_attribute(
-        "aria-label", re.compile(f"mean r_q {mean:.2f}")
-    )
-    page.locator("#layer-to").fill("3")
-    page.locator("#layer-to").press("Enter")
-    expect(page.locator("#table tbody tr")).to_have_count(4)
     page.locator("#filter-chip").click()
-    expect(page.locator("#table tbody tr")).to_have_count(32)
+    expect(page.locator("#portrait .point")).to_have_count(32)
+    page.locator("#search").fill("L3")
+    expect(page.locator("#table tbody tr")).to_have_count(4)
+    mean = last[last["layer"] == 3]["r_q"].mean()
+    expect(page.locator("#signal .mark").last).to_have_attribute("aria-label", re.compile(f"mean {mean:.2f}"))
     page.locator("#search").fill("3.2")
     expect(page.locator("#table tbody tr")).to_have_count(1)
     page.locator("#search").fill("nothing like it")
-    expect(page.locator(".pager")).to_contain_text("No head passes")
-    page.locator("#clear-filter").click()
-    page.locator("label[for=class-4]").click()
-    mixed = page.locator('#table tbody [data-column="class"]').all_inner_texts()
-    assert set(mixed) == {"mixed"}
+    expect(page.locator("#table tbody tr")).to_have_count(0)
+    page.locator("#filter-chip").click()
+    page.locator("#class").select_option("mixed")
+    kinds = page.locator('#table tbody [data-column="class"]')
+    expect(kinds.filter(has_not_text="mixed")).to_have_count(0)
+    expect(kinds.first).to_have_text("mixed")
 
 
 def test_the_selection_downloads_as_csv(
     open_page: Open, report: Path, heads: pd.DataFrame, tmp_path: Path
 ) -> None:
-    page = open_page(report, "#heads=2.0-3,5.1")
+    page = open_page(report, "#heads=2.0-3,5.1&window=own")
     with page.expect_download() as found:
         page.locator("#save").click()
-    found.value.save_as(tmp_path / "one.csv")
-    table = pd.read_csv(tmp_path / "one.csv")
+    found.value.save_as(tmp_path / "heads.csv")
+    table = pd.read_csv(tmp_path / "heads.csv")
     assert found.value.suggested_filename == "synthetic_selection.csv"
-    assert list(zip(table["layer"], table["head"], strict=True)) == [(2, 0), (2, 1), (2, 2), (2, 3), (5, 1)]
+    assert len(table) == 4 * 5
+    last = table[table["model"] == "lc-256-to-512-step-100"]
+    assert list(zip(last["layer"], last["head"], strict=True)) == [(2, 0), (2, 1), (2, 2), (2, 3), (5, 1)]
     want = heads.loc["lc-256-to-512-step-100", 5, 1]
-    assert table.iloc[-1]["r_k"] == pytest.approx(want.r_k, abs=1.5e-4)
-    with page.expect_download() as found:
-        page.locator("#save-all").click()
-    found.value.save_as(tmp_path / "all.csv")
-    assert len(pd.read_csv(tmp_path / "all.csv")) == 4 * 5
+    assert last.iloc[-1]["r_k"] == pytest.approx(want.r_k, abs=1.5e-4)
 
 
 def test_sorting_puts_numbers_in_order(open_page: Open, report: Path) -> None:
@@ -165,30 +146,16 @@ def test_reduced_motion_moves_at_once(open_page: Open, report: Path) -> None:
 # ---- what is not there is said ----
 
 ABSENT = {
-    "one": {
-        "signal": "One checkpoint was measured",
-        "taxonomy": "No flows: one checkpoint",
-        "portrait": "no path to draw",
-        "depth": "one column",
-        "head": "no course over training",
-    },
-    "two": {"taxonomy": "", "portrait": "2 heads unmeasured here"},
+    "one": {"signal": "One checkpoint was measured", "classes": "No flows"},
+    "two": {"portrait": "2 heads unmeasured here"},
     "models": {
         "signal": "different models",
-        "taxonomy": "No flows: these are different models",
+        "classes": "No flows",
         "portrait": "no path from one to the next",
-        "head": "A head of one model",
     },
-    "bare": {
-        "signal": "No matched window was measured",
-        "portrait": "no standard errors",
-        "head": "no null",
-        "table": "No kv_head column",
-        "methods": "hold no matched window",
-    },
+    "bare": {"signal": "no error bars", "methods": "no window that all checkpoints share"},
     "foreign": {
         "signal": "no error bars",
-        "head": "first principal component only",
         "table": "No rope column",
         "methods": "do not say which documents were read",
     },
@@ -198,19 +165,22 @@ ABSENT = {
 @pytest.mark.parametrize("name", ABSENT)
 def test_views_adapt_or_say_why_not(open_page: Open, odd_reports: dict[str, Path], name: str) -> None:
     page = open_page(odd_reports[name])
+    page.locator('nav a[data-view="methods"]').click()
     for view, said in ABSENT[name].items():
         expect(page.locator(f"#{view}")).to_contain_text(said)
-    page.locator("#taxonomy .segment").first.click()
+    page.locator("#classes .segment").first.click()
     assert selected(page) > 0
-    page.locator("#depth .mark").first.dispatch_event("click")
+    page.locator("#emergence .mark").first.dispatch_event("click")
     page.locator("#table tbody input").first.click()
-    expect(page.locator("#head-title")).to_contain_text("Layer")
     page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
+    page.locator("#table tbody button.link").first.click()
+    expect(page.locator("#head-title")).to_contain_text("Layer")
+    page.screenshot(path=PICTURES / f"{name}-head.png", full_page=True)
 
 
 def test_heads_of_a_model_are_kept_in_the_hash(open_page: Open, odd_reports: dict[str, Path]) -> None:
     page = open_page(odd_reports["models"])
-    click_on(page, "#taxonomy .segment")
+    click_on(page, "#classes .segment")
     number, url = selected(page), page.url
     assert "%7E" in url or "~" in url
     count(open_page(odd_reports["models"], url[url.index("#") :]), number)
@@ -218,7 +188,7 @@ def test_heads_of_a_model_are_kept_in_the_hash(open_page: Open, odd_reports: dic
 
 def test_two_checkpoints_have_flows_and_paths(open_page: Open, odd_reports: dict[str, Path]) -> None:
     page = open_page(odd_reports["two"])
-    assert page.locator("#taxonomy .flow").count() > 0
+    assert page.locator("#classes .flow").count() > 0
     page.locator("#portrait .point").first.dispatch_event("click")
     expect(page.locator("#portrait .paths .way")).to_have_count(2)
 
@@ -234,43 +204,27 @@ def test_one_window_is_no_choice(open_page: Open, odd_reports: dict[str, Path]) 
 
 def test_the_picture_and_its_sentence_are_seen_first(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    headline, chart = page.locator("#signal-title"), page.locator("#signal-drawing svg")
-    expect(headline).to_be_in_viewport(ratio=1)
-    assert chart.bounding_box()["y"] < 420
-    assert len(headline.inner_text().split()) <= 20
+    expect(page.locator("#signal-title")).to_be_in_viewport(ratio=1)
+    assert page.locator("#signal-drawing svg").bounding_box()["y"] < 420
     order = page.evaluate("[...document.querySelectorAll('main section')].map(({ id }) => id)")
-    assert order == [
-        "signal",
-        "causes",
-        "claims",
-        "taxonomy",
-        "portrait",
-        "depth",
-        "head",
-        "table",
-        "methods",
-    ]
-    terms = page.locator("#signal .terms")
-    for said in ("r_q", "PC0", "window", "S1-100 = Stage 1, step 100"):
-        expect(terms).to_contain_text(said)
-    expect(page.locator("#portrait .legend")).to_contain_text("NoPE")
+    assert order[:2] == ["signal", "emergence"]
+    assert order[-2:] == ["methods", "head"]
 
 
-def test_cards_are_short_until_opened(open_page: Open, report: Path) -> None:
+def test_claims_are_short_until_opened(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    card = page.locator(".card", has=page.locator("table")).first
-    expect(card.locator("h4")).to_be_visible()
-    expect(card.locator(".verdict")).to_be_visible()
-    expect(card.locator("table")).to_be_hidden()
-    card.locator("summary").click()
-    expect(card.locator("table")).to_be_visible()
-    expect(card.locator(".rule")).to_be_visible()
+    claim = page.locator(".claim", has=page.locator("table")).first
+    expect(claim.locator(".headline")).to_be_visible()
+    expect(claim.locator("table")).to_be_hidden()
+    claim.locator("summary").click()
+    expect(claim.locator("table")).to_be_visible()
+    expect(claim.locator(".rule")).to_be_visible()
 
 
 def test_heads_stand_where_any_two_measures_put_them(
     open_page: Open, report: Path, heads: pd.DataFrame
 ) -> None:
-    page = open_page(report, "#across=explained_variance&up=abs_r_k&tint=r_q")
+    page = open_page(report, "#across=explained_variance&up=abs_r_k&tint=r_q&window=own")
     last = heads.loc["lc-256-to-512-step-100"].reset_index()
     places = page.evaluate("""() => [...document.querySelectorAll("#portrait .point")].map((point) => {
       const { e, f } = point.transform.baseVal.consolidate().matrix;
@@ -291,25 +245,24 @@ def test_heads_stand_where_any_two_measures_put_them(
     expect(page.locator("#portrait .legend")).to_contain_text("RoPE")
 
 
-def test_since_says_when_a_head_became_what_it_is(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
-    page = open_page(report)
+def test_the_head_page_says_since_when_a_head_has_its_class(
+    open_page: Open, report: Path, heads: pd.DataFrame
+) -> None:
     names = ["stage1-step-100", "stage1-step-200", "lc-256-to-512-step-50", "lc-256-to-512-step-100"]
-    said = page.locator('#table tbody [data-column="since"]').all_inner_texts()
-    for (layer, head), text in zip(heads.loc[names[0]].index, said, strict=True):
+    page = open_page(report, "#window=own&view=head&head=0.0")
+    for layer, head in heads.loc[names[0]].index[::5]:
+        page.evaluate(f"location.hash = '#window=own&view=head&head={layer}.{head}'")
+        expect(page.locator("#head-title")).to_have_text(f"Layer {layer} · head {head}")
         r = [heads.loc[name, layer, head] for name in names]
         kinds = classify([one.r_q for one in r], [one.r_k for one in r]).tolist()
         first = next(i for i in range(4) if set(kinds[i:]) == {kinds[-1]})
-        assert text == ["S1-100", "S1-200", "LC1-50", "LC1-100"][first]
-    page.locator("#sort-since").click()
-    expect(page.locator("#table th[aria-sort=ascending]")).to_contain_text("since")
-    page.locator("#stop").select_option("0")
-    later = page.locator('#table tbody [data-column="since"]').all_inner_texts()
-    assert any(": " in text for text in later)
+        since = page.locator("#head .facts div", has_text="final class since").locator("dd")
+        expect(since).to_have_text(["S1-100", "S1-200", "LC1-50", "LC1-100"][first])
 
 
-@pytest.mark.parametrize("view", ["signal", "taxonomy", "portrait", "depth", "head"])
+@pytest.mark.parametrize("view", ["signal", "classes", "portrait", "emergence", "head"])
 def test_every_view_is_saved_as_svg_and_png(open_page: Open, report: Path, view: str, tmp_path: Path) -> None:
-    page = open_page(report, "#heads=2.0-3", accept_downloads=True)
+    page = open_page(report, f"#heads=2.0-3&view={view}", accept_downloads=True)
     with page.expect_download() as found:
         page.locator(f"#save-{view}-svg").click()
     found.value.save_as(tmp_path / "x.svg")
@@ -337,31 +290,33 @@ def test_the_link_is_copied_with_its_state(open_page: Open, report: Path) -> Non
     assert "at=stage1-step-200" in page.url
 
 
-def test_few_layers_are_shown_as_layers_many_as_bins(open_page: Open, report: Path, tmp_path: Path) -> None:
+def test_every_layer_has_a_row_and_nope_layers_are_marked(
+    open_page: Open, report: Path, tmp_path: Path
+) -> None:
     page = open_page(report)
-    expect(page.locator("#rows-bins")).to_have_count(0)
-    expect(page.locator("#depth .mark")).to_have_count(8 * 4)
-    deep = make_results(tmp_path, ["step1", "step2"], Shape(layers=12, heads=2, group=1, components=1))
+    expect(page.locator("#emergence .mark")).to_have_count(8 * 4)
+    expect(page.locator("#emergence svg text", has_text="NoPE")).to_have_count(2)
+    deep = make_results(tmp_path, ["step1", "step2"], Shape(layers=40, heads=2, group=1, components=1))
     page = open_page(write_report(deep, tmp_path / "deep.html"))
-    expect(page.locator("#depth .mark")).to_have_count(2 * 10)
-    page.locator("label[for=rows-layers]").click()
-    expect(page.locator("#depth .mark")).to_have_count(2 * 12)
+    expect(page.locator("#emergence .mark")).to_have_count(2 * 40)
 
 
 def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Path, report: Path) -> None:
-    page = open_page(full_report)
+    page = open_page(full_report, "#window=own")
     expect(page.locator("#causes svg .mark")).to_have_count(3)
     mark = page.locator("#causes svg .mark").last
     said = mark.get_attribute("aria-label").translate(MINUS)
-    assert (
-        "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, weights 0.080 ± 0.004, rotation -0.100" in said
-    )
+    assert "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, weights 0.080 ± 0.004" in said
+    expect(page.locator("#causes .legend")).to_contain_text("window")
+    page.locator("label[for=window-matched]").click()
+    expect(page.locator("#causes .legend")).not_to_contain_text("window")
+    expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
     page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
     assert violations(page) == []
-    expect(open_page(report).locator("#causes svg")).to_have_count(0)
+    expect(open_page(report).locator("#causes")).to_have_count(0)
 
 
 def with_data(report: Path, folder: Path, **changed: object) -> Path:
@@ -374,22 +329,13 @@ def with_data(report: Path, folder: Path, **changed: object) -> Path:
     return path
 
 
-def test_causes_say_which_are_drawn_and_which_are_not_known(
-    open_page: Open, full_report: Path, tmp_path: Path
-) -> None:
+def test_causes_say_which_changes_are_not_known(open_page: Open, full_report: Path, tmp_path: Path) -> None:
     page = open_page(full_report)
-    expect(page.locator("#causes .legend")).to_contain_text("window")
     expect(page.locator("#causes-note")).to_have_text("")
-    known = [cause for cause in page.evaluate("data.causes(0)") if cause["to"] != 2]
-    for cause in known:
-        cause["parts"][2]["value"] = 0
-    known.append(known[0] | {"number": "mean share_key"})
-    page = open_page(with_data(full_report, tmp_path, causes=known, causesWindow=256))
-    expect(page.locator("#causes .legend")).not_to_contain_text("window")
-    expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
-    expect(page.locator("#causes-note")).to_have_text("Causes are not known of S1-200 → LC1-50.")
-    page.locator("#number").select_option("mean share_key")
-    expect(page.locator("#causes svg")).to_contain_text("change of mean share: key, first 256 tokens")
+    matched = page_data(full_report.read_text(encoding="utf-8"))["matched"]
+    known = [cause for cause in matched["causes"] if cause["to"] != 2]
+    page = open_page(with_data(full_report, tmp_path, matched=matched | {"causes": known}))
+    expect(page.locator("#causes-note")).to_contain_text("S1-200 → LC1-50")
 
 
 def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: Path, tmp_path: Path) -> None:
@@ -400,14 +346,14 @@ def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: 
 
 
 def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, tmp_path: Path) -> None:
-    page = open_page(full_report, "#head=2.1&up=eta_q&tint=sink")
-    expect(page.locator("#head")).to_contain_text("What decides where it looks")
+    page = open_page(full_report, "#up=eta_q&tint=sink")
+    expect(page.locator("#portrait .ramp-key")).to_be_visible()
+    page.evaluate("location.hash = '#view=head&head=2.1'")
     expect(page.locator("#head")).to_contain_text("Mean score by distance")
     share = page.locator('#head .mark[data-key^="shares:"]').first.get_attribute("aria-label")
-    parts = [float(number) for number in re.findall(r"([\d.]+)%", share)]
+    parts = [float(number) for number in re.findall(r"(?:key|content|query)\S* \w+ ([\d.]+)%", share)]
     assert len(parts) == 4
     assert sum(parts) == pytest.approx(100, abs=0.21)
-    expect(page.locator("#portrait .ramp-key")).to_be_visible()
     with page.expect_download() as found:
         page.locator("#save-head-svg").click()
     found.value.save_as(tmp_path / "head.svg")
@@ -417,11 +363,13 @@ def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, 
 def test_a_head_without_a_curve_shows_no_empty_one(
     open_page: Open, full_report: Path, tmp_path: Path
 ) -> None:
-    (known,) = page_data(full_report.read_text(encoding="utf-8"))["curves"]
+    matched = page_data(full_report.read_text(encoding="utf-8"))["matched"]
+    (known,) = matched["curves"]
     size = len(unpack(known["column"]["values"]))
     none = {"values": pack(np.full(size, MISSING, dtype=np.int16)), "scale": SCALE}
     both = [known, known | {"name": "none", "title": "Of no head", "column": none}]
-    page = open_page(with_data(full_report, tmp_path, curves=both), "#head=2.1")
+    changed = with_data(full_report, tmp_path, matched=matched | {"curves": both})
+    page = open_page(changed, "#view=head&head=2.1")
     expect(page.locator("#head")).to_contain_text("Mean score by distance")
     expect(page.locator("#head")).not_to_contain_text("Of no head")
 
@@ -434,29 +382,27 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
     results = make_results(tmp_path, names, Shape(layers=32, heads=32, group=1, components=1))
     page = open_page(write_report(results, tmp_path / "large.html"))
     expect(page.locator("#portrait .point")).to_have_count(1024)
-    expect(page.locator("#taxonomy-note")).to_contain_text("of 154 checkpoints are drawn")
-    page.locator("#taxonomy .segment").first.click()
+    expect(page.locator("#classes-note")).to_contain_text("of 154 checkpoints are drawn")
+    page.locator("#classes .segment").first.click()
     assert selected(page) > 0
     page.locator("#page-after").click()
-    expect(page.locator(".pager")).to_contain_text("51–100 of 1,024 heads")
+    expect(page.locator("#table .pager")).to_contain_text("13–24 of 1,024 heads")
     page.locator("#stop").select_option("70")
     expect(page.locator("#table caption")).to_contain_text("step70000")
-    page.locator("label[for=rows-layers]").click()
-    expect(page.locator("#depth .mark")).to_have_count(154 * 32)
+    expect(page.locator("#emergence .mark")).to_have_count(154 * 32)
 
 
 # ---- for everybody ----
 
 
 @pytest.mark.parametrize(
-    ("width", "scheme"), [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+    ("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")]
 )
-def test_axe_finds_no_serious_violation(open_page: Open, report: Path, width: int, scheme: str) -> None:
-    page = open_page(
-        report, "#heads=2.0-3&classes=mixed,position-dominated", width=width, color_scheme=scheme
-    )
-    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
-    assert violations(page) == []
+def test_axe_finds_no_serious_violation(open_page: Open, full_report: Path, width: int, scheme: str) -> None:
+    for view in ("#heads=2.0-3&classes=mixed", "#view=head&head=2.1"):
+        page = open_page(full_report, view, width=width, color_scheme=scheme)
+        page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        assert violations(page) == []
 
 
 @pytest.mark.parametrize("name", ["models", "foreign"])
@@ -474,13 +420,13 @@ def test_the_colours_can_be_chosen(open_page: Open, report: Path) -> None:
     assert page.evaluate(paper) != light
 
 
-def test_no_width_scrolls_sideways_and_pictures_are_kept(open_page: Open, report: Path) -> None:
+def test_no_width_scrolls_sideways_and_pictures_are_kept(open_page: Open, full_report: Path) -> None:
     for width, scheme in ((390, "light"), (1280, "light"), (1920, "dark")):
-        page = open_page(report, "#heads=2.0-3&at=stage1-step-200", width=width, color_scheme=scheme)
+        page = open_page(full_report, "#heads=2.0-3&at=stage1-step-200", width=width, color_scheme=scheme)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.screenshot(path=PICTURES / f"report-{width}-{scheme}.png", full_page=True)
-        for view in ("signal", "taxonomy", "portrait", "depth", "head"):
-            page.locator(f"#{view}").screenshot(path=PICTURES / f"{view}-{width}.png")
+        page.locator('nav a[data-view="head"]').click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
         page.context.close()
 
 

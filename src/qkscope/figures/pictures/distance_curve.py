@@ -1,4 +1,4 @@
-"""The mean score by the distance between query and key, of a few heads, over the checkpoints."""
+"""Figure 10: what position adds to the score of a key, by its distance, at representative checkpoints."""
 
 from __future__ import annotations
 
@@ -8,116 +8,129 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
+from qkscope.anatomy_means import score_by_distance
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.examples import WHY_NOT, examples
-from qkscope.figures.tools.panels import Panels
-from qkscope.figures.tools.representatives import representatives
-from qkscope.figures.tools.sheet import Key, Paper, name_axis, scale, sheet
-from qkscope.figures.tools.style import FAINT, MUTED
-from qkscope.figures.view import View
-from qkscope.lags import NEAR, PER_OCTAVE
+from qkscope.figures.pictures.score_variance import WHY_NOT
+from qkscope.figures.tools.marks import number_scale, read_limits
+from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.tools.style import MUTED, shorten
+from qkscope.figures.view import ALL, MATCHED, OWN, ROPE, View
 
-MEASURED = "#c2410c"
+COUNT = 3  # panels: populations, then single heads
 
 
-class DistanceCurve(Picture):
-    """A line a checkpoint, from pale to dark in the order of training, with a band of its error."""
-
-    name = "15_distance_curve"
-    claims = ("distance", "scores")
-
-    def title(self, view: View) -> str:
-        return f"The mean score by distance{view.over_training}"
-
-    def why_not(self, view: View) -> str | None:
-        table = view.results.distance
-        if table is None or not examples(view):
-            return WHY_NOT
-        return None if table["score"].notna().any() else "the model's rotation is not known"
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        shown, models = examples(view), representatives(view)
-        table = view.results.distance
-        data = pd.concat([example.of(table) for example in shown]) if table is not None else pd.DataFrame()
-        data = _smoothed(data[data["model"].isin(models)])
-        looks = dict(zip(models, _shades(len(models)), strict=True))
-        keys = [Key(Line2D([], [], color=looks[model], linewidth=2), view.labels[model]) for model in models]
-        if data["measured"].notna().any():
-            line = Line2D([], [], color=MEASURED, linewidth=1.0, linestyle=(0, (3, 2)))
-            keys.append(Key(line, f"{view.labels[models[-1]]}, measured"))
-        if (data["distance"] > NEAR).any():
-            dot = Line2D([], [], color=MUTED, linestyle="none", marker=".", markersize=5)
-            keys.append(Key(dot, f"dots: single distances beyond {NEAR}"))
-        panels = Panels.of(Paper(width), len(shown), columns=3, wide=3.2, shape=0.85)
-        page = sheet(panels.paper, self.title(view), view.subtitle, panels.width, panels.body, keys)
-        for i, example in enumerate(shown):
-            axes = panels.axes(page, i, example.heading)
-            for model, colour in looks.items():
-                part = example.of(data)
-                _curve(axes, part[part["model"] == model], colour)
-            _measured(axes, example.of(data), models[-1])
-            _far(axes, int(data["distance"].max()), panels.paper)
-            axes.grid(True, axis="y", color=FAINT, linewidth=0.7)
-            name_axis(
-                axes, panels.paper, x="tokens back", y=None if i % panels.columns else "mean score, logits"
-            )
-        return Drawing(page.figure, data)
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        return Caption(
-            shows="The mean score between a query and the key so many tokens before it, in logits, at several "
-            f"{view.noun}s from pale to dark. The heads are those in which position, the key and the match decide most "
-            f"at the last. Beyond {NEAR} tokens the line is the mean over half an octave, dots are single distances, "
-            "between which fast rotations go up and down. Only differences along a line matter: the softmax does not "
-            "see its height. Dashed: the last as measured on a few queries of every group. Where it leaves the line, "
-            "beyond the noise of so few, queries and keys at that distance are related by what they hold, which mean "
-            "vectors leave out. Bands are ±1 standard error over documents.",
-            made="Predicted from the paths: the mean over all pairs at a distance of scale m_q(i).m_k(j), keys from "
-            "position 4 on. Measured: the mean score of 16 queries a ring in two documents of each group.",
-            table="distance.parquet",
-            window="own",
-        )
+def why_not(view: View) -> str | None:
+    if view.why_no_course:
+        return view.why_no_course
+    table = _table(view)
+    if table is None or view.results.anatomy is None:
+        return WHY_NOT
+    return None if table["score"].notna().any() else "the model's rotation is not known"
 
 
-def _shades(count: int) -> list[str]:
-    return [str(to_hex(colormaps["YlGnBu"](x))) for x in np.linspace(0.35, 1.0, count)]
+def draw(view: View, width: float | None = None) -> Drawing:
+    """A line a checkpoint, from light to dark in the order of training, with a band of its error."""
+    data = _curves(view)
+    shown = [model for model in view.shown if model in set(data["model"])]
+    looks = dict(zip(shown, _shades(len(shown)), strict=True))
+    names = list(dict.fromkeys(data["heads"]))
+    panels = Panels.of(Paper(width), len(names), 1 if width and width < 5 else 3, 3.2, between=0.3)
+    caption = _caption(view)
+    page = sheet(
+        panels.paper, caption.title, view.subtitle, panels.width, panels.body, _keys(view, data, looks)
+    )
+    limits = read_limits(data, [("score", "se")])
+    for i, name in enumerate(names):
+        axes = panels.axes(page, i, name)
+        for model, colour in looks.items():
+            _line(axes, data[(data["heads"] == name) & (data["model"] == model)], colour)
+        _distances(axes, int(data["distance"].max()), panels.paper)
+        number_scale(axes, panels.paper, *limits)
+        first, _ = panels.outer(i)
+        axes.tick_params(labelleft=first)
+        name_axis(axes, panels.paper, x="distance, tokens", y="position bias, logits" if first else None)
+    return Drawing(page.figure, data, caption)
 
 
-def _smoothed(data: pd.DataFrame) -> pd.DataFrame:
-    """`mean_score` and `mean_measured`: each distance up to NEAR for itself, then the mean over half an octave."""
-    frames = []
-    for _, part in data.groupby(["model", "layer", "head"], sort=False):
-        part = part.sort_values("distance")
-        means = {
-            f"mean_{name}": part[name]
-            .rolling(PER_OCTAVE // 2 + 1, center=True, min_periods=1)
-            .mean()
-            .where(part["distance"] > NEAR, part[name])
-            for name in ("score", "measured")
-        }
-        frames.append(part.assign(**means))
-    return pd.concat(frames, ignore_index=True)
-
-
-def _curve(axes: Axes, part: pd.DataFrame, colour: str) -> None:
-    x, y, se = (part[name].to_numpy(np.float64) for name in ("distance", "mean_score", "score_se"))
-    axes.fill_between(x, y - np.nan_to_num(se), y + np.nan_to_num(se), color=colour, alpha=0.18, linewidth=0)
-    axes.plot(x, y, color=colour, linewidth=1.5)
-    far = part[part["distance"] > NEAR]
-    axes.plot(
-        far["distance"], far["score"], color=colour, linestyle="none", marker=".", markersize=2.2, alpha=0.7
+def _caption(view: View) -> Caption:
+    return Caption(
+        title=f"Position bias by distance{view.over_matched}",
+        shows="A line is what position alone adds to the score of a key at a distance from the query, in logits, "
+        "relative to the query's mean over all its keys: above zero, a key at that distance is favoured. "
+        + ("Lines run from light to dark in the order of training. " if view.training else "")
+        + f"Panels are means over heads{' of each population' if view.populations else ''} and the RoPE head with the "
+        "largest share of score variance due to key position.",
+        made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
+        "minus query i's mean over its keys; keys from position 4 on. A point is the mean over all distances within a "
+        "third of an octave, so that fast rotations average out instead of being sampled.",
+        drawn="line plots over a logarithmic distance, all panels on one scale; bands are the mean of the heads' "
+        "standard errors.",
+        table="distance_matched.parquet" if view.rematched else "distance.parquet",
+        window="matched",
     )
 
 
-def _measured(axes: Axes, part: pd.DataFrame, model: str) -> None:
-    """What was measured of the last checkpoint, over what the paths predict of it."""
-    shown = part[part["model"] == model]
-    axes.plot(shown["distance"], shown["mean_measured"], color=MEASURED, linewidth=1.0, linestyle=(0, (3, 2)))
+def _table(view: View) -> pd.DataFrame | None:
+    """Over the same tokens, where windows differ."""
+    matched = view.results.distance_matched if view.rematched else None
+    return view.results.distance if matched is None else matched
 
 
-def _far(axes: Axes, longest: int, paper: Paper) -> None:
+def _curves(view: View) -> pd.DataFrame:
+    """A row per group of heads, checkpoint and distance: heads, model, label, window, tokens, distance, score, se."""
+    table, frames = _table(view), []
+    assert table is not None
+    for name, heads in _groups(view).items():
+        for model in view.shown:
+            curve = score_by_distance(table[table["model"] == model], heads[heads["model"] == model])
+            rows = curve.assign(model=model, label=view.labels[model], heads=name)
+            rows["window"] = MATCHED if model in view.rematched else OWN
+            frames.append(rows)
+    columns = ["heads", "model", "label", "window", "distance", "score", "se"]
+    return pd.concat(frames, ignore_index=True)[columns]
+
+
+def _groups(view: View) -> dict[str, pd.DataFrame]:
+    """Heads by the name of their panel: each population, then those most determined by position, of other layers."""
+    heads = view.results.heads
+    found: dict[str, pd.DataFrame] = {}
+    for name in view.populations or (ALL,):
+        rows = heads if name == ALL else heads[heads["rope"] == ROPE[name]]
+        count = int(rows.groupby("model").size().max())
+        found[f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"] = rows
+    anatomy = view.results.anatomy_matched if view.rematched else view.results.anatomy
+    assert anatomy is not None
+    last = anatomy[anatomy["model"] == view.order[-1]].dropna(subset=["share_position"])
+    last = last.sort_values("share_position", ascending=False).drop_duplicates("layer")
+    for layer, head in last[["layer", "head"]].to_numpy()[: COUNT - len(found)].tolist():
+        found[f"layer {layer} head {head}"] = heads[(heads["layer"] == layer) & (heads["head"] == head)]
+    return found
+
+
+def _line(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
+    x, y = rows["distance"].to_numpy(np.float64), rows["score"].to_numpy(np.float64)
+    se = rows["se"].fillna(0.0).to_numpy(np.float64)
+    axes.fill_between(x, y - se, y + se, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, y, color=colour, linewidth=1.4)
+
+
+def _keys(view: View, data: pd.DataFrame, looks: dict[str, str]) -> list[Key]:
+    keys = [
+        Key(Line2D([], [], color=colour, linewidth=2), shorten(view.labels[model], 34))
+        for model, colour in looks.items()
+    ]
+    band = Key(Patch(facecolor=MUTED, alpha=0.3, linewidth=0), "±1 standard error over documents")
+    return [*keys, *([band] if data["se"].notna().any() else [])]
+
+
+def _shades(count: int) -> list[str]:
+    return [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, count)]
+
+
+def _distances(axes: Axes, longest: int, paper: Paper) -> None:
     """Distances on a scale of octaves, every second or third of them named."""
     axes.set_xscale("log", base=2)
     axes.set_xlim(0.9, longest * 1.1)
@@ -126,4 +139,4 @@ def _far(axes: Axes, longest: int, paper: Paper) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-PICTURE = DistanceCurve()
+PICTURE = Picture("10_distance_curve", ("distance", "scores"), draw, why_not)

@@ -1,4 +1,4 @@
-"""The axis along which heads drift with position: how close it is to PC0, and which keys its drift favours."""
+"""Figure 13: the axis along which heads drift with position, over the checkpoints; where the study measures it."""
 
 from __future__ import annotations
 
@@ -6,58 +6,77 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools import lines
-from qkscope.figures.tools.asked import number_scale, over_checkpoints, why_not
-from qkscope.figures.tools.axis import CheckpointAxis
-from qkscope.figures.tools.stack import Panel, draw_stack
-from qkscope.figures.view import View
+from qkscope.figures.pictures.plasticity import by_population, missing
+from qkscope.figures.tools import marks
+from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
+from qkscope.figures.view import ALL, View
+from qkscope.words import number
 
-OVERLAP = lines.Look("overlap with PC0", "#1b4f72", "o")
-BIAS = lines.Look("bias, logits over the window", "#c0660c", "s")
-NAMES = ("pc0_overlap", "bias_logits")
+COLOUR, DASHED = "#34495e", (0, (3, 1.5))
+LOOKS = {
+    ALL: marks.Look("mean over heads", COLOUR, "o"),
+    "RoPE": marks.Look("RoPE heads", COLOUR, "o"),
+    "NoPE": marks.Look("NoPE heads", COLOUR, "o", hollow=True, dashes=DASHED),
+}
 
 
-class Drift(Picture):
+def draw(view: View, width: float | None = None) -> Drawing:
     """Above: overlap of the drift axis with PC0. Below: the bias it gives to keys, in logits over the window."""
+    data = by_population(view, "rotation", ("pc0_overlap", "bias_logits"))
+    names = view.populations or (ALL,)
 
-    name = "18_drift"
-    claims = ("distance",)
+    def lines(axes: Axes, axis: CheckpointAxis, value: str) -> None:
+        for name in names:
+            rows = data[data["population"] == name]
+            marks.draw_line(axes, axis, rows, LOOKS[name], f"mean_{value}", f"se_{value}")
 
-    def title(self, view: View) -> str:
-        return f"The axis of drift with position{view.over_training}"
-
-    def why_not(self, view: View) -> str | None:
-        return why_not(view, "rotation")
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        data = over_checkpoints(view, "rotation", NAMES)
-
-        def overlap(axes: Axes, axis: CheckpointAxis) -> None:
-            lines.draw_quantity(
-                axes, axis, data, OVERLAP, "mean_pc0_overlap", "se_pc0_overlap", "sd_pc0_overlap"
-            )
-            ends = lines.read_limits(data, [("mean_pc0_overlap", "sd_pc0_overlap")])
-            lines.correlation_scale(axes, axis.paper, *ends)
-
-        def bias(axes: Axes, axis: CheckpointAxis) -> None:
-            lines.draw_quantity(axes, axis, data, BIAS, "mean_bias_logits", "se_bias_logits")
-            number_scale(axes, axis.paper, data, [("mean_bias_logits", "se_bias_logits")])
-
-        panels = [Panel("overlap with PC0", 2.4, overlap), Panel("mean bias, logits", 2.2, bias)]
-        rows = lines.value_rows(view, data, {OVERLAP: "mean_pc0_overlap", BIAS: "mean_bias_logits"})
-        keys = [lines.band_key(OVERLAP.colour), lines.error_key()]
-        return Drawing(draw_stack(view, self.title(view), panels, rows, keys, width), data)
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        return Caption(
-            shows="Above: how far the axis a along which queries and keys drift with position is PC0, as the mean over "
-            "heads of |a · PC0|; the band is ±1 standard deviation across heads. Below: how many logits more the mean "
-            "query gives a key at the end of the window than one at its beginning, by the drift of keys along that "
-            "axis: above zero near keys are favoured, below it far ones." + view.matched_sentence,
-            made="Means over heads of pc0_overlap and of bias_logits = scale · (a · mean query) · slope of keys · "
-            "window. A slope per token shrinks with the window; over the window it does not.",
-            table="rotation.csv",
+    def overlap(axes: Axes, axis: CheckpointAxis) -> None:
+        lines(axes, axis, "pc0_overlap")
+        marks.correlation_scale(
+            axes, axis.paper, *marks.read_limits(data, [("mean_pc0_overlap", "se_pc0_overlap")])
         )
 
+    def bias(axes: Axes, axis: CheckpointAxis) -> None:
+        lines(axes, axis, "bias_logits")
+        marks.number_scale(
+            axes, axis.paper, *marks.read_limits(data, [("mean_bias_logits", "se_bias_logits")])
+        )
 
-PICTURE = Drift()
+    panels = [Panel("overlap with PC0", 2.3, overlap), Panel("mean bias, logits", 2.3, bias)]
+    keys = [*(LOOKS[name].key for name in names), marks.error_key()]
+    caption = Caption(
+        title=f"The axis of drift with position{view.over_training}{view.over_matched}",
+        shows="Queries and keys drift along an axis a as position grows. Above: how much a coincides with PC0, as the "
+        "mean over heads of |a · PC0|. Below: how many logits more the mean query gives a key at the end of the window "
+        "than one at its beginning because of that drift; positive means that nearer keys are favoured.",
+        made="means over heads of pc0_overlap and of bias_logits = scale · (a · mean query) · slope of keys · window, "
+        "with ±1 standard error over documents.",
+        drawn="two line plots.",
+        stories=_stories(view, data, names),
+        takeaway="Where the overlap is close to 1, r_q and r_k on PC0 describe the drift; where it is small, they "
+        "describe another direction than the one along which position moves the vectors. The bias is that of the mean "
+        "query, which no single query is: it tells the sign of the tendency, not what a token attends to.",
+        table="rotation.csv",
+    )  # fmt: skip
+    return Drawing(draw_stack(view, caption.title, panels, keys, width, spaced=True), data, caption)
+
+
+def _stories(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Levels at the last checkpoint."""
+    found = []
+    for name in names:
+        last = data[data["population"] == name].set_index("model").loc[view.order[-1]]
+        heads = "All heads" if name == ALL else f"{name} heads"
+        overlap = number(last["mean_pc0_overlap"], last["se_pc0_overlap"])
+        bias = number(last["mean_bias_logits"], last["se_bias_logits"], signed=True)
+        found.append(
+            (
+                f"{heads} at {last['label']}: overlap with PC0 {overlap}",
+                f"The mean bias over the window is {bias} logits; across heads the overlap has a standard deviation of "
+                f"{last['sd_pc0_overlap']:.2f}.",
+            )
+        )
+    return tuple(found)
+
+
+PICTURE = Picture("13_drift", (), draw, lambda view: missing(view, "rotation"))

@@ -1,5 +1,5 @@
-"""Mean r_k on PC0 by checkpoint and depth: Reds from 0 to 1; negative means in green, dotted."""
+"""Figure 06: mean r_k on PC0 by checkpoint and depth, in Reds from 0 to 1."""
 
-from qkscope.figures.tools.heatmap import Heatmap
+from qkscope.figures.pictures.layer_heatmap_rq import heatmap
 
-PICTURE = Heatmap("06_layer_heatmap_rk", ("emergence",), "r_k", "Reds")
+PICTURE = heatmap("06_layer_heatmap_rk", ("queries_keys",), "r_k", "Reds")

@@ -1,62 +1,88 @@
-"""Mean r_q and r_k on PC0 over the checkpoints."""
+"""Figure 01: mean r_q and r_k on PC0 over the checkpoints, of all heads and of RoPE and NoPE heads."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
 
-from qkscope.aggregate import position_signal
+from qkscope.aggregate import means
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools import lines
-from qkscope.figures.tools.axis import CheckpointAxis
-from qkscope.figures.tools.stack import Panel, draw_stack
+from qkscope.figures.tools import marks
+from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q
-from qkscope.figures.view import View
+from qkscope.figures.view import ALL, View
 
-COLUMNS = ["mean_r_q", "sd_r_q", "se_r_q", "mean_r_k", "sd_r_k", "se_r_k"]
-QUERY = lines.Look("mean r_q (queries)", R_Q, "o")
-KEY = lines.Look("mean r_k (keys)", R_K, "s")
+QUERY, KEY = marks.Look("mean $r_q$", R_Q, "o"), marks.Look("mean $r_k$", R_K, "s")
+ALL_HEADS = {"r_q": QUERY, "r_k": KEY}
+BY_POPULATION = {
+    "RoPE": {
+        "r_q": marks.Look("$r_q$, RoPE heads", R_Q, "o"),
+        "r_k": marks.Look("$r_k$, RoPE heads", R_K, "s"),
+    },
+    "NoPE": {
+        "r_q": marks.Look("$r_q$, NoPE heads", R_Q, "o", hollow=True, dashes=(0, (3, 1.5))),
+        "r_k": marks.Look("$r_k$, NoPE heads", R_K, "s", hollow=True, dashes=(0, (3, 1.5))),
+    },
+}
 
 
-class PositionSignal(Picture):
+def draw(view: View, width: float | None = None) -> Drawing:
     """Blue circles: r_q; red squares: r_k; shaded: +/- 1 standard deviation across heads."""
+    data = view.with_populations(partial(means, values=("r_q", "r_k")))
+    whole, apart = data[data["population"] == ALL], data[data["population"] != ALL]
+    limits = marks.read_limits(whole, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")])
+    if len(apart):
+        ends = marks.read_limits(apart, [("mean_r_q", "se_r_q"), ("mean_r_k", "se_r_k")])
+        limits = min(limits[0], ends[0]), max(limits[1], ends[1])
 
-    name = "01_position_signal"
-    claims = ("position", "long_context", "queries_keys", "emergence")
+    def all_heads(axes: Axes, axis: CheckpointAxis) -> None:
+        for value, look in ALL_HEADS.items():
+            marks.draw_quantity(axes, axis, whole, look, f"mean_{value}", f"se_{value}", f"sd_{value}")
+        marks.correlation_scale(axes, axis.paper, *limits)
 
-    def title(self, view: View) -> str:
-        return f"Position correlation on PC0{view.over_training}"
+    def populations(axes: Axes, axis: CheckpointAxis) -> None:
+        for name, looks in BY_POPULATION.items():
+            for value, look in looks.items():
+                rows = apart[apart["population"] == name]
+                marks.draw_line(axes, axis, rows, look, f"mean_{value}", f"se_{value}")
+        marks.correlation_scale(axes, axis.paper, *limits)
 
-    def why_not(self, view: View) -> str | None:
-        return view.why_no_course
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        data = view.both_windows(position_signal)[["model", "label", "window", "tokens", "heads", *COLUMNS]]
-
-        def marks(axes: Axes, axis: CheckpointAxis) -> None:
-            lines.draw_quantity(axes, axis, data, QUERY, "mean_r_q", "se_r_q", "sd_r_q")
-            lines.draw_quantity(axes, axis, data, KEY, "mean_r_k", "se_r_k", "sd_r_k")
-            limits = lines.read_limits(data, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")])
-            lines.correlation_scale(axes, axis.paper, *limits)
-
-        panel = Panel("correlation with position, PC0", 4.2, marks)
-        rows = lines.value_rows(view, data, {QUERY: "mean_r_q", KEY: "mean_r_k"})
-        keys = [lines.band_key("#555555"), *([lines.error_key()] if _errors(data) else [])]
-        return Drawing(draw_stack(view, self.title(view), [panel], rows, keys, width), data)
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        return Caption(
-            shows="Mean r_q (blue circles) and mean r_k (red squares) on PC0"
-            + (", checkpoint after checkpoint in the order of training." if view.training else ".")
-            + " The shaded bands are ±1 standard deviation across heads"
-            + ("; bars are ±1 standard error over documents." if _errors(data) else ".")
-            + view.matched_sentence,
-            made=f"For each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads.",
-        )
+    errors = bool(data[["se_r_q", "se_r_k"]].notna().any(axis=None))
+    keys = [QUERY.key, KEY.key, marks.band_key(), *([marks.error_key()] if errors else [])]
+    if view.rematched:
+        keys += [look.matched_key(f"{look.name}, {view.matched_text}") for look in ALL_HEADS.values()]
+    panels = [Panel("correlation with position, PC0", 3.6, all_heads, "All heads" if len(apart) else "")]
+    if len(apart):
+        keys += [look.key for looks in BY_POPULATION.values() for look in looks.values()]
+        panels.append(Panel("correlation", 2.6, populations, f"RoPE and NoPE heads{view.over_matched}"))
+    caption = _caption(view, data, errors)
+    return Drawing(draw_stack(view, caption.title, panels, keys, width, spaced=True), data, caption)
 
 
-def _errors(data: pd.DataFrame) -> bool:
-    return bool(data[["se_r_q", "se_r_k"]].notna().any(axis=None))
+def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
+    below = (
+        f" The lower panel has the means of RoPE heads (filled) and NoPE heads (hollow, dashed){view.over_matched}."
+        if view.populations
+        else ""
+    )
+    return Caption(
+        title=f"Position correlation on PC0{view.over_training}",
+        shows="Lines are the mean over all heads of r_q (blue circles) and r_k (red squares), the correlation of "
+        f"queries and keys with position along PC0, {view.noun} by {view.noun}. Shaded bands are ±1 standard deviation "
+        f"across heads{', bars ±1 standard error over documents' if errors else ''}."
+        + (" Vertical dashed lines separate training phases." if len(view.phases) > 1 else "")
+        + view.window_sentence + below,
+        made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
+        + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
+        drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
+        care="The upper panel pools RoPE and NoPE heads, as the published figure does: its band spans two populations."
+        if view.populations
+        else "",
+    )  # fmt: skip
 
 
-PICTURE = PositionSignal()
+PICTURE = Picture(
+    "01_position_signal", ("position", "queries_keys", "long_context"), draw, lambda view: view.why_no_course
+)

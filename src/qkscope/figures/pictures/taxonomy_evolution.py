@@ -1,51 +1,75 @@
-"""The five classes of heads over the checkpoints, as stacked bars."""
+"""Figure 03: the five classes of heads over the checkpoints, as stacked bars; of all heads and of each population."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.aggregate import class_shares
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.axis import CheckpointAxis
-from qkscope.figures.tools.bars import Kinds, count_rows, draw_shares, share_keys
-from qkscope.figures.tools.stack import Panel, draw_stack
+from qkscope.figures.tools import marks
+from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import CLASS_COLOURS
-from qkscope.figures.view import View
-from qkscope.taxonomy import CLASSES
+from qkscope.figures.view import ALL, View
+from qkscope.taxonomy import CLASSES, UNMEASURED
 
-KINDS = Kinds("class", CLASSES, CLASS_COLOURS)
+KINDS = marks.Kinds("class", CLASSES, CLASS_COLOURS)
 
 
-class TaxonomyEvolution(Picture):
-    """Fractions of the measured heads from 0 to 1, counts in the table below."""
+def draw(view: View, width: float | None = None) -> Drawing:
+    """Fractions of the measured heads from 0 to 1."""
+    data = view.with_populations(partial(class_shares, limits=view.results.thresholds))
 
-    name = "03_taxonomy_evolution"
-    claims = ("classes",)
+    def bars(rows: pd.DataFrame, axes: Axes, axis: CheckpointAxis) -> None:
+        marks.draw_shares(axes, axis, rows, KINDS)
 
-    def title(self, view: View) -> str:
-        return "Head taxonomy" + (" by model" if view.of_models else view.over_training)
-
-    def draw(self, view: View, width: float | None = None) -> Drawing:
-        limits = view.results.thresholds
-        data = view.both_windows(lambda heads, loo, order: class_shares(heads, loo, order, limits))
-
-        def bars(axes: Axes, axis: CheckpointAxis) -> None:
-            draw_shares(axes, axis, data, KINDS)
-
-        rows, keys = count_rows(data, KINDS), share_keys(view, data, KINDS)
-        panels = [Panel("share of heads", 3.9, bars)]
-        return Drawing(draw_stack(view, self.title(view), panels, rows, keys, width), data)
-
-    def caption(self, view: View, data: pd.DataFrame) -> Caption:
-        low, high = view.results.thresholds.low, view.results.thresholds.high
-        return Caption(
-            shows="The share of heads of each class, as bars stacked from 0 to 1; the table below counts the heads."
-            + (f" Thin bars: the same heads over the {view.matched_text}." if view.rematched else ""),
-            made=f"Each head is classed by r_q and |r_k| on PC0: position-dominated if both are above {high:g}, "
-            f"Q-positional if r_q is above {high:g} and |r_k| below {low:g}, K-positional the other way round, "
-            f"content-focused if both are below {low:g}, mixed otherwise. Shares are of the measured heads.",
+    headings = {ALL: "All heads" if view.populations else ""}
+    headings |= {name: view.population_text(name) for name in view.populations}
+    panels = [
+        Panel(
+            "share of heads",
+            3.6 if name == ALL else 1.9,
+            partial(bars, data[data["population"] == name]),
+            heading,
         )
+        for name, heading in headings.items()
+    ]
+    keys = [*KINDS.keys, *marks.thin_key(view, KINDS)]
+    if data["se"].notna().any():
+        keys.append(marks.error_key(f"±1 standard error over documents, {CLASSES[0]}"))
+    caption = _caption(view, data)
+    return Drawing(draw_stack(view, caption.title, panels, keys, width), data, caption)
 
 
-PICTURE = TaxonomyEvolution()
+def _caption(view: View, data: pd.DataFrame) -> Caption:
+    low, high = view.results.thresholds.low, view.results.thresholds.high
+    unmeasured = int(data.loc[(data["class"] == UNMEASURED) & (data["population"] == ALL), "heads"].sum())
+    return Caption(
+        title="Head taxonomy" + (" by model" if view.of_models else view.over_training),
+        shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar a {view.noun}."
+        + (
+            " Vertical dashed lines separate training phases."
+            if len(view.phases) > 1 and not view.of_models
+            else ""
+        )
+        + (f" Thin bars are the same heads over the {view.matched_text}." if view.rematched else "")
+        + (
+            f" The lower panels count RoPE and NoPE heads apart{view.over_matched}."
+            if view.populations
+            else ""
+        ),
+        made=f"each head is classified by r_q and |r_k| on PC0. Position-dominated: both above {high:g}. Q-positional: "
+        f"r_q above {high:g}, |r_k| below {low:g}. K-positional: r_q below {low:g}, |r_k| above {high:g}. "
+        f"Content-focused: both below {low:g}. Mixed: all others. Counts are divided by the number of measured heads"
+        + (f"; {unmeasured} measurements that are not finite are left out." if unmeasured else "."),
+        drawn="stacked bar chart: position-dominated blue, Q-positional indigo, K-positional pink, content-focused "
+        "green, mixed gray.",
+        care="The upper panel pools RoPE and NoPE heads, as the published figure does."
+        if view.populations
+        else "",
+    )
+
+
+PICTURE = Picture("03_taxonomy_evolution", ("classes", "position"), draw)

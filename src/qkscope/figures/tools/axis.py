@@ -1,17 +1,21 @@
-"""The axis of checkpoints: their names, the phases above, dashed lines between phases, gaps where one is missing.
+"""The axis of checkpoints, and panels one under another over it.
 
-One checkpoint is one unit wide, whatever its step: training is drawn in the order it happened.
+Checkpoints are one unit apart in the order of training, or spaced by training steps where the study asks for that.
+Phases are named above, with dashed lines between them; a checkpoint that could not be measured is a hatched gap.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from qkscope.figures.tools import style
-from qkscope.figures.tools.sheet import Paper, inches
+from qkscope.figures.tools.sheet import Key, Paper, inches, name_axis, sheet
 from qkscope.figures.view import View
 
 
@@ -26,20 +30,35 @@ class Lettered:
 
 
 class CheckpointAxis:
-    """Measures first (`width`, `above`, `below`, all in inches), then draws onto panels of that width."""
+    """Measures first (`width`, `above`, `below`, all in inches), then draws onto panels of that width.
 
-    def __init__(self, view: View, paper: Paper, left: float | None = None) -> None:
+    `at` is where each checkpoint of the study stands. With `spaced`, that follows training steps if the view does.
+    """
+
+    def __init__(self, view: View, paper: Paper, spaced: bool = False) -> None:
         self.view, self.paper = view, paper
-        self.left = left or paper.left
+        self.steps = view.steps if spaced else None
         count = len(view.stops)
         if paper.width is None:
             self.pitch = min(max(9.4 / count, min(0.36, 18.0 / count)), max(1.5, 5.4 / count))
         else:
-            self.pitch = (paper.width - self.left - paper.right) / count
-        self.width = self.pitch * count
-        self._ticks = fit_names([view.labels[stop.model] for stop in view.stops], self.pitch, paper)
-        spans = [(last - first + 1) * self.pitch - 0.1 * paper.factor for _, first, last in view.phases]
+            self.pitch = (paper.width - paper.left - paper.right) / count
+        self.left, self.width = paper.left, self.pitch * count
+        self.at = [float(i) for i in range(count)]
+        if self.steps is not None:
+            first, last = self.steps[0], self.steps[-1]
+            self.at = [(step - first) / max(last - first, 1) * (count - 1) for step in self.steps]
+        names = [view.labels[stop.model] for stop in view.stops]
+        self._ticks = fit_names(names if self.steps is None else ["0"], self.pitch, paper)
+        spans = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self._spans]
         self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], spans, paper)
+
+    @property
+    def _spans(self) -> list[tuple[float, float]]:
+        """(start, end) of each phase; one ends halfway to the first checkpoint of the next."""
+        edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in self.view.phases[1:]]
+        ends = [-0.5, *edges, len(self.at) - 0.5]
+        return list(pairwise(ends))
 
     @property
     def sheet_width(self) -> float:
@@ -53,25 +72,41 @@ class CheckpointAxis:
     @property
     def below(self) -> float:
         """Inches the checkpoint names need under the last panel."""
-        return self._ticks.height + 0.16 * self.paper.factor
+        named = self.paper.points(10.5) / 72 * style.LINE + 0.08 if self.steps is not None else 0.0
+        return self._ticks.height + 0.16 * self.paper.factor + named
 
     @property
     def _named(self) -> bool:
         return any(text.strip() for text in self._phases.texts)
 
     def draw(self, axes: Axes, names: bool = True, phases: bool = True) -> None:
-        """Ticks, separators and gaps; the texts only where asked, so that stacked panels share one set."""
+        """Ticks, phase separators and gaps; texts only where wanted, so that stacked panels share one set."""
         axes.set_xlim(-0.5, len(self.view.stops) - 0.5)
-        self._draw_names(axes, names)
-        for _, first, _ in self.view.phases[1:]:
-            rule = axes.axvline(first - 0.5, color=style.SEPARATOR, linestyle=style.DASHES, zorder=1.2)
+        if self.steps is None:
+            self._draw_names(axes, names)
+        else:
+            self._draw_steps(axes, names)
+        for start, _ in self._spans[1:]:
+            rule = axes.axvline(start, color=style.SEPARATOR, linestyle=style.DASHES, zorder=1.2)
             rule.set_linewidth(1.1 * self.paper.factor)
         for i, stop in enumerate(self.view.stops):
-            if stop.missing:
+            if stop.missing and self.steps is None:
                 gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
                 gap.set(linewidth=0, zorder=0.5)
         if phases and self._named:
             self._draw_phases(axes)
+
+    def _draw_steps(self, axes: Axes, names: bool) -> None:
+        """Round numbers of training steps."""
+        steps = self.steps or [0]
+        span = max(steps[-1] - steps[0], 1)
+        ticks = [t for t in MaxNLocator(6).tick_values(steps[0], steps[-1]) if steps[0] <= t <= steps[-1]]
+        at = [(tick - steps[0]) / span * (len(steps) - 1) for tick in ticks]
+        texts = [short_count(tick) if names else "" for tick in ticks]
+        axes.set_xticks(at, texts, **style.lettering(self._ticks.size))
+        axes.minorticks_off()
+        if names:
+            name_axis(axes, self.paper, x="training steps, added up over phases")
 
     def _draw_names(self, axes: Axes, names: bool) -> None:
         ticks = self._ticks
@@ -93,7 +128,7 @@ class CheckpointAxis:
 
     def _draw_phases(self, axes: Axes) -> None:
         fitted, pitch = self._phases, self.pitch
-        centres = [(first + last) / 2 for _, first, last in self.view.phases]
+        centres = [(a + b) / 2 for a, b in self._spans]
         places = centres
         if fitted.upright:
             line = fitted.size / 72 * style.LINE / pitch
@@ -112,7 +147,11 @@ class CheckpointAxis:
     def mark_missing(self, axes: Axes) -> None:
         """Write "not measured" into the gaps of a panel that are wide and high enough for it."""
         size = self.paper.points(8)
-        if size / 72 * style.LINE > self.pitch or style.extent("not measured", size)[0] > inches(axes)[1]:
+        if (
+            self.steps is not None
+            or size / 72 * style.LINE > self.pitch
+            or style.extent("not measured", size)[0] > inches(axes)[1]
+        ):
             return
         box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
         place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
@@ -157,3 +196,56 @@ def _upright(names: Sequence[str], size: float, weight: str, paper: Paper) -> Le
     """Shortened: data.csv and README.md have them whole."""
     short = tuple(style.shorten(name, 18 if paper.narrow else 30) for name in names)
     return Lettered(short, size, True, max(style.extent(name, size, weight)[0] for name in short))
+
+
+def short_count(value: float) -> str:
+    """`800`, `40K`, `1.2M`."""
+    for size, letter in ((1e6, "M"), (1e3, "K")):
+        if value >= 10 * size or (value >= size and value % (size / 10) == 0):
+            return f"{value / size:.3g}{letter}"
+    return f"{value:,.0f}"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel: the name of its vertical axis, its height on a sheet without a width, and what draws its marks."""
+
+    name: str
+    height: float
+    draw: Callable[[Axes, CheckpointAxis], None]
+    heading: str = ""
+
+
+def draw_stack(
+    view: View,
+    title: str,
+    panels: Sequence[Panel],
+    keys: Sequence[Key] = (),
+    width: float | None = None,
+    spaced: bool = False,
+) -> Figure:
+    """The whole figure: phases above the first panel, names of checkpoints below the last."""
+    paper = Paper(width)
+    axis = CheckpointAxis(view, paper, spaced)
+    gaps = [_gap(panel, paper, i) for i, panel in enumerate(panels)]
+    heights = [paper.tall(panel.height) for panel in panels]
+    body = axis.above + sum(gaps) + sum(heights) + axis.below
+    page = sheet(paper, title, view.subtitle, axis.sheet_width, body, keys)
+    top = axis.above
+    for i, (panel, gap, height) in enumerate(zip(panels, gaps, heights, strict=True)):
+        # A heading of the first panel stands over the phases' names.
+        axes = page.axes(axis.left, top + gap, axis.width, height)
+        axis.draw(axes, names=i == len(panels) - 1, phases=i == 0)
+        axis.mark_missing(axes)
+        panel.draw(axes, axis)
+        name_axis(axes, paper, y=panel.name)
+        if panel.heading:
+            page.write_heading(panel.heading, axis.left, gap - 0.02 if i == 0 else top + gap - 0.06)
+        top += gap + height
+    return page.figure
+
+
+def _gap(panel: Panel, paper: Paper, i: int) -> float:
+    """Inches above a panel."""
+    heading = paper.points(10) * style.LINE / 72 + 0.06 if panel.heading else 0.0
+    return heading + (0.25 * paper.factor if i else 0.0)

@@ -1,7 +1,7 @@
 """The sheet that panels, heading and legend are laid out on, in inches from its top left corner.
 
-Without a width a sheet is as wide as its content asks and has a heading. With one it is for a column of a paper: the
-paper's caption takes the heading's place, letters are smaller but never below 7 points, and margins are thin.
+Without a width, a sheet is as wide as its content needs and has a heading. With a width it fits a column of a paper:
+no heading (the paper's caption replaces it), smaller letters but never below 7 points, thin margins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HANDLE = 4.9  # a legend's mark with the gaps around it, in font sizes
 
 @dataclass(frozen=True)
 class Paper:
-    """How wide a sheet is to be (None: as its content asks), and what that makes of letters and distances."""
+    """The width of a sheet in inches (None: as wide as its content needs), and the sizes that follow from it."""
 
     width: float | None = None
 
@@ -69,10 +69,11 @@ class Paper:
 
 @dataclass(frozen=True)
 class Key:
-    """One entry of a legend."""
+    """One entry of a legend; `math` says that `$...$` in its text is mathematics, never so for names of checkpoints."""
 
     mark: Artist
     text: str
+    math: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Sheet:
     def write_heading(self, text: str, left: float, bottom: float) -> None:
         """Over a panel that begins at `left`, `bottom` inches below the head of the sheet; never past its edge."""
         size = self.paper.points(10)
+        text = style.shorten_to(text, self.width - 2 * self.paper.margin - 0.04, size, "bold")
         left = min(left, self.width - self.paper.margin - style.extent(text, size, "bold")[0] - 0.02)
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
@@ -117,14 +119,14 @@ def sheet(
     if heading:
         place: dict[str, Any] = {"x": margin / width, "ha": "left", "va": "top", "linespacing": 1.15}
         y = 1 - (margin + 0.25 * len(heading) + 0.03) / height
-        bold, quiet = style.lettering(14, style.INK, "bold"), style.lettering(9.5, style.MUTED)
+        bold, quiet = style.lettering(14, style.INK, "bold", math=True), style.lettering(9.5, style.MUTED)
         figure.text(y=1 - margin / height, s="\n".join(heading), **bold, **place)
         figure.text(y=y, s="\n".join(below), **quiet, **place)
     legend.draw(figure, margin, margin)
     return Sheet(figure, paper, width, height, top)
 
 
-_Entries = list[tuple[Artist, list[str]]]
+_Entries = list[tuple[Key, list[str]]]
 
 
 class _Legend:
@@ -134,7 +136,7 @@ class _Legend:
         self.size = paper.points(9.5)
         handle = _HANDLE * self.size / 72
         room = width - handle
-        entries = [(key.mark, style.wrap(style.drawable(key.text), room, self.size)) for key in keys]
+        entries = [(key, style.wrap(style.drawable(key.text), room, self.size)) for key in keys]
         widths = [max(style.extent(line, self.size)[0] for line in lines) + handle for _, lines in entries]
         short = [w <= width / 2 for w in widths] if sum(widths) > width else [True] * len(keys)
         self.columns = [entry for entry, few in zip(entries, short, strict=True) if few]
@@ -155,14 +157,13 @@ class _Legend:
             return
         width, height = figure.get_size_inches()
         legend = figure.legend(
-            [mark for mark, _ in entries], ["\n".join(lines) for _, lines in entries], loc="lower left",
+            [key.mark for key, _ in entries], ["\n".join(lines) for _, lines in entries], loc="lower left",
             bbox_to_anchor=(left / width, bottom / height), ncols=columns, frameon=False, borderaxespad=0, borderpad=0,
             handlelength=2.6, handletextpad=0.5, columnspacing=1.6, labelspacing=0.55,
             prop={"family": style.FONT, "size": self.size}, labelcolor=style.INK,
         )  # fmt: skip
-        for text in legend.get_texts():
-            text.set_parse_math(False)
-            text.set_usetex(False)
+        for text, (key, _) in zip(legend.get_texts(), entries, strict=True):
+            text.set(parse_math=key.math, math_fontfamily="dejavusans", usetex=False)
 
 
 def _legend_width(widths: Sequence[float], columns: int) -> float:
@@ -210,11 +211,75 @@ def scale(
 
 
 def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = None) -> None:
-    """Names of the axes, the vertical one no longer than its panel."""
+    """Names of the axes, which may hold mathematics; the vertical one no longer than its panel."""
     size = paper.points(10.5)
     if x is not None:
-        axes.set_xlabel(x, **style.lettering(size), labelpad=4 * paper.factor)
+        axes.set_xlabel(x, **style.lettering(size, math=True), labelpad=4 * paper.factor)
     if y is not None:
         high = inches(axes)[1]
         points = next((p for p in (size, 9.0, 8.0) if p <= size and style.fits([y], high, p)), SMALLEST)
-        axes.set_ylabel(y, **style.lettering(points), labelpad=5 * paper.factor)
+        axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor)
+
+
+@dataclass(frozen=True)
+class Panels:
+    """`count` equal panels in rows of `columns`; all sizes in inches."""
+
+    paper: Paper
+    count: int
+    columns: int
+    wide: float
+    high: float
+    between: float
+    below: float
+
+    @classmethod
+    def of(
+        cls,
+        paper: Paper,
+        count: int,
+        columns: int = 3,
+        wide: float = 3.2,
+        shape: float = 0.85,
+        between: float = 0.72,
+        below: float = 0.59,
+    ) -> Panels:
+        """`shape` is the height of a panel over its width; `between` inches lie between panels of a row, and `below`
+        between rows, without their headings."""
+        columns = min(count, columns)
+        if paper.width is not None:
+            gaps = (columns - 1) * between * paper.factor
+            wide = (paper.width - paper.left - paper.right - gaps) / columns
+        return cls(paper, count, columns, wide, wide * shape, between, below)
+
+    @property
+    def rows(self) -> int:
+        return -(-self.count // self.columns)
+
+    @property
+    def _row(self) -> float:
+        return self.high + (0.36 + self.below) * self.paper.factor
+
+    @property
+    def width(self) -> float:
+        gaps = (self.columns - 1) * self.between * self.paper.factor
+        return self.paper.left + self.columns * self.wide + gaps + self.paper.right
+
+    @property
+    def body(self) -> float:
+        return self.rows * self._row + max(0.0, 0.59 - self.below) * self.paper.factor
+
+    def axes(self, page: Sheet, i: int, heading: str) -> Axes:
+        """The i-th panel with its heading."""
+        row, column = divmod(i, self.columns)
+        left = self.paper.left + column * (self.wide + self.between * self.paper.factor)
+        top = row * self._row + 0.36 * self.paper.factor
+        size = self.paper.points(10)
+        page.write_heading(
+            style.shorten_to(style.drawable(heading), self.wide, size, "bold"), left, top - 0.06
+        )
+        return page.axes(left, top, self.wide, self.high)
+
+    def outer(self, i: int) -> tuple[bool, bool]:
+        """Whether the i-th panel is the first of its row, and whether none is below it: where axes are named."""
+        return i % self.columns == 0, i + self.columns >= self.count

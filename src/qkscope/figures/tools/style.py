@@ -1,7 +1,7 @@
-"""Colours, and text that fits: what pictures have in common before anything is laid out.
+"""Colours, and text that fits.
 
-Everything is said explicitly on each artist. No global setting of matplotlib is read where it matters and none is
-changed, so pictures come out the same in a script, a thread and a notebook with a style of its own.
+Every artist gets its properties explicitly. No global setting of matplotlib is read where it matters and none is
+changed, so figures come out the same in a script, a thread and a notebook with a style of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLARITY_COLOURS = dict(zip((*POLARITIES, UNMEASURED), _POLARITIES, strict=True)
 PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
-CAUSE_COLOURS = {"weights": "#009e73", "rotation": "#cc79a7", "window": "#b8860b"}
+CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#7a5195", "#8c564b", "#b8860b", "#17a2b8", "#6b6b6b", "#a3123f",
@@ -80,7 +80,7 @@ def wrap(text: str, width: float, size: float, weight: str = "normal") -> list[s
     """Break at spaces and after separators so that lines fit `width` inches; a longer word stays whole."""
     lines: list[str] = []
     line = ""
-    for piece in re.findall(r"[^\s\-_/.:]*[\-_/.:]+|[^\s\-_/.:]+\s*|\s+", text):
+    for piece in re.findall(r"\$[^$\s]+\$\s*|[^\s\-_/.:]*[\-_/.:]+|[^\s\-_/.:]+\s*|\s+", text):
         if line and extent((line + piece).rstrip(), size, weight)[0] > width:
             lines.append(line.rstrip())
             line = ""
@@ -93,16 +93,16 @@ def fits(lines: Sequence[str], width: float, size: float, weight: str = "normal"
     return all(extent(line, size, weight)[0] <= width for line in lines)
 
 
-def lettering(size: float, colour: str = INK, weight: str = "normal") -> dict[str, Any]:
-    """Properties of a text. Names may hold `$` and `_`: nothing is read as mathematics or TeX."""
+def lettering(size: float, colour: str = INK, weight: str = "normal", math: bool = False) -> dict[str, Any]:
+    """Properties of a text. Names may hold `$` and `_`, so only texts of the figures' own are read as `math`."""
     font = {"fontfamily": FONT, "fontsize": size, "fontweight": weight, "fontstyle": "normal"}
-    return font | {"color": colour, "parse_math": False, "usetex": False}
+    return font | {"color": colour, "parse_math": math, "math_fontfamily": "dejavusans", "usetex": False}
 
 
 def write(axes: Axes, x: float, y: float, text: str, size: float, colour: str = INK, **more: Any) -> Text:
     """A text in an axes, in data coordinates unless `transform` says otherwise."""
-    weight = more.pop("weight", "normal")
-    return axes.text(x, y, text, **lettering(size, colour, weight), **more)
+    weight, math = more.pop("weight", "normal"), more.pop("math", False)
+    return axes.text(x, y, text, **lettering(size, colour, weight, math), **more)
 
 
 def spread(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

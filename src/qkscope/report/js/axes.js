@@ -40,8 +40,53 @@ const axes = (() => {
     const here = store.runs().map((run) => data.stopIn(run, index));
     const names = [...new Set(here.map(({ model }) => model))].filter((name) => name !== label);
     const sizes = [...new Set(here.map(({ window: size }) => size))].filter((size) => size !== null);
-    const parts = [...names, phase, sizes.length ? `window ${sizes.map(count).join(" and ")}` : null];
+    const context = sizes.length ? `training context ${sizes.map(count).join(" and ")}` : null;
+    const parts = [...names, phase, context];
     return [label, parts.filter(Boolean).join(" · ")];
+  }
+
+  /* ---- the measure of position signal, shared by the views that show one ---- */
+
+  /** @param {string} name */
+  const signalName = (name) => data.measureLabel(name);
+
+  /* A menu of the measure, put into its place; nothing where there is one. */
+  /** @type {(id: string, place: string) => HTMLSelectElement | null} */
+  function signalChoice(id, place) {
+    const names = store.choices.measure;
+    if (names.length < 2) return null;
+    /** @type {[string, string][]} */
+    const entries = names.map((name) => [name, signalName(name)]);
+    const { field, box } = dom.menu(id, "Mean", entries, store.state.measure, (value) =>
+      store.set({ measure: value }),
+    );
+    dom.find(place).replaceChildren(field);
+    return box;
+  }
+
+  /* ---- layers ---- */
+
+  const nope = new Set(data.heads.filter((head) => head.population === "NoPE").map(({ layer }) => layer));
+  /** @param {number} layer */
+  const isNope = (layer) => nope.has(layer);
+  /* Room on the left for the names of layers. */
+  const layerMargin = nope.size ? 66 : 40;
+
+  /* Names of layers beside their rows of `tall` pixels; those with NoPE are marked, and always named. */
+  /** @type {(layers: number[], tall: number) => any} */
+  function layerNames(layers, tall) {
+    const every = Math.ceil(13 / tall);
+    return Plot.text(
+      layers.filter((layer, i) => isNope(layer) || i % every === 0),
+      {
+        y: (d) => d,
+        frameAnchor: "left",
+        dx: -8,
+        text: (d) => (isNope(d) ? `NoPE ◆ ${d}` : String(d)),
+        textAnchor: "end",
+        fill: (d) => (isNope(d) ? "var(--NoPE)" : "var(--muted)"),
+      },
+    );
   }
 
   /* ---- two runs ---- */
@@ -212,6 +257,19 @@ const axes = (() => {
     }
   }
 
+  /* Plot's options of a chart with an axis of its own. */
+  /** @param {Element} container */
+  const frame = (container) => ({
+    width: widthOf(container),
+    height: 300,
+    marginLeft: 40,
+    marginRight: 12,
+    marginTop: 26,
+    marginBottom: 36,
+    className: "plot",
+    style: { fontSize: "12px", background: "none", overflow: "visible" },
+  });
+
   /** @param {Element} container */
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
@@ -230,6 +288,12 @@ const axes = (() => {
     dashOf,
     ofRun,
     runKeys,
+    signalName,
+    signalChoice,
+    isNope,
+    layerMargin,
+    layerNames,
+    frame,
     widthOf,
   };
 })();

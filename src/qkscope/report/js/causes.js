@@ -1,5 +1,5 @@
 // @ts-check
-/* Causes: each change between neighbouring checkpoints, split into what training, rotation settings and window did.
+/* Causes: each change between neighbouring checkpoints, split into the parts of weights, RoPE settings and window.
  * Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum.
  * Two runs stand one below the other, change by change. */
 "use strict";
@@ -11,7 +11,8 @@ const causes = (() => {
   let box = null;
 
   const numbers = store.choices.number;
-  const over = data.causesWindow ? `, first ${text.count(data.causesWindow)} tokens` : "";
+  /** @type {Record<string, string>} */
+  const FACTORS = { weights: "weights", rotation: "RoPE settings", window: "window" };
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
   /* "mean share_key" as the page calls that measure elsewhere. */
@@ -29,7 +30,7 @@ const causes = (() => {
   function changes() {
     const found = store
       .runs()
-      .flatMap((run) => data.causes(run).map((cause) => ({ ...cause, run })))
+      .flatMap((run) => store.over(run).causes.map((cause) => ({ ...cause, run })))
       .filter((cause) => cause.number === shownNumber());
     return found.sort((a, b) => a.to - b.to || a.run - b.run);
   }
@@ -52,7 +53,7 @@ const causes = (() => {
 
   /** @param {Change} cause */
   function lines(cause) {
-    const said = cause.parts.map(({ name, value, se }) => `${name} ${text.withError(value, se)}`);
+    const said = cause.parts.map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
     const total = `change of ${named(cause.number)} ${text.withError(cause.total, cause.total_se)}`;
     return [rowName(cause), total, ...said];
   }
@@ -63,7 +64,7 @@ const causes = (() => {
     const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
     return {
       width,
-      height: 46 + 30 * rows.length,
+      height: 46 + 26 * rows.length,
       marginLeft,
       marginRight: 14,
       marginTop: 8,
@@ -71,7 +72,7 @@ const causes = (() => {
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: {
-        label: `change of ${named(shownNumber())}${over}`,
+        label: `change of ${named(shownNumber())}${data.matched ? `, ${data.windowName(state.window)}` : ""}`,
         tickSize: 0,
         nice: true,
         ticks: Math.max(3, width / 110),
@@ -109,21 +110,21 @@ const causes = (() => {
         "span",
         { class: "key" },
         h("i", { class: "block", style: `background-color:var(--${name})` }),
-        name === "weights" ? "training (weights)" : name,
+        FACTORS[name],
       ),
     );
-    return h("p", { class: "legend" }, keys, h("span", { class: "key" }, "● the whole change"));
+    return h("p", { class: "legend" }, keys, h("span", { class: "key" }, "● total change"));
   }
 
   function draw() {
     const list = changes();
     if (box) box.value = shownNumber();
     const drawing = dom.find("causes-drawing");
-    if (numbers.length && !list.length) {
-      const whose = store.runs().map((run) => data.runNames[run]);
-      marks.mount(drawing, h("p", { class: "absent" }, `${whose.join(" and ")}: causes were not measured.`));
+    if (!list.length) {
+      const whose = data.runNames.length ? `${store.runs().map((run) => data.runNames[run]).join(" and ")}: ` : "";
+      marks.mount(drawing, h("p", { class: "absent" }, `${whose}not measured over this window.`));
+      return;
     }
-    if (!list.length) return;
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       if (!(dot instanceof SVGElement)) return;
@@ -135,9 +136,28 @@ const causes = (() => {
       });
     });
     axes.dress(svg, `Causes of each change of ${named(shownNumber())}`);
-    marks.mount(drawing, legend(list), svg);
+    marks.mount(drawing, legend(list), svg, numbersTable(list));
     const gaps = lacking(list);
-    dom.find("causes-note").textContent = gaps.length ? `Causes are not known of ${gaps.join(", ")}.` : "";
+    dom.find("causes-note").textContent = gaps.length ? `Not measured: ${gaps.join(", ")}.` : "";
+  }
+
+  /** @param {Change[]} list */
+  function numbersTable(list) {
+    const names = Object.keys(FACTORS).filter((name) => list.some((one) => one.parts.some((p) => p.name === name)));
+    const heads = ["change", "total", ...names.map((name) => FACTORS[name])];
+    const rows = list.map((cause) => {
+      const parts = names.map((name) => cause.parts.find((part) => part.name === name));
+      const cells = [{ value: cause.total, se: cause.total_se }, ...parts].map((part) =>
+        h("td", { class: "num" }, part ? text.withError(part.value, part.se) : "–"),
+      );
+      return h("tr", {}, h("th", { scope: "row" }, rowName(cause)), cells);
+    });
+    const head = heads.map((name, i) => h("th", { scope: "col", class: i ? "num" : null }, name));
+    const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+    const about = { tabindex: "0", role: "region", "aria-label": "Numbers of the causes" };
+    const open = Boolean(dom.find("causes-drawing").querySelector("details[open]"));
+    const summary = h("summary", { id: "causes-numbers" }, "Numbers of this chart");
+    return h("details", { open }, summary, h("div", { class: "scroller short", ...about }, table));
   }
 
   /* Neighbours on the page between which a run's causes are not known: it has another checkpoint there, or failed. */
@@ -164,5 +184,5 @@ const causes = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["number", "run"] };
+  return { setUp, draw, needs: ["number", "run", "window"] };
 })();

@@ -8,7 +8,7 @@ const csv = (() => {
   const two = data.runNames.length > 0;
   const HEADER = [
     ...(two ? ["run"] : []),
-    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope", "class", "polarity"],
+    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope", "class"],
   ];
 
   /* A field that a spreadsheet would take for a formula is quoted as text. */
@@ -33,13 +33,12 @@ const csv = (() => {
   /** @type {(run: number, stop: number, head: Head) => string} */
   function line(run, stop, head) {
     const table = store.table(run);
-    const code = data.code(table, "class", stop, head.index);
+    const code = data.code(table, stop, head.index);
     if (code < 0) return "";
     const numbers = NUMBERS.map((name) => data.value(table, name, stop, head.index));
-    const sign = data.polarities[data.code(table, "polarity", stop, head.index)];
     const { model } = data.stopIn(run, stop);
     const cells = [...(two ? [data.runNames[run]] : []), model, head.layer, head.head, head.kv];
-    return [...cells, ...numbers, head.rope, data.classes[code], sign].map(field).join(",");
+    return [...cells, ...numbers, head.rope, data.classes[code]].map(field).join(",");
   }
 
   /** @type {(heads: Head[], stops: Stop[]) => void} */

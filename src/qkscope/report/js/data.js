@@ -36,19 +36,14 @@ const data = (() => {
   /** @param {string} text */
   const unpackSmall = (text) => Float64Array.from(bytes(text), (n) => (n === noCode ? NaN : n / byteScale));
 
-  /** @type {(packed: PackedTable) => Table} */
+  /** @type {(packed: PackedWindow) => Table} */
   function unpackTable(packed) {
     /** @type {Record<string, Float64Array>} */
     const columns = {};
     for (const [name, { values, scale }] of Object.entries(packed.columns))
       columns[name] = unpack(values, scale);
     if (columns.r_k) columns.abs_r_k = columns.r_k.map(Math.abs);
-    return {
-      columns,
-      class: bytes(packed.class),
-      polarity: bytes(packed.polarity),
-      since: packed.since,
-    };
+    return { columns, class: bytes(packed.class), since: packed.since };
   }
 
   /** @type {Stop[]} */
@@ -58,19 +53,24 @@ const data = (() => {
     label: raw.stops.label[index] || model,
     phase: raw.stops.phase[index],
     window: raw.stops.window[index],
-    step: raw.stops.step[index],
   }));
 
+  /** @param {Maybe} rope */
+  const populationOf = (rope) => (raw.populations.length < 2 ? "all" : rope === 1 ? "RoPE" : "NoPE");
+
   /** @type {Head[]} */
-  const heads = raw.heads.layer.map((layer, index) => ({
-    index,
-    layer,
-    head: raw.heads.head[index],
-    owner: raw.heads.owner ? raw.heads.owner[index] : null,
-    kv: raw.heads.kv ? raw.heads.kv[index] : null,
-    rope: raw.heads.rope ? raw.heads.rope[index] : null,
-    bin: raw.heads.bin[index],
-  }));
+  const heads = raw.heads.layer.map((layer, index) => {
+    const rope = raw.heads.rope ? raw.heads.rope[index] : null;
+    return {
+      index,
+      layer,
+      head: raw.heads.head[index],
+      owner: raw.heads.owner ? raw.heads.owner[index] : null,
+      kv: raw.heads.kv ? raw.heads.kv[index] : null,
+      rope,
+      population: populationOf(rope),
+    };
+  });
 
   const training = raw.kind === "training";
   const parts = raw.other ? [raw, raw.other] : [raw];
@@ -80,9 +80,9 @@ const data = (() => {
   }));
   const { own, matched } = runs[0];
 
-  /* What heads can be placed by; |r_k| is of the page's own making. */
+  /* What heads can be placed by; |r_k| is computed here. */
   const measures = raw.measures.flatMap((one) =>
-    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false }] : [one],
+    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false, inPortrait: true }] : [one],
   );
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
@@ -98,10 +98,11 @@ const data = (() => {
     return at < 0 || !table.columns[name] ? NaN : table.columns[name][at];
   }
 
-  /** @type {(table: Table, kind: Kind, stop: number, head: number) => number} */
-  function code(table, kind, stop, head) {
+  /* The class of a head at a checkpoint, as a place in `classes`; -1 where the checkpoint lacks the head. */
+  /** @type {(table: Table, stop: number, head: number) => number} */
+  function code(table, stop, head) {
     const at = row(stop, head);
-    return at < 0 || table[kind][at] === noCode ? -1 : table[kind][at];
+    return at < 0 || table.class[at] === noCode ? -1 : table.class[at];
   }
 
   /** @type {Record<string, Float64Array>} */
@@ -120,9 +121,9 @@ const data = (() => {
   }
 
   /* A curve of a head at a checkpoint: a number at each place of its axis. */
-  /** @type {(curve: PackedCurve, stop: number, head: number, run: number) => Float64Array} */
-  function curve({ name, column, at }, stop, head, run) {
-    const key = `${run}:curve:${name}`;
+  /** @type {(curve: PackedCurve, stop: number, head: number, key: string) => Float64Array} */
+  function curve({ name, column, at }, stop, head, whose) {
+    const key = `${whose}:curve:${name}`;
     if (!lazy[key]) lazy[key] = unpack(column.values, column.scale);
     const from = row(stop, head) * at.length;
     return from < 0 ? new Float64Array() : lazy[key].subarray(from, from + at.length);
@@ -136,26 +137,21 @@ const data = (() => {
     training,
     thresholds: raw.thresholds,
     classes: raw.classes,
-    polarities: raw.polarities,
     unmeasured: raw.unmeasured,
     regions: raw.regions,
     ramps: raw.ramps,
-    bins: raw.bins,
     measures,
-    matchedWindow: raw.matchedWindow,
-    causesWindow: raw.causesWindow,
     phases: raw.phases,
     windowChanges: raw.windowChanges,
     stops,
     heads,
-    hasKv: raw.heads.kv !== null,
     hasRope: raw.heads.rope !== null,
     own,
     matched,
     omitted: raw.omitted,
     components: raw.more ? raw.more.count + 1 : 1,
-    shares: raw.shares,
-    row,
+    parts: raw.parts,
+    populations: raw.populations,
     value,
     code,
     component,
@@ -167,21 +163,20 @@ const data = (() => {
     /** @type {(name: string) => string} */
     measureLabel: (name) => measures.find((one) => one.name === name)?.label || name,
 
+    /* What a reader calls a window. */
+    /** @param {WindowName} name */
+    windowName(name) {
+      if (name === "own") return "training context";
+      return raw.matchedWindow ? `first ${text.count(raw.matchedWindow)} tokens` : "same first tokens";
+    },
+
     /* Columns of a run over the window asked for; own where there is no other. */
     /** @type {(windowName: WindowName, run: number) => Table} */
     table: (windowName, run) => (windowName === "matched" && runs[run].matched) || runs[run].own,
 
-    /** @type {(windowName: WindowName, run: number) => Aggregates} */
-    aggregate(windowName, run) {
-      const { aggregates } = parts[run];
-      return (windowName === "matched" && aggregates.matched) || aggregates.own;
-    },
-
-    /** @type {(run: number) => Cause[]} */
-    causes: (run) => parts[run].causes || [],
-
-    /** @type {(run: number) => PackedCurve[]} */
-    curves: (run) => parts[run].curves,
+    /* Averages, curves and causes of a run over the window asked for. */
+    /** @type {(windowName: WindowName, run: number) => PackedWindow} */
+    over: (windowName, run) => (windowName === "matched" && parts[run].matched) || parts[run].own,
 
     /* The window a checkpoint of a run was measured over, and its name there. */
     /** @type {(run: number, stop: number) => { model: string, window: Maybe }} */
@@ -197,9 +192,6 @@ const data = (() => {
       const same = value(table, "same_axis", stop, head);
       return Number.isNaN(same) ? null : same === 0;
     },
-
-    /** @type {(kind: Kind) => string[]} */
-    kinds: (kind) => (kind === "class" ? raw.classes : raw.polarities),
 
     /* The stops at which a head is present: all of them over training, its own model's otherwise. */
     /** @type {(head: number) => Stop[]} */

@@ -1,5 +1,5 @@
 // @ts-check
-/* Head page: one head over training, what kind it is, and the heads that share its keys. */
+/* Head page: one head over training, its class, its measures and the heads that share its keys. */
 "use strict";
 
 const head = (() => {
@@ -85,37 +85,37 @@ const head = (() => {
   function strip(run) {
     const table = store.table(run);
     const items = stops().map(({ index: stop, label }) => {
-      const code = data.code(table, "class", stop, index());
+      const code = data.code(table, stop, index());
       const name = data.classes[code] || "not measured here";
       const here = stop === state.stop;
       return h(
         "li",
         { class: here ? "chosen" : null, title: `${label}: ${name}` },
-        paint.block("class", code),
+        paint.block(code),
         h("span", { class: "visually-hidden" }, `${label}: ${name}`),
       );
     });
     const whose = store.both() ? ` in ${data.letters[run]}` : "";
     const letter = store.both() ? h("li", { "aria-hidden": "true" }, data.letters[run]) : null;
-    return h("ol", { class: "strip", "aria-label": `Kind of head over training${whose}` }, letter, items);
+    return h("ol", { class: "strip", "aria-label": `Class over training${whose}` }, letter, items);
   }
 
   /* Where its class or its first axis changed, and whether the one came with the other. */
   function history() {
     const table = store.table();
     const steps = d3.pairs(stops()).flatMap(([{ index: before }, { index: stop, label }]) => {
-      const [from, to] = [before, stop].map((at) => data.code(table, "class", at, index()));
+      const [from, to] = [before, stop].map((at) => data.code(table, at, index()));
       const another = data.anotherAxis(table, stop, index());
       if (another === null || from < 0 || to < 0 || (from === to && !another)) return [];
       const kinds = from === to ? data.classes[to] : `${data.classes[from]} → ${data.classes[to]}`;
-      return [h("li", {}, `${label}: ${kinds}, ${another ? "another axis became the first" : "same axis"}`)];
+      return [h("li", {}, `${label}: ${kinds}${another ? ", a different direction became PC0" : ""}`)];
     });
     if (!data.has("same_axis") || stops().length < 2) return null;
     return h(
       "div",
       { class: "history" },
-      h("h3", {}, "Its changes of class, and of first axis"),
-      steps.length ? h("ul", {}, steps) : h("p", { class: "absent" }, "Neither changes over training."),
+      h("h3", {}, "Changes of class and of PC0"),
+      steps.length ? h("ul", {}, steps) : h("p", { class: "absent" }, "None over training."),
     );
   }
 
@@ -134,16 +134,15 @@ const head = (() => {
     /** @param {string} name */
     const measured = (name) => (/** @type {Table} */ table) => {
       const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, stop, index()));
-      return text.withError(value, se);
+      return text.measure(name, value, se);
     };
     /** @type {(string | Child[])[][]} */
     const rows = [
       [
         `at ${data.stops[stop].label}`,
-        each((table) => data.classes[data.code(table, "class", stop, index())] || "not measured"),
+        each((table) => data.classes[data.code(table, stop, index())] || "not measured"),
       ],
       ...(store.table().since ? [["final class since", each(since)]] : []),
-      ["polarity", each((table) => data.polarities[data.code(table, "polarity", stop, index())] || "–")],
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name, label }) => [label, each(measured(name))]),
@@ -185,11 +184,11 @@ const head = (() => {
       return h(
         "p",
         { class: "absent" },
-        "The table does not say which query heads share a key head (no kv_head column).",
+        "Not known: the table has no kv_head column.",
       );
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
     if (group.length === 1)
-      return h("p", { class: "absent" }, `No other measured head reads key head ${kv} of layer ${layer}.`);
+      return h("p", { class: "absent" }, `No other measured head uses key head ${kv} of layer ${layer}.`);
     const table = store.table();
     const stop = data.stopOf(data.heads[me], state.stop);
     const items = group.map((d) => {
@@ -245,19 +244,13 @@ const head = (() => {
             : "No head chosen: this is the one with the largest r_q.",
       );
     if (store.both())
-      said.push("Components, changes, shares, null bands and neighbours are A’s: switch to B for its own.");
-    if (stops().length === 1)
-      said.push(
-        data.training
-          ? "One checkpoint: there is no course over training."
-          : "A head of one model: there is no course over training.",
-      );
+      said.push("Components, changes, shares, null bands and neighbours are of A; switch to B for its own.");
+    if (stops().length === 1) said.push("One checkpoint: there is no trend over training.");
     if (data.omitted) said.push(data.omitted);
-    if (data.has("r_q_null")) said.push("Shaded: the null band, what |r| reaches by chance.");
-    else said.push("The results hold no null, so no null band is drawn.");
+    if (!data.has("r_q_null")) said.push("The results hold no null, so no null band is drawn.");
     if (!data.has("r_q_se")) said.push("The results hold no standard errors, so no error bars.");
-    if (state.window === "matched" && state.pc > 0)
-      said.push("Components beyond the first are over the own windows.");
+    if (state.window === "matched" && data.components > 1)
+      said.push("Components beyond PC0 are measured over the training context only.");
     note.textContent = said.join(" ");
   }
 
@@ -272,7 +265,10 @@ const head = (() => {
       key("var(--r_k)", "■", "r_k"),
       data.has("explained_variance") ? key("var(--variance)", "▲", "explained variance") : null,
       axes.runKeys(),
-      data.has("r_q_null") ? h("span", { class: "key" }, h("i", { class: "band" }), "null band") : null,
+      data.has("r_q_null")
+        ? h("span", { class: "key" }, h("i", { class: "band" }), "null band: |r| by chance")
+        : null,
+      data.matched ? h("span", { class: "key" }, data.windowName(state.window)) : null,
     );
   }
 
@@ -307,7 +303,7 @@ const head = (() => {
       legend(),
       data.components > 1 ? componentPicker() : null,
       h("div", { class: "pair" }, charts),
-      maps.length ? h("h3", {}, "All components") : null,
+      maps.length ? h("h3", {}, "All components, training context") : null,
       h("div", { class: "triple" }, maps),
       history(),
       ...headMeasures.charts(half),
@@ -321,6 +317,10 @@ const head = (() => {
     explain();
   }
 
+  function setUp() {
+    dom.find("back").addEventListener("click", () => go("table"));
+  }
+
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["head", "heads", "pc", "window", "run", "stop"] };
+  return { setUp, draw, needs: ["head", "heads", "pc", "window", "run", "stop"] };
 })();

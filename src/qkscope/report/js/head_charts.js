@@ -17,6 +17,9 @@ const headCharts = (() => {
     return data.component(name, stop, index(), state.pc, run);
   }
 
+  /* The component shown, and where that is not the page's, the window that it was measured over. */
+  const component = () => `PC${state.pc}${state.pc && state.window === "matched" ? ", training context" : ""}`;
+
   /* ---- the chart of one component ---- */
 
   /** @typedef {{ stop: number, value: number, se: number, limit: number }} Point */
@@ -92,7 +95,7 @@ const headCharts = (() => {
   function correlationChart(width) {
     const height = 290;
     const shown = store.runs();
-    const axis = axes.stopAxis(width, height, `correlation with position, PC${state.pc}`);
+    const axis = axes.stopAxis(width, height, `correlation with position, ${component()}`);
     const svg = axes.plot({
       ...axis,
       y: {
@@ -123,7 +126,7 @@ const headCharts = (() => {
   function varianceChart(width) {
     const points = store.runs().flatMap((run) => series("explained_variance", run));
     const height = 290;
-    const axis = axes.stopAxis(width, height, `explained variance, PC${state.pc}`);
+    const axis = axes.stopAxis(width, height, `explained variance, ${component()}`);
     const svg = axes.plot({
       ...axis,
       y: {

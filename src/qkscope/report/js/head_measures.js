@@ -1,5 +1,5 @@
 // @ts-check
-/* More of one head, where the results hold it: what its scores are made of, and its curves (by distance, by
+/* More of one head, where the results hold it: what determines its scores, and its curves (by distance, by
  * frequency), over training. */
 "use strict";
 
@@ -12,67 +12,23 @@ const headMeasures = (() => {
   /** @type {(name: string, stop: number) => number} */
   const at = (name, stop) => data.value(store.table(), name, stop, index());
 
-  /* ---- shares: parts of a whole at every checkpoint ---- */
-
-  /** @param {number} part */
-  const partColour = (part) => `var(--part-${part})`;
-
+  /* What determines where it looks, at every checkpoint. */
   /** @param {number} width */
-  function sharesChart(width) {
-    const list = stops().flatMap(({ index: stop }) => {
-      let from = 0;
-      return data.shares.flatMap((name, part) => {
-        const share = at(name, stop);
-        if (Number.isNaN(share)) return [];
-        from += share;
-        return [{ stop, part, low: from - share, high: from }];
-      });
-    });
-    const axis = axes.stopAxis(width, 290, "share of the score’s variance over keys");
-    const half = data.stops.length > 40 ? 0.5 : 0.38;
-    const svg = axes.plot({
-      ...axis,
-      y: {
-        domain: [0, 1],
-        ticks: 5,
-        tickSize: 0,
-        label: null,
-        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
-      },
-      marks: [
-        ...axis.marks,
-        Plot.rect(list, {
-          x1: (d) => d.stop - half,
-          x2: (d) => d.stop + half,
-          y1: "low",
-          y2: "high",
-          fill: (d) => partColour(d.part),
-          stroke: "var(--paper)",
-          strokeWidth: 0.6,
-        }),
-      ],
-    });
-    /** @type {(stop: number) => string[]} */
-    const lines = (stop) => [
-      data.stops[stop].label,
-      ...data.shares.map((name) => `${data.measureLabel(name)} ${text.percent(at(name, stop), 1)}`),
-    ];
-    axes.stopColumns(svg, {
-      prefix: "shares",
-      lines,
-      label: (stop) => `${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
-    });
-    axes.dress(svg, `What the scores of this head are made of at each ${axes.stopWord}`);
-    const keys = data.shares.map((name, part) =>
-      h(
-        "span",
-        { class: "key" },
-        h("i", { class: "block", style: `background-color:${partColour(part)}` }),
-        data.measureLabel(name),
-      ),
+  const sharesChart = (width) =>
+    h(
+      "div",
+      {},
+      scores.legend(),
+      scores.chart({
+        width,
+        height: 290,
+        title: "share of score variance over keys",
+        prefix: "shares",
+        stops: stops().map((one) => one.index),
+        share: (stop, name) => at(name, stop),
+        error: (stop, name) => at(`${name}_se`, stop),
+      }),
     );
-    return h("div", {}, h("p", { class: "legend" }, keys), svg);
-  }
 
   /* ---- curves: the chosen checkpoint in ink, the others behind it, pale to deep as training goes on ---- */
 
@@ -81,10 +37,10 @@ const headMeasures = (() => {
     const stop = data.stopOf(data.heads[index()], state.stop);
     const last = Math.max(1, data.stops.length - 1);
     const colour = paint.ramp([-0.35 * last, last]);
-    const second = store.both() ? data.curves(1).find(({ name }) => name === curve.name) : undefined;
+    const second = store.both() ? store.over(1).curves.find(({ name }) => name === curve.name) : undefined;
     /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
     const points = (one, of = curve, side = run) =>
-      [...data.curve(of, one, index(), side)].flatMap((value, i) =>
+      [...data.curve(of, one, index(), `${side}:${state.window}`)].flatMap((value, i) =>
         Number.isNaN(value) ? [] : [{ at: of.at[i], value }],
       );
     /** @type {(one: number, look: any) => any} */
@@ -122,18 +78,20 @@ const headMeasures = (() => {
   /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */
   /** @type {(curve: PackedCurve, run: number) => boolean} */
   const isKnown = (curve, run) =>
-    stops().some((one) => data.curve(curve, one.index, index(), run).some((value) => !Number.isNaN(value)));
+    stops().some((one) =>
+      data.curve(curve, one.index, index(), `${run}:${state.window}`).some((value) => !Number.isNaN(value)),
+    );
 
   /* Nothing where the results hold none of it. */
   /** @type {(width: number) => HTMLElement[]} */
   function charts(width) {
     const found = [];
-    if (data.shares.length) found.push(sharesChart(width));
+    if (data.parts.length) found.push(sharesChart(width));
     const [run] = store.runs();
-    const known = data.curves(run).filter((curve) => isKnown(curve, run));
+    const known = store.over(run).curves.filter((curve) => isKnown(curve, run));
     found.push(...known.map((curve) => curveChart(curve, width, run)));
     if (!found.length) return [];
-    return [h("h3", {}, "What decides where it looks"), h("div", { class: "pair" }, found)];
+    return [h("h3", {}, "What determines where it looks"), h("div", { class: "pair" }, found)];
   }
 
   return { charts };

@@ -5,8 +5,11 @@
 (() => {
   const { state } = store;
   /** @type {Record<string, View>} */
-  const all = { signal, causes, taxonomy, portrait, depth, head, table: headTable };
-  /* Causes are asked of a course of training only. */
+  const all = {
+    ...{ signal, emergence, causes, scores, spectrum, distance, classes, portrait },
+    ...{ table: headTable, numbers, head },
+  };
+  /* Views that the results have nothing for are not on the page. */
   const sections = Object.fromEntries(Object.entries(all).filter(([id]) => document.getElementById(id)));
   const views = [tools, ...Object.values(sections)];
 
@@ -15,7 +18,31 @@
     const link = event.target instanceof Element ? event.target.closest("a[data-view]") : null;
     if (!link) return;
     event.preventDefault();
-    go(link.getAttribute("data-view") || "signal");
+    go(link.getAttribute("data-view") || "signal", link.matches(".see") ? claimed(link) : {});
+  }
+
+  /* What "See it" sets so that the picture shows the claim's numbers: window, checkpoint and measure, no filter. */
+  /** @type {(link: Element) => Partial<State>} */
+  function claimed(link) {
+    const stop = data.stops.findIndex(({ model }) => model === link.getAttribute("data-at"));
+    const measure = link.getAttribute("data-measure") || "";
+    const wanted = link.getAttribute("data-window") || "";
+    store.clearFilter();
+    return {
+      ...(stop >= 0 ? { stop } : {}),
+      ...(store.choices.measure.includes(measure) ? { measure } : {}),
+      ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),
+    };
+  }
+
+  /* A claim about another window than the pictures show says so, until "See it" brings them together. */
+  function markClaims() {
+    for (const link of document.querySelectorAll(".see")) {
+      const elsewhere = link.getAttribute("data-window") !== state.window;
+      const claim = link.closest(".claim");
+      claim?.classList.toggle("elsewhere", elsewhere);
+      claim?.querySelector(".other")?.toggleAttribute("hidden", !elsewhere);
+    }
   }
 
   /* A change is drawn at once where it can be seen and soon after elsewhere, one view at a time, so that the page
@@ -27,17 +54,21 @@
   /** @type {ReturnType<typeof setTimeout> | null} */
   let soon = null;
 
+  /* The views of the page that is shown: a hidden one has no width to draw in. */
+  const isShown = (/** @type {View} */ view) => view === tools || (view === head) === (state.view === "head");
+
   /** @param {View} view */
   function drawPending(view) {
     const keys = pending.get(view);
+    if (!keys || !isShown(view)) return;
     pending.delete(view);
-    if (keys) view.draw(keys);
+    view.draw(keys.has("first") ? null : keys);
   }
 
   function drawNext() {
-    const [view] = pending.keys();
-    if (view) drawPending(view);
-    soon = pending.size ? setTimeout(drawNext, 15) : null;
+    const waiting = [...pending.keys()].filter(isShown);
+    if (waiting.length) drawPending(waiting[0]);
+    soon = waiting.length > 1 ? setTimeout(drawNext, 15) : null;
   }
 
   function drawAllPending() {
@@ -46,13 +77,15 @@
 
   /** @param {Set<string>} keys */
   function onChange(keys) {
+    if (keys.has("view")) go.show(state.view);
+    if (keys.has("window")) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));
     }
     for (const view of inSight) drawPending(view);
+    if (keys.has("view")) drawPending(head);
     if (pending.size && soon === null) soon = setTimeout(drawNext, 120);
-    if (keys.has("view") && keys.size > 1 && state.view) dom.find(state.view).scrollIntoView();
   }
 
   function watchSight() {
@@ -102,7 +135,10 @@
     store.startFromHash();
     for (const view of views) view.setUp();
     save.setUp();
-    for (const view of views) view.draw(null);
+    go.show(state.view);
+    markClaims();
+    for (const view of views) pending.set(view, new Set(["first"]));
+    drawAllPending();
     marks.listenToMarks();
     store.onChange(onChange);
     watchSight();

@@ -34,17 +34,17 @@ const marks = (() => {
 
   /* What each mark says and does. Listening happens once for all marks, below: a page may hold thousands. */
   /** @typedef {(string | null)[]} Lines */
-  /** @type {WeakMap<Element, { act: Handler, lines: () => Lines }>} */
+  /** @type {WeakMap<Element, { act?: Handler, lines: () => Lines }>} */
   const known = new WeakMap();
 
-  /* Make an element a mark: named, reachable, answering to click, Enter and Space, with a tooltip.
+  /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
   /** @type {<E extends SVGElement>(element: E, what: { key: string, label: string, lines?: Lines | (() => Lines),
-   *   act: Handler, pressed?: boolean }) => E} */
+   *   act?: Handler, pressed?: boolean }) => E} */
   function mark(element, { key, label, lines, act, pressed }) {
     known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
     element.dataset.key = key;
-    element.setAttribute("role", "button");
+    element.setAttribute("role", act ? "button" : "img");
     element.setAttribute("aria-label", label);
     element.setAttribute("tabindex", "-1");
     element.classList.add("mark");
@@ -72,11 +72,11 @@ const marks = (() => {
     });
     document.addEventListener("focusout", hideTip);
     document.addEventListener("click", (event) => {
-      markOf(event)?.act(event);
+      markOf(event)?.act?.(event);
     });
     document.addEventListener("keydown", (event) => {
       const found = markOf(event);
-      if (!found || (event.key !== "Enter" && event.key !== " ")) return;
+      if (!found?.act || (event.key !== "Enter" && event.key !== " ")) return;
       event.preventDefault();
       found.act(event);
     });
@@ -158,5 +158,5 @@ const marks = (() => {
     if (same) same.focus({ preventScroll: true });
   }
 
-  return { showTip, listenToMarks, hideTip, tipAt, mark, rove, mount };
+  return { listenToMarks, hideTip, mark, rove, mount };
 })();

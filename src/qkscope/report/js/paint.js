@@ -1,20 +1,23 @@
 // @ts-check
-/* Colours: of kinds of heads, as Python chose them, and of numbers on a ramp. */
+/* Colours: of classes and populations, as Python chose them, and of numbers on a ramp. */
 "use strict";
 
 const paint = (() => {
-  /** @type {(kind: Kind, code: number) => string} */
-  const colour = (kind, code) => `var(--${kind}-${code < 0 ? data.kinds(kind).length - 1 : code})`;
+  /** @param {number} code */
+  const colour = (code) => `var(--class-${code < 0 ? data.classes.length - 1 : code})`;
 
-  /** @type {(kind: Kind, code: number) => string} */
-  const inkOn = (kind, code) => `var(--on-${kind}-${code})`;
+  /** @param {number} code */
+  const inkOn = (code) => `var(--on-class-${code})`;
 
-  /* A block of a kind's colour, for legends and tables; what is not measured is hatched. */
-  /** @type {(kind: Kind, code: number) => HTMLElement} */
-  const block = (kind, code) =>
+  /** @param {string} population */
+  const ofPopulation = (population) => (population === "all" ? "var(--r_q)" : `var(--${population})`);
+
+  /* A block of a class's colour, for legends and tables; what is not measured is hatched. */
+  /** @param {number} code */
+  const block = (code) =>
     dom.h("i", {
-      class: data.kinds(kind)[code] === data.unmeasured ? "block hatched" : "block",
-      style: `background-color:${colour(kind, code)}`,
+      class: data.classes[code] === data.unmeasured ? "block hatched" : "block",
+      style: `background-color:${colour(code)}`,
     });
 
   const sequential = d3.piecewise(d3.interpolateLab, data.ramps.sequential);
@@ -52,5 +55,5 @@ const paint = (() => {
     ];
   }
 
-  return { colour, inkOn, block, ramp, rampKeys };
+  return { colour, inkOn, ofPopulation, block, ramp, rampKeys };
 })();

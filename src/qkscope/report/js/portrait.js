@@ -47,13 +47,13 @@ const portrait = (() => {
     });
   }
 
-  /* The colour of a head: its kind's, that of its layer's rotation, or a number on a ramp. */
+  /* The colour of a head: its class's, its population's, or a number on a ramp. */
   function tinter() {
     const { tint } = state;
-    if (tint === "class" || tint === "polarity")
-      return (/** @type {number} */ head) => paint.colour(tint, data.code(table(), tint, state.stop, head));
+    if (tint === "class")
+      return (/** @type {number} */ head) => paint.colour(data.code(table(), state.stop, head));
     if (tint === "rope")
-      return (/** @type {number} */ head) => (data.heads[head].rope === 0 ? "var(--NoPE)" : "var(--RoPE)");
+      return (/** @type {number} */ head) => paint.ofPopulation(data.heads[head].population);
     const colour = paint.ramp(portraitFrame.extent(tint));
     return (/** @type {number} */ head) => {
       const value = data.value(table(), tint, state.stop, head);
@@ -78,7 +78,7 @@ const portrait = (() => {
         .join(", ")}`;
     const kinds = store
       .runs()
-      .map((run) => data.classes[data.code(table(run), "class", state.stop, index)] || "not measured");
+      .map((run) => data.classes[data.code(table(run), state.stop, index)] || "not measured");
     const kind = [...new Set(kinds)].join(" in A, ") + (new Set(kinds).size > 1 ? " in B" : "");
     const { rope } = data.heads[index];
     const name = data.headName(index);
@@ -87,7 +87,7 @@ const portrait = (() => {
       name[0].toUpperCase() + name.slice(1),
       ...new Set([state.across, state.up, ...also].map(said)),
       `${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`,
-      ...(data.anotherAxis(table(), state.stop, index) ? ["another axis became the first"] : []),
+      ...(data.anotherAxis(table(), state.stop, index) ? ["a different direction became PC0"] : []),
       data.stops[state.stop].label,
     ];
   }
@@ -99,23 +99,15 @@ const portrait = (() => {
       h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${colour}` }, "●"), said);
     /** @type {HTMLElement[]} */
     let items;
-    if (tint === "class" || tint === "polarity")
-      items = data
-        .kinds(tint)
-        .flatMap((name, code) =>
-          name === data.unmeasured || !table()[tint].includes(code)
-            ? []
-            : [key(paint.colour(tint, code), name)],
-        );
-    else if (tint === "rope") items = [key("var(--RoPE)", "RoPE"), key("var(--NoPE)", "NoPE")];
-    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
-    if (data.hasRope)
-      items.push(
-        h("span", { class: "key" }, "● RoPE: layer rotates with position"),
-        h("span", { class: "key" }, "◆ NoPE: does not"),
+    if (tint === "class")
+      items = data.classes.flatMap((name, code) =>
+        name === data.unmeasured || !table().class.includes(code) ? [] : [key(paint.colour(code), name)],
       );
+    else if (tint === "rope") items = data.populations.map((name) => key(paint.ofPopulation(name), name));
+    else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
+    if (data.populations.length > 1) items.push(h("span", { class: "key" }, "● RoPE ◆ NoPE"));
     if (data.has("same_axis"))
-      items.push(h("span", { class: "key" }, "○ hollow: another axis became the first"));
+      items.push(h("span", { class: "key" }, "○ a different direction became PC0"));
     if (store.both())
       items.push(h("span", { class: "key" }, h("i", { class: "move" }), "from A to where it stands in B"));
     return h("p", { class: "legend" }, items);
@@ -185,10 +177,7 @@ const portrait = (() => {
     if (!frame) return;
     const { x, y, layers } = frame;
     const known = data.has(`${state.across}_se`) || data.has(`${state.up}_se`);
-    const wanted =
-      state.bars === "none" || !known
-        ? []
-        : visible().filter(({ index }) => state.bars === "all" || state.heads.has(index));
+    const wanted = known ? visible().filter(({ index }) => state.heads.has(index)) : [];
     const path = (/** @type {Head} */ { index }) => {
       const [a, b] = place(index);
       const [ea, eb] = [state.across, state.up].map(
@@ -286,7 +275,7 @@ const portrait = (() => {
     const { field, box } = dom.menu(
       key,
       label,
-      names.map((one) => [one, one === "rope" ? "RoPE or NoPE" : data.measureLabel(one)]),
+      names.map((one) => [one, one === "rope" ? "RoPE/NoPE" : data.measureLabel(one)]),
       state[key],
       (value) => store.set({ [key]: value }),
     );
@@ -295,46 +284,27 @@ const portrait = (() => {
   }
 
   function setUp() {
-    const parts = [...player.make()];
-    if (data.has("r_q_se")) {
-      const choices = store.choices.bars.map((one) => /** @type {[string, string]} */ ([one, one]));
-      controls.bars = dom.options("bars", "Error bars", choices, state.bars, (value) =>
-        store.set({ bars: value }),
-      );
-    }
     const menus = h(
       "div",
       { class: "menus" },
-      axisMenu(
-        "across",
-        "Across",
-        data.measures.map((one) => one.name),
-      ),
-      axisMenu(
-        "up",
-        "Up",
-        data.measures.map((one) => one.name),
-      ),
+      axisMenu("across", "Across", store.choices.across),
+      axisMenu("up", "Up", store.choices.up),
       axisMenu("tint", "Colour", store.choices.tint),
     );
-    const row = [...parts, menus, controls.bars].filter(Boolean);
-    dom.find("portrait-controls").replaceChildren(...row);
+    dom.find("portrait-controls").replaceChildren(...player.make(), menus);
   }
 
   function explain() {
-    /** @param {number} wanted */
-    const having = (wanted) =>
-      data.heads.filter(({ index }) => data.code(table(), "class", state.stop, index) === wanted).length;
-    const present = data.heads.length - having(-1);
+    const codes = data.heads.map(({ index }) => data.code(table(), state.stop, index));
+    const present = codes.filter((code) => code >= 0).length;
     const label = data.stops[state.stop].label;
-    const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}.`];
-    const lacking = having(data.classes.indexOf(data.unmeasured));
+    const over = data.matched ? `, ${data.windowName(state.window)}` : "";
+    const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}${over}.`];
+    const lacking = codes.filter((code) => data.classes[code] === data.unmeasured).length;
     if (lacking) said.push(`${text.headCount(lacking)} unmeasured here.`);
     if (!data.training) said.push("Different models: heads have no path from one to the next.");
-    else if (data.stops.length === 1) said.push("One checkpoint: heads have no path to draw.");
     else if (state.heads.size > MOST_PATHS) said.push(`Paths of the first ${MOST_PATHS} selected heads.`);
-    if (!data.has("r_q_se")) said.push("The results hold no standard errors, so points have no error bars.");
-    if (!data.hasRope) said.push("The results do not say which layers rotate: all points are circles.");
+    if (!data.hasRope) said.push("The results do not say which layers have RoPE.");
     note.textContent = said.join(" ");
   }
 
@@ -354,7 +324,6 @@ const portrait = (() => {
     moves();
     paths();
     player.draw();
-    if (controls.bars) dom.choose(controls.bars, state.bars);
     for (const key of ["across", "up", "tint"]) controls[key].value = state[key];
     explain();
   }
@@ -363,6 +332,6 @@ const portrait = (() => {
   return {
     setUp,
     draw,
-    needs: ["stop", "heads", "filter", "window", "run", "bars", "across", "up", "tint"],
+    needs: ["stop", "heads", "filter", "window", "run", "across", "up", "tint"],
   };
 })();

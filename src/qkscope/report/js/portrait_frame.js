@@ -96,7 +96,7 @@ const portraitFrame = (() => {
    *   layers: Record<"moves" | "paths" | "bars" | "points" | "box", SVGGElement> }} */
   function build(container, choosing) {
     const width = axes.widthOf(container);
-    const height = Math.round(Math.min(600, Math.max(340, width * 0.86)));
+    const height = Math.round(Math.min(520, Math.max(340, width * 0.86)));
     const x = scaleOf(state.across, [44, width - 10]);
     const y = scaleOf(state.up, [height - 40, 20]);
     const [left, right] = x.range();

@@ -1,179 +1,161 @@
 // @ts-check
-/* Position signal: the mean of r_q and r_k (or of the explained variance) over the checkpoints. */
+/* Position signal: the mean of one measure over the RoPE and over the NoPE heads at each checkpoint. The measure that
+ * it is compared with, |r_k| with r_q for one, stands beside it as a thinner line. */
 "use strict";
 
 const signal = (() => {
   const { state } = store;
   const { h } = dom;
-  const { number, withError } = text;
   const drawing = dom.find("signal-drawing");
   const note = dom.find("signal-note");
   const course = data.training && data.stops.length > 1;
-  /** @type {HTMLElement | null} */
+  /** @type {HTMLSelectElement | null} */
   let controls = null;
   /** @type {Drawn | null} what stands */
   let drawn = null;
 
-  /* A series: its name, colour, mark, and per checkpoint the mean, the spread over heads and the error. */
-  /** @typedef {"circle" | "square" | "triangle"} Shape */
-  /** @typedef {{ run: number, column: string, label: string, symbol: Shape, colour: string, mean: Maybe[],
-   *   sd: Maybe[], se: Maybe[] }} Line */
+  /* A line: a measure of a population of a run, with its mean, spread over heads and error at each checkpoint. */
+  /** @typedef {{ run: number, population: string, measure: string, colour: string, mean: Maybe[], sd: Maybe[],
+   *   se: Maybe[] }} Line */
   /** @typedef {{ index: number, mean: number, sd: Maybe, se: Maybe }} Point */
 
   const gap = data.stops.map(() => null);
-  /** @type {Record<Shape, string>} */
-  const SHAPES = { circle: "●", square: "■", triangle: "▲" };
+  /** @param {string} population */
+  const isOpen = (population) => population === "NoPE";
 
-  /** @type {(windowName: WindowName, run: number) => Line[]} */
-  function whole(windowName, run) {
-    const { signal: means, variance } = data.aggregate(windowName, run);
-    // The bands of two runs would hide each other.
-    const spread = store.both() ? { sd: gap } : {};
-    if (state.measure === "variance")
-      return [
-        {
-          run,
-          column: "explained_variance",
-          label: "explained variance",
-          symbol: "triangle",
-          colour: "var(--variance)",
-          ...variance,
-          ...spread,
-        },
-      ];
-    /** @type {(name: string, label: string, symbol: Shape, colour: string) => Line} */
-    const line = (name, label, symbol, colour) => ({
-      run,
-      column: name,
-      label,
-      symbol,
-      colour,
-      mean: means[`mean_${name}`],
-      sd: means[`sd_${name}`] || gap,
-      se: means[`se_${name}`] || gap,
-      ...spread,
-    });
-    const absolute = state.measure === "abs_r_k";
-    return [
-      line("r_q", "r_q", "circle", "var(--r_q)"),
-      line(absolute ? "abs_r_k" : "r_k", absolute ? "|r_k|" : "r_k", "square", "var(--r_k)"),
-    ];
-  }
+  /** @type {Record<string, string>} */
+  const BESIDE = { r_q: "abs_r_k", abs_r_k: "r_q", eta_q: "r_q", eta_k: "abs_r_k" };
+  const measures = () =>
+    [state.measure, BESIDE[state.measure]].filter((name) => store.choices.measure.includes(name));
+  /** @param {Line} line */
+  const isBeside = (line) => line.measure !== state.measure;
 
-  /* Means over some heads, head by head from the page's own data: no document-level error is known for these. */
-  /** @type {(heads: number[], name: string, run: number) => Maybe[]} */
-  function meansOf(heads, name, run) {
+  /** @returns {Line[]} */
+  const whole = () =>
+    data.populations.flatMap((population) =>
+      measures().flatMap((measure) =>
+        store.runs().flatMap((run) => {
+          const found = store.over(run).averages.means[population]?.[measure];
+          // More bands than one per population would hide each other.
+          const spread = store.both() || measure !== state.measure ? { sd: gap } : {};
+          const colour = paint.ofPopulation(population);
+          return found ? [{ run, population, measure, colour, ...found, ...spread }] : [];
+        }),
+      ),
+    );
+
+  /* Means over some heads, from the page's own data: no document-level error is known for these. */
+  /** @type {(heads: number[], run: number, measure?: string) => Maybe[]} */
+  function meansOf(heads, run, measure = state.measure) {
     const table = store.table(run);
     return data.stops.map(({ index }) => {
-      const values = heads.map((head) =>
-        data.measured(table, index, head) ? data.value(table, name, index, head) : NaN,
-      );
-      const average = text.mean(values);
+      const average = text.mean(heads.map((head) => data.value(table, measure, index, head)));
       return Number.isNaN(average) ? null : average;
     });
   }
 
-  /* Quantity by quantity, of each run shown. */
-  /** @type {(of: (run: number) => Line[]) => Line[]} */
-  const ofRuns = (of) => d3.transpose(store.runs().map(of)).flat();
+  /* The heads that pass the filter, by population; the selected heads as one line. */
+  /** @type {(shown: Set<number>) => Line[]} */
+  const filtered = (shown) =>
+    whole().map((line) => {
+      const heads = [...shown].filter((head) => data.heads[head].population === line.population);
+      return { ...line, mean: meansOf(heads, line.run, line.measure), sd: gap, se: gap };
+    });
 
-  /** @type {(heads: number[]) => Line[]} */
-  const part = (heads) =>
-    ofRuns((run) => whole(state.window, run)).map((one) => ({
-      ...one,
-      mean: meansOf(heads, one.column, one.run),
-      sd: gap,
-      se: gap,
-    }));
+  /** @returns {Line[]} */
+  const selected = () =>
+    state.heads.size
+      ? store.runs().map((run) => ({
+          ...{ run, population: "selected", measure: state.measure, colour: "var(--ink)", sd: gap, se: gap },
+          mean: meansOf([...state.heads], run),
+        }))
+      : [];
 
-  /** @param {Line} one */
-  const nameOf = (one) => (store.both() ? `${one.label} ${data.letters[one.run]}` : one.label);
+  /** @param {Line} line */
+  const nameOf = (line) => {
+    const several = measures().length > 1 ? axes.signalName(line.measure) : "";
+    const population = line.population === "all" ? (several ? "" : "all heads") : line.population;
+    return [population, several, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" ");
+  };
 
-  /** @type {(one: Line) => Point[]} */
-  const points = (one) =>
+  /** @type {(line: Line) => Point[]} */
+  const points = (line) =>
     data.stops.flatMap(({ index }) => {
-      const mean = one.mean[index];
-      return mean === null ? [] : [{ index, mean, sd: one.sd[index], se: one.se[index] }];
+      const mean = line.mean[index];
+      return mean === null ? [] : [{ index, mean, sd: line.sd[index], se: line.se[index] }];
     });
 
   /* ---- marks ---- */
 
-  /** @param {Line} one */
-  function bandMarks(one) {
-    const found = points(one).filter(({ sd }) => sd !== null);
+  /** @param {Line} line */
+  function bandMarks(line) {
+    const found = points(line).filter(({ sd }) => sd !== null);
     const band = {
       x: "index",
       y1: (/** @type {Point} */ d) => d.mean - (d.sd || 0),
       y2: (/** @type {Point} */ d) => d.mean + (d.sd || 0),
     };
-    if (course) return [Plot.areaY(found, { ...band, fill: one.colour, fillOpacity: 0.07 })];
-    return [Plot.ruleX(found, { ...band, stroke: one.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
+    if (course) return [Plot.areaY(found, { ...band, fill: line.colour, fillOpacity: 0.07 })];
+    return [Plot.ruleX(found, { ...band, stroke: line.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
   }
 
-  /** @type {(one: Line, look?: { chosen?: boolean, faint?: boolean }) => any[]} */
-  function lineMarks(one, { chosen = false, faint = false } = {}) {
-    const at = { x: "index", y: "mean", stroke: one.colour };
-    if (!course && !faint) return [];
-    if (!course) return [Plot.dot(points(one), { ...at, dx: 13, symbol: one.symbol, r: 3 })];
-    return [
-      Plot.line(points(one), {
-        ...at,
-        strokeWidth: faint ? 1.6 : chosen && store.both() ? 1.2 : 2.5,
-        strokeDasharray: faint ? "1.5 3.5" : chosen && !store.both() ? "6 4" : axes.dashOf(one.run),
-        strokeOpacity: faint ? 0.9 : 1,
-      }),
-    ];
+  /** @param {Line} line */
+  function lineMarks(line) {
+    const at = { x: "index", y: "mean", stroke: line.colour };
+    const picked = line.population === "selected";
+    if (!course) return picked ? [Plot.dot(points(line), { ...at, dx: 13, r: 3 })] : [];
+    const dash = axes.dashOf(line.run) || (picked ? "2 3" : undefined);
+    const strokeWidth = picked || isBeside(line) ? 1.3 : 2.5;
+    return [Plot.line(points(line), { ...at, strokeWidth, strokeDasharray: dash })];
   }
 
-  /** @type {(one: Line, hollow: boolean) => any[]} */
-  function dotMarks(one, hollow) {
-    if (data.stops.length > 60) return []; // the line says it all
-    const found = points(one);
-    // Two runs of different models would stand on each other: a little apart.
-    const dx = store.both() && !course ? 10 * (one.run - 0.5) : 0;
+  /** @param {Line} line */
+  function dotMarks(line) {
+    if (data.stops.length > 60) return []; // dots would hide the line
+    const found = points(line);
+    // Without lines, the dots of two runs would cover each other.
+    const dx = store.both() && !course ? 10 * (line.run - 0.5) : 0;
+    const hollow = axes.isSecond(line.run);
+    const error = {
+      y1: (/** @type {Point} */ d) => d.mean - (d.se || 0),
+      y2: (/** @type {Point} */ d) => d.mean + (d.se || 0),
+    };
     return [
       Plot.ruleX(
         found.filter(({ se }) => se !== null),
-        {
-          x: "index",
-          dx,
-          y1: (/** @type {Point} */ d) => d.mean - (d.se || 0),
-          y2: (/** @type {Point} */ d) => d.mean + (d.se || 0),
-          stroke: one.colour,
-          strokeWidth: 1.6,
-        },
+        { x: "index", dx, ...error, stroke: line.colour, strokeWidth: 1.6 },
       ),
       Plot.dot(found, {
         x: "index",
         y: "mean",
         dx,
-        symbol: one.symbol,
-        r: 4.8,
-        fill: hollow ? "var(--paper)" : one.colour,
-        stroke: hollow ? one.colour : "var(--paper)",
+        symbol: isOpen(line.population) ? "diamond2" : "circle",
+        r: isBeside(line) ? 3 : 4.6,
+        fill: hollow ? "var(--paper)" : line.colour,
+        stroke: hollow ? line.colour : "var(--paper)",
         strokeWidth: hollow ? 1.6 : 1,
+        className: `dots-${line.population}-${line.measure}${data.letters[line.run]}`,
       }),
     ];
   }
 
-  /* The series' names at the ends of their lines, where a glance finds them; apart where they would overlap. */
+  /* The lines' names at their ends; moved apart where they would overlap. */
   /** @type {(all: Line[], height: number, domain: number[]) => any[]} */
   function nameMarks(all, height, domain) {
     if (!course) return [];
-    const ends = all.map((one) => ({ one, point: points(one).at(-1) })).filter(({ point }) => point);
+    const ends = all.map((line) => ({ line, point: points(line).at(-1) })).filter(({ point }) => point);
     const apart = (18 * (domain[1] - domain[0])) / (height - 70); // less what the margins take
     ends.sort((a, b) => (a.point?.mean || 0) - (b.point?.mean || 0));
     let least = -Infinity;
-    return ends.map(({ one, point }) => {
+    return ends.map(({ line, point }) => {
       least = Math.max(point?.mean || 0, least + apart);
-      const place = { x: data.stops.length - 1, y: least };
-      return Plot.text([place], {
+      return Plot.text([{ x: data.stops.length - 1, y: least }], {
         x: "x",
         y: "y",
         dx: 12,
-        text: () => (state.measure === "variance" ? data.letters[one.run] : nameOf(one)),
+        text: () => nameOf(line),
         textAnchor: "start",
-        fill: one.colour,
+        fill: line.colour,
         fontWeight: 650,
         fontSize: 14,
       });
@@ -182,43 +164,46 @@ const signal = (() => {
 
   /** @type {(all: Line[]) => [number, number]} */
   function range(all) {
-    const ends = all.flatMap((one) =>
-      points(one).flatMap(({ mean, sd }) => [mean - (sd || 0), mean + (sd || 0)]),
+    const ends = all.flatMap((line) =>
+      points(line).flatMap(({ mean, sd }) => [mean - (sd || 0), mean + (sd || 0)]),
     );
-    if (state.measure === "variance") return [0, Math.min(1, (d3.max(ends) || 1) * 1.15)];
-    return [Math.min(0, d3.min(ends) || 0) - 0.02, Math.min(1.02, Math.max(0.4, d3.max(ends) || 1) + 0.04)];
+    const least = Math.min(0, d3.min(ends) || 0);
+    return [
+      state.measure.startsWith("share_") ? 0 : least - 0.02,
+      Math.min(1.02, Math.max(0.2, d3.max(ends) || 1) + 0.04),
+    ];
   }
 
-  /** @type {(index: number, all: Line[], chosen: Line[]) => (string | null)[]} */
-  function lines(index, all, chosen) {
-    const said = all.map((one) => `mean ${nameOf(one)} ${withError(one.mean[index], one.se[index])}`);
-    const picked = chosen.map((one) => `selected heads: mean ${nameOf(one)} ${number(one.mean[index])}`);
+  /** @type {(index: number, all: Line[]) => (string | null)[]} */
+  function lines(index, all) {
+    const said = all.map((line) => {
+      const value = text.measure(line.measure, line.mean[index], line.se[index]);
+      const what = measures().length > 1 && line.population !== "selected" ? "" : axes.signalName(line.measure);
+      return `${nameOf(line)}: mean ${what ? `${what} ` : ""}${value}`;
+    });
     const [name, about] = axes.stopLines(index);
-    return [name, about, ...said, ...picked];
+    return [name, about, ...said];
   }
 
-  /** @type {(all: Line[], also: { chosen: Line[], other: Line[] }) => HTMLElement} */
-  function legend(all, { chosen, other }) {
+  /** @type {(all: Line[], picked: Line[]) => HTMLElement} */
+  function legend(all, picked) {
     /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
     const key = (mark, said) => h("span", { class: "key" }, mark, said);
+    const counts = store.over().averages.heads;
     const items = all
-      .filter(({ run }) => !axes.isSecond(run))
-      .map((one) =>
-        key(h("span", { class: "swatch", style: `color:${one.colour}` }, SHAPES[one.symbol]), one.label),
-      );
+      .filter((line) => line.run === store.runs()[0] && !isBeside(line))
+      .map(({ population, colour }) => {
+        const shape = isOpen(population) ? "◆" : "●";
+        const name = population === "all" ? "" : ` ${population}`;
+        const said = `${d3.max(counts[population] || [0])}${name} heads`;
+        return key(h("span", { class: "swatch", style: `color:${colour}` }, shape), said);
+      });
     items.push(...axes.runKeys());
-    if (all.some((one) => one.sd.some((v) => v !== null)))
-      items.push(key(h("i", { class: "band" }), "± 1 sd across heads"));
-    if (all.some((one) => one.se.some((v) => v !== null)))
-      items.push(key(h("i", { class: "bar" }), "± 1 se over documents"));
-    if (chosen.length)
-      items.push(
-        store.both()
-          ? key(h("i", { class: "hair" }), "thin: selected heads")
-          : key(h("i", { class: "dash" }), "selected heads"),
-      );
-    const which = state.window === "own" ? "matched window" : "own windows";
-    if (other.length) items.push(key(h("i", { class: course ? "dots" : "ring" }), which));
+    if (all.some((line) => line.sd.some((v) => v !== null)))
+      items.push(key(h("i", { class: "band" }), "±1 sd across heads"));
+    if (all.some((line) => line.se.some((v) => v !== null)))
+      items.push(key(h("i", { class: "bar" }), "±1 se over documents"));
+    if (picked.length) items.push(key(h("i", { class: "dots" }), "selected heads"));
     return h("p", { class: "legend" }, items);
   }
 
@@ -228,24 +213,23 @@ const signal = (() => {
       "tr",
       {},
       h("th", { scope: "col" }, axes.stopWord),
-      all.map((one) => h("th", { scope: "col", class: "num" }, `mean ${nameOf(one)}`)),
+      all.map((line) => h("th", { scope: "col", class: "num" }, nameOf(line))),
     );
     const rows = data.stops.map(({ index, label }) =>
       h(
         "tr",
         {},
         h("th", { scope: "row" }, label),
-        all.map((one) => h("td", { class: "num" }, withError(one.mean[index], one.se[index]))),
+        all.map((line) =>
+          h("td", { class: "num" }, text.measure(line.measure, line.mean[index], line.se[index])),
+        ),
       ),
     );
     const table = h("table", { class: "plain" }, h("thead", {}, head), h("tbody", {}, rows));
     const open = Boolean(drawing.querySelector("details[open]"));
-    const scroller = h(
-      "div",
-      { class: "scroller short", tabindex: "0", role: "region", "aria-label": "Numbers of the chart" },
-      table,
-    );
-    return h("details", { open }, h("summary", { id: "signal-numbers" }, "The numbers"), scroller);
+    const about = { tabindex: "0", role: "region", "aria-label": "Numbers of the chart" };
+    const scroller = h("div", { class: "scroller short", ...about }, table);
+    return h("details", { open }, h("summary", { id: "signal-numbers" }, "Numbers of this chart"), scroller);
   }
 
   /** @param {Set<number> | null} shown */
@@ -254,95 +238,65 @@ const signal = (() => {
     if (data.stops.length === 1)
       said.push("One checkpoint was measured: there is no change over training to draw.");
     if (!data.training) said.push("These are different models, not one in training: no line joins them.");
-    if (shown)
-      said.push(
-        `The filter holds: means are over ${text.headCount(shown.size)} that pass it at ` +
-          `${data.stops[state.stop].label}, without document-level errors.`,
-      );
-    else if (!store.aggregate().signal.se_r_q.some((v) => v !== null))
+    if (shown) said.push(`Filtered: ${text.headCount(shown.size)}, without document-level errors.`);
+    if (!shown && !whole().some((line) => line.se.some((v) => v !== null)))
       said.push("The results hold no leave-one-out values, so the means have no error bars.");
-    if (state.measure === "abs_r_k" && !shown) said.push("No band is drawn for |r_k|.");
-    if (data.windowChanges.length && state.window === "own") {
-      said.push("Dashed uprights: the context window changes.");
-      if (!data.matched) said.push("No matched window was measured.");
-      else if (!store.both()) said.push("Dotted: every checkpoint over the matched window.");
-    }
+    if (data.windowChanges.length && state.window === "own")
+      said.push("Dashed vertical lines: the training context grows.");
     note.textContent = said.join(" ");
   }
 
-  /** @type {(all: Line[], chosen: Line[], other: Line[]) => any} */
-  function plotOptions(all, chosen, other) {
+  /** @type {(all: Line[], picked: Line[]) => any} */
+  function plotOptions(all, picked) {
     const width = axes.widthOf(drawing);
-    const height = Math.round(Math.min(500, Math.max(280, width * 0.46)));
-    const title = state.measure === "variance" ? "explained variance" : "correlation with position";
-    const axis = axes.stopAxis(width, height, title);
-    const domain = range([...all, ...chosen]);
-    const named = state.measure !== "variance" || store.both();
-    const digits = state.measure === "variance" ? 2 : 1;
+    const height = Math.round(Math.min(430, Math.max(280, width * 0.46)));
+    const over = data.matched ? `, ${data.windowName(state.window)}` : "";
+    const axis = axes.stopAxis(width, height, `mean ${axes.signalName(state.measure)}${over}`);
+    const domain = range([...all, ...picked]);
+    const share = state.measure.startsWith("share_");
+    /** @param {number} v */
+    const tick = (v) => (share ? `${Math.round(100 * v)}%` : text.number(v, 1));
     return {
       ...axis,
-      marginRight: course && named ? (store.both() ? 62 : 44) : axis.marginRight,
-      y: {
-        tickSize: 0,
-        domain,
-        label: null,
-        ticks: 6,
-        tickFormat: (/** @type {number} */ v) => number(v, digits),
-      },
+      marginRight: course ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,
+      y: { tickSize: 0, domain, label: null, ticks: 6, tickFormat: tick },
       marks: [
         ...axis.marks,
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 6 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         ...all.flatMap(bandMarks),
-        ...other.flatMap((one) => lineMarks(one, { faint: true })),
-        ...all.flatMap((one) => lineMarks(one)),
-        ...all.flatMap((one) => dotMarks(one, axes.isSecond(one.run))),
-        ...chosen.flatMap((one) => lineMarks(one, { chosen: true })),
-        ...(store.both() ? [] : chosen.flatMap((one) => dotMarks(one, true))),
-        ...(named ? nameMarks(all, height, domain) : []),
+        ...all.flatMap(lineMarks),
+        ...all.flatMap(dotMarks),
+        ...picked.flatMap(lineMarks),
+        ...nameMarks(all, height, domain),
       ],
     };
   }
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    dom.choose(controls, state.measure);
+    if (controls) controls.value = state.measure;
     if (drawn && store.only(keys, "stop")) {
       axes.showChosen(drawn);
       return;
     }
     const shown = store.shown();
-    const all = shown ? part([...shown]) : ofRuns((run) => whole(state.window, run));
-    const chosen = state.heads.size ? part([...state.heads]) : [];
-    const [main] = store.runs();
-    const dotted = data.matched && !shown && !store.both();
-    const other = dotted ? whole(state.window === "own" ? "matched" : "own", main) : [];
-    const svg = axes.plot(plotOptions(all, chosen, other));
+    const all = shown ? filtered(shown) : whole();
+    const picked = selected();
+    const svg = axes.plot(plotOptions(all, picked));
+    const every = [...all, ...picked];
     axes.stopColumns(svg, {
-      label: (index) =>
-        `${lines(index, all, chosen).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
-      lines: (index) => lines(index, all, chosen),
+      label: (index) => `${lines(index, every).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
+      lines: (index) => lines(index, every),
     });
     axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);
-    marks.mount(drawing, legend(all, { chosen, other }), svg, numbersTable(all));
+    marks.mount(drawing, legend(all, picked), svg, numbersTable(all));
     drawn = svg;
     explain(shown);
   }
 
   function setUp() {
-    const hasVariance = data.aggregate("own", 0).variance.mean.some((v) => v !== null);
-    controls = dom.options(
-      "measure",
-      "Show",
-      [
-        ["r_k", "r_q, r_k"],
-        ["abs_r_k", "r_q, |r_k|"],
-        ["variance", "explained variance", hasVariance ? null : "The table holds no explained variance."],
-      ],
-      state.measure,
-      (value) => store.set({ measure: value }),
-    );
-    dom.find("signal-controls").replaceChildren(controls);
+    controls = axes.signalChoice("measure", "signal-controls");
   }
 
   /** @type {View} */

@@ -1,33 +1,39 @@
 // @ts-check
-/* One state for all views: a checkpoint, a set of heads, a filter, and the choices of each view.
+/* One state for all views: a checkpoint, a window, a set of heads, a filter, and the choices of each view.
  *
  * `set` changes some of it, writes it to the URL's hash and tells every view which keys changed. The hash holds only
  * what differs from the start, names checkpoints by name and heads as layer.head ranges, so that it can be sent.
+ * A new view, head, selection, window or measure is a new entry of the browser's history.
  */
 "use strict";
 
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
+  const STEPS = ["view", "head", "heads", "window", "measure", "run"]; // changes that the back button undoes
 
-  const names = data.measures.map(({ name }) => name);
-  /* A model with fewer layers than there are bins shows its layers: bins would stand empty. */
-  const layers = new Set(data.heads.map(({ layer }) => layer)).size;
+  /* Measures that both windows have. */
+  const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
+    data.letters.every((_, run) =>
+      /** @type {WindowName[]} */ (["own", "matched"]).every((w) => name in data.table(w, run).columns),
+    ),
+  );
+  // The sentence that opens a page of two runs is about r_q.
+  if (data.runNames.length) signals.sort((a, b) => Number(b === "r_q") - Number(a === "r_q"));
+  const placed = data.measures.filter(({ inPortrait }) => inPortrait).map(({ name }) => name);
 
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
   const CHOICES = {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
-    window: data.matched ? ["own", "matched"] : ["own"],
-    measure: ["r_k", "abs_r_k", "variance"],
-    kind: ["class", "polarity"],
-    rows: layers < data.bins ? ["layers"] : ["bins", "layers"],
-    cell: ["r_q", "r_k", "abs_r_k", "explained_variance"],
-    bars: ["selected", "all", "none"],
-    number: [...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number)))],
-    across: names,
-    up: ["r_k", ...names.filter((name) => name !== "r_k")],
-    tint: ["class", "polarity", ...(data.hasRope ? ["rope"] : []), ...names],
+    window: data.matched ? ["matched", "own"] : ["own"],
+    measure: signals,
+    number: [
+      ...new Set(data.letters.flatMap((_, run) => data.over("own", run).causes.map(({ number }) => number))),
+    ],
+    across: ["r_q", ...placed.filter((name) => name !== "r_q")],
+    up: ["r_k", ...placed.filter((name) => name !== "r_k")],
+    tint: ["class", ...(data.populations.length > 1 ? ["rope"] : []), ...placed],
   };
 
   /** @returns {State} */
@@ -41,7 +47,7 @@ const store = (() => {
       pc: 0,
       sort: "layer",
       down: false,
-      filter: { classes: [], polarity: "", rope: "", axis: "", layers: null, search: "", only: false },
+      filter: { classes: [], rope: "", search: "", only: false },
     };
     for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0] ?? "";
     return /** @type {State} */ (found);
@@ -59,14 +65,14 @@ const store = (() => {
   /** @param {Iterable<number>} set */
   function writeHeads(set) {
     /** @type {{ owner: Maybe, layer: number, from: number, to: number }[]} */
-    const runs = [];
+    const ranges = [];
     for (const index of [...set].sort((a, b) => a - b)) {
       const { layer, head, owner } = data.heads[index];
-      const tail = runs[runs.length - 1];
+      const tail = ranges[ranges.length - 1];
       if (tail && tail.owner === owner && tail.layer === layer && tail.to === head - 1) tail.to = head;
-      else runs.push({ owner, layer, from: head, to: head });
+      else ranges.push({ owner, layer, from: head, to: head });
     }
-    return runs
+    return ranges
       .map(({ owner, layer, from, to }) => {
         const range = from === to ? `${layer}.${from}` : `${layer}.${from}-${to}`;
         return owner === null ? range : `${owner}~${range}`;
@@ -96,18 +102,6 @@ const store = (() => {
     return found;
   }
 
-  /** @param {URLSearchParams} params */
-  function writeFilter(params) {
-    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
-    if (classes.length) params.set("classes", classes.join(","));
-    if (polarity) params.set("polarity", polarity);
-    if (rope) params.set("rope", rope);
-    if (axis) params.set("axis", axis);
-    if (range) params.set("layers", range.join("-"));
-    if (search) params.set("search", search);
-    if (alone) params.set("only", "1");
-  }
-
   function hash() {
     const params = new URLSearchParams();
     if (state.view) params.set("view", state.view);
@@ -119,26 +113,12 @@ const store = (() => {
       if (options.length && state[name] !== options[0]) params.set(name, state[name]);
     }
     if (state.sort !== "layer" || state.down) params.set("sort", (state.down ? "-" : "") + state.sort);
-    writeFilter(params);
+    const { classes, rope, search, only: alone } = state.filter;
+    if (classes.length) params.set("classes", classes.join(","));
+    if (rope) params.set("rope", rope);
+    if (search) params.set("search", search);
+    if (alone) params.set("only", "1");
     return params.toString();
-  }
-
-  /** @type {(params: URLSearchParams) => Filter} */
-  function readFilter(params) {
-    /** @type {(name: string) => string} */
-    const get = (name) => params.get(name) || "";
-    const range = /^(\d+)-(\d+)$/.exec(get("layers"));
-    return {
-      classes: get("classes")
-        .split(",")
-        .filter((name) => data.classes.includes(name)),
-      polarity: data.polarities.includes(get("polarity")) ? get("polarity") : "",
-      rope: ["rope", "nope"].includes(get("rope")) ? get("rope") : "",
-      axis: ["same", "another"].includes(get("axis")) ? get("axis") : "",
-      layers: range ? [Number(range[1]), Number(range[2])] : null,
-      search: get("search"),
-      only: get("only") === "1",
-    };
   }
 
   /* A hash from anywhere: what it does not name starts as it does; what it names wrongly is ignored. */
@@ -147,11 +127,13 @@ const store = (() => {
     const found = start();
     if (VIEWS.includes(said)) return { ...found, view: said };
     const params = new URLSearchParams(said);
-    if (VIEWS.includes(params.get("view") || "")) found.view = params.get("view");
+    /** @type {(name: string) => string} */
+    const get = (name) => params.get(name) || "";
+    if (VIEWS.includes(get("view"))) found.view = get("view");
     const stop = data.stops.findIndex(({ model }) => model === params.get("at"));
     if (stop >= 0) found.stop = stop;
-    found.heads = readHeads(params.get("heads") || "");
-    const [head] = readHeads(params.get("head") || "");
+    found.heads = readHeads(get("heads"));
+    const [head] = readHeads(get("head"));
     if (head !== undefined) found.head = head;
     const pc = Number(params.get("pc"));
     if (Number.isInteger(pc) && pc >= 0 && pc < data.components) found.pc = pc;
@@ -159,10 +141,17 @@ const store = (() => {
       const asked = params.get(name);
       if (asked !== null && options.includes(asked)) found[name] = asked;
     }
-    const sort = params.get("sort") || "layer";
+    const sort = get("sort") || "layer";
     found.down = sort.startsWith("-");
     found.sort = sort.replace(/^-/, "");
-    found.filter = readFilter(params);
+    found.filter = {
+      classes: get("classes")
+        .split(",")
+        .filter((name) => data.classes.includes(name)),
+      rope: data.populations.includes(get("rope")) ? get("rope") : "",
+      search: get("search"),
+      only: get("only") === "1",
+    };
     return found;
   }
 
@@ -189,26 +178,28 @@ const store = (() => {
     }
     if (!keys.size) return;
     written = `#${hash()}`;
-    history.replaceState(null, "", written);
+    if (STEPS.some((key) => keys.has(key))) history.pushState(null, "", written);
+    else history.replaceState(null, "", written);
     tell(keys);
   }
 
+  /* The state of another hash: of the history, or typed into the address bar. */
   function restore() {
     if (location.hash === written) return;
     Object.assign(state, parse(location.hash.slice(1)));
     written = location.hash;
-    tell(new Set(Object.keys(state)));
+    tell(new Set([...Object.keys(state), "restored"]));
   }
 
-  /* ---- runs ---- */
+  /* ---- runs and populations ---- */
 
   /* The runs shown, the first of them the one that a view shows which has room for one. */
   const runs = () => (state.run === "both" ? [0, 1] : [Math.max(0, data.letters.indexOf(state.run))]);
   const both = () => state.run === "both";
 
-  /* The columns and the averages of a run over the window shown. */
+  /* The columns, and the averages and curves, of a run over the window shown. */
   const table = (run = runs()[0]) => data.table(state.window, run);
-  const aggregate = (run = runs()[0]) => data.aggregate(state.window, run);
+  const over = (run = runs()[0]) => data.over(state.window, run);
 
   /* ---- heads ---- */
 
@@ -237,8 +228,8 @@ const store = (() => {
   }
 
   function filtering() {
-    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
-    return Boolean(classes.length || polarity || rope || axis || range || search.trim() || alone);
+    const { classes, rope, search, only: alone } = state.filter;
+    return Boolean(classes.length || rope || search.trim() || alone);
   }
 
   /* Words of the search: "7.3" or "L7H3" a head, "L7" a layer, anything else a part of a name. */
@@ -260,22 +251,17 @@ const store = (() => {
 
   /* Whether a head passes the filter at the chosen checkpoint. */
   function passes() {
-    const { classes, polarity, rope, axis, layers: range, search, only: alone } = state.filter;
+    const { classes, rope, search, only: alone } = state.filter;
     const here = table();
     const matches = matcher(search);
     /** @type {(head: Head) => boolean} */
     return (head) => {
       const stop = data.stopOf(head, state.stop);
-      const kind = data.classes[data.code(here, "class", stop, head.index)] || "";
-      const sign = data.polarities[data.code(here, "polarity", stop, head.index)] || "";
+      const kind = data.classes[data.code(here, stop, head.index)] || "";
       if (alone && !state.heads.has(head.index)) return false;
       if (classes.length && !classes.includes(kind)) return false;
-      if (polarity && sign !== polarity) return false;
-      if (rope && head.rope !== (rope === "rope" ? 1 : 0)) return false;
-      if (axis && data.anotherAxis(here, stop, head.index) !== (axis === "another")) return false;
-      if (range && (head.layer < range[0] || head.layer > range[1])) return false;
-      const shape = head.rope === 1 ? "rope" : head.rope === 0 ? "nope" : "";
-      return !search.trim() || matches(head, [kind, sign, shape, data.headName(head.index)]);
+      if (rope && head.population !== rope) return false;
+      return !search.trim() || matches(head, [kind, head.population, data.headName(head.index)]);
     };
   }
 
@@ -286,8 +272,8 @@ const store = (() => {
     return shownCache;
   }
 
-  /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most; of two runs the one
-   * whose r_q differs most between them at the end. */
+  /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most over the window that the
+   * page starts with; of two runs the one whose r_q differs most between them at the end. */
   /** @type {Maybe} */
   let striking = null;
 
@@ -296,31 +282,30 @@ const store = (() => {
     if (state.head !== null) return state.head;
     if (state.heads.size) return [...state.heads][0];
     if (striking === null) {
-      let best = -1;
-      striking = 0;
-      for (const { index } of data.heads) {
+      const [ours, theirs] = data.letters.map((_, run) => data.table("matched", run));
+      /** @param {Head} head */
+      const change = ({ index }) => {
         const stops = data.stopsOf(index);
-        const first = data.value(data.own, "r_q", stops[0].index, index);
-        const final = data.value(data.own, "r_q", stops[stops.length - 1].index, index);
-        const other = data.runNames.length
-          ? data.value(data.table("own", 1), "r_q", stops[stops.length - 1].index, index)
+        const final = stops[stops.length - 1].index;
+        const other = theirs
+          ? data.value(theirs, "r_q", final, index)
           : stops.length > 1
-            ? first
+            ? data.value(ours, "r_q", stops[0].index, index)
             : 0;
-        const change = Math.abs(final - other);
-        if (change > best) [best, striking] = [change, index];
-      }
+        return Math.abs(data.value(ours, "r_q", final, index) - other);
+      };
+      striking = Math.max(0, d3.maxIndex(data.heads, change));
     }
     return striking;
   }
 
-  /* Whether a change concerns the selection alone, and no filter hangs on it: views then only mark it. */
+  /* Whether a change concerns the selection alone, and no filter depends on it: views then only mark it. */
   /** @param {Set<string> | null} keys */
   function selectionOnly(keys) {
     return keys !== null && !state.filter.only && [...keys].every((key) => key === "heads" || key === "head");
   }
 
-  /* Whether a change concerns at most these keys, and no filter hangs on it. */
+  /* Whether a change concerns at most these keys, and no filter depends on it. */
   /** @type {(keys: Set<string> | null, ...wanted: string[]) => boolean} */
   const only = (keys, ...wanted) =>
     keys !== null && !filtering() && [...keys].every((key) => wanted.includes(key));
@@ -331,11 +316,10 @@ const store = (() => {
     runs,
     both,
     table,
-    aggregate,
+    over,
     set,
     select,
     shown,
-    filtering,
     only,
     selectionOnly,
     currentHead,
@@ -349,6 +333,8 @@ const store = (() => {
     onChange: (listener) => listeners.push(listener),
     startFromHash() {
       Object.assign(state, parse(location.hash.slice(1)));
+      written = location.hash;
+      window.addEventListener("popstate", restore);
       window.addEventListener("hashchange", restore);
     },
   };

@@ -1,5 +1,5 @@
 // @ts-check
-/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, fifty to a page. */
+/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, in pages. */
 "use strict";
 
 const headTable = (() => {
@@ -7,60 +7,35 @@ const headTable = (() => {
   const { h } = dom;
   const drawing = dom.find("table-drawing");
   const note = dom.find("table-note");
-  const PAGE = 50;
-  let page = 0;
+  const pager = pages.make("page", 12, "head", () => draw(null));
 
   const { table } = store;
   /** @type {(name: string, head: Head, run?: number) => number} */
   const at = (name, head, run) => data.value(table(run), name, data.stopOf(head, state.stop), head.index);
-  /** @type {(kind: Kind, head: Head, run?: number) => number} */
-  const codeOf = (kind, head, run) =>
-    data.code(table(run), kind, data.stopOf(head, state.stop), head.index);
-  /** @param {Head} head */
-  const sinceOf = (head) => table().since?.[head.index] ?? null;
-
-  /** @param {Head} head */
-  const ropeName = (head) => (head.rope === null ? "" : head.rope === 1 ? "RoPE" : "NoPE");
-
-  /** @param {Head} head */
-  function aboveNull(head) {
-    const said = ["r_q", "r_k"].filter((name) => Math.abs(at(name, head)) > at(`${name}_null`, head));
-    return said.map((name) => name.slice(-1).toUpperCase()).join(" ") || "–";
-  }
-
+  /** @type {(head: Head, run?: number) => number} */
+  const codeOf = (head, run) => data.code(table(run), data.stopOf(head, state.stop), head.index);
   /** @type {(name: string, run?: number) => (head: Head) => Child[]} */
   function measureCell(name, run) {
     return (head) => {
       const se = at(`${name}_se`, head, run);
-      return [
-        text.number(at(name, head, run)),
-        Number.isNaN(se) ? null : h("span", { class: "se" }, ` ±${text.error(se)}`),
-      ];
+      const [value, error] = text.measure(name, at(name, head, run), se).split(" ± ");
+      return [value, error === undefined ? null : h("span", { class: "se" }, ` ±${error}`)];
     };
   }
 
-  /** @type {(kind: Kind, run?: number) => (head: Head) => Child[]} */
-  function kindCell(kind, run) {
-    return (head) => {
-      const code = codeOf(kind, head, run);
-      return [paint.block(kind, code), data.kinds(kind)[code] || ""];
-    };
-  }
-
-  /* Since when a head is of the class that it ends with; where that is yet to come, which class it is. */
-  /** @param {Head} head */
-  function sinceCell(head) {
-    const since = sinceOf(head);
-    if (since === null) return "–";
-    const { label } = data.stops[since];
-    if (since <= state.stop) return label;
-    const last = data.code(table(), "class", data.stops.length - 1, head.index);
-    return [label, ": ", paint.block("class", last), data.classes[last]];
-  }
+  /** @type {(run?: number) => (head: Head) => Child[]} */
+  const classCell = (run) => (head) => {
+    const code = codeOf(head, run);
+    return [paint.block(code), data.classes[code] || ""];
+  };
 
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
    *   cell: (head: Head) => string | Child[], num?: boolean, opens?: boolean, means?: string }} Column */
+  /* The position share first, as everywhere on the page. */
+  /** @param {string} name */
+  const rank = (name) => store.choices.measure.indexOf(name) + (name === "r_k" ? 99 : 0);
+
   /** @returns {Column[]} */
   function columnsOf() {
     /** @type {Column[]} */
@@ -76,7 +51,7 @@ const headTable = (() => {
       key: "layer",
       name: "layer",
       by: (d) => d.index,
-      cell: (d) => String(d.layer),
+      cell: (d) => (d.population === "NoPE" ? [h("span", { class: "nope" }, "NoPE ◆ "), `${d.layer}`] : `${d.layer}`),
       num: true,
     });
     found.push({
@@ -88,34 +63,10 @@ const headTable = (() => {
       opens: true,
     });
     if (store.both()) return [...found, ...ofBoth()];
-    found.push({ key: "class", name: "class", by: (d) => codeOf("class", d), cell: kindCell("class") });
-    if (data.training && data.stops.length > 1)
-      found.push({
-        key: "since",
-        name: "since",
-        by: sinceOf,
-        cell: sinceCell,
-        means: "The checkpoint from which the head keeps the class that it ends with",
-      });
-    for (const { name, label, inTable } of data.measures)
+    found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell() });
+    for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
       if (inTable)
         found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });
-    found.push({
-      key: "polarity",
-      name: "polarity",
-      by: (d) => codeOf("polarity", d),
-      cell: kindCell("polarity"),
-    });
-    if (data.hasKv)
-      found.push({
-        key: "kv",
-        name: "key head",
-        by: (d) => d.kv,
-        cell: (d) => (d.kv === null ? "–" : String(d.kv)),
-        num: true,
-      });
-    if (data.hasRope) found.push({ key: "rope", name: "RoPE", by: (d) => d.rope, cell: ropeName });
-    if (data.has("r_q_null")) found.push({ key: "null", name: "above null", by: aboveNull, cell: aboveNull });
     return found;
   }
 
@@ -125,13 +76,13 @@ const headTable = (() => {
     const kinds = store.runs().map((run) => ({
       key: `class_${data.letters[run]}`,
       name: `class ${data.letters[run]}`,
-      by: (/** @type {Head} */ d) => codeOf("class", d, run),
-      cell: kindCell("class", run),
+      by: (/** @type {Head} */ d) => codeOf(d, run),
+      cell: classCell(run),
     }));
-    const numbers = ["r_q", "r_k", "explained_variance"]
+    const shown = ["r_q", "r_k"]
       .filter((name) => data.has(name))
       .flatMap((name) => [...store.runs().map((run) => inRun(name, run)), change(name)]);
-    return [...kinds, ...numbers];
+    return [...kinds, ...shown];
   }
 
   /** @type {(name: string, run: number) => Column} */
@@ -161,7 +112,7 @@ const headTable = (() => {
 
   function rows() {
     const shown = store.shown();
-    const list = data.heads.filter((d) => (!shown || shown.has(d.index)) && codeOf("class", d) >= 0);
+    const list = data.heads.filter((d) => (!shown || shown.has(d.index)) && codeOf(d) >= 0);
     const sorted = columns.find(({ key }) => key === state.sort) || columns[data.training ? 0 : 1];
     const sign = state.down ? -1 : 1;
     /** @param {number | string | null} v */
@@ -188,7 +139,7 @@ const headTable = (() => {
         h("span", { "aria-hidden": "true" }, arrow),
       );
       button.addEventListener("click", () => {
-        page = 0;
+        pager.first();
         store.set({ sort: key, down: state.sort === key ? !state.down : false });
       });
       return h("th", { scope: "col", class: num ? "num" : null, "aria-sort": sorted }, button);
@@ -240,41 +191,7 @@ const headTable = (() => {
 
   /** @param {Head} head */
   function open(head) {
-    store.set({ head: head.index });
-    go("head");
-  }
-
-  /** @param {number} total */
-  function pager(total) {
-    const pages = Math.max(1, Math.ceil(total / PAGE));
-    page = Math.min(page, pages - 1);
-    const last = Math.min(total, (page + 1) * PAGE);
-    /** @param {number} step */
-    const turn = (step) => () => {
-      page += step;
-      draw(null);
-    };
-    return h(
-      "div",
-      { class: "pager" },
-      h(
-        "button",
-        { type: "button", id: "page-before", disabled: page === 0, onclick: turn(-1) },
-        "‹ Previous",
-      ),
-      h(
-        "span",
-        {},
-        total
-          ? `${text.count(page * PAGE + 1)}–${text.count(last)} of ${text.headCount(total)}`
-          : "No head passes the filter",
-      ),
-      h(
-        "button",
-        { type: "button", id: "page-after", disabled: page >= pages - 1, onclick: turn(1) },
-        "Next ›",
-      ),
-    );
+    go("head", { head: head.index });
   }
 
   function markSelected() {
@@ -293,25 +210,21 @@ const headTable = (() => {
       markSelected();
       return;
     }
-    if (keys && keys.has("filter")) page = 0;
+    if (keys && keys.has("filter")) pager.first();
     columns = columnsOf();
     const list = rows();
-    const turns = pager(list.length);
-    const body = list.slice(page * PAGE, (page + 1) * PAGE).map(row);
+    const body = pager.cut(list).map(row);
     const place = data.training ? data.stops[state.stop].label : "All models";
     const whose = data.runNames.length ? `, ${state.run === "both" ? "A and B" : `run ${state.run}`}` : "";
-    const over = data.matched ? `, ${state.window} window` : "";
+    const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const caption = h("caption", {}, `${place}${over}${whose}`);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     marks.mount(
       drawing,
       h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table of heads" }, grid),
-      turns,
+      pager.buttons(list.length),
     );
-    const said = [];
-    if (!data.hasKv) said.push("No kv_head column: key heads are not known.");
-    if (!data.hasRope) said.push("No rope column: which layers rotate is not known.");
-    note.textContent = said.join(" ");
+    note.textContent = data.hasRope ? "" : "No rope column: which layers have RoPE is not known.";
   }
 
   /** @type {View} */

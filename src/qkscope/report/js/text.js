@@ -19,6 +19,14 @@ const text = (() => {
   const withError = (value, se) =>
     se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
 
+  /* A measure's value as the page shows it: shares in percent, all else with three decimals. */
+  /** @type {(name: string, value: number | null, se?: number | null) => string} */
+  function measure(name, value, se) {
+    if (!name.startsWith("share_") || value === null || Number.isNaN(value)) return withError(value, se);
+    const unsure = se === null || se === undefined || Number.isNaN(se);
+    return `${number(100 * value, 1)}%${unsure ? "" : ` ± ${number(100 * se, 1)}`}`;
+  }
+
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
 
@@ -45,5 +53,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, error, withError, count, headCount, percent, shorten, mean };
+  return { number, withError, measure, count, headCount, percent, shorten, mean };
 })();

@@ -1,5 +1,5 @@
 // @ts-check
-/* Toolbar: the checkpoint, the window and the selection that all views share; the link to them; the page's colours. */
+/* Toolbar: the checkpoint, window and selection that all views share; the link to them; the page's colours. */
 "use strict";
 
 const tools = (() => {
@@ -40,14 +40,10 @@ const tools = (() => {
   /* A choice only where there is one: with a single window there is nothing to match. */
   function windows() {
     if (!data.matched) return;
-    const size = h("span", { class: "size" }, data.matchedWindow ? ` ${text.count(data.matchedWindow)}` : "");
     controls.window = dom.options(
       "window",
       "Window",
-      [
-        ["own", "own"],
-        ["matched", ["matched", size]],
-      ],
+      store.choices.window.map((name) => [name, data.windowName(/** @type {WindowName} */ (name))]),
       state.window,
       (value) => store.set({ window: value }),
     );
@@ -120,7 +116,7 @@ const tools = (() => {
       said.push(state.heads.size ? `${text.headCount(state.heads.size)} selected` : "selection cleared");
     if (keys.has("filter"))
       said.push(shown ? `filter: ${text.headCount(shown.size)} shown` : "filter cleared");
-    if (keys.has("window")) said.push(`${state.window} window`);
+    if (keys.has("window")) said.push(data.windowName(state.window));
     if (said.length) announcer.textContent = said.join(", ");
   }
 

@@ -4,7 +4,6 @@ declare const d3: typeof import("d3");
 declare const Plot: typeof import("@observablehq/plot");
 
 type WindowName = "own" | "matched";
-type Kind = "class" | "polarity";
 type Maybe = number | null;
 type Drawn = SVGSVGElement & import("@observablehq/plot").Plot;
 type ScaleName = import("@observablehq/plot").ScaleName;
@@ -19,38 +18,19 @@ interface Packed {
   scale: number;
 }
 
-interface PackedTable {
-  columns: Record<string, Packed>;
-  class: string;
-  polarity: string;
-  since: Maybe[] | null;
-}
-
 interface Series {
   mean: Maybe[];
   sd: Maybe[];
   se: Maybe[];
 }
 
-interface Shares {
-  se: Record<string, Maybe[]>;
-  borderline: Record<string, Maybe[]>;
-}
-
-interface Cells {
-  places: number[];
-  [value: string]: any;
-}
-
-interface Aggregates {
-  heads: Maybe[];
-  signal: Record<string, Maybe[]>;
-  variance: Series;
-  above: Record<string, Maybe[]>;
-  class: Shares;
-  polarity: Shares;
-  bins: Cells;
-  layers: Cells;
+/* Means over populations of heads; a list has an entry per checkpoint, a list of `layers` one per checkpoint and
+ * layer. */
+interface Averages {
+  heads: Record<string, number[]>;
+  means: Record<string, Record<string, Series>>;
+  layers: { places: number[] } & Record<string, any>;
+  classes: Record<string, Record<string, { se: Maybe[]; borderline: Maybe[] }>>;
 }
 
 /* Numbers of every head along an axis of their own: rows x places, packed. */
@@ -63,6 +43,13 @@ interface PackedCurve {
   column: Packed;
 }
 
+interface Wavelengths {
+  at: number[];
+  share: Maybe[];
+  heads: number;
+  window: Maybe;
+}
+
 interface Cause {
   from: number;
   to: number;
@@ -72,6 +59,18 @@ interface Cause {
   parts: { name: string; value: number; se: Maybe }[];
 }
 
+/* Everything measured over one window. */
+interface PackedWindow {
+  columns: Record<string, Packed>;
+  class: string;
+  since: Maybe[] | null;
+  averages: Averages;
+  wavelengths: Wavelengths[] | null;
+  distances: { at: number[]; curves: Record<string, { score: Maybe[]; se: Maybe[] }[]> } | null;
+  curves: PackedCurve[];
+  causes: Cause[];
+}
+
 /* What a run has of its own. */
 interface PackedRun {
   stops: {
@@ -79,15 +78,11 @@ interface PackedRun {
     label: string[];
     phase: (string | null)[];
     window: Maybe[];
-    step: Maybe[];
   };
-  own: PackedTable;
-  matched: PackedTable | null;
+  own: PackedWindow;
+  matched: PackedWindow | null;
   more: { count: number; thousandths: string[]; [column: string]: any } | null;
   omitted: string | null;
-  aggregates: { own: Aggregates; matched: Aggregates | null };
-  causes: Cause[] | null;
-  curves: PackedCurve[];
 }
 
 /* The first run, what all views share, and where the page has two runs the second. */
@@ -99,15 +94,14 @@ interface Payload extends PackedRun {
   kind: "training" | "models";
   thresholds: { high: number; low: number };
   classes: string[];
-  polarities: string[];
   unmeasured: string;
   regions: { name: string; r_q: number; r_k: number }[];
   ramps: { sequential: string[]; diverging: string[] };
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
-  bins: number;
-  measures: { name: string; label: string; inTable: boolean }[];
+  measures: { name: string; label: string; inTable: boolean; inPortrait: boolean }[];
+  parts: { name: string; label: string }[];
+  populations: string[];
   matchedWindow: Maybe;
-  causesWindow: Maybe;
   phases: [string, number, number][];
   windowChanges: number[];
   heads: {
@@ -116,15 +110,12 @@ interface Payload extends PackedRun {
     owner: number[] | null;
     kv: Maybe[] | null;
     rope: Maybe[] | null;
-    bin: Maybe[];
   };
-  shares: string[];
 }
 
 interface Table {
   columns: Record<string, Float64Array>;
   class: Uint8Array;
-  polarity: Uint8Array;
   since: Maybe[] | null;
 }
 
@@ -134,7 +125,6 @@ interface Stop {
   label: string;
   phase: string | null;
   window: Maybe;
-  step: Maybe;
 }
 
 interface Head {
@@ -144,15 +134,12 @@ interface Head {
   owner: Maybe;
   kv: Maybe;
   rope: Maybe;
-  bin: Maybe;
+  population: string;
 }
 
 interface Filter {
   classes: string[];
-  polarity: string;
   rope: string;
-  axis: string;
-  layers: [number, number] | null;
   search: string;
   only: boolean;
 }
@@ -169,10 +156,6 @@ interface State {
   run: string;
   window: WindowName;
   measure: string;
-  kind: Kind;
-  rows: "bins" | "layers";
-  cell: string;
-  bars: string;
   number: string;
   across: string;
   up: string;

@@ -1,30 +1,23 @@
 // @ts-check
-/* Depth map: the mean over the heads of each layer (or tenth of the depth) at each checkpoint, as colour; of two runs
+/* Emergence: the mean of the position signal over the heads of each layer at each checkpoint, as colour; of two runs
  * together the difference of their means. */
 "use strict";
 
-const depth = (() => {
+const emergence = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = dom.find("depth-drawing");
-  const note = dom.find("depth-note");
-  /** @type {Record<string, string>} */
-  const NAMES = { r_q: "r_q", r_k: "r_k", abs_r_k: "|r_k|", explained_variance: "explained variance" };
-  const tenth = 100 / data.bins;
+  const drawing = dom.find("emergence-drawing");
+  const note = dom.find("emergence-note");
 
   /** @typedef {{ stop: number, row: number, heads: number[], mean: number, se: Maybe }} Cell */
-  /** @type {{ cell: HTMLElement, rows: HTMLElement } | null} */
+  /** @type {HTMLSelectElement | null} */
   let controls = null;
   /** @type {{ svg: Drawn, list: Cell[], rects: SVGElement[] } | null} what stands */
   let drawn = null;
 
-  const binned = () => state.rows === "bins";
-  /** @param {number} run */
-  const cellsOf = (run = store.runs()[0]) => store.aggregate(run)[state.rows];
-  /** @param {number} head */
-  const rowOf = (head) => (binned() ? (data.heads[head].bin ?? -1) : data.heads[head].layer);
   /** @param {number} row */
-  const rowName = (row) => (binned() ? `depth ${row * tenth}–${(row + 1) * tenth}%` : `layer ${row}`);
+  const rowName = (row) => `layer ${row}${axes.isNope(row) ? " (NoPE)" : ""}`;
+  const rows = () => store.over().averages.layers.places;
 
   /* Heads of each cell: found[stop].get(row), measured ones only. */
   /** @param {Iterable<number>} heads */
@@ -33,7 +26,7 @@ const depth = (() => {
     /** @type {Map<number, number[]>[]} */
     const found = data.stops.map(() => new Map());
     for (const head of heads) {
-      const row = rowOf(head);
+      const row = data.heads[head].layer;
       for (const { index } of data.stopsOf(head)) {
         if (!data.measured(table, index, head)) continue;
         const members = found[index].get(row);
@@ -46,7 +39,7 @@ const depth = (() => {
 
   /** @type {(shown: Set<number> | null, run: number) => Cell[]} */
   function cellsIn(shown, run) {
-    const { places, [state.cell]: known } = cellsOf(run);
+    const { places, [state.measure]: known } = store.over(run).averages.layers;
     const table = store.table(run);
     const members = cellHeads(shown || data.heads.map(({ index }) => index));
     /** @type {Cell[]} */
@@ -56,7 +49,7 @@ const depth = (() => {
         const heads = members[index].get(row) || [];
         const at = index * places.length + i;
         const mean = shown
-          ? text.mean(heads.map((head) => data.value(table, state.cell, index, head)))
+          ? text.mean(heads.map((head) => data.value(table, state.measure, index, head)))
           : known.mean[at];
         if (mean === null || Number.isNaN(mean)) return;
         found.push({ stop: index, row, heads, mean, se: shown ? null : known.se[at] });
@@ -78,14 +71,14 @@ const depth = (() => {
     });
   }
 
-  const name = () => (store.both() ? `A − B, mean ${NAMES[state.cell]}` : `mean ${NAMES[state.cell]}`);
+  const name = () =>
+    `${store.both() ? "A − B, " : ""}mean ${axes.signalName(state.measure)}`;
 
   /** @type {(list: Cell[]) => [number, number]} */
   function range(list) {
     const most = d3.max(list, (d) => Math.abs(d.mean)) || 0;
     if (store.both()) return [-Math.max(0.1, most), Math.max(0.1, most)];
-    if (state.cell === "explained_variance") return [0, d3.max(list, (d) => d.mean) || 1];
-    return [state.cell === "r_k" ? -1 : 0, 1];
+    return [state.measure === "r_k" ? -1 : 0, 1];
   }
 
   /** @param {string} fill */
@@ -96,7 +89,7 @@ const depth = (() => {
     const picked = heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
     return [
       `${data.stops[stop].label} · ${rowName(row)}`,
-      `${name()} ${text.withError(mean, se)}`,
+      `${name()} ${text.measure(state.measure, mean, se)}`,
       text.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
     ];
   }
@@ -104,19 +97,20 @@ const depth = (() => {
   /** @type {(list: Cell[], colour: (value: number) => string) => any} */
   function plotOptions(list, colour) {
     const width = axes.widthOf(drawing);
-    const rows = cellsOf().places;
-    const cellWidth = (width - 56) / data.stops.length;
+    const layers = rows();
+    const marginLeft = axes.layerMargin;
+    const cellWidth = (width - marginLeft - 8) / data.stops.length;
     const { every: apart, slant, room, names } = axes.labelling(d3.range(data.stops.length), cellWidth);
-    const tall = rows.length <= data.bins ? Math.min(42, Math.max(26, width / 13)) : 14;
-    const height = Math.round(Math.min(680, Math.max(240, rows.length * tall + 32 + room)));
-    const cellHeight = (height - 32 - room) / rows.length;
-    const every = Math.ceil(rows.length / (height / 16));
+    const tall = layers.length <= 16 ? 25 : 14;
+    const height = Math.round(Math.min(680, Math.max(160, layers.length * tall) + 32 + room));
+    const cellHeight = (height - 32 - room) / layers.length;
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
+    const digits = state.measure.startsWith("share_") ? 0 : 2;
     const at = { x: "stop", y: "row" };
     return {
       width,
       height,
-      marginLeft: 48,
+      marginLeft,
       marginRight: 8,
       marginTop: 22,
       marginBottom: room + 8,
@@ -132,28 +126,21 @@ const depth = (() => {
         label: null,
         padding: data.stops.length > 60 ? 0 : 0.04,
       },
-      y: {
-        type: "band",
-        domain: rows,
-        ticks: rows.filter((_, i) => i % every === 0),
-        tickFormat: (/** @type {number} */ row) => (binned() ? `${row * tenth}%` : String(row)),
-        tickSize: 0,
-        label: null,
-        padding: 0.04,
-      },
+      y: { type: "band", domain: layers, axis: null, padding: 0.06 },
       marks: [
-        Plot.text([binned() ? "depth" : "layer"], {
+        Plot.text(["layer"], {
           frameAnchor: "top-left",
           dy: -16,
-          dx: -44,
+          dx: 4 - marginLeft,
           text: (d) => d,
           textAnchor: "start",
           fill: "var(--muted)",
         }),
+        axes.layerNames(layers, cellHeight),
         Plot.cell(list, { ...at, fill: (d) => colour(d.mean), rx: 1.5 }),
         Plot.text(written, {
           ...at,
-          text: (d) => text.number(d.mean, 2),
+          text: (d) => text.number(digits ? d.mean : 100 * d.mean, digits),
           fill: (d) => ink(colour(d.mean)),
           fontSize: 11,
           pointerEvents: "none",
@@ -180,9 +167,9 @@ const depth = (() => {
     });
     // A dark line in a light casing is seen on every colour of the ramp.
     layer.append(s("path", { d: path, class: "casing" }), s("path", { d: path, class: "has-selected" }));
-    const rows = cellsOf().places;
-    const top = y.apply(rows[0]);
-    const bottom = y.apply(rows[rows.length - 1]) + y.bandwidth;
+    const layers = rows();
+    const top = y.apply(layers[0]);
+    const bottom = y.apply(layers[layers.length - 1]) + y.bandwidth;
     layer.append(
       s("rect", {
         x: x.apply(state.stop) - 1.5,
@@ -211,14 +198,10 @@ const depth = (() => {
   /** @type {(list: Cell[], shown: Set<number> | null) => void} */
   function explain(list, shown) {
     const said = [];
-    if (binned()) said.push("Depth is layer / (layers − 1); a tenth with no measured head is left empty.");
-    if (data.stops.length === 1) said.push("One checkpoint: one column.");
+    if (state.measure.startsWith("share_") && drawing.querySelector("svg text[fill='#111'], svg text[fill='#fff']"))
+      said.push("Numbers in cells are percent.");
     if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
-    if (shown)
-      said.push(
-        `The filter holds: means over ${text.headCount(shown.size)} that pass it at ` +
-          `${data.stops[state.stop].label}.`,
-      );
+    if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
     if (!list.length) said.push("No head to average here.");
     note.textContent = said.join(" ");
   }
@@ -230,8 +213,7 @@ const depth = (() => {
       outlines();
       return;
     }
-    dom.choose(controls && controls.rows, state.rows);
-    dom.choose(controls && controls.cell, state.cell);
+    if (controls) controls.value = state.measure;
     const shown = store.shown();
     const list = cells(shown);
     const ends = range(list);
@@ -247,7 +229,7 @@ const depth = (() => {
         act: (event) => store.select(cell.heads, event, { stop: cell.stop }),
       });
     });
-    axes.dress(svg, `Map of ${name()} by depth and ${axes.stopWord}`);
+    axes.dress(svg, `Map of ${name()} by layer and ${axes.stopWord}`);
     marks.mount(drawing, legend(ends), svg);
     drawn = { svg, list, rects };
     outlines();
@@ -255,35 +237,9 @@ const depth = (() => {
   }
 
   function setUp() {
-    const why = data.has("explained_variance") ? null : "The table holds no explained variance.";
-    controls = {
-      cell: dom.options(
-        "cell",
-        "Show",
-        [
-          ["r_q", "r_q"],
-          ["r_k", "r_k"],
-          ["abs_r_k", "|r_k|"],
-          ["explained_variance", "expl. variance", why],
-        ],
-        state.cell,
-        (value) => store.set({ cell: value }),
-      ),
-      rows: dom.options(
-        "rows",
-        "Rows",
-        [
-          ["bins", `${data.bins} bins`],
-          ["layers", "layers"],
-        ],
-        state.rows,
-        (value) => store.set({ rows: value }),
-      ),
-    };
-    const parts = store.choices.rows.length > 1 ? [controls.cell, controls.rows] : [controls.cell];
-    dom.find("depth-controls").replaceChildren(...parts);
+    controls = axes.signalChoice("emergence-measure", "emergence-controls");
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["cell", "rows", "window", "run", "filter", "heads", "stop"] };
+  return { setUp, draw, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
 })();

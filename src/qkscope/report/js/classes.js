@@ -1,32 +1,28 @@
 // @ts-check
-/* Taxonomy: heads of each kind as stacked bars, joined by flows of the heads that stay or change kind. Two runs stand
- * side by side at each checkpoint, and the flows show which heads are of another kind in the second. */
+/* Classes: heads of each class as stacked bars, a picture per population, joined by flows of the heads that stay in
+ * or change their class. Two runs stand side by side at each checkpoint, and the flows show which heads differ. */
 "use strict";
 
-const taxonomy = (() => {
+const classes = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = dom.find("taxonomy-drawing");
-  const note = dom.find("taxonomy-note");
+  const drawing = dom.find("classes-drawing");
+  const note = dom.find("classes-note");
 
   /** @typedef {{ i: number, code: number, heads: number[], y0: number, y1: number, element?: Element }} Segment */
   /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
    *   element?: Element }} Flow */
   /** @typedef {(at: number) => number} Place */
   /** @typedef {{ stop: number, run: number }} Bar what a bar shows: a checkpoint of a run */
-  /** @typedef {{ svg: SVGSVGElement, stops: number[], bars: Segment[][], list: Flow[], x: Place, y: Place,
-   *   wide: number }} Picture */
-  /** @type {HTMLElement | null} */
-  let controls = null;
-  /** @type {Picture | null} what stands */
-  let drawn = null;
-
-  const kinds = () => data.kinds(state.kind);
+  /** @typedef {{ svg: SVGSVGElement, population: string, stops: number[], bars: Segment[][], list: Flow[], x: Place,
+   *   y: Place, wide: number }} Picture */
+  /** @type {Picture[]} what stands, a picture per population */
+  let drawn = [];
 
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
   /** @param {number} width */
   function drawnStops(width) {
-    const found = new Set(axes.spread(width, store.both() ? 78 : 44));
+    const found = new Set(axes.spread(width, store.both() ? 72 : 36));
     if (!found.has(state.stop)) found.add(state.stop);
     return [...found].sort((a, b) => a - b);
   }
@@ -40,9 +36,9 @@ const taxonomy = (() => {
     return shown.map(({ stop, run }) => {
       const table = store.table(run);
       /** @type {number[][]} */
-      const groups = kinds().map(() => []);
+      const groups = data.classes.map(() => []);
       for (const head of heads) {
-        const code = data.code(table, state.kind, stop, head);
+        const code = data.code(table, stop, head);
         if (code >= 0) groups[code].push(head);
       }
       return groups;
@@ -70,12 +66,12 @@ const taxonomy = (() => {
     for (let i = 0; i + 1 < shown.length; i += store.both() ? 2 : 1) {
       const { stop, run } = shown[i + 1];
       const table = store.table(run);
-      const used = kinds().map(() => 0);
+      const used = data.classes.map(() => 0);
       for (const from of bars[i]) {
         /** @type {number[][]} */
-        const byTarget = kinds().map(() => []);
+        const byTarget = data.classes.map(() => []);
         for (const head of from.heads) {
-          const code = data.code(table, state.kind, stop, head);
+          const code = data.code(table, stop, head);
           if (code >= 0) byTarget[code].push(head);
         }
         let out = from.y0;
@@ -104,25 +100,26 @@ const taxonomy = (() => {
   /** @param {number} stop */
   const labelAt = (stop) => data.stops[stop].label;
 
-  /** @type {(bar: Bar, segment: Segment, total: number) => (string | null)[]} */
-  function segmentLines({ stop, run }, segment, total) {
-    const name = kinds()[segment.code];
-    const { se, borderline } = store.aggregate(run)[state.kind];
-    const error = !store.shown() && se[name] ? se[name][stop] : null;
+  /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
+  function segmentLines(population, { stop, run }, segment, total) {
+    const name = data.classes[segment.code];
+    const known = store.shown() ? undefined : store.over(run).averages.classes[population]?.[name];
+    const error = known?.se[stop] ?? null;
     const measured = name !== data.unmeasured;
     const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
     const points = error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
-    const near = !store.shown() && borderline && borderline[name] ? borderline[name][stop] : null;
+    const near = known?.borderline[stop] ?? null;
+    const whose = population === "all" ? "" : `${population} · `;
     return [
-      axes.ofRun(run, `${labelAt(stop)} · ${name}`),
+      axes.ofRun(run, `${labelAt(stop)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}${points}`,
-      near === null ? null : `${near} within one standard error of another kind`,
+      near === null ? null : `${near} within one standard error of another class`,
     ];
   }
 
   /** @type {(shown: Bar[], flow: Flow) => string[]} */
   function flowLines(shown, flow) {
-    const [from, to] = [kinds()[flow.from], kinds()[flow.to]];
+    const [from, to] = [data.classes[flow.from], data.classes[flow.to]];
     const stops = shown.map(({ stop }) => stop);
     if (store.both()) {
       const kind = flow.from === flow.to ? `${from} in both` : `${from} in A, ${to} in B`;
@@ -135,11 +132,12 @@ const taxonomy = (() => {
     ];
   }
 
-  /** @type {(layer: SVGGElement, shown: Bar[], list: Flow[], x: Place, y: Place, wide: number) => void} */
-  function drawFlows(layer, shown, list, x, y, wide) {
+  /** @type {(layer: SVGGElement, population: string, shown: Bar[], list: Flow[], x: Place, y: Place,
+   *   wide: number) => void} */
+  function drawFlows(layer, population, shown, list, x, y, wide) {
     for (const flow of list) {
       const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
-      const colour = paint.colour(state.kind, flow.from);
+      const colour = paint.colour(flow.from);
       const path = s("path", {
         d: ribbon(x0, x1, y, flow, flow.n),
         class: flow.from === flow.to ? "flow stay" : "flow",
@@ -149,7 +147,7 @@ const taxonomy = (() => {
       flow.element = path;
       layer.append(
         marks.mark(path, {
-          key: `flow:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
+          key: `flow:${population}:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
           label: `${lines.join(": ")}. Select them.`,
           lines,
           act: (event) => store.select(flow.heads, event),
@@ -158,29 +156,29 @@ const taxonomy = (() => {
     }
   }
 
-  /** @type {(layer: SVGGElement, bar: Bar, segment: Segment, x: Place, y: Place, wide: number,
+  /** @type {(layer: SVGGElement, population: string, bar: Bar, segment: Segment, x: Place, y: Place, wide: number,
    *   total: number) => void} */
-  function drawSegment(layer, bar, segment, x, y, wide, total) {
+  function drawSegment(layer, population, bar, segment, x, y, wide, total) {
     const height = y(segment.y0) - y(segment.y1);
     const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
-    const hatched = kinds()[segment.code] === data.unmeasured;
+    const hatched = data.classes[segment.code] === data.unmeasured;
     const rect = s("rect", {
       ...box,
       class: "segment",
-      fill: hatched ? "url(#hatch)" : paint.colour(state.kind, segment.code),
+      fill: hatched ? `url(#hatch-${population})` : paint.colour(segment.code),
     });
-    const lines = segmentLines(bar, segment, total);
+    const lines = segmentLines(population, bar, segment, total);
     segment.element = rect;
     layer.append(
       marks.mark(rect, {
-        key: `segment:${bar.stop}${data.letters[bar.run]}:${segment.code}`,
+        key: `segment:${population}:${bar.stop}${data.letters[bar.run]}:${segment.code}`,
         label: `${lines.filter(Boolean).join(", ")}. Select them.`,
         lines,
         act: (event) => store.select(segment.heads, event),
       }),
     );
     if (height > 15 && wide > 21) {
-      const fill = paint.inkOn(state.kind, segment.code);
+      const fill = paint.inkOn(segment.code);
       layer.append(
         s(
           "text",
@@ -198,9 +196,8 @@ const taxonomy = (() => {
   }
 
   /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
-  function drawPicked() {
-    if (!drawn) return;
-    const { svg, stops, bars, list, x, y, wide } = drawn;
+  /** @param {Picture} picture */
+  function drawPicked({ svg, stops, bars, list, x, y, wide }) {
     const ticks = [...svg.querySelectorAll(".tick")];
     ticks.forEach((tick, i) => tick.classList.toggle("chosen", stops[i] === state.stop));
     const [ribbons, strips] = [s("g", { class: "picks" }), s("g", { class: "picks" })];
@@ -209,7 +206,7 @@ const taxonomy = (() => {
       flow.element?.setAttribute("aria-pressed", String(picked === flow.n));
       const d = ribbon(x(flow.i) + wide, x(flow.i + 1), y, flow, picked);
       if (picked)
-        ribbons.append(s("path", { d, class: "flow picked", fill: paint.colour(state.kind, flow.from) }));
+        ribbons.append(s("path", { d, class: "flow picked", fill: paint.colour(flow.from) }));
     }
     for (const segment of bars.flat()) {
       const picked = selectedOf(segment.heads);
@@ -236,24 +233,25 @@ const taxonomy = (() => {
     return layer;
   }
 
-  function hatch() {
+  /** @param {string} population */
+  function hatch(population) {
     const lines = s("path", { d: "M0,6L6,0", stroke: "var(--muted)", "stroke-width": 1.2 });
     return s(
       "defs",
       {},
       s(
         "pattern",
-        { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse" },
+        { id: `hatch-${population}`, width: 6, height: 6, patternUnits: "userSpaceOnUse" },
         s("rect", { width: 6, height: 6, fill: "var(--paper)" }),
         lines,
       ),
     );
   }
 
-  /** @type {(stops: number[], shown: Bar[], bars: Segment[][], list: Flow[]) => Picture} */
-  function picture(stops, shown, bars, list) {
-    const width = axes.widthOf(drawing);
-    const height = Math.round(Math.min(620, Math.max(340, width * 0.98)));
+  /** @type {(population: string, width: number, stops: number[], shown: Bar[], bars: Segment[][],
+   *   list: Flow[]) => Picture} */
+  function picture(population, width, stops, shown, bars, list) {
+    const height = 320;
     const step = (width - 12) / stops.length;
     const labels = axes.labelling(stops, step);
     const [top, bottom] = [8, height - labels.room - 8];
@@ -275,27 +273,27 @@ const taxonomy = (() => {
         height,
         class: "chart",
         role: "group",
-        "aria-label": `Stacked bars of heads by ${state.kind}, with flows between ${between}`,
+        "aria-label": `Classes of ${population} heads as stacked bars, with flows between ${between}`,
       },
-      hatch(),
+      hatch(population),
     );
     const flowLayer = s("g", { class: "flows" });
     const barLayer = s("g", {});
-    drawFlows(flowLayer, shown, list, x, y, wide);
+    drawFlows(flowLayer, population, shown, list, x, y, wide);
     bars.forEach((groups, i) => {
-      const total = d3.sum(groups, (g) => (kinds()[g.code] === data.unmeasured ? 0 : g.heads.length));
+      const total = d3.sum(groups, (g) => (data.classes[g.code] === data.unmeasured ? 0 : g.heads.length));
       for (const segment of groups)
-        if (segment.heads.length) drawSegment(barLayer, shown[i], segment, x, y, wide, total);
+        if (segment.heads.length) drawSegment(barLayer, population, shown[i], segment, x, y, wide, total);
     });
     svg.append(flowLayer, barLayer, axis(stops, middle, bottom, labels));
-    return { svg, stops, bars, list, x, y, wide };
+    return { svg, population, stops, bars, list, x, y, wide };
   }
 
-  /** @param {Segment[][]} bars */
-  function legend(bars) {
-    const keys = kinds().map((name, code) =>
-      bars.some((groups) => groups[code].heads.length)
-        ? h("span", { class: "key" }, paint.block(state.kind, code), name)
+  /** @param {Picture[]} pictures */
+  function legend(pictures) {
+    const keys = data.classes.map((name, code) =>
+      pictures.some(({ bars }) => bars.some((groups) => groups[code].heads.length))
+        ? h("span", { class: "key" }, paint.block(code), name)
         : null,
     );
     const sides = store.both() ? h("span", { class: "key" }, "left bar A, right bar B") : null;
@@ -305,7 +303,7 @@ const taxonomy = (() => {
   /** @type {(stops: number[], shown: Set<number> | null) => void} */
   function explain(stops, shown) {
     const said = [];
-    if (store.both()) said.push("Flows show which heads are of another kind in B than in A.");
+    if (store.both()) said.push("Flows show which heads are of another class in B than in A.");
     else if (!data.training)
       said.push("No flows: these are different models, whose heads are not each other’s.");
     else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
@@ -314,48 +312,39 @@ const taxonomy = (() => {
         `${stops.length} of ${data.stops.length} ${axes.stopWord}s are drawn` +
           (store.both() ? "." : "; flows join the ones drawn."),
       );
-    if (shown)
-      said.push(`The filter holds: ${text.headCount(shown.size)} that pass it at ${labelAt(state.stop)}.`);
+    if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
     note.textContent = said.join(" ");
   }
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    if (
-      drawn &&
-      (store.selectionOnly(keys) ||
-        (drawn.stops.includes(state.stop) && store.only(keys, "stop", "heads", "head")))
-    ) {
-      drawPicked();
+    const stands = drawn.length > 0 && drawn[0].stops.includes(state.stop);
+    if (stands && (store.selectionOnly(keys) || store.only(keys, "stop", "heads", "head"))) {
+      drawn.forEach(drawPicked);
       return;
     }
-    dom.choose(controls, state.kind);
     const shown = store.shown();
-    const heads = shown ? [...shown] : data.heads.map(({ index }) => index);
-    const stops = drawnStops(axes.widthOf(drawing));
+    const width = axes.widthOf(drawing);
+    const side = data.populations.length > 1 && width > 620;
+    const each = side ? (width - 32) / 2 : width;
+    const stops = drawnStops(each);
     const bars = barsAt(stops);
-    const stacked = stack(membersAt(bars, heads));
-    const list = data.training || store.both() ? flows(bars, stacked) : [];
-    drawn = picture(stops, bars, stacked, list);
-    drawPicked();
-    marks.mount(drawing, legend(stacked), drawn.svg);
+    drawn = data.populations.map((population) => {
+      const heads = data.heads.filter((d) => d.population === population).map(({ index }) => index);
+      const stacked = stack(membersAt(bars, shown ? heads.filter((head) => shown.has(head)) : heads));
+      const list = data.training || store.both() ? flows(bars, stacked) : [];
+      return picture(population, each, stops, bars, stacked, list);
+    });
+    drawn.forEach(drawPicked);
+    const panels = drawn.map(({ population, svg }) => {
+      const count = data.heads.filter((d) => d.population === population).length;
+      const name = population === "all" ? "All heads" : `${population}, ${text.headCount(count)}`;
+      return h("div", {}, h("p", { class: "small" }, name), svg);
+    });
+    marks.mount(drawing, legend(drawn), h("div", { class: side ? "pair" : "" }, panels));
     explain(stops, shown);
   }
 
-  function setUp() {
-    controls = dom.options(
-      "kind",
-      "Kind",
-      [
-        ["class", "class"],
-        ["polarity", "polarity"],
-      ],
-      state.kind,
-      (value) => store.set({ kind: value }),
-    );
-    dom.find("taxonomy-controls").replaceChildren(controls);
-  }
-
   /** @type {View} */
-  return { setUp, draw, needs: ["kind", "window", "run", "filter", "heads", "stop"] };
+  return { setUp() {}, draw, needs: ["window", "run", "filter", "heads", "stop"] };
 })();

@@ -1,0 +1,107 @@
+// @ts-check
+/* Distance: the mean score of a key so many tokens back, relative to the curve's mean, for each population. */
+"use strict";
+
+const distance = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const drawing = document.getElementById("distance-drawing");
+
+  /** @typedef {{ at: number, value: number, se: Maybe }} Point */
+  /** @typedef {{ run: number, population: string, points: Point[] }} Curve */
+
+  /** @type {(stop: number) => Curve[]} */
+  const curves = (stop) =>
+    data.populations.flatMap((population) =>
+      store.runs().flatMap((run) => {
+        const found = store.over(run).distances;
+        const { score = [], se = [] } = found?.curves[population]?.[stop] || {};
+        const points = score.flatMap((value, i) =>
+          value === null ? [] : [{ at: found?.at[i] || 0, value, se: se[i] }],
+        );
+        return points.length ? [{ run, population, points }] : [];
+      }),
+    );
+
+  /* The curve's value at about so many tokens back. */
+  /** @type {(curve: Curve, at: number) => Point} */
+  const near = ({ points }, at) => points[d3.leastIndex(points, (d) => Math.abs(Math.log(d.at / at))) ?? 0];
+
+  function draw() {
+    if (!drawing) return;
+    const list = curves(state.stop);
+    if (!list.length) {
+      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
+      return;
+    }
+    const first = data.training && state.stop > 0 && !store.both() ? curves(0) : [];
+    const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
+    const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
+    const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
+    /** @param {Curve} curve */
+    const look = ({ run, population }) => ({
+      x: "at",
+      y: "value",
+      stroke: paint.ofPopulation(population),
+      strokeDasharray: axes.dashOf(run),
+    });
+    const svg = axes.plot({
+      ...axes.frame(drawing),
+      x: {
+        type: "log",
+        base: 2,
+        domain: [1, longest],
+        ticks: places.filter((_, i) => i % 2 === 0),
+        tickFormat: (/** @type {number} */ v) => text.count(v),
+        label: "tokens back",
+        tickSize: 0,
+      },
+      y: { label: null, tickSize: 0, ticks: 5 },
+      marks: [
+        Plot.text(["score, logits"], {
+          ...{ frameAnchor: "top-left", dy: -22, dx: -36, text: (/** @type {string} */ d) => d },
+          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
+        }),
+        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
+        Plot.ruleY([0], { stroke: "var(--faint)" }),
+        ...first.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 1.2, strokeOpacity: 0.45 })),
+        ...list.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 2.2 })),
+        Plot.dot(
+          marked,
+          { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) },
+        ),
+      ],
+    });
+    svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
+      const { curve, at, value, se } = marked[i];
+      const said = [
+        axes.ofRun(curve.run, `${curve.population}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`),
+        `${text.withError(value, se)} logits`,
+      ];
+      marks.mark(/** @type {any} */ (dot), {
+        key: `distance:${curve.population}:${curve.run}:${at}`,
+        label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
+        lines: said,
+      });
+    });
+    const name = data.stops[state.stop].label;
+    axes.dress(svg, `Mean score by distance at ${name}`);
+    const keys = [...new Set(list.map(({ population }) => population))].map((population) =>
+      h(
+        "span",
+        { class: "key" },
+        h("i", { class: "line", style: `border-color:${paint.ofPopulation(population)}` }),
+        population === "all" ? "all heads" : population,
+      ),
+    );
+    const thin = first.length ? h("span", { class: "key" }, `thin: ${data.stops[0].label}`) : null;
+    marks.mount(
+      drawing,
+      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, thin, axes.runKeys()),
+      svg,
+    );
+  }
+
+  /** @type {View} */
+  return { setUp() {}, draw, needs: ["window", "run", "stop"] };
+})();

@@ -1,0 +1,101 @@
+// @ts-check
+/* Numbers: the mean of every measure and the number of heads of every class, by population, at the chosen checkpoint
+ * and window, searchable. */
+"use strict";
+
+const numbers = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const drawing = dom.find("numbers-drawing");
+  const pager = pages.make("numbers", 8, "number", draw);
+  let search = "";
+
+  /* The measures of the position signal first; depth is no measurement. */
+  const measures = d3
+    .sort(data.measures, ({ name }) => (store.choices.measure.includes(name) ? store.choices.measure.indexOf(name) : 99))
+    .filter(({ name }) => name !== "depth");
+
+  /** @typedef {{ what: string, population: string, cells: string[] }} Line */
+
+  /* Columns: the chosen checkpoint of each run shown, and the first one where training has one before it. */
+  const columns = () => {
+    const first = data.training && state.stop > 0 && !store.both() ? [{ stop: 0, run: store.runs()[0] }] : [];
+    return [...first, ...store.runs().map((run) => ({ stop: state.stop, run }))];
+  };
+
+  /** @returns {Line[]} */
+  function lines() {
+    const found = data.populations.flatMap((population) =>
+      measures.map(({ name, label }) => ({
+        what: `mean ${label}`,
+        population,
+        cells: columns().map(({ stop, run }) => {
+          const { mean, se } = store.over(run).averages.means[population]?.[name] || { mean: [], se: [] };
+          return text.measure(name, mean[stop] ?? null, se[stop]);
+        }),
+      })),
+    );
+    const counts = data.populations.flatMap((population) =>
+      data.classes.flatMap((name, code) => {
+        const heads = data.heads.filter((d) => d.population === population);
+        const cells = columns().map(
+          ({ stop, run }) =>
+            heads.filter((d) => data.code(store.table(run), stop, d.index) === code).length,
+        );
+        return cells.some(Boolean)
+          ? [{ what: `${name} heads`, population, cells: cells.map(String) }]
+          : [];
+      }),
+    );
+    return [...found, ...counts];
+  }
+
+  function draw() {
+    const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+    const list = lines().filter(({ what, population }) =>
+      words.every((word) => `${what} ${population}`.toLowerCase().includes(word)),
+    );
+    const two = data.populations.length > 1;
+    const heads = columns().map(({ stop, run }) =>
+      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.stops[stop].label)),
+    );
+    const rows = pager.cut(list).map(({ what, population, cells }) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, what),
+        two ? h("td", {}, population) : null,
+        cells.map((cell) => h("td", { class: "num" }, cell)),
+      ),
+    );
+    const over = data.matched ? `, ${data.windowName(state.window)}` : "";
+    const table = h(
+      "table",
+      { class: "plain" },
+      h("caption", {}, `${data.stops[state.stop].label}${over}; ± standard error over documents`),
+      h(
+        "thead",
+        {},
+        h("tr", {}, h("th", { scope: "col" }, "number"), two ? h("th", { scope: "col" }, "heads") : null, heads),
+      ),
+      h("tbody", {}, rows),
+    );
+    const about = { tabindex: "0", role: "region", "aria-label": "Table of numbers" };
+    marks.mount(drawing, h("div", { class: "scroller", ...about }, table), pager.buttons(list.length));
+  }
+
+  function setUp() {
+    const box = h("input", { type: "search", id: "numbers-search", placeholder: "r_q NoPE", autocomplete: "off" });
+    box.addEventListener("input", () => {
+      search = box.value;
+      pager.first();
+      draw();
+    });
+    dom
+      .find("numbers-controls")
+      .replaceChildren(h("label", { class: "field" }, h("span", {}, "Search"), box));
+  }
+
+  /** @type {View} */
+  return { setUp, draw, needs: ["stop", "window", "run"] };
+})();

@@ -1,0 +1,194 @@
+// @ts-check
+/* What determines attention: the parts of the variance of scores over keys, stacked, for each population at every
+ * checkpoint, and for each layer at the chosen one. */
+"use strict";
+
+const scores = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const drawing = document.getElementById("scores-drawing");
+
+  /** @param {number} part */
+  const colour = (part) => `var(--${data.parts[part].name})`;
+
+  /** @typedef {{ at: number, part: number, low: number, high: number }} Piece */
+
+  /* Stacked pieces of each place; `share` gives a part's share there. */
+  /** @type {(places: number[], share: (at: number, name: string) => number | null | undefined) => Piece[]} */
+  const stack = (places, share) =>
+    places.flatMap((at) => {
+      let from = 0;
+      return data.parts.flatMap(({ name }, part) => {
+        const value = share(at, name);
+        if (value === null || value === undefined || Number.isNaN(value)) return [];
+        from += value;
+        return [{ at, part, low: from - value, high: from }];
+      });
+    });
+
+  /* What position explains, by itself or with the query: the first parts of the stack. */
+  /** @type {(at: number, share: (at: number, name: string) => number | null | undefined) => number} */
+  const positional = (at, share) =>
+    d3.sum(data.parts.filter(({ name }) => name.endsWith("position")), ({ name }) => share(at, name) ?? NaN);
+
+  /* The chart of stacked shares over checkpoints, for a population or for one head. */
+  /** @type {(options: { width: number, height: number, title: string, prefix: string, stops: number[],
+   *   share: (stop: number, name: string) => number | null | undefined,
+   *   error?: (stop: number, name: string) => number | null | undefined }) => Drawn} */
+  function chart({ width, height, title, prefix, stops, share, error }) {
+    const axis = axes.stopAxis(width, height, title);
+    const half = data.stops.length > 40 ? 0.5 : 0.38;
+    const room = (width / data.stops.length) * 2 * half;
+    const sums = room < 17 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
+    const svg = axes.plot({
+      ...axis,
+      y: {
+        domain: [0, 1],
+        ticks: 5,
+        tickSize: 0,
+        label: null,
+        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
+      },
+      marks: [
+        ...axis.marks,
+        Plot.rect(stack(stops, share), {
+          x1: (d) => d.at - half,
+          x2: (d) => d.at + half,
+          y1: "low",
+          y2: "high",
+          fill: (d) => colour(d.part),
+          stroke: "var(--paper)",
+          strokeWidth: 0.6,
+        }),
+        Plot.text(
+          sums.filter(({ sum }) => sum > 0.1),
+          {
+            x: "stop",
+            y: "sum",
+            dy: 9,
+            text: (d) => String(Math.round(100 * d.sum)),
+            fill: "var(--paper)",
+            fontSize: room < 26 ? 10 : 11,
+          },
+        ),
+      ],
+    });
+    /** @type {(stop: number) => string[]} */
+    const lines = (stop) => [
+      data.stops[stop].label,
+      `position ${text.measure("share_", positional(stop, share))}`,
+      ...data.parts.map(({ name, label }) => {
+        const value = share(stop, name) ?? NaN;
+        return `${label} ${text.measure(name, value, error ? error(stop, name) : null)}`;
+      }),
+    ];
+    axes.stopColumns(svg, {
+      prefix,
+      lines,
+      label: (stop) => `${title}: ${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
+    });
+    axes.dress(svg, `${title}, at each ${axes.stopWord}`);
+    return svg;
+  }
+
+  function legend() {
+    const keys = data.parts.map(({ label }, part) =>
+      h("span", { class: "key" }, h("i", { class: "block", style: `background-color:${colour(part)}` }), label),
+    );
+    return h("p", { class: "legend" }, keys);
+  }
+
+  /* The mean share of a part over the heads of a layer at the chosen checkpoint. */
+  /** @type {(width: number, height: number, run: number) => Drawn} */
+  function byLayer(width, height, run) {
+    const table = store.table(run);
+    const here = data.heads.filter((d) => data.stopsOf(d.index).some(({ index }) => index === state.stop));
+    const layers = [...new Set(here.map(({ layer }) => layer))];
+    /** @type {(layer: number, name: string) => number} */
+    const share = (layer, name) =>
+      text.mean(
+        here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.stop, d.index)),
+      );
+    const svg = axes.plot({
+      width,
+      height,
+      marginLeft: axes.layerMargin,
+      marginRight: 10,
+      marginTop: 44,
+      marginBottom: 26,
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: {
+        domain: [0, 1],
+        ticks: [0, 0.5, 1],
+        tickSize: 0,
+        label: null,
+        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
+      },
+      y: { type: "band", domain: layers, axis: null, padding: 0.14 },
+      marks: [
+        Plot.text([`By layer at ${text.shorten(data.stops[state.stop].label, 24)}`], {
+          ...{ frameAnchor: "top-left", dy: -40, dx: 4 - axes.layerMargin, text: (/** @type {string} */ d) => d },
+          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
+        }),
+        axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
+        Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
+        // A bar that cannot be seen, over each layer: the mark.
+        Plot.barX(layers, { x1: 0, x2: 1, y: (d) => d, fill: "transparent" }),
+      ],
+    });
+    svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
+      const layer = layers[i];
+      const said = [
+        `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`,
+        ...data.parts.map(({ name, label }) => `${label} ${text.measure(name, share(layer, name))}`),
+      ];
+      marks.mark(/** @type {any} */ (rect), {
+        key: `layer:${layer}`,
+        label: `${said.join(", ")}. Select its heads.`,
+        lines: said,
+        act: (event) =>
+          store.select(
+            here.filter((d) => d.layer === layer).map((d) => d.index),
+            event,
+          ),
+      });
+    });
+    axes.dress(svg, `What determines attention in each layer at ${data.stops[state.stop].label}`);
+    return svg;
+  }
+
+  function draw() {
+    if (!drawing) return;
+    const width = axes.widthOf(drawing);
+    const panels = data.populations.length * store.runs().length + 1;
+    const columns = width > 640 ? Math.min(panels, 3) : 1;
+    const each = (width - 24 * (columns - 1)) / columns;
+    const { means: all } = store.over().averages;
+    if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null))) {
+      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
+      return;
+    }
+    const charts = data.populations.flatMap((population) =>
+      store.runs().map((run) => {
+        const { means, heads } = store.over(run).averages;
+        const whose = population === "all" ? "" : `${population}, `;
+        return chart({
+          width: each,
+          height: 310,
+          title: axes.ofRun(run, `${whose}${text.headCount(d3.max(heads[population] || [0]) || 0)}`),
+          prefix: `scores:${population}${data.letters[run]}`,
+          stops: data.stops.map(({ index }) => index),
+          share: (stop, name) => means[population]?.[name]?.mean[stop],
+          error: (stop, name) => means[population]?.[name]?.se[stop],
+        });
+      }),
+    );
+    const layers = new Set(data.heads.map(({ layer }) => layer)).size;
+    const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
+    const cells = [...charts, byLayer(each, tall, store.runs()[0])].map((svg) => h("div", {}, svg));
+    marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
+  }
+
+  return { setUp() {}, draw, needs: ["window", "run", "stop"], chart, legend };
+})();

@@ -1,0 +1,257 @@
+"""Every claim on the page: its headline, the mark beside it and a recomputation from the tables agree."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from playwright.sync_api import Page, expect
+from report_browser import MINUS, Open
+from whole_study import whole
+
+from qkscope.claims import Claim, Row, claims
+from qkscope.report import write_report
+from qkscope.results import Results
+
+KEY = ["model", "layer", "head"]
+
+
+@pytest.fixture(scope="module")
+def study() -> Results:
+    return whole()
+
+
+@pytest.fixture(scope="module")
+def whole_report(study: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_report(study, tmp_path_factory.mktemp("claims") / "report.html")
+
+
+# ---- the numbers again, from the tables ----
+
+
+def heads_of(study: Results, row: Row) -> pd.DataFrame:
+    """The heads a row is about, with the columns of every table of its window."""
+    end = "_matched" if row.window == "matched" else ""
+    heads = study.matched if end else study.heads
+    for table in (getattr(study, f"anatomy{end}"), study.optional[f"plasticity{end}"]):
+        more = [name for name in table if name not in heads]
+        heads = heads.merge(table[[*KEY, *more]], on=KEY)
+    rope = {"RoPE": [1.0], "NoPE": [0.0], "all": [0.0, 1.0]}[row.population]
+    return heads[(heads["model"] == row.model) & heads["rope"].isin(rope)]
+
+
+def share_of_wave(study: Results, row: Row) -> float:
+    """|part of r_q| of one wavelength over the sum of all, averaged over heads."""
+    table = study.spectrum_matched if row.window == "matched" else study.spectrum
+    table = table[(table["model"] == row.model) & (table["kind"] == "q")]
+    size = table.pivot(index=["layer", "head"], columns="wavelength", values="signal").abs()
+    return float((size.to_numpy() / size.to_numpy().sum(axis=1, keepdims=True)).mean(axis=0)[
+        size.columns.get_loc(row.at)
+    ])  # fmt: skip
+
+
+def score_at(study: Results, row: Row) -> float:
+    """The mean score at a distance less that of all pairs, each distance standing for those half-way around it."""
+    table = study.distance_matched if row.window == "matched" else study.distance
+    heads = heads_of(study, row)[["layer", "head"]]
+    table = table[table["model"] == row.model].merge(heads, on=["layer", "head"])
+    curve = table.groupby("distance")["score"].mean()
+    window, at = int(table["window"].iloc[0]), curve.index.to_numpy(float)
+    middle = (at[1:] + at[:-1]) / 2
+    low, high = np.r_[at[0] - 0.5, middle], np.r_[middle, window - 0.5]
+    pairs = (high - low) * (window - at)
+    return float(curve.loc[row.at] - (curve.to_numpy() * pairs).sum() / pairs.sum())
+
+
+def again(study: Results, row: Row) -> float:
+    """The number of a row, from the tables."""
+    if row.measure == "signal_q":
+        return share_of_wave(study, row)
+    if row.measure == "score":
+        return score_at(study, row)
+    heads = heads_of(study, row)
+    if row.unit == "heads":
+        r_q, r_k = heads["r_q"].to_numpy(), np.abs(heads["r_k"].to_numpy())
+        kinds = {
+            "position-dominated": (r_q > 0.7) & (r_k > 0.7),
+            "Q-positional": (r_q > 0.7) & (r_k < 0.3),
+            "K-positional": (r_q < 0.3) & (r_k > 0.7),
+            "content-focused": (r_q < 0.3) & (r_k < 0.3),
+        }
+        kinds["mixed"] = ~np.any(list(kinds.values()), axis=0)
+        return float(kinds[row.measure].sum())
+    if row.at is not None:
+        heads = heads[heads["layer"] == row.at]
+    if row.measure == "share_positional":
+        return float((heads["share_position"] + heads["share_query_position"]).mean())
+    absolute = row.measure.startswith("abs_")
+    values = heads[row.measure.removeprefix("abs_")].to_numpy()
+    return float(np.mean(np.abs(values) if absolute else values))
+
+
+# ---- the same numbers, read from the page ----
+
+
+def printed(text: str) -> list[tuple[float, float]]:
+    """Numbers of a text as (value, half a unit of its last digit); percent as a share."""
+    found = re.findall(r"(?<![\w.-])(-?\d[\d,]*(?:\.\d+)?)(%?)", text.translate(MINUS))
+    numbers = []
+    for digits, percent in found:
+        digits = digits.replace(",", "")
+        half = 0.5 * 10.0 ** -len(digits.partition(".")[2])
+        scale = 100.0 if percent else 1.0
+        numbers.append((float(digits) / scale, half / scale + 1e-9))
+    return numbers
+
+
+def says(text: str, value: float) -> bool:
+    return any(abs(number - value) <= half for number, half in printed(text))
+
+
+def label(page: Page, key: str) -> str:
+    return page.locator(f'[data-key="{key}"]').get_attribute("aria-label").translate(MINUS)
+
+
+def stop_of(page: Page, model: str) -> int:
+    return page.evaluate("(model) => data.stops.findIndex((stop) => stop.model === model)", model)
+
+
+HEIGHT = """([selector, edge]) => {
+  const mark = document.querySelector(selector);
+  const svg = mark.closest("svg");
+  const moved = mark.getAttribute("transform")?.match(/,([-.0-9]+)/)?.[1];
+  return svg.scale("y").invert(Number(mark.getAttribute(edge) ?? moved));
+}"""
+
+
+def height(page: Page, selector: str, edge: str = "cy") -> float:
+    """The value at which a mark stands on the vertical axis of its chart."""
+    return page.evaluate(HEIGHT, [selector, edge])
+
+
+def in_signal(page: Page, row: Row) -> tuple[str, float]:
+    name = page.evaluate("(measure) => data.measureLabel(measure)", row.measure.replace("abs_r_q", "r_q"))
+    text = label(page, f"stop:{row.model}")
+    measure = re.escape(name)
+    said = re.search(rf"{row.population}(?: {measure})?: mean (?:{measure} )?([-\d.]+%?)", text)[1]
+    column = row.measure.replace("abs_r_q", "r_q")
+    dot = f".dots-{row.population}-{column} > :nth-child({stop_of(page, row.model) + 1})"
+    return said, height(page, f"#signal-drawing {dot}")
+
+
+def in_emergence(page: Page, row: Row) -> tuple[str, float | None]:
+    text = label(page, f"cell:{stop_of(page, row.model)}:{row.at:.0f}")
+    return re.search(r"mean [^\d]*([-\d.]+%?)", text)[1], None
+
+
+def in_scores(page: Page, row: Row) -> tuple[str, float | None]:
+    text = label(page, f"scores:{row.population}:{row.model}")
+    part = {"share_positional": "position", "share_key": "key content", "share_match": "content match"}
+    return re.search(rf", {part[row.measure]} ([-\d.]+%)", text)[1], None
+
+
+def in_spectrum(page: Page, row: Row) -> tuple[str, float]:
+    place = page.evaluate(
+        "([stop, at]) => store.over().wavelengths[stop].at.findIndex((wave) => Math.abs(wave - at) < 1e-6)",
+        [stop_of(page, row.model), row.at],
+    )
+    key = f"wave:0:{place}"
+    return re.search(r"share of r_q ([\d.]+%)", label(page, key))[1], height(page, f'[data-key="{key}"]', "y")
+
+
+def in_distance(page: Page, row: Row) -> tuple[str, float]:
+    key = f"distance:{row.population}:0:{row.at:.0f}"
+    return re.search(r"back, ([-\d.]+)", label(page, key))[1], height(page, f'[data-key="{key}"]')
+
+
+def in_classes(page: Page, row: Row) -> tuple[str, float]:
+    code = page.evaluate("(name) => data.classes.indexOf(name)", row.measure)
+    key = f"segment:{row.population}:{stop_of(page, row.model)}:{code}"
+    text = label(page, key)
+    segments = page.locator(f'[data-key^="segment:{row.population}:{stop_of(page, row.model)}:"]')
+    tall = [float(segments.nth(i).get_attribute("height")) + 1 for i in range(segments.count())]
+    own = float(page.locator(f'[data-key="{key}"]').get_attribute("height")) + 1
+    heads = page.evaluate(
+        "(name) => data.heads.filter((head) => head.population === name).length", row.population
+    )
+    return re.search(r"(\d+) heads", text)[1], own / sum(tall) * heads
+
+
+MARKS: dict[str, Callable[[Page, Row], tuple[str, float | None]]] = {
+    "signal": in_signal,
+    "emergence": in_emergence,
+    "scores": in_scores,
+    "spectrum": in_spectrum,
+    "distance": in_distance,
+    "classes": in_classes,
+}
+
+
+def headline_rows(claim: Claim) -> list[Row]:
+    """The rows whose numbers the headline has: the first ones, two at least where there are two."""
+    return [row for row in claim.rows[:2] if row.from_model is None]
+
+
+def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tables(
+    open_page: Open, whole_report: Path, study: Results
+) -> None:
+    page = open_page(whole_report, width=1440)
+    found = claims(study)
+    on_page = page.locator(".claim[data-claim]").evaluate_all("all => all.map((one) => one.dataset.claim)")
+    assert sorted(on_page) == sorted(claim.id for claim in found)
+    assert len(on_page) <= 10
+    for claim in found:
+        block = page.locator(f'.claim[data-claim="{claim.id}"]')
+        headline = block.locator(".headline").inner_text()
+        # The claim stands in the same section as the picture that it points at.
+        expect(page.locator(f"#{claim.see.view}").locator(block)).to_have_count(1)
+        block.locator(".see").click()
+        expect(page.locator(f"#{claim.see.view}")).to_be_focused()
+        assert page.evaluate("store.state.window") == claim.window, claim.id
+        assert page.evaluate("data.stops[store.state.stop].model") == claim.see.checkpoint, claim.id
+        rows = headline_rows(claim)
+        assert says(headline, again(study, rows[0])), (claim.id, headline)
+        for row in rows:
+            value = again(study, row)
+            assert row.value == pytest.approx(value, abs=1e-9), (claim.id, row.what)
+            if not says(headline, value):
+                continue
+            said, place = MARKS[claim.see.view](page, row)
+            assert says(said, value), (claim.id, row.what, said, value)
+            if place is not None:
+                assert place == pytest.approx(value, abs=2e-3 * max(1, abs(value))), (claim.id, row.what)
+
+
+def test_see_it_undoes_what_hides_the_number(open_page: Open, whole_report: Path, study: Results) -> None:
+    """From any state of the page, the link shows the claim's window, checkpoint, measure and all heads."""
+    page = open_page(whole_report, "#window=own&at=stage1-step-0&measure=plasticity&rope=NoPE", width=1440)
+    for claim in claims(study):
+        page.locator(f'.claim[data-claim="{claim.id}"] .see').click()
+        state = page.evaluate("({ window: store.state.window, measure: store.state.measure })")
+        assert state["window"] == claim.window
+        if claim.see.view in ("signal", "emergence"):
+            assert state["measure"] == claim.see.measure
+        assert page.evaluate("store.shown()") is None
+
+
+def test_one_window_holds_for_headline_chart_and_table(open_page: Open, whole_report: Path) -> None:
+    page = open_page(whole_report)
+    for name, said in (("own", "training context"), ("matched", "first 256 tokens")):
+        page.locator(f"label[for=window-{name}]").click()
+        for place in ("#signal-drawing svg", "#table caption", "#numbers caption", "#portrait-note"):
+            expect(page.locator(place).first).to_contain_text(said)
+        for claim in page.locator(".claim").all():
+            other = claim.locator(".see").get_attribute("data-window") != name
+            expect(claim.locator(".other")).to_be_visible(visible=other)
+
+
+def test_a_study_of_one_population_has_one_line(open_page: Open, tmp_path: Path) -> None:
+    page = open_page(write_report(whole(populations=False), tmp_path / "one.html"))
+    assert page.evaluate("data.populations") == ["all"]
+    expect(page.locator("#classes-drawing svg")).to_have_count(1)
+    expect(page.locator("#signal-drawing")).not_to_contain_text("NoPE")
+    expect(page.locator("#report")).not_to_contain_text("NoPE heads")
