@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from qkscope.anatomy_table import ANATOMY_COLUMNS, DISTANCE_COLUMNS
+from qkscope.anatomy_table import DISTANCE_COLUMNS, anatomy_columns
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
 from qkscope.table import QK_COLUMNS, heads_table
@@ -161,8 +161,8 @@ def anatomy_frame(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
     rows = qk[qk["pc"] == 0]
     noise = np.random.default_rng(seed)
     frame = rows[["model", "layer", "head", "kv_head", "rope"]].reset_index(drop=True)
-    frame = frame.reindex(columns=list(ANATOMY_COLUMNS))
-    measured = [name for name in ANATOMY_COLUMNS if name not in rows.columns]
+    frame = frame.reindex(columns=list(anatomy_columns()))
+    measured = [name for name in anatomy_columns() if name not in rows.columns]
     frame[measured] = noise.uniform(0, 1, (len(frame), len(measured)))
     shares = [name for name in measured if name.startswith("share_") and not name.endswith("_se")]
     frame[shares] = noise.dirichlet(np.ones(len(shares)), len(frame))

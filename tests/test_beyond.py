@@ -17,12 +17,12 @@ from synthetic import rope
 from test_anatomy import documents
 
 from qkscope.anatomy_table import (
-    ANATOMY_COLUMNS,
     DISTANCE_COLUMNS,
-    LOO_ANATOMY_COLUMNS,
     SPECTRUM_COLUMNS,
+    anatomy_columns,
     anatomy_table,
     distance_table,
+    loo_anatomy_columns,
     loo_anatomy_table,
     spectrum_table,
 )
@@ -181,14 +181,14 @@ def test_tables_have_their_columns(measured):
         "model,layer,head,kv_head,rope,eta_q,eta_k,r_q_const,r_k_const,R_q,R_k,share_position,share_key,share_match,"
         "share_query_position,score_sd,sink,overlap,overlap_pc,gap,eta_q_se,eta_k_se,"
     )
-    assert list(table.columns) == list(ANATOMY_COLUMNS)
+    assert list(table.columns) == list(anatomy_columns())
     assert table["overlap"].isna().all()
     again = anatomy_table("m", found, found)
     np.testing.assert_allclose(again["overlap"], 1)
     assert again["overlap_pc"].tolist() == [0, 0, 0]
     assert again["same_axis"].tolist() == [1, 1, 1]
     loo = loo_anatomy_table("m", found)
-    assert list(loo.columns) == list(LOO_ANATOMY_COLUMNS)
+    assert list(loo.columns) == list(loo_anatomy_columns())
     assert len(loo) == 4 * 3
     spectrum = spectrum_table("m", found)
     assert list(spectrum.columns) == list(SPECTRUM_COLUMNS)

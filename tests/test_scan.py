@@ -17,7 +17,7 @@ from reference import combined_pca_reference
 from rich.console import Console
 from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
-from qkscope.anatomy_table import ANATOMY_COLUMNS, read_anatomy
+from qkscope.anatomy_table import anatomy_columns, read_anatomy
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
 from qkscope.scanning import ScanResult, scan
@@ -90,7 +90,7 @@ def test_numbers_are_those_of_stored_vectors() -> None:
 
 def test_what_decides_is_in_the_result_in_print_and_in_a_file(tmp_path: Path) -> None:
     result = scan(build("smollm3"), texts=ids(40, 40, 40, 40), max_length=40, groups=4, out=tmp_path)
-    assert list(result.anatomy.columns) == list(ANATOMY_COLUMNS)
+    assert list(result.anatomy.columns) == list(anatomy_columns())
     assert len(result.anatomy) == len(result.heads)
     shares = result.anatomy[[f"share_{p}" for p in ("position", "key", "match", "query_position")]]
     np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 from qkscope.errors import TableError
 from qkscope.heads import HeadIndex
 from qkscope.lags import distances
-from qkscope.measures.anatomy import SHARES
 from qkscope.measures.axes import overlaps, same_axis
 from qkscope.measures.cell import CellNumbers
 from qkscope.measures.jackknife import jackknife
+from qkscope.measures.registry import groups
 from qkscope.store import in_short, read_csv
 from qkscope.table import left_out_table
 
@@ -23,24 +24,39 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-_ALONG_AXIS = ("eta_q", "eta_k", "r_q_const", "r_k_const")
-MEASURES = (*_ALONG_AXIS, "R_q", "R_k", *SHARES, "score_sd", "sink")
-# The same without the first four tokens of each document, and Pearson's r itself.
-LATE = tuple(f"{name}_from4" for name in ("r_q", "r_k", *_ALONG_AXIS, "R_q", "R_k"))
-_HEAD = ("model", "layer", "head", "kv_head", "rope")
-_JUDGED = (*MEASURES, "overlap", "gap")
-ANATOMY_COLUMNS = (
-    *(*_HEAD, *MEASURES, "overlap", "overlap_pc", "gap"),
-    *(f"{name}_se" for name in _JUDGED),
-    # Beyond the contract: without the first four tokens; whether PC0 is the axis it was; samples that lost it.
-    *(*LATE, *(f"{name}_se" for name in LATE), "same_axis", "axis_lost"),
-)
-LOO_ANATOMY_COLUMNS = ("model", "layer", "head", "group", *MEASURES, "gap")
+_KEY = ("model", "layer", "head", "kv_head")
+# Columns of qk.csv and heads.csv, which a measure of the same name does not repeat.
+_ELSEWHERE = ("r_q", "r_k", "explained_variance", "gap")
+_LATE = "_from4"
 SPECTRUM_COLUMNS = (
     *("model", "window", "layer", "head", "kind", "pair", "wavelength"),
     *("energy", "energy_se", "signal", "signal_se", "share"),
 )
 DISTANCE_COLUMNS = ("model", "window", "layer", "head", "distance", "score", "score_se", "measured")
+
+
+@cache
+def measures() -> tuple[str, ...]:
+    """Every number per head with an error that is not optional, as the measures declare them."""
+    every = [v for group in groups().values() if not group.optional for v in group.variables]
+    return tuple(v.name for v in every if v.sampled and v.is_column and v.name not in _ELSEWHERE)
+
+
+@cache
+def anatomy_columns() -> tuple[str, ...]:
+    """Columns of anatomy.csv; those of all tokens before those without the first four tokens of each document."""
+    late = [name for name in measures() if name.endswith(_LATE)]
+    names = [name for name in measures() if not name.endswith(_LATE)]
+    return (
+        *(*_KEY, "rope", *names, "overlap", "overlap_pc", "gap"),
+        *(f"{name}_se" for name in (*names, "overlap", "gap")),
+        *(*late, *(f"{name}_se" for name in late), "same_axis", "axis_lost"),
+    )
+
+
+def loo_anatomy_columns() -> tuple[str, ...]:
+    """Columns of loo_anatomy.parquet."""
+    return ("model", "layer", "head", "group", *(n for n in measures() if not n.endswith(_LATE)), "gap")
 
 
 def anatomy_table(model: str, numbers: CellNumbers, before: CellNumbers | None = None) -> pd.DataFrame:
@@ -49,10 +65,10 @@ def anatomy_table(model: str, numbers: CellNumbers, before: CellNumbers | None =
 
     columns: dict[str, Any] = _of_heads(model, numbers.heads) | {"kv_head": numbers.heads.kv_head}
     columns["rope"] = np.where(numbers.heads.rope < 0, np.nan, numbers.heads.rope)
-    for name in (*MEASURES, *LATE, "gap"):
+    for name in (*measures(), "gap"):
         columns |= {name: numbers.value(name), f"{name}_se": numbers.error(name)}
     columns |= _continuity(numbers, before) | {"axis_lost": numbers.value("axis_lost").astype(np.int64)}
-    return pd.DataFrame(columns)[list(ANATOMY_COLUMNS)]
+    return pd.DataFrame(columns)[list(anatomy_columns())]
 
 
 def with_continuity(table: pd.DataFrame, numbers: CellNumbers, before: CellNumbers | None) -> pd.DataFrame:
@@ -62,7 +78,7 @@ def with_continuity(table: pd.DataFrame, numbers: CellNumbers, before: CellNumbe
 
 def loo_anatomy_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
     """The same measures without each group of documents in turn."""
-    return left_out_table(model, numbers, (*MEASURES, "gap"))[list(LOO_ANATOMY_COLUMNS)]
+    return left_out_table(model, numbers, loo_anatomy_columns()[4:])
 
 
 def spectrum_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
@@ -116,25 +132,26 @@ def distance_table(model: str, numbers: CellNumbers) -> pd.DataFrame:
 
 
 def read_anatomy(path: Path) -> pd.DataFrame | None:
-    """An anatomy.csv, if there is one. A damaged file is an error, never 'not known'."""
+    """An anatomy.csv, if there is one. A damaged file is an error, never 'not known'.
+
+    Measures that were not declared when it was written are NaN: not measured. Columns it has besides are ignored.
+    """
     if not path.is_file():
         return None
-    numbers = {
-        name: "float64" for name in ANATOMY_COLUMNS if name not in ("model", "layer", "head", "kv_head")
-    }
-    kinds = {"model": str, "layer": "int64", "head": "int64", "kv_head": "int64", **numbers}
+    kinds = dict.fromkeys(anatomy_columns(), "float64")
+    kinds |= {"model": str} | dict.fromkeys(("layer", "head", "kv_head"), "int64")
     try:
         frame = read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
     except (ValueError, OSError, OverflowError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
-    missing = [name for name in ANATOMY_COLUMNS if name not in frame.columns]
+    missing = [name for name in _KEY if name not in frame.columns]
     if missing:
-        raise TableError(
-            f"{path}: no column {', '.join(missing[:5])}; run the study again to have it rewritten"
-        )
+        raise TableError(f"{path}: no column {', '.join(missing)}; run the study again to have it rewritten")
     if frame.duplicated(["model", "layer", "head"]).any():
-        raise TableError(f"{path}: a head stands in it twice; run the study again to have it rewritten")
-    return frame
+        raise TableError(
+            f"{path}: a duplicate (model, layer, head); run the study again to have it rewritten"
+        )
+    return frame.reindex(columns=list(anatomy_columns()))
 
 
 def _of_heads(model: str, heads: HeadIndex) -> dict[str, Any]:

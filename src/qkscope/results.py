@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkscope.anatomy_table import DISTANCE_COLUMNS, LOO_ANATOMY_COLUMNS, SPECTRUM_COLUMNS, read_anatomy
+from qkscope.anatomy_table import DISTANCE_COLUMNS, SPECTRUM_COLUMNS, loo_anatomy_columns, read_anatomy
 from qkscope.causes_table import read_causes
-from qkscope.errors import TableError
+from qkscope.errors import StoreError, TableError
 from qkscope.head_numbers import KEY, head_course, most_changed
 from qkscope.manifest import read_manifest, read_set
 from qkscope.measure_table import read_measures
@@ -230,10 +230,8 @@ def _of_study(folder: Path, qk: pd.DataFrame) -> Results:
         loo_matched=_read_parquet(folder / "loo_matched.parquet", LOO_COLUMNS, len(qk)),
         anatomy=anatomy,
         anatomy_matched=anatomy_matched,
-        loo_anatomy=_read_parquet(folder / "loo_anatomy.parquet", LOO_ANATOMY_COLUMNS, len(qk)),
-        loo_anatomy_matched=_read_parquet(
-            folder / "loo_anatomy_matched.parquet", LOO_ANATOMY_COLUMNS, len(qk)
-        ),
+        loo_anatomy=_read_left_out(folder / "loo_anatomy.parquet", len(qk)),
+        loo_anatomy_matched=_read_left_out(folder / "loo_anatomy_matched.parquet", len(qk)),
         causes=read_causes(folder / "causes.csv"),
         causes_matched=read_causes(folder / "causes_matched.csv"),
         optional=read_measures(folder, optional_names(), len(qk)),
@@ -272,3 +270,13 @@ def with_same_axis(heads: pd.DataFrame, anatomy: pd.DataFrame | None) -> pd.Data
 def _read_parquet(path: Path, columns: Sequence[str], rows: int) -> pd.DataFrame | None:
     """A table, if it was written. A damaged file is an error, never 'not known'. `rows` are those of qk.csv."""
     return read_parquet(path, ROW_LIMIT * rows, columns) if path.is_file() else None
+
+
+def _read_left_out(path: Path, rows: int) -> pd.DataFrame | None:
+    """Measures without each group of documents; those that were not declared when it was written are NaN."""
+    frame = read_parquet(path, ROW_LIMIT * rows) if path.is_file() else None
+    if frame is not None and not {"model", "layer", "head", "group"} <= set(frame.columns):
+        raise StoreError(
+            f"{path}: damaged (no model, layer, head or group)", "run the study again to have it rewritten"
+        )
+    return None if frame is None else frame.reindex(columns=list(loo_anatomy_columns()))
