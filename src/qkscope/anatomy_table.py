@@ -138,8 +138,8 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
     """
     if not path.is_file():
         return None
-    kinds = dict.fromkeys(anatomy_columns(), "float64")
-    kinds |= {"model": str} | dict.fromkeys(("layer", "head", "kv_head"), "int64")
+    kinds: dict[str, Any] = dict.fromkeys(anatomy_columns(), "float64")
+    kinds |= {"model": str, "layer": "int64", "head": "int64", "kv_head": "int64"}
     try:
         frame = read_csv(path, dtype=kinds, keep_default_na=False, na_values=["", "nan"])
     except (ValueError, OSError, OverflowError) as error:

@@ -276,7 +276,5 @@ def _read_left_out(path: Path, rows: int) -> pd.DataFrame | None:
     """Measures without each group of documents; those that were not declared when it was written are NaN."""
     frame = read_parquet(path, ROW_LIMIT * rows) if path.is_file() else None
     if frame is not None and not {"model", "layer", "head", "group"} <= set(frame.columns):
-        raise StoreError(
-            f"{path}: damaged (no model, layer, head or group)", "run the study again to have it rewritten"
-        )
+        raise StoreError(f"{path}: damaged (no key columns)", "run the study again to have it rewritten")
     return None if frame is None else frame.reindex(columns=list(loo_anatomy_columns()))
