@@ -177,10 +177,27 @@ def test_an_axis_that_a_sample_lost_has_no_error(rng):
 def test_tables_have_their_columns(measured):
     axes, found = measured
     table = anatomy_table("m", found)
-    assert ",".join(table.columns).startswith(
-        "model,layer,head,kv_head,rope,eta_q,eta_k,r_q_const,r_k_const,R_q,R_k,share_position,share_key,share_match,"
-        "share_query_position,score_sd,sink,overlap,overlap_pc,gap,eta_q_se,eta_k_se,"
-    )
+    measures = {
+        "eta_q",
+        "eta_k",
+        "r_q_const",
+        "r_k_const",
+        "R_q",
+        "R_k",
+        "share_position",
+        "share_key",
+        "share_match",
+    }
+    measures |= {
+        "share_query_position",
+        "share_positional",
+        "score_sd",
+        "sink",
+        "overlap",
+        "gap",
+        "eta_q_from4",
+    }
+    assert measures | {f"{name}_se" for name in measures} <= set(table.columns)
     assert list(table.columns) == list(anatomy_columns())
     assert table["overlap"].isna().all()
     again = anatomy_table("m", found, found)
