@@ -476,7 +476,7 @@ def test_a_layer_that_does_not_rotate_has_no_curve_by_rotary_pair(results):
     pairs = [heads[~still].assign(pair=pair, signal=0.1 + pair) for pair in (0, 1)]
     other = replace(results)
     vars(other)["spectrum"] = pd.concat([*pairs, heads[still].assign(pair=-1, signal=0.7)])
-    (curve,) = curves(training_context(other), grid_of(other))
+    (curve,) = curves(training_context(other), grid_of(other), list(other.timeline.models))
     assert curve["at"] == [0, 1]
     values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(3, 16, 2)
     assert np.isnan(values[:, 12:]).all()

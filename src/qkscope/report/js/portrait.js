@@ -106,7 +106,7 @@ const portrait = (() => {
     else if (tint === "rope") items = data.populations.map((name) => key(paint.ofPopulation(name), name));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
     if (data.populations.length > 1) items.push(h("span", { class: "key" }, "● RoPE ◆ NoPE"));
-    if (data.has("same_axis"))
+    if (data.heads.some(({ index }) => data.anotherAxis(table(), state.stop, index)))
       items.push(h("span", { class: "key" }, "○ a different direction became PC0"));
     if (store.both())
       items.push(h("span", { class: "key" }, h("i", { class: "move" }), "from A to where it stands in B"));
