@@ -48,11 +48,13 @@
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(axes.signalName(shown[0]));
+    if (FILTERED.includes(view) && store.shown()) found.push("filtered heads");
     return found;
   }
 
-  /* Views that show one checkpoint. */
+  /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
   const OF_ONE_STOP = ["spectrum", "distance"];
+  const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* A claim about something else than its picture shows says so, until "See it" brings them together. */
   function markClaims() {
@@ -99,7 +101,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
-    if (["window", "stop", "measure", "map"].some((key) => keys.has(key))) markClaims();
+    if (["window", "stop", "measure", "map", "filter"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

@@ -156,6 +156,8 @@ const signal = (() => {
         text: () => nameOf(line),
         textAnchor: "start",
         fill: line.colour,
+        stroke: "var(--paper)", // no line runs through a name
+        strokeWidth: 5,
         fontWeight: 650,
         fontSize: 14,
       });
