@@ -10,12 +10,12 @@ const distance = (() => {
   /** @typedef {{ at: number, value: number, se: Maybe }} Point */
   /** @typedef {{ run: number, population: string, points: Point[] }} Curve */
 
-  /** @type {(stop: number) => Curve[]} */
-  const curves = (stop) =>
+  /** @type {() => Curve[]} */
+  const curves = () =>
     data.populations.flatMap((population) =>
       store.runs().flatMap((run) => {
         const found = store.over(run).distances;
-        const { score = [], se = [] } = found?.curves[population]?.[stop] || {};
+        const { score = [], se = [] } = found?.curves[population]?.[state.stop] || {};
         const points = score.flatMap((value, i) =>
           value === null ? [] : [{ at: found?.at[i] || 0, value, se: se[i] }],
         );
@@ -48,17 +48,16 @@ const distance = (() => {
 
   function draw() {
     if (!drawing) return;
-    const list = curves(state.stop);
+    const list = curves();
     if (!list.length) {
       marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
-    const first = data.training && state.stop > 0 && !store.both() ? curves(0) : [];
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
     const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
     // The axis ends with a tick: none just before it.
     const ticks = [...places.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
-    const [least, most] = range([...first, ...list]);
+    const [least, most] = range(list);
     const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
     /** @param {Curve} curve */
     const look = ({ run, population }) => ({
@@ -93,7 +92,6 @@ const distance = (() => {
             y2: (/** @type {Point} */ d) => d.value + (d.se || 0),
           }),
         ),
-        ...first.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 1.6, strokeDasharray: "1.5 3.5" })),
         ...list.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 2.2 })),
         Plot.dot(
           marked,
@@ -123,15 +121,12 @@ const distance = (() => {
         population === "all" ? "all heads" : population,
       ),
     );
-    const before = first.length
-      ? h("span", { class: "key" }, h("i", { class: "dots" }), data.stops[0].label)
-      : null;
     const band = list.some(({ points }) => points.some(({ se }) => se))
       ? h("span", { class: "key" }, h("i", { class: "band" }), "±1 se")
       : null;
     marks.mount(
       drawing,
-      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, before, band, axes.runKeys()),
+      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, band, axes.runKeys()),
       svg,
       numbersTable(list),
     );
