@@ -316,7 +316,7 @@ const portrait = (() => {
       named = false;
       frame = portraitFrame.build(drawing, { box: selectBox, near: selectNear });
       marks.mount(drawing, legend(), frame.svg);
-    }
+    } else if (keys.has("stop")) drawing.querySelector(".legend")?.replaceWith(legend());
     const moving = !fresh && keys.has("stop") && data.training && !dom.reducedMotion();
     if (!fresh && store.selectionOnly(keys)) markSelected();
     else points(moving);
