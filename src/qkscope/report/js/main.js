@@ -36,7 +36,11 @@
     };
   }
 
-  /* What the picture beside a claim shows other than the claim is about: window, checkpoint or measure. */
+  /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
+  const OF_ONE_STOP = ["spectrum", "distance"];
+  const FILTERED = ["signal", "emergence", "classes", "portrait"];
+
+  /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
   /** @type {(link: Element) => string[]} */
   function differences(link) {
     const view = link.getAttribute("data-view") || "";
@@ -51,10 +55,6 @@
     if (FILTERED.includes(view) && store.shown()) found.push("filtered heads");
     return found;
   }
-
-  /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
-  const OF_ONE_STOP = ["spectrum", "distance"];
-  const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* A claim about something else than its picture shows says so, until "See it" brings them together. */
   function markClaims() {
