@@ -150,7 +150,7 @@ class Family(_Part):
 
 
 class Study(_Part):
-    """What to measure, on what, in which order."""
+    """The checkpoints to measure, the texts to measure them on, and the settings."""
 
     name: str
     """Name of the study and of its results folder."""
@@ -161,7 +161,7 @@ class Study(_Part):
     tokenizer: str | None = None
     """Tokenizer: a folder, or `owner/name` on the hub (default: beside the weights)."""
     dtype: Dtype = "auto"
-    """Number format of the weights; `auto`: as they were saved."""
+    """Number format of the weights (`auto`: as saved)."""
     device: str | None = None
     """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda, mps or cpu, in that order)."""
     device_map: str | dict[str, Any] | None = None
@@ -184,7 +184,7 @@ class Study(_Part):
     components: Positive = defaults.COMPONENTS
     """Principal components of each head."""
     seed: NotNegative = defaults.SEED
-    """Seed of everything that measures sample."""
+    """Seed of the random samples that measures draw."""
     batch_tokens: Positive = defaults.BATCH_TOKENS
     """Tokens per forward pass."""
     thresholds: ThresholdsSpec = ThresholdsSpec()
