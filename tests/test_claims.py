@@ -241,19 +241,11 @@ def wave_share(study: Results, row: Row, model: str) -> float:
 def score(study: Results, row: Row, model: str) -> float:
     table = study.distance_matched if row.window == "matched" else study.distance
     table = table[table["model"] == model]
-    window, lags = int(table["window"].iloc[0]), sorted(set(table["distance"]))
     rope = study.heads[study.heads["model"] == model].set_index(["layer", "head"])["rope"]
     wanted = {"RoPE": 1.0, "NoPE": 0.0}.get(row.population)
     heads = [key for key, flag in rope.items() if wanted is None or flag == wanted]
     by_lag = table.set_index(["layer", "head", "distance"])["score"]
-    means = {lag: np.mean([by_lag[(*key, lag)] for key in heads]) for lag in lags}
-    total = pairs = 0.0
-    for i, lag in enumerate(lags):
-        start = lag - 0.5 if i == 0 else (lags[i - 1] + lag) / 2
-        stop = window - 0.5 if lag == lags[-1] else (lag + lags[i + 1]) / 2
-        weight = (stop - start) * (window - lag)
-        total, pairs = total + weight * means[lag], pairs + weight
-    return float(means[int(row.at)] - total / pairs)
+    return float(np.mean([by_lag[(*key, int(row.at))] for key in heads]))
 
 
 def test_every_level_and_change_is_recomputed(study):

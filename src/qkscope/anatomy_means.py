@@ -108,25 +108,11 @@ def carried_by(spectrum: pd.DataFrame, kind: str, by: Sequence[str] = ()) -> pd.
 
 
 def score_by_distance(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The mean score of some heads of one checkpoint by distance, relative to the average key. distance, score, se.
+    """The mean position bias of some heads of one checkpoint by distance: distance, score, se.
 
-    The average is over all pairs of a query and an earlier key within the window: a distance D stands for the distances
-    up to half-way to its neighbours, with window - D pairs each. `se` is the mean of the heads' errors, which the error
-    of their mean cannot exceed.
+    The score of a key is relative to the query's mean over its keys. `se` is the mean of the heads' errors, which the
+    error of their mean cannot exceed.
     """
     rows = table.merge(heads[_KEY], on=_KEY).dropna(subset=["score"])
-    if rows.empty:
-        return pd.DataFrame(columns=["distance", "score", "se"])
-    found = rows.groupby("distance")[["score", "score_se"]].mean()
-    at = found.index.to_numpy(np.float64)
-    window = float(rows["window"].iloc[0])
-    edges = np.r_[at[0] - 0.5, (at[1:] + at[:-1]) / 2, window - 0.5]
-    pairs = np.diff(edges) * np.maximum(window - at, 0.0)
-    middle = float(np.average(found["score"], weights=pairs))
-    return pd.DataFrame(
-        {
-            "distance": found.index,
-            "score": (found["score"] - middle).to_numpy(),
-            "se": found["score_se"].to_numpy(),
-        }
-    )
+    found = rows.groupby("distance")[["score", "score_se"]].mean().rename(columns={"score_se": "se"})
+    return found.reset_index()

@@ -55,16 +55,11 @@ def share_of_wave(study: Results, row: Row) -> float:
 
 
 def score_at(study: Results, row: Row) -> float:
-    """The mean score at a distance less that of all pairs, each distance standing for those half-way around it."""
+    """The mean position bias at a distance."""
     table = study.distance_matched if row.window == "matched" else study.distance
     heads = heads_of(study, row)[["layer", "head"]]
     table = table[table["model"] == row.model].merge(heads, on=["layer", "head"])
-    curve = table.groupby("distance")["score"].mean()
-    window, at = int(table["window"].iloc[0]), curve.index.to_numpy(float)
-    middle = (at[1:] + at[:-1]) / 2
-    low, high = np.r_[at[0] - 0.5, middle], np.r_[middle, window - 0.5]
-    pairs = (high - low) * (window - at)
-    return float(curve.loc[row.at] - (curve.to_numpy() * pairs).sum() / pairs.sum())
+    return float(table.groupby("distance")["score"].mean().loc[row.at])
 
 
 def again(study: Results, row: Row) -> float:
