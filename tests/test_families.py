@@ -236,10 +236,10 @@ def test_the_page_of_models_agrees_with_what_the_tests_find() -> None:
     """The page is about the release it names; families that appear later are not yet surveyed."""
     page = (Path(__file__).parent.parent / "docs" / "models.md").read_text()
     rows = re.findall(r"^\| (\S+) \| `\w+` \| (\w+)", page, re.M)
-    seams = dict(rows)
-    assert len(seams) == len(rows)
-    assert {seams[family] for family in BY_INTERFACE} == {"first"}
-    assert {seams[family] for family in BY_PRODUCTS} == {"second"}
+    hooks = dict(rows)
+    assert len(hooks) == len(rows)
+    assert {hooks[family] for family in BY_INTERFACE} == {"interface"}
+    assert {hooks[family] for family in BY_PRODUCTS} == {"product"}
     lengths = dict(re.findall(r"^\| (\S+) \|.*\| (together|apart) \|$", page, re.M))
     assert {lengths[family] for family in SPARSE} == {"apart"}
     assert {lengths[family] for family in FAMILIES} == {"together"}

@@ -79,9 +79,9 @@ def loo_table(model: str, heads: HeadIndex, axes: Axes) -> pd.DataFrame:
 def heads_table(
     qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None, thresholds: Thresholds | None = None
 ) -> pd.DataFrame:
-    """PC0 of each head with its depth, class and polarity.
+    """PC0 of each head, with depth, class and polarity.
 
-    `num_layers` gives the depth of each model; where it is not known, the deepest layer of the table is the last.
+    `num_layers` is the number of layers of each model (default: the deepest layer in the table is the last one).
     """
     limit = thresholds or Thresholds()
     heads = qk[qk["pc"] == 0].reset_index(drop=True)
@@ -99,7 +99,7 @@ def with_classes(heads: pd.DataFrame, thresholds: Thresholds) -> pd.DataFrame:
 
 
 def read_qk(path: Path) -> pd.DataFrame:
-    """A qk.csv as a table with all QK_COLUMNS, checked; a TableError names the file and line."""
+    """Read and check a qk.csv; the result has all QK_COLUMNS. A TableError names the file and line."""
     import pandas as pd
 
     try:

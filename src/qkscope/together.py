@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def concat(runs: Sequence[Results | Path | str]) -> Results:
-    """Several runs as one: a checkpoint `c` of the run `r` is the model `r/c`, and its run is its family.
+    """Combine several runs into one Results: checkpoint `c` of run `r` becomes model `r/c` of family `r`.
 
-    Only tables that every run has are kept. Classes need the same thresholds in all of them: `rethreshold` first.
+    Keeps the tables that every run has. All runs need the same class thresholds: use `rethreshold` first.
     """
     loaded = [as_results(run) for run in runs]
     names = [run.timeline.name or run.folder.name for run in loaded]

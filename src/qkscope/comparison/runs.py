@@ -24,9 +24,9 @@ def compare(
     results_dir: Path | str | Results | Sequence[Path | str | Results],
     with_: Path | str | Results | Sequence[Path | str | Results],
 ) -> Comparison:
-    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B.
+    """Compare a results folder (or qk.csv) with another one, or with `"published"`, the published SmolLM3-3B numbers.
 
-    Lists of runs on both sides, such as several seeds of two trainings, are compared by their means, with errors over
+    If both sides are lists of runs (several seeds of two training setups), their means are compared, with errors over
     runs instead of documents.
     """
     if with_ == "published":

@@ -40,13 +40,14 @@ def run(
     shard: str | None = None,
     replace: bool = False,
 ) -> Results | Status:
-    """Measure a study and write its results folder (`results/<study name>` unless `out` says otherwise).
+    """Measure a study and write its results folder (default: `results/<study name>`).
 
-    With `shard` only that part of the units is done and their state returned; a run without it does what is still
-    missing and puts everything together. Raises after all else is finished if a checkpoint could not be measured.
+    With `shard` (`"1/8"`), only that part of the units is measured, and their status is returned. A run without `shard`
+    measures the units that are missing and writes tables, figures and report. If a checkpoint could not be measured,
+    everything else is finished first, then an error is raised.
 
-    A folder with finished results takes the same study again, also with more checkpoints, windows, heads or measures;
-    anything else is refused unless `replace` is true.
+    A folder with finished results accepts the same study again, also with more checkpoints, windows, heads or measures.
+    Anything else needs `replace=True`.
     """
     part = parse_shard(shard) if shard is not None else None
     if part and engine != "local":

@@ -83,13 +83,14 @@ def analyze(
     measures: Sequence[str] = tuple(OPTIONAL),
     replace: bool = False,
 ) -> Analysis:
-    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
-    table for each of `measures` to `out` if given.
+    """Measure stored query and key vectors of every model under `root`, a folder or `hub:owner/name`.
+
+    With `out`, write qk.csv, heads.csv, transitions.csv and one table for each of `measures` to that folder.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
-                all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
-    measures    beside r: rotation, per_kind, plasticity (of files with buckets); without them it takes a quarter
-    replace     overwrite other results in `out`: of other vectors, or of more models, heads or measures
+                all layers or by layer; also computes anatomy.csv, with a score scale of 1 / sqrt(dim)
+    measures    optional measures: rotation, per_kind, plasticity (needs files with buckets); () is four times faster
+    replace     overwrite results in `out` that come from other vectors or have more models, heads or measures
     """
     import pandas as pd
 
