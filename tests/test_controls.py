@@ -289,7 +289,7 @@ def test_units_are_measured_kept_and_resumed_but_never_in_the_course(study, tmp_
     run(study, out)
     assert "[1/1] checkpoint-3~rotation-of-checkpoint-2 group 2" in capsys.readouterr().err
     edit_config(study.parent / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 2e6})
-    run(study, out)
+    run(study, out, replace=True)
     said = capsys.readouterr().err
     assert "checkpoint-2~rotation-of-checkpoint-3, all groups: measured again, because rotation was" in said
 

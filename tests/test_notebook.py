@@ -148,6 +148,6 @@ def test_tables_for_papers_escape_names():
     assert qkscope.to_markdown(table, decimals=1).splitlines() == [
         r"| a\_b | r | n |",
         "| --- | ---: | ---: |",
-        r"| x\_1 & 50% | 0.1 | 1 |",
+        r"| x\_1 &amp; 50% | 0.1 | 1 |",
         r"| p\|q | – | 2 |",
     ]

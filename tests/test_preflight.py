@@ -128,7 +128,7 @@ def test_long_texts_of_which_little_is_used_bring_up_chunk(study, tmp_path):
         assert "144 of 60,000 tokens" in said
         assert setting in said
     before = json.loads((tmp_path / "out" / "scan.json").read_text())
-    assert CliRunner().invoke(main, [*scanned, "--chunk"]).exit_code == 0
+    assert CliRunner().invoke(main, [*scanned, "--chunk", "--replace"]).exit_code == 0
     after = json.loads((tmp_path / "out" / "scan.json").read_text())
     assert (before["documents"], after["documents"]) == (3, 32)
     assert before["corpus"] != after["corpus"]

@@ -154,6 +154,8 @@ def _check_footer(footer: Any, names: Sequence[str], most_rows: int) -> None:
             fits = types.is_string(value) or types.is_large_string(value)
         else:
             fits = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        # A table without rows does not tell the types of its columns.
+        fits = fits or (types.is_null(kind) and not footer.num_rows)
         if not fits:
             raise ValueError(f"column {name[:40]!r} holds {str(kind)[:40]}")
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]

@@ -29,7 +29,7 @@ from qkscope.checkpoints import (
 )
 from qkscope.checkpoints.weights import Ahead
 from qkscope.corpus import load_corpus
-from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError
+from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError, StoreError
 from qkscope.run import run
 from qkscope.run.units import UnitMeasurer, key_of
 from qkscope.study import CorpusSpec
@@ -445,7 +445,9 @@ def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(
     assert keys["step-1"] == keys["step-1~rotation-of-step-2"] == before["step-1"]
     assert keys["step-2"] == keys["step-2~rotation-of-step-1"] == before["step-2"]
     monkeypatch.setattr(UnitMeasurer, "measure", measure)
-    again = run(path, tmp_path / "out")
+    with pytest.raises(StoreError, match="--replace"):
+        run(path, tmp_path / "out")
+    again = run(path, tmp_path / "out", replace=True)
     assert again.provenance["checkpoints"]["step-1"]["commit"] == server.commit("lab/moving", "step-1")
 
 
@@ -500,7 +502,7 @@ def test_weights_that_came_for_a_run_go_when_they_are_done_with(
     server, children, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda plan, measured, results: None)
-    monkeypatch.setattr("qkscope.run.pipeline._judge_unmeasured", lambda loaded: None)
+    monkeypatch.setattr("qkscope.run.pipeline._problem", lambda plan, loaded: "")
     load_model(Source(REPO, REVISIONS[1]))
     run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out")
     kept = [hub.cached(REPO, name) for name in REVISIONS[:3]]
