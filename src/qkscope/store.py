@@ -129,7 +129,7 @@ def read_parquet(path: Path, most_rows: int, columns: Sequence[str] | None = Non
         with pq.ParquetFile(path, metadata=footer, read_dictionary=texts) as file:
             table = file.read(columns=names).replace_schema_metadata(None)
         table.validate(full=True)
-        for name in texts:
+        for name in texts if table.num_rows else ():
             _check_texts(name, table[name], ROW_BYTES * most_rows)
         kinds = {name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in names}
         frame: pd.DataFrame = table.to_pandas()[names].astype(kinds)

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub.constants
 import pyarrow as pa
@@ -501,7 +502,9 @@ def hub_study(tmp_path, extra=""):
 def test_weights_that_came_for_a_run_go_when_they_are_done_with(
     server, children, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda plan, measured, results: None)
+    results = SimpleNamespace(provenance={}, heads=None)
+    monkeypatch.setattr("qkscope.run.pipeline._put_together", lambda *arguments: results)
+    monkeypatch.setattr("qkscope.run.pipeline.unmeasured_warnings", lambda heads, non_finite: {})
     monkeypatch.setattr("qkscope.run.pipeline._problem", lambda plan, loaded: "")
     load_model(Source(REPO, REVISIONS[1]))
     run(hub_study(tmp_path, "keep_weights: false\n"), tmp_path / "out")
