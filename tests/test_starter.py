@@ -59,9 +59,9 @@ def test_each_folder_left_out_is_named_with_its_reason(run_folder):
     assert {name: words.split(";")[0] for name, words in found.items()} == {
         "checkpoint-1100": "the folder is empty",
         "checkpoint-1200": "an adapter (LoRA) without its model",
-        "checkpoint-1300": "sharded weights of FSDP",
-        "checkpoint-1400": "sharded weights of DeepSpeed",
-        "checkpoint-1500": "no config.json there, found notes.txt",
+        "checkpoint-1300": "FSDP",
+        "checkpoint-1400": "DeepSpeed",
+        "checkpoint-1500": "config.json is missing, found notes.txt",
         "checkpoint-1600": "the model is one folder deeper, in hf_model",
     }
     assert any("checkpoint-1200" in line for line in init(str(run_folder), run_folder / "s.yaml")[1].check)
@@ -82,14 +82,14 @@ def test_a_file_that_is_there_is_not_overwritten(run_folder, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     path, _ = init(str(run_folder))
     before = path.read_bytes()
-    with pytest.raises(StudyError, match="there already"):
+    with pytest.raises(StudyError, match="already exists"):
         init(str(run_folder))
     assert path.read_bytes() == before
 
 
 def test_a_folder_without_checkpoints_says_what_it_found(tmp_path):
     (tmp_path / "notes.txt").write_text("x")
-    with pytest.raises(CheckpointError, match=r"no checkpoints in it.*notes\.txt"):
+    with pytest.raises(CheckpointError, match=r"no checkpoints.*notes\.txt"):
         init(str(tmp_path), tmp_path / "s.yaml")
 
 

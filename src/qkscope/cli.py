@@ -45,7 +45,7 @@ def clear_errors(command: Command) -> Command:
             click.echo(f"qkscope: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt as stop:
-            words = str(stop) or "interrupted; finished work is kept: run the same command again to go on"
+            words = str(stop) or "interrupted; finished work is kept: run the same command again to continue"
             click.echo(f"qkscope: {words}", err=True)
             sys.exit(130)
 
@@ -132,7 +132,7 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
     from qkscope.study.starter import init as write_study
 
     path, made = write_study(places, out)
-    click.echo(f"written: {path}\nlook at:")
+    click.echo(f"written: {path}\ncheck:")
     for line in made.check:
         click.echo(f"  {line}")
     click.echo(f"then: qkscope validate {path} && qkscope run {path}")
@@ -299,7 +299,7 @@ def analyze(
     from qkscope.scanning.vectors import analyze as analyze_vectors
 
     if rope_theta is None and (rotary_dim is not None or interleaved):
-        raise QkscopeError("--rotary-dim and --interleaved say more of a rotation: give its --rope-theta too")
+        raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")
 
     def rotation(dim: int) -> Rotation:
         return Rotation.plain(dim, float(rope_theta or 0), rotary_dim, interleaved)
@@ -402,9 +402,9 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
     else:
         _print(found)
     if found.damage:
-        raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
+        raise QkscopeError("\n".join([*found.damage, "run the study again to rewrite these files"]))
     if verify and not as_json:
-        _print("every table, figure and page is what was written")
+        _print("all tables, figures and pages match the manifest")
     sys.exit(EXIT_STATUS[found.state])
 
 
