@@ -303,7 +303,7 @@ def test_tokens_of_another_tokenizer_are_refused() -> None:
 
 def test_more_tokens_than_learned_positions() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=2, n_positions=16))
-    with pytest.raises(CaptureError, match="gpt2 model .* 20 tokens"):
+    with pytest.raises(CaptureError, match=r"gpt2 model .* 20 tokens"):
         measure(model, [document(0, 20)], every_head(model), (20,))
 
 

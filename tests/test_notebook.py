@@ -42,7 +42,7 @@ def test_a_head_over_the_matched_window(study):
 
 
 def test_a_head_that_was_not_measured_is_said_with_those_that_were(study):
-    with pytest.raises(TableError, match="layer 99, head 0 was not measured; .*layers 0 to"):
+    with pytest.raises(TableError, match=r"layer 99, head 0 was not measured; .*layers 0 to"):
         study.head(99, 0)
 
 

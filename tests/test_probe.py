@@ -148,7 +148,7 @@ def test_layers_of_another_shape_do_not_disturb() -> None:
         unit = measure(model, [document(15)], heads(model), (15,))
         assert unit.q[0].M.shape[1:] == (dim, dim)
     both = heads(build("gemma4_text"), [0, 1, 2, 3])
-    with pytest.raises(CaptureError, match="dimensions .*16 and 32"):
+    with pytest.raises(CaptureError, match=r"dimensions .*16 and 32"):
         measure(build("gemma4_text"), [document(15)], both, (15,), include_sliding=True)
 
 

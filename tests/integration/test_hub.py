@@ -386,7 +386,7 @@ def test_a_dataset_survives_a_bad_day_and_is_there_offline(server, monkeypatch):
     online = texts("lab/long", split="test")
     offline(monkeypatch)
     assert texts("lab/long", split="test") == online
-    with pytest.raises(HubError, match=r"dataset lab/lines "):
+    with pytest.raises(HubError, match="dataset lab/lines "):
         texts("lab/lines")
 
 
