@@ -290,7 +290,7 @@ def test_no_weights(scratch):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dtype": "fp16"}, r"dtype 'fp16' .*auto, float32.*did you mean float16"),
+        ({"dtype": "fp16"}, r"dtype 'fp16'.*auto, float32.*did you mean float16"),
         ({"device": "cuda:7"}, r"device 'cuda:7' is not available.*available: cpu"),
         ({"device": "gpu"}, r"device 'gpu' is not available"),
     ],

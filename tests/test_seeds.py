@@ -88,7 +88,7 @@ def test_the_sentence_says_that_errors_are_over_seeds():
     found = compare(arm("base", range(3)), arm("wide", range(3), 0.3))
     assert found.clear
     assert found.sentence().startswith("Mean r_q differs")
-    assert "errors are over three seeds a side" in found.sentence()
+    assert "over three seeds" in found.sentence()
     assert [row.checkpoint for row in found.rows[:4]] == [*NAMES, IN_SUM]
     assert "Errors are over seeds" in found.to_text()
     assert "documents" not in found.to_text()

@@ -175,7 +175,7 @@ def list_checkpoints(model: str) -> None:
 @click.option(
     "--max-length",
     type=click.IntRange(min=2),
-    help="Tokens read of each document.  [default: 2048, or the model's positions if it has fewer]",
+    help="Number of tokens read from each document.  [default: 2048, or the model's positions if it has fewer]",
 )
 @click.option(
     "--documents",
@@ -255,7 +255,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 @click.option(
     "--gqa-ratio",
     type=click.IntRange(min=1),
-    help="Query heads per key head, if the folder names do not tell.",
+    help="Query heads per key head, if the folder names do not show it.",
 )
 @click.option(
     "--groups",
@@ -355,7 +355,7 @@ def report(results: Path, other: Path | None, out: Path | None) -> None:
     metavar="published|RESULTS",
     help="What to compare with; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--csv", type=PLACE, help="Also write the rows to this file, and all heads to a second one.")
 @clear_errors
 def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:

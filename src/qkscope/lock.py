@@ -54,7 +54,7 @@ class Claim:
         """Raise if the claim was lost: a process that slept for longer than the lease may have been replaced."""
         if not self.holds():
             raise EngineError(
-                f"{self._path.parent}: this run did not update its lock for more than {LEASE_SECONDS:.0f} s "
+                f"{self._path.parent}: this run did not respond for more than {LEASE_SECONDS:.0f} s "
                 "and lost its lock on the folder; finished units are kept: run again to continue"
             )
 

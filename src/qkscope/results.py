@@ -132,7 +132,7 @@ class Results:
         heads, anatomy = (self.matched, self.anatomy_matched) if matched else (self.heads, self.anatomy)
         if heads is None:
             raise TableError(
-                f"{self.folder}: nothing was measured over a matched window (the same first tokens of every "
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
                 "checkpoint)"
             )
         asked = (self.optional.get(f"{name}{end}") for name in OPTIONAL)
@@ -151,7 +151,7 @@ class Results:
         heads, loo = (self.matched, self.loo_matched) if matched else (self.heads, self.loo)
         if heads is None:
             raise TableError(
-                f"{self.folder}: nothing was measured over a matched window (the same first tokens of every "
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
                 "checkpoint)"
             )
         return most_changed(heads, loo, before, after, n, by)

@@ -389,5 +389,5 @@ def _check_number(name: str, value: Any, expected: str, above_zero: bool) -> Non
         if not number or each < 0 or (above_zero and each == 0):
             raise CaptureError(
                 f"its config.json has {name} = {each!r}, which is not valid; expected {expected}. Correct it, or "
-                f"leave this checkpoint out"
+                "leave this checkpoint out"
             )

@@ -202,7 +202,7 @@ def checkpoints_yaml(model: str) -> str:
 def _options(source: Source) -> dict[str, Any]:
     """What every `from_pretrained` gets: no network, and remote code only where the source trusts it."""
     if source.trust_remote_code:
-        log.warning("%s: running code from the model repository (trust_remote_code)", source)
+        log.warning("%s: running the model's own Python code (trust_remote_code)", source)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": source.trust_remote_code}
     return options | ({"gguf_file": gguf} if (gguf := gguf_name(source)) else {})
 
@@ -302,7 +302,7 @@ def _explain(error: Exception, what: str, source: Source) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return (
-            f"its {what} needs code from its repository, which is not run by default. If you trust the source: "
+            f"its {what} needs its own Python code, which is not run by default. If you trust the source: "
             f"{source.setting('trust_remote_code')}"
         )
     if found := re.search(r"model type `?'?([\w.-]+)`?'?.{0,80}not recognize", text, re.DOTALL):

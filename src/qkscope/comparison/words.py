@@ -70,7 +70,7 @@ def _same_numbers(found: Comparison) -> str:
 
 def _over_seeds(found: Comparison, seeds: tuple[int, int]) -> str:
     ours, theirs = (count(each, "seed") for each in seeds)
-    over = f"over {ours} a side" if ours == theirs else f"over {ours} and {theirs}"
+    over = f"over {ours} per side" if ours == theirs else f"over {ours} and {theirs}"
     if not found.clear:
         return f"No number differs between {found.ours} and {found.theirs} by more than it does between seeds, {over}."
     most = _most(found.clear)

@@ -44,8 +44,8 @@ _PARTS_IN_WORDS = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
-    "keys": "plasticity was requested, or with a different number of keys",
-    "capture": "a newer qkscope measures differently",
+    "keys": "plasticity was added, or its number of keys changed",
+    "capture": "this version of qkscope measures differently",
 }
 
 
