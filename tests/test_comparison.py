@@ -186,8 +186,8 @@ def test_neither_side_knowing_its_error_is_not_agreement():
     assert row.agrees is None
     assert math.isnan(row.se)
     assert found.outcome == "cannot tell"
-    assert "cannot tell" in found.sentence()
-    assert "cannot tell" in found.verdict()
+    assert "unclear" in found.sentence()
+    assert "cannot be judged" in found.verdict()
 
 
 @pytest.mark.parametrize(
