@@ -106,9 +106,8 @@ def document_lengths(path: Path) -> dict[int, int]:
     expected = np.arange(len(order)) - np.repeat(starts, counts)
     if not np.array_equal(positions[order], expected):
         raise VectorsError(
-            f"{path}: some positions of a document are missing or repeated; with a rotation (--rope-theta) "
-            "each example needs every position from 0 on exactly once (a sample of the vectors can be analysed "
-            "without a rotation)"
+            f"{path}: some positions of a document are missing or repeated; with RoPE settings each example needs "
+            "every position from 0 on exactly once (a sample of the vectors can be analysed without them)"
         )
     return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
 
