@@ -31,8 +31,8 @@ def sample_heads(
         return every
     if not 0 < count <= len(every):
         raise StudyError(
-            f"a sample of {count} heads was asked for, but {len(layers)} full-attention layers of {_range(each)} "
-            f"query heads make {len(every)}: ask for 1 to {len(every)}, or for all"
+            f"a sample of {count} heads was requested, but {len(layers)} full-attention layers of {_range(each)} "
+            f"query heads have {len(every)} in total: request 1 to {len(every)}, or all"
         )
     return random.Random(seed).sample(every, count)
 

@@ -145,7 +145,7 @@ class Accumulator:
     def moments(self) -> Moments:
         """The moments of all tokens added so far."""
         if self._sums is None:
-            raise StoreError("no tokens were added, so there are no moments; give at least one token")
+            raise StoreError("no tokens were added, so the moments are undefined; give at least one token")
         return self._sums.moments()
 
 
@@ -162,7 +162,7 @@ class _Sums:
     ys: Any = None
 
     def add(self, x: Any, t: Any) -> None:
-        raise TypeError(f"{type(self).__name__} does not add")
+        raise TypeError(f"{type(self).__name__} does not support add()")
 
     def sum_up(self, s: Array, y: Any, yy: Any, ys: Any) -> None:
         """Add what some tokens give. The first are the sums so far: zeros to add them to would take as long."""

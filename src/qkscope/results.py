@@ -135,7 +135,10 @@ class Results:
         end = "_matched" if matched else ""
         heads, anatomy = (self.matched, self.anatomy_matched) if matched else (self.heads, self.anatomy)
         if heads is None:
-            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+            raise TableError(
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
+                "checkpoint)"
+            )
         asked = (self.optional.get(f"{name}{end}") for name in OPTIONAL)
         names = ("model", "label", "phase", "step")
         stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
@@ -152,7 +155,10 @@ class Results:
         """
         heads, loo = (self.matched, self.loo_matched) if matched else (self.heads, self.loo)
         if heads is None:
-            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+            raise TableError(
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
+                "checkpoint)"
+            )
         return most_changed(heads, loo, before, after, n, by)
 
     def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
@@ -201,7 +207,9 @@ def as_results(run: Results | Path | str) -> Results:
 def _load(place: Path) -> Results:
     folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
     if not table.is_file():
-        raise TableError(f"{table}: no such file; give a results folder made by `qkscope run`, or a qk.csv")
+        raise TableError(
+            f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
+        )
     qk = read_qk(table)
     if place.is_dir() and (folder / "study.yaml").is_file():
         return _of_study(folder, qk)
@@ -258,7 +266,7 @@ def _with_gaps(timeline: Timeline, qk: pd.DataFrame, folder: Path) -> Timeline:
             "add them to the study, or draw the table alone by giving the path of qk.csv"
         )
     stops = tuple(
-        stop if stop.model in measured else replace(stop, missing=stop.missing or "it has no rows in qk.csv")
+        stop if stop.model in measured else replace(stop, missing=stop.missing or "no rows in qk.csv")
         for stop in timeline.stops
     )
     return replace(timeline, stops=stops)

@@ -120,16 +120,16 @@ def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32
     remedies = []
     if any(non_finite.get(model) for model in models):
         remedies.append(f"where values are not finite, try {float32}")
-    remedies.append("check that the checkpoint was saved whole, or leave it out")
+    remedies.append("check that the checkpoint was saved completely, or leave it out")
     limit = f"more than {MOST_UNMEASURED:.0%} of the heads have no numbers:"
-    return "\n".join([limit, *lines, f"What was measured is written. {capital('; '.join(remedies))}"])
+    return "\n".join([limit, *lines, f"All measured heads were written. {capital('; '.join(remedies))}"])
 
 
 def _why(lost: int, non_finite: int) -> str:
     still = max(lost - non_finite, 0)
-    reasons = [f"{non_finite} met NaN or infinity"] if non_finite else []
+    reasons = [f"{non_finite} with NaN or infinite values"] if non_finite else []
     if still:
-        reasons.append(f"the queries or keys of {still} do not vary, or have no first axis")
+        reasons.append(f"{still} with queries or keys that do not vary or have no first principal component")
     return "; ".join(reasons)
 
 

@@ -131,7 +131,9 @@ def window(
     Of all query and all key heads, or of those at `rows`.
     """
     if width not in unit.windows:
-        raise StoreError(f"no ring ends at a window of {width} tokens; the rings end at {list(unit.windows)}")
+        raise StoreError(
+            f"a window of {width} tokens was not measured; measured windows: {list(unit.windows)}"
+        )
     last = unit.windows.index(width) + 1
     q, k = (
         merge_all([ring.select(at) for ring in rings[:last]])
@@ -140,7 +142,9 @@ def window(
     if not skip_sink:
         return q, k
     if width < SINK:
-        raise StoreError(f"a window of {width} tokens is empty without its first {SINK}; choose a longer one")
+        raise StoreError(
+            f"a window of {width} tokens has no tokens after the first {SINK}; choose a longer one"
+        )
     return q.without(unit.sink_q.select(rows[0])), k.without(unit.sink_k.select(rows[1]))
 
 

@@ -17,7 +17,7 @@ from qkscope.words import tokens
 
 Run = Path | str | Results
 
-OVER_DOCUMENTS = "Errors are over documents: what another seed of the training would change is not in them."
+OVER_DOCUMENTS = "Errors are over documents and do not include variation between training seeds."
 
 
 def compare(
@@ -31,7 +31,7 @@ def compare(
     """
     if with_ == "published":
         if _several(results_dir):
-            raise TableError("the published numbers are of one run: compare one run with them")
+            raise TableError("the published numbers are from one run: compare exactly one run with them")
         return with_published(_loaded(results_dir)[0])
     ours, theirs = _loaded(results_dir), _loaded(with_)
     if len(ours) == len(theirs) == 1:
@@ -89,7 +89,7 @@ def _window_notes(found: Matched) -> list[str]:
         mine, other = found.ours.timeline.stop(model).window, found.theirs.timeline.stop(their).window
         if mine is not None and other is not None and mine != other:
             notes.append(
-                f"{model} was measured over {tokens(mine)} here and {tokens(other)} there: its own-window numbers may "
-                "differ for that alone."
+                f"{model} was measured over {tokens(mine)} in one run and {tokens(other)} in the other: its "
+                "training-context numbers may differ for that reason alone."
             )
     return notes

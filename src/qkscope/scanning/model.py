@@ -100,7 +100,7 @@ class ScanResult(ScanTables):
 
     def _asked(self, name: str) -> pd.DataFrame:
         if name not in self.optional:
-            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
+            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to add it')
         return self.optional[name]
 
     def save(self, out: Path | str, *, replace: bool = False) -> Path:
@@ -199,7 +199,7 @@ def scan(
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
     layers = architecture.measured_layers(
-        include_sliding, longest, ", or these layers as they are: --sliding"
+        include_sliding, longest, ", or measure these layers with --sliding"
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
@@ -242,7 +242,7 @@ def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
     there = before.settings.get("vectors") if before is not None else None
     if asked is not None and there is None and (out / "vectors").exists():
         raise StoreError(
-            f"{out / 'vectors'} is there, and nothing says that a scan wrote it, so no vectors are written into it; "
+            f"{out / 'vectors'} exists without a record that a scan wrote it, so it is not overwritten; "
             "choose another folder with --out, or move it away"
         )
     found = asked or there
