@@ -126,10 +126,10 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
     missing = [name for name in ANATOMY_COLUMNS if name not in frame.columns]
     if missing:
         raise TableError(
-            f"{path}: no column {', '.join(missing[:5])}; run the study again to have it rewritten"
+            f"{path}: column missing: {', '.join(missing[:5])}; run the study again to rewrite it"
         )
     if frame.duplicated(["model", "layer", "head"]).any():
-        raise TableError(f"{path}: a head stands in it twice; run the study again to have it rewritten")
+        raise TableError(f"{path}: duplicate (model, layer, head) rows; run the study again to rewrite it")
     return frame
 
 

@@ -48,7 +48,7 @@ def rule_of_error(basis: str, groups: int) -> str:
         return f"No document groups: changes are tested by leaving out {HEAD_GROUPS} groups of heads."
     if basis == "too few groups":
         return f"± is one standard error over {groups} groups of documents; a test needs at least {FEWEST_GROUPS}."
-    return f"No error is known: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
+    return f"No standard errors: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
 
 
 def rule_of_change() -> str:
@@ -87,8 +87,8 @@ def rule_of_agreement() -> str:
 def rule_of_difference() -> str:
     """When numbers of two studies differ, and when one cannot tell."""
     return (
-        f"Numbers differ beyond {count(round(AGREES_WITHIN), 'standard error')} of the difference, shares also beyond "
-        "what one head is. Without an error on either side one cannot tell."
+        f"Numbers differ if more than {count(round(AGREES_WITHIN), 'standard error')} of the difference apart, and "
+        "shares also by more than one head. Without a standard error on either side this cannot be judged."
     )
 
 

@@ -182,7 +182,7 @@ def _path(unit: Unit, index: int) -> Path:
     path = (unit.path_q, unit.path_k)[index]
     if path is None:
         raise StoreError(
-            "a unit without its path cannot be taken apart; delete its file to have it measured again"
+            "a unit without its mean path cannot be decomposed; delete its file to measure it again"
         )
     return path
 

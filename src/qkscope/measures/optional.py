@@ -117,4 +117,4 @@ def unknown_measures(asked: Sequence[str]) -> str | None:
     if not isinstance(asked, str) and not unknown:
         return None
     found = repr(asked) if isinstance(asked, str) else ", ".join(map(repr, unknown))
-    return f"measures: found {found}; expected a list of some of {', '.join(OPTIONAL)}"
+    return f"measures: found {found}; expected a list with any of {', '.join(OPTIONAL)}"

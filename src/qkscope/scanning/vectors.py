@@ -83,13 +83,14 @@ def analyze(
     measures: Sequence[str] = tuple(OPTIONAL),
     replace: bool = False,
 ) -> Analysis:
-    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
-    table for each of `measures` to `out` if given.
+    """Measure stored query and key vectors of every model under `root`, a folder or `hub:owner/name`.
+
+    With `out`, write qk.csv, heads.csv, transitions.csv and one table for each of `measures` to that folder.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
-                all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
-    measures    beside r: rotation, per_kind, plasticity (of files with buckets); without them it takes a quarter
-    replace     overwrite other results in `out`: of other vectors, or of more models, heads or measures
+                all layers or by layer; also computes anatomy.csv, with a score scale of 1 / sqrt(dim)
+    measures    optional measures: rotation, per_kind, plasticity (needs files with buckets); () is four times faster
+    replace     overwrite results in `out` that come from other vectors or have more models, heads or measures
     """
     import pandas as pd
 
@@ -195,8 +196,8 @@ def _measure_model(
             q = read_moments(query_file, settings.groups)
             if q[0].M.shape != k[0].M.shape:
                 raise VectorsError(
-                    f"{query_file}: vectors of {q[0].M.shape[1]} numbers, but {key_file} has {k[0].M.shape[1]}; "
-                    "a query head and its key head have the same: is --gqa-ratio right?"
+                    f"{query_file}: vectors have {q[0].M.shape[1]} dimensions, but those in {key_file} have "
+                    f"{k[0].M.shape[1]}; a query head and its key head must have the same: check --gqa-ratio"
                 )
             pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
             asked = head_measures(query_file, key_rows, pairs, settings.groups, settings.measures)
@@ -243,7 +244,7 @@ def _turned_units(
     lengths = [document_lengths(path) for path in files]
     if any(each != lengths[-1] for each in lengths):
         raise VectorsError(
-            f"{key[0]}: holds other documents than the files of its query heads; expected the same"
+            f"{key[0]}: has other documents than the files of its query heads; expected the same"
         )
     width, groups = max(lengths[-1].values()), len(key[1])
     turned = [read_turned(path, groups, width, rotation) for path in files]
@@ -282,10 +283,10 @@ def _unmeasured(model: ModelFolder, heads: HeadIndex, axes: Axes) -> list[str]:
         ):
             if bad:
                 found.append(
-                    f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or leave them out"
+                    f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or remove them"
                 )
             elif n < 2:
-                found.append(f"{file}: {n} row; at least two are needed")
+                found.append(f"{file}: {n} row; at least 2 are needed")
         found = found or [
             f"{files[0]}, {files[1]}: positions, or vectors along PC0, are all equal; expected them to vary"
         ]
