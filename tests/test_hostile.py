@@ -291,7 +291,7 @@ def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
 def test_names_that_would_act_on_a_terminal_or_spreadsheet_are_refused(tmp_path, name):
     frame = pd.DataFrame({"model": [name], "layer": 0, "head": 0, "pc": 0, "r_q": 0.5, "r_k": 0.5})
     frame.to_csv(tmp_path / "qk.csv", index=False)
-    with pytest.raises(TableError, match="a checkpoint's name"):
+    with pytest.raises(TableError, match="line 2: model is"):
         read_qk(tmp_path / "qk.csv")
 
 
