@@ -230,12 +230,13 @@ def recomputed(study: Results, tables: Tables, row: Row, model: str) -> float:
 
 def wave_share(study: Results, row: Row, model: str) -> float:
     table = study.spectrum_matched if row.window == "matched" else study.spectrum
-    shares = []
+    shares, weights = [], []
     rotary = table[(table["model"] == model) & (table["kind"] == "q") & (table["pair"] >= 0)]
     for _, head in rotary.groupby(["layer", "head"]):
         size = head["signal"].abs().to_numpy()
         shares.append(size[head["wavelength"].to_numpy() == row.at][0] / size.sum())
-    return float(np.mean(shares))
+        weights.append(abs(head["signal"].sum()))
+    return float(np.average(shares, weights=weights))
 
 
 def score(study: Results, row: Row, model: str) -> float:

@@ -30,8 +30,7 @@ AGREES_WITHIN = 2.0
 ROUNDING = 1e-12
 # A part is most of a whole above this share.
 MOST = 0.5
-# A straight line misses part of a head's position signal if any function of position explains this much more of the
-# variance.
+# A straight line misses part of a head's position signal if eta exceeds |r| by more than this.
 MISSED = 0.1
 
 
