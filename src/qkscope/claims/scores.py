@@ -52,7 +52,7 @@ def wavelengths(c: Context) -> Claim | None:
         return None
     p: Population = "RoPE" if c.other else "all"
     model = c.model(c.last)
-    if not _above_noise(c, p):
+    if not _above_noise(c, p, table[table["model"] == model]):
         return None
     found = carried_by(table, "q").dropna()
     now = found[found["model"] == model].sort_values("share", ascending=False, kind="stable")
@@ -96,11 +96,13 @@ def wavelengths(c: Context) -> Claim | None:
     return Claim("wavelengths", question, *text, verdict, tuple(rows), c.best.name, how, see, surprise)
 
 
-def _above_noise(c: Context, p: Population) -> bool:
-    """Whether mean r_q is above its error and above what shuffled positions give: else its parts are noise too."""
-    value, se = c.best.level("r_q", p, c.last)
+def _above_noise(c: Context, p: Population, spectrum: pd.DataFrame) -> bool:
+    """Whether mean r_q, the sum of its parts, is above its error and its null: else the parts are noise too."""
+    parts = spectrum[(spectrum["kind"] == "q") & (spectrum["pair"] >= 0)]
+    value = parts.groupby(["layer", "head"])["signal"].sum().mean()
+    _, se = c.best.level("r_q", p, c.last)
     null, _ = c.best.level("r_q_null", p, c.last)
-    return abs(value) > max(np.nan_to_num(null), 2 * np.nan_to_num(se))
+    return bool(abs(value) > np.nan_to_num([null, 2 * se]).max())
 
 
 def _constant(c: Context, p: Population) -> str:
@@ -127,7 +129,8 @@ def _near(c: Context, table: pd.DataFrame, heads: pd.DataFrame) -> str:
     said = f"{len(top) - len(far)} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
     if 0 < len(far) <= MOST_NAMED:
         places = zip(head_names(far), far["distance"], strict=True)
-        said += f", not {listing([f'{name} ({tokens(int(at))} back)' for name, at in places])}"
+        others = listing([f"{name} ({tokens(int(at))} back)" for name, at in places])
+        said += f"; the other{'s are' if len(far) > 1 else ' is'} {others}"
     return sentence(said)
 
 

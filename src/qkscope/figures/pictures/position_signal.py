@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import means
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q
-from qkscope.figures.view import ALL, View
+from qkscope.figures.view import ALL, MATCHED, View
+from qkscope.words import joined, sentence
 
 QUERY, KEY = marks.Look("mean $r_q$", R_Q, "o"), marks.Look("mean $r_k$", R_K, "s")
 ALL_HEADS = {"r_q": QUERY, "r_k": KEY}
@@ -76,6 +78,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
         + view.window_sentence + below,
         made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
+        stories=_stories(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
         care="The upper panel pools RoPE and NoPE heads, as the published figure does: its band spans two populations."
         if view.populations
@@ -83,6 +86,20 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
     )  # fmt: skip
 
 
+def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """The paths of r_q and r_k of each population, over the same tokens."""
+    found = []
+    for name in view.populations or (ALL,):
+        rows = data[data["population"] == name]
+        if name == ALL:
+            rows = rows[(rows["window"] == MATCHED) | ~rows["model"].isin(view.rematched)]
+            rows = rows.sort_values("model", key=lambda models: models.map(view.place), kind="stable")
+        said = [f"mean {value} {path(rows, f'mean_{value}', f'se_{value}')}" for value in ALL_HEADS]
+        found.append(f"{heads_of(name)}{view.over_matched}: {'; '.join(said)}")
+    first, *rest = found
+    return ((first, joined(*map(sentence, rest))),)
+
+
 PICTURE = Picture(
-    "01_position_signal", ("position", "queries_keys", "long_context"), draw, lambda view: view.why_no_course
+    "01_position_signal", ("queries_keys", "long_context"), draw, lambda view: view.why_no_course
 )
