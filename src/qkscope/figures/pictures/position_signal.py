@@ -72,7 +72,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
     return Caption(
         title=f"Position correlation on PC0{view.over_training}",
         shows="Lines are the mean over all heads of r_q (blue circles) and r_k (red squares), the correlation of "
-        f"queries and keys with position along PC0, {view.noun} by {view.noun}. Shaded bands are ±1 standard deviation "
+        f"queries and keys with position along PC0. Shaded bands are ±1 standard deviation "
         f"across heads{', bars ±1 standard error over documents' if errors else ''}."
         + (" Vertical dashed lines separate training phases." if len(view.phases) > 1 else "")
         + view.window_sentence + below,
@@ -80,7 +80,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
         stories=_stories(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
-        care="The upper panel pools RoPE and NoPE heads, as the published figure does: its band spans two populations."
+        care="The upper panel pools RoPE and NoPE heads, as the published figure does."
         if view.populations
         else "",
     )  # fmt: skip
@@ -95,7 +95,7 @@ def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
             rows = rows[(rows["window"] == MATCHED) | ~rows["model"].isin(view.rematched)]
             rows = rows.sort_values("model", key=lambda models: models.map(view.place), kind="stable")
         said = [f"mean {value} {path(rows, f'mean_{value}', f'se_{value}')}" for value in ALL_HEADS]
-        found.append(f"{heads_of(name)}{view.over_matched}: {'; '.join(said)}")
+        found.append(f"{heads_of(name)}{'' if found else view.over_matched}: {'; '.join(said)}")
     first, *rest = found
     return ((first, joined(*map(sentence, rest))),)
 
