@@ -600,12 +600,17 @@ def test_a_series_that_turns_twice_is_told_in_order():
         ([0.5, 0.51, 0.505, 0.7], []),
         ([0.1, 0.1, 0.0, 0.3, 0.29, 0.1], [2, 3]),
         ([0.5], []),
+        ([0.2, 0.65, 0.6, 0.615, 0.67, 0.4], [1, 2, 4]),
     ],
 )
 def test_turns_are_highs_and_lows_between_the_ends(values, expected):
     assert turns(values, [0.001] * len(values)) == expected
     assert turns([-v for v in values], [math.nan] * len(values)) == expected
     assert turns(values, [0.5] * len(values)) == []
+
+
+def test_an_uncertain_high_is_not_hidden_by_a_lower_one_before_it():
+    assert turns([0.2, 0.66, 0.63, 0.674, 0.52], [0.01, 0.004, 0.004, 0.03, 0.005]) == [3]
 
 
 def test_queries_and_keys_are_compared_over_the_training_context_too():

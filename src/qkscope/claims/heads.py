@@ -166,8 +166,8 @@ queries_keys = Compared(
         "equal": "Queries and keys follow position equally closely",
         "unclear": "Errors do not tell whether queries or keys follow position more closely",
     },
-    meaning="Both are correlations with position along the head's first axis, |r_k| without its sign: keys may follow "
-    "position with the queries or against them.",
+    meaning="r_q and r_k are correlations with position along the head's first axis, |r_k| without its sign: keys may "
+    "follow position with the queries or against them.",
     caveat=SCALED,
 )
 

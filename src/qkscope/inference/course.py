@@ -50,6 +50,8 @@ def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
         elif way <= 0 and low < i and apart(i, low) and value > values[low]:
             found.append(low)
             way, low, high = 1, i, i
+        elif found and found[-1] > 0 and way * (values[found[-1]] - value) > 0:
+            found[-1] = low = high = i  # beyond the last turn, although errors hide the way back from it
     return [i for i in found if i > 0]
 
 

@@ -53,7 +53,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     over = f" over the {view.matched_text} of every text" if view.rematched else ""
     return Caption(
-        title=f"What changed mean $r_q$ and $r_k${view.over_matched}",
+        title=f"What changed mean $r_q$ and $r_k$ of all heads{view.over_matched}",
         shows=f"Black lines are mean r_q (above) and mean r_k (below), with their signs, of all {_heads(view)} of each "
         f"{view.noun}{over}. Between two of them stands one bar for each thing "
         "that changed: training of the weights, RoPE settings, window. Each bar begins where the one before it ends, "

@@ -88,7 +88,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
 
 def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The paths of r_q and r_k of each population, over the same tokens."""
-    found = []
+    found: list[str] = []
     for name in view.populations or (ALL,):
         rows = data[data["population"] == name]
         if name == ALL:
