@@ -32,8 +32,8 @@ def direction(changes: Sequence[Change]) -> str:
 def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
     """The checkpoints at which a series turns: highs and lows between the first and the last, in order.
 
-    A turn counts if the series moves away from it, on both sides, by at least SMALLEST and by more than twice the
-    error of the difference.
+    A turn counts if the series moves away from it, on both sides, by at least SMALLEST and twice the error of the
+    difference. One that a later checkpoint exceeds before the next turn moves there.
     """
     known = np.nan_to_num(np.asarray(errors, dtype=np.float64))
 

@@ -68,7 +68,8 @@ def rule_of_emergence() -> str:
     """When a layer's signal emerged."""
     return (
         "A layer's signal emerges at the first checkpoint with half of its largest clear rise; layers whose "
-        f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. Rises pass a t-test held at {percent(STUDY_LEVEL)} "
+        f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. "
+        f"Rises pass a t-test held at {percent(STUDY_LEVEL)} "
         "over all layers."
     )
 
