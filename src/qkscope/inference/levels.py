@@ -30,8 +30,7 @@ AGREES_WITHIN = 2.0
 ROUNDING = 1e-12
 # A part is most of a whole above this share.
 MOST = 0.5
-# A straight line misses part of a head's position signal if any function of position explains this much more of the
-# variance.
+# A straight line misses part of a head's position signal if eta exceeds |r| by more than this.
 MISSED = 0.1
 
 
@@ -68,8 +67,9 @@ def rule_of_contrast() -> str:
 def rule_of_emergence() -> str:
     """When a layer's signal emerged."""
     return (
-        "A layer's signal emerges at the first checkpoint with half of its largest clear rise, perhaps where "
-        f"{percent(CONFIDENCE)} confidence does not exclude that. Rises pass a t-test held at {percent(STUDY_LEVEL)} "
+        "A layer's signal emerges at the first checkpoint with half of its largest clear rise; layers whose "
+        f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. "
+        f"Rises pass a t-test held at {percent(STUDY_LEVEL)} "
         "over all layers."
     )
 
