@@ -46,8 +46,8 @@ def emergence(c: Context) -> Claim | None:
     size = rows[1].value - rows[0].value if found.first else 0.0
     tier = CHANGED if found.first else UNCLEAR if verdict == "unclear" else LEVEL
     meaning = (
-        "This is one run: another seed may order layers differently. A layer counts from the checkpoint at which it "
-        "has half of its rise, and the order within one interval is not known."
+        "Another seed may order layers differently. A layer counts from the checkpoint at which it "
+        "has half of its rise."
         if found.first
         else "The signal was there at the first checkpoint, or never came: earlier checkpoints would tell."
     )

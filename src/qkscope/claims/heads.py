@@ -40,7 +40,7 @@ def classes(c: Context) -> Claim | None:
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
     tier = CHANGED if changed else UNCLEAR if verdict == "unclear" else LEVEL
     meaning = joined(
-        "Classes cut r_q and |r_k| along PC0 at fixed thresholds, so heads near one change class easily.",
+        "Classes cut r_q and |r_k| along PC0 at fixed thresholds.",
         _content(c),
     )
     size = max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)
@@ -166,8 +166,7 @@ queries_keys = Compared(
         "equal": "Queries and keys follow position equally closely",
         "unclear": "Errors do not tell whether queries or keys follow position more closely",
     },
-    meaning="r_q and r_k are correlations with position along the head's first axis, |r_k| without its sign: keys may "
-    "follow position with the queries or against them.",
+    meaning="|r_k| ignores the sign: keys may follow position with the queries or against them.",
     caveat=SCALED,
 )
 
@@ -219,8 +218,8 @@ def _line(x: str) -> Compared:
             "equal": f"A straight line captures how {kind} encode position",
             "unclear": f"Errors do not tell whether a straight line captures how {kind} encode position",
         },
-        meaning="eta allows any function of position, r only a straight line, both along the head's first axis. Where "
-        "eta is much larger, a low r does not mean that a head ignores position.",
+        meaning="eta allows any function of position, r only a straight line. Where eta is much larger, a low r does "
+        "not mean that a head ignores position.",
         looks=2,
     )
 

@@ -39,7 +39,7 @@ scores = Largest(
     verb=("explains", "explain"),
     whole="score variance",
     meaning="A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
-    "matches the query (content match). The shares sum to 1 and do not depend on how queries and keys are scaled.",
+    "matches the query (content match). The shares sum to 1.",
     detail=_parts_detail,
     view="scores",
 )

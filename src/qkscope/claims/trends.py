@@ -28,9 +28,7 @@ def _position(c: Context, measure: str) -> str:
         "unclear": "errors do not tell the two apart",
     }[gap.verdict]
     name = "position's share" if measure == "share_positional" else "mean r_q"
-    return joined(
-        f"NoPE heads read the same tokens without rotation and are the control for {name}: {control}.", share
-    )
+    return joined(f"NoPE heads, which do not rotate, are the control for {name}: {control}.", share)
 
 
 def _split(c: Context, measure: str) -> str:
@@ -65,11 +63,11 @@ position = Trend(
 
 plasticity = Trend(
     id="plasticity",
-    question="How open is it which of two keys a query prefers?",
+    question="How undetermined is a query's preference between two keys?",
     says={"plasticity": "Mean plasticity is {value}{heads}"},
     meaning=lambda c, measure: (
-        "Plasticity is 1 where, knowing only where the query stands, either of two keys may win, and 0 where one "
-        "always does. It models queries as a straight line in position plus noise."
+        "Plasticity is low where position or key content decides which of two keys wins. It models queries as a "
+        "straight line in position plus noise."
     ),
 )
 
