@@ -83,7 +83,7 @@ def test_cross_attention_layers_are_not_self_attention() -> None:
 def test_one_window_for_all_layers() -> None:
     found = read_architecture(PLAIN | {"sliding_window": 64})
     assert found.full_attention_layers == []
-    with pytest.raises(CaptureError, match=r"no full-attention layer.*window: measure documents .* tokens$"):
+    with pytest.raises(CaptureError, match=r"no full-attention layer.*at most 64 tokens"):
         found.measured_layers()
     with pytest.raises(CaptureError, match=r"no full-attention layer.*--sliding$"):
         found.measured_layers(remedy=", or --sliding")

@@ -118,7 +118,7 @@ def test_ls_prints_the_phases_to_paste():
         [REVISIONS[2]],
     ]
     assert [p["window"] for p in study["phases"]] == [1024, 2048]
-    assert "left out: main" in text
+    assert "main" in next(line for line in text.splitlines() if "left out" in line.lower())
 
 
 def test_what_is_there_is_not_fetched_again(server):
@@ -160,9 +160,7 @@ def test_a_missing_revision_names_the_nearest():
 
 def test_a_repository_that_is_not_there_or_private():
     for ask in (lambda: load_model(Source("lab/nothing")), lambda: list_revisions("lab/nothing")):
-        with pytest.raises(
-            HubError, match=r"no folder .* no such model on the hub, or a private.*hf auth login"
-        ):
+        with pytest.raises(HubError, match=r"lab/nothing.*private.*hf auth login"):
             ask()
 
 

@@ -45,13 +45,13 @@ def heads_of(study: Results, row: Row) -> pd.DataFrame:
 
 
 def share_of_wave(study: Results, row: Row) -> float:
-    """|part of r_q| of one wavelength over the sum of all, averaged over heads."""
+    """|part of r_q| of one wavelength over the sum of all, averaged over heads weighted with |r_q|."""
     table = study.spectrum_matched if row.window == "matched" else study.spectrum
     table = table[(table["model"] == row.model) & (table["kind"] == "q")]
-    size = table.pivot(index=["layer", "head"], columns="wavelength", values="signal").abs()
-    return float((size.to_numpy() / size.to_numpy().sum(axis=1, keepdims=True)).mean(axis=0)[
-        size.columns.get_loc(row.at)
-    ])  # fmt: skip
+    parts = table.pivot(index=["layer", "head"], columns="wavelength", values="signal")
+    size, weight = np.abs(parts.to_numpy()), np.abs(parts.to_numpy().sum(axis=1))
+    shares = size / size.sum(axis=1, keepdims=True)
+    return float(np.average(shares[:, parts.columns.get_loc(row.at)], weights=weight))
 
 
 def score_at(study: Results, row: Row) -> float:
