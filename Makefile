@@ -1,13 +1,14 @@
-# make demo   set up, train a nano SmolLM3 here and show its heads
-# make test   set up, then check format, lint, types and every test, the browser's included
-# make soak   a million fuzzed files, a kill and failing writes at every file operation; goes on where it was stopped
-# make test-lowest  what needs no model, with the oldest versions that pyproject.toml allows
-# make test-latest  every test with the newest releases (torch stays as pinned), in .venv-latest
-# make freeze  the versions of .venv-latest become the pinned ones, in constraints.txt
-# make bench  speed against the peers, as ratios of one run, in benchmarks/RESULTS.md; bench-quick: the main rows
-# make families  every causal family of transformers, held against its own attention product
-# make docs   the documentation as a site, in build/site
-# make wheel-check  wheel and sdist built, installed into clean environments, and the demo run from there
+# make demo         install, train a nano SmolLM3 here, measure its checkpoints and write the report
+# make test         install, check format, lint and types, and run all tests, including those in a browser
+# make check        only format, lint and types; make format fixes what can be fixed automatically
+# make soak         stress test: a million fuzzed files; a kill and an I/O error at every file operation; resumes if stopped
+# make test-lowest  tests that need no model, with the oldest versions that pyproject.toml allows
+# make test-latest  all tests with the newest releases (torch stays pinned), in .venv-latest
+# make freeze       pin the versions of .venv-latest in constraints.txt
+# make bench        compare speed with other tools, results in benchmarks/RESULTS.md; make bench-quick: only the main rows
+# make families     check capture for every causal family of transformers and write docs/models.md
+# make docs         build the documentation site in build/site
+# make wheel-check  build wheel and sdist, install the wheel into clean environments and run the demo there
 .PHONY: setup demo bench-quick test soak test-lowest test-latest freeze check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin

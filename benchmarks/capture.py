@@ -14,11 +14,11 @@ from benchmarks.harness import Role, Row, Side, Size, alone, interleave, peak_me
 from benchmarks.made import all_heads, documents, ids_of, smollm2
 
 Run = Callable[[Any], object]
-PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, everything on"
+PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, full capture"
 NNSIGHT, LENS = "nnsight, q and k saved", "TransformerLens, rot_q and rot_k cached"
-EAGER, AROUND = "transformers, output_attentions", "of which before and after the pass"
-ONCE = "short passes, once a model and not above"
-OF_PRODUCT = "of the rate of a large product"
+EAGER, AROUND = "transformers, output_attentions", "of which outside the pass"
+ONCE = "test passes, once per model (not included above)"
+OF_PRODUCT = "relative to a large matmul"
 
 
 def plain(model: Any) -> Run:
@@ -132,8 +132,8 @@ def output_attentions(model: Any) -> Run:
 RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
     PLAIN: ("peer", plain),
     BACKBONE: ("limit", backbone),
-    "our seam, nothing summed": ("ours", seam),
-    "our seam, moments alone": ("ours", moments),
+    "our hook, no sums": ("ours", seam),
+    "our hook, moments only": ("ours", moments),
     EVERYTHING: ("ours", everything),
     NNSIGHT: ("peer", nnsight),
     LENS: ("peer", transformer_lens),
@@ -145,11 +145,12 @@ SHORT = 16
 
 
 def timing(tokens: int, size: Size, turns: int = 1) -> Iterator[Row]:
-    """Every run reads the same tokens in float32 on two threads; the ratio is to the plain `model(ids)` of its round.
-    Everything on: moments, path and scores of all heads, in a unit of one document, so that what a unit costs once
-    counts in full; the row below says how much that is, and the next what a model costs once. output_attentions gives
-    weights of all pairs instead of vectors, and does not fit in memory at 4096 tokens. A round of 2048 tokens takes
-    the shortest of three passes, but one of what takes twice as long as the others; bench-quick takes one of each.
+    """Every run reads the same tokens in float32 on two threads. Ratios are to plain `model(ids)` in the same
+    round. Full capture: moments, path and scores of all heads, in a unit of one document, so that it bears the
+    whole fixed cost of a unit. The row below it shows that cost, the next one the fixed cost per model.
+    output_attentions returns the weights of all pairs instead of vectors and does not fit in memory at 4096
+    tokens. At 2048 tokens, a round takes the shortest of three passes, but a single pass of the slow peers;
+    bench-quick takes single passes.
     """
     import torch
 
@@ -192,8 +193,8 @@ def _one_by_one(run: Run, texts: Sequence[Any]) -> Callable[[], object]:
 
 
 def memory(size: Size) -> Iterator[Row]:
-    """Each run in a process of its own, over what the loaded model takes. Kept: what is in memory after the pass and
-    grows with the text. Moments do not: a unit's file has one size for any number of documents.
+    """Each run in its own process; memory beyond that of the loaded model. Kept: what stays in memory after the
+    pass and grows with the text. Moments do not grow: a unit's file has the same size for any number of documents.
     """
     tokens = size.pick(2048, 64)
     for name, (role, _) in RUNS.items():
@@ -216,9 +217,9 @@ def _memory(name: str, tokens: int, threads: int) -> dict[str, float | str]:
         from qkscope.store import dump_tensors
 
         unit: Any = found[0]
-        facts |= {"kept kB a token": 0.0, "kept MB a unit": len(dump_tensors(*unit.to_tensors())) / 1e6}
+        facts |= {"kept kB per token": 0.0, "kept MB per unit": len(dump_tensors(*unit.to_tensors())) / 1e6}
     elif name in KEEP_VECTORS:
-        facts |= {"kept kB a token": _tensor_bytes(found[0]) / tokens / 1e3}
+        facts |= {"kept kB per token": _tensor_bytes(found[0]) / tokens / 1e3}
     return facts
 
 

@@ -13,9 +13,9 @@ from benchmarks.made import study_of_llamas
 
 
 def engines(size: Size) -> Iterator[Row]:
-    """Units of two documents of 1024 tokens, a Llama of 5 M parameters, one thread a worker. Seconds a unit are those
-    after the first, which waits for workers and models. Overhead is the time a worker was not at work. The speed-up is
-    of two workers over one on two checkpoints.
+    """Units of two documents of 1024 tokens, a Llama of 5 M parameters, one thread per worker. Time per unit
+    excludes the first, which waits for workers and models. Overhead is the time a worker was idle. The speed-up is
+    of two workers over one, on two checkpoints.
     """
     import ray
     import torch
@@ -34,19 +34,19 @@ def engines(size: Size) -> Iterator[Row]:
                 remote = _timed(single, folder / "ray", "ray")
             both[workers] = _timed(pair, folder / f"ray-{workers}", "ray")
             ray.shutdown()
-    table = f"Units of {2 * window} tokens here and on Ray"
-    found = {"here": local, "one Ray worker": remote, "two Ray workers": both[2]}
+    table = f"Units of {2 * window} tokens, locally and on Ray"
+    found = {"local engine": local, "one Ray worker": remote, "two Ray workers": both[2]}
     for of, each in found.items():
         facts: dict[str, float | str] = {
-            "s until the first": each["first"],
-            "ms a unit": 1e3 * each["rest"] / each["units"],
+            "s until first unit": each["first"],
+            "ms per unit": 1e3 * each["rest"] / each["units"],
         }
         if of == "one Ray worker":
-            facts["overhead ms a unit"] = 1e3 * (each["rest"] - each["busy"]) / each["units"]
+            facts["overhead, ms per unit"] = 1e3 * (each["rest"] - each["busy"]) / each["units"]
         if of == "two Ray workers":
-            facts["speed-up over one"] = both[1]["rest"] / each["rest"]
+            facts["speed-up over one worker"] = both[1]["rest"] / each["rest"]
         say(f"{table}: {of}: {facts}")
-        yield Row(table, of, "limit" if of == "here" else "ours", facts=facts)
+        yield Row(table, of, "limit" if of == "local engine" else "ours", facts=facts)
 
 
 def _timed(study_path: Path, out: Path, engine_name: str) -> dict[str, float]:

@@ -17,11 +17,11 @@ from qkscope.unit import Unit
 
 
 def growth(size: Size) -> Iterator[Row]:
-    """Slopes of log number against log size, with their standard errors. Documents of 256 tokens through SmolLM2-135M.
-    Time: from the end of a unit's first pass to that of its last, over the documents between, so that what a unit costs
-    once does not count; the mean of as many units of each size as have 128 documents together, in turns. Peak memory:
-    of a process that measures one unit, its model included. Heads, windows and checkpoints: unit files (heads of 64,
-    4 groups) to tables, the second of two runs.
+    """Slopes of log value against log size, with standard errors. Documents of 256 tokens, SmolLM2-135M. Time:
+    from the end of a unit's first pass to the end of its last, so that fixed costs of a unit do not count; mean
+    over units with 128 documents in total, interleaved. Peak memory: of a process that measures one unit,
+    including its model. Heads, windows and checkpoints: from unit files (heads of 64, 4 groups) to tables, second
+    of two runs.
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
     timed = alone(_times, counts, 2 * counts[-1], tokens, threads)
@@ -69,7 +69,7 @@ def _peak(count: int, tokens: int, threads: int) -> dict[str, float]:
     """Memory and file of a unit."""
     unit, made = _measuring(count, tokens, threads), []
     peak = peak_megabytes(lambda: made.append(unit(count)), whole=True)
-    return {"peak MB": peak, "MB a unit": len(dump_tensors(*made[0].to_tensors())) / 1e6}
+    return {"peak MB": peak, "MB per unit": len(dump_tensors(*made[0].to_tensors())) / 1e6}
 
 
 def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
@@ -77,7 +77,7 @@ def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
         edges = [4096 * 2**i for i in range(windows)]
         study, planned = study_of_units(Path(name), checkpoints, layers, 64, edges, groups=4)
         size = planned[0].jobs[0].path(Path(name)).stat().st_size / 1e6
-        return alone(_tables, study, planned, name) | {"MB a unit": size}
+        return alone(_tables, study, planned, name) | {"MB per unit": size}
 
 
 def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What results.json holds -> RESULTS.md and its plot, and the tables of docs/scaling.md: pure functions of it."""
+"""Render results.json as RESULTS.md, its plot and the tables of docs/scaling.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DOCS = HERE.parent / "docs" / "scaling.md"
 
 
 def render(kept: Kept, folder: Path) -> None:
-    """RESULTS.md and RESULTS.png into `folder`; of the repository's own results also the tables in the docs."""
+    """Write RESULTS.md and RESULTS.png to `folder`; for the repository's own results also the tables in the docs."""
     (folder / "RESULTS.md").write_text(page(kept))
     plot([row for record in kept.values() for row in rows_of(record)], folder / "RESULTS.png")
     if folder == HERE:
@@ -28,9 +28,9 @@ def page(kept: Kept) -> str:
     text = [
         "# Measured speed",
         "",
-        "Written by `make bench` from [results.json](results.json). Rounds are interleaved; a ratio is to the first "
-        "row of its table in the same round, so that whatever else the machine does meets both. Medians over rounds, "
-        "and from the least to the largest. Processor time counts all threads.",
+        "Written by `make bench` from [results.json](results.json). Rounds are interleaved. A ratio is to the first "
+        "row of its table in the same round, so that other load on the machine affects both. Times and ratios are "
+        "medians over rounds, followed by the range. CPU time is the sum over all threads.",
         "",
         "![Ratios of every round, and growth](RESULTS.png)",
     ]
@@ -51,7 +51,7 @@ def by_table(rows: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def measured_on(record: dict[str, Any]) -> str:
-    """The machine of a part, in a line."""
+    """The machine that a part was measured on, in one line."""
     of = record["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in of["versions"].items())
     return (
@@ -61,11 +61,11 @@ def measured_on(record: dict[str, Any]) -> str:
 
 
 def table_lines(rows: Sequence[Row], brief: bool = False) -> list[str]:
-    """Times, where any row has them (`brief`: medians on the clock alone), then the facts, a column each."""
+    """Times, if any row has them (`brief`: only median wall times), then one column per fact."""
     timed = any(row.wall for row in rows)
     facts = list(dict.fromkeys(name for row in rows for name in row.facts))
-    clock = ["wall s", "ratio", "of each round"]
-    times = clock[:2] if brief else [*clock, clock[0].replace("wall", "processor"), *clock[1:]]
+    clock = ["wall s", "ratio", "range over rounds"]
+    times = clock[:2] if brief else [*clock, clock[0].replace("wall", "CPU"), *clock[1:]]
     several = len({row.role for row in rows}) > 1
     head = [""] * (1 + several) + (times if timed else []) + facts
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
@@ -89,7 +89,7 @@ def _times(row: Row, base: Row) -> list[str]:
 
 
 def number(value: Fact) -> str:
-    """Three digits, without powers of ten."""
+    """Three significant digits."""
     if isinstance(value, str):
         return value
     if abs(value) >= 100:
@@ -98,7 +98,7 @@ def number(value: Fact) -> str:
 
 
 def with_tables(text: str, kept: Kept) -> str:
-    """A page with what stands between `<!-- benchmarks: a, b -->` and `<!-- end -->` replaced by tables of parts."""
+    """The page with everything between `<!-- benchmarks: a, b -->` and `<!-- end -->` replaced by parts' tables."""
 
     def tables(match: re.Match[str]) -> str:
         lines = [line for name in match[1].split(", ") for line in _brief(name, kept.get(name))]
@@ -116,7 +116,7 @@ def _brief(name: str, record: dict[str, Any] | None) -> Iterable[str]:
 
 
 def plot(rows: Sequence[Row], path: Path) -> None:
-    """A panel a table: ratios on a log axis, every round a mark; growth on two log axes with its exponents."""
+    """One panel per table: ratios on a log axis, one mark per round; growth on two log axes, with exponents."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -151,7 +151,7 @@ def _ratios(axis: Any, rows: Sequence[Row]) -> None:
     axis.set_yticks(range(len(rows)), [row.name for row in rows])
     axis.set_ylim(len(rows) - 0.4, -0.6)
     axis.axvline(1, color="0.75", lw=0.8, zorder=0)
-    axis.set(xscale="log", xlabel=f"times {rows[0].name}")
+    axis.set(xscale="log", xlabel=f"time relative to {rows[0].name}")
     _tidy(axis, axis.xaxis)
 
 
@@ -164,7 +164,7 @@ def _curves(axis: Any, rows: Sequence[Row]) -> None:
         axis.plot(x, grown, marker=mark, ms=4, lw=0.9, label=f"{row.name}: {row.facts['exponent']}")
     axis.set_xscale("log", base=2)
     axis.set_yscale("log", base=2)
-    axis.set(xlabel=rows[0].table.removeprefix("Growth with "), ylabel="times the first")
+    axis.set(xlabel=rows[0].table.removeprefix("Growth with "), ylabel="relative to the first")
     axis.set_ylim(top=highest ** (1.3 + 0.2 * len(rows)))  # room for the legend
     axis.legend(frameon=False, title="exponent ± standard error", loc="upper left", fontsize=7)
     _tidy(axis, axis.xaxis, axis.yaxis)
@@ -190,6 +190,6 @@ def _legend(figure: Any) -> None:
     def mark(label: str, marker: str = "o", colour: str = "0.2") -> Line2D:
         return Line2D([], [], marker=marker, ls="", color=colour, label=label)
 
-    marks = [mark("a round, on the clock:"), *(mark(role, colour=colour) for role, colour in COLOURS.items())]
-    marks.append(mark("processor time of a round", "|"))
+    marks = [mark("wall time of a round:"), *(mark(role, colour=colour) for role, colour in COLOURS.items())]
+    marks.append(mark("CPU time of a round", "|"))
     figure.legend(handles=marks, loc="outside upper center", ncols=5, fontsize=9, frameon=False)

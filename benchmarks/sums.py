@@ -16,25 +16,25 @@ from benchmarks.capture import ONCE
 from benchmarks.harness import Row, Side, Size, interleave, to_base
 from benchmarks.made import documents, ids_of, llama
 
-RATE, WHOLE, PASS = "of the large product's rate", "all of a unit", "the pass alone"
+RATE, WHOLE, PASS = "relative to a large matmul", "whole unit", "forward pass only"
 
 
 def moments(size: Size) -> Iterator[Row]:
-    """Seconds for a billion operations of the products y^T y, on two threads. A large square product is the best the
-    machine does; the same bare product of the same shape is what the shape allows; moments are all sums of a layer's
-    vectors, checks and shifts included.
+    """Seconds per billion operations of the products y^T y, on two threads. A large square matmul is the machine's
+    peak; a plain matmul of the same shape is what the shape allows; moments are all sums of a layer's vectors,
+    including checks and shifts.
     """
     import torch
 
     torch.set_num_threads(2)
     side, tokens, again = size.pick((2048, 4096, 8), (128, 128, 1))
     square = torch.randn(side, side)
-    large = Side(f"product of {side} x {side}", "limit", lambda: square @ square, 2e-9 * side**3)
+    large = Side(f"matmul, {side} x {side}", "limit", lambda: square @ square, 2e-9 * side**3)
     for dim in (64, 128, 256):
         heads = 1024 // dim
         x = torch.randn(heads, tokens, dim)
         operations = 2e-9 * again * heads * tokens * dim**2
-        bare = Side("bare product of the same shape", "limit", partial(_products, x, again), operations)
+        bare = Side("plain matmul of the same shape", "limit", partial(_products, x, again), operations)
         ours = Side("moments", "ours", partial(_sums, x, again), operations)
         rows = interleave(f"Moments of {heads} heads of {dim}", [large, bare, ours], size.rounds)
         for row in rows:
@@ -55,9 +55,9 @@ def _sums(x: Any, again: int) -> None:
 
 
 def unit(size: Size) -> Iterator[Row]:
-    """300 heads of 128 (36 layers of 16 query and 4 key heads, narrow otherwise), on one thread. A unit of 16 tokens:
-    what it costs besides its pass. The rows after its own are steps of it, timed by themselves, but for the short
-    passes that find out about a model, which all its units share.
+    """300 heads of 128 (36 narrow layers with 16 query and 4 key heads), on one thread. A unit of 16 tokens, to
+    show its cost without the pass. The rows below it are its steps, timed separately, and the test passes that all
+    units of a model share.
     """
     import torch
 

@@ -34,10 +34,10 @@ def pooled(q: Any, t_q: Any, k: Any, t_k: Any) -> None:
 
 
 def assembly(size: Size) -> Iterator[Row]:
-    """First table: seconds a head and sample (all documents, or all but one of 8 groups), windows of 4K and 32K.
-    scikit-learn starts from 8192 + 8192 vectors and gives no errors; ours starts from the sums that capture leaves.
-    Second table: unit files to all tables of a study, on all cores, and the same for the ten checkpoints of 576 heads
-    that SmolLM3 has, in proportion.
+    """First table: seconds per head and sample (all documents, or all but one of 8 groups), windows of 4K and 32K.
+    scikit-learn starts from 8192 + 8192 vectors and computes no errors; qkscope starts from the sums that capture
+    writes. Second table: from unit files to all tables of a study, on all cores, and scaled to SmolLM3's ten
+    checkpoints of 576 heads.
     """
     from qkscope.heads import HeadIndex
     from qkscope.measures.cell import Cell, measure_cell
@@ -54,11 +54,11 @@ def assembly(size: Size) -> Iterator[Row]:
     every = len(heads) * (1 + GROUPS)
     sides = [
         Side("scikit-learn + pearsonr, from vectors", "peer", lambda: pooled(x[:tokens], t, x[tokens:], t)),
-        Side("LAPACK's eigh alone", "limit", lambda: np.linalg.eigh(scatter), len(scatter)),
+        Side("LAPACK eigh only", "limit", lambda: np.linalg.eigh(scatter), len(scatter)),
         Side("axes and r", "ours", lambda: measure(units, windows[-1]), every),
         Side("all measures", "ours", lambda: measure_cell(Cell.of(units, windows[-1]), chosen(())), every),
     ]
-    yield from interleave(f"Assembly, a head of {dim} and a sample", sides, size.rounds)
+    yield from interleave(f"Assembly, per head of {dim} and sample", sides, size.rounds)
     yield from _study(size, dim)
 
 
@@ -83,9 +83,10 @@ def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> flo
 
 
 def vectors(size: Size) -> Iterator[Row]:
-    """Seconds a query head: parquet files of 8000 vectors of 128 a head and kind, four query heads to a key head, to
-    axes, r and tables. Ours gives errors from 8 groups of documents too; everything adds three further measures. The
-    peers go head by head, so eight heads stand for any number; files of further heads are links to those of the first.
+    """Seconds per query head: from parquet files of 8000 vectors of 128 per head and kind, four query heads per
+    key head, to axes, r and tables. qkscope also computes errors from 8 groups of documents; `everything` adds
+    three more measures. The peers process one head after the other, so eight heads represent any number; files of
+    further heads are links to those of the first.
     """
     from qkscope.measures.registry import optional_names
     from qkscope.scanning.vectors import analyze
@@ -104,7 +105,7 @@ def vectors(size: Size) -> Iterator[Row]:
                 for n, at in roots.items()
             ),
         ]
-        yield from interleave("Stored vectors to tables, a head", sides, size.rounds, warm=False)
+        yield from interleave("Stored vectors to tables, per head", sides, size.rounds, warm=False)
 
 
 def _read(path: Path) -> tuple[Any, Any]:

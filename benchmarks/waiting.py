@@ -16,7 +16,7 @@ from benchmarks.made import study_of_llamas
 
 
 def start(size: Size) -> Iterator[Row]:
-    """Processes from start to end, files in the machine's cache."""
+    """Whole processes, with files in the page cache."""
     commands: list[tuple[str, Role, str]] = [
         ("python, nothing imported", "limit", "pass"),
         ("import qkscope", "ours", "import qkscope"),
@@ -30,7 +30,7 @@ def start(size: Size) -> Iterator[Row]:
 
 
 def reading(size: Size) -> Iterator[Row]:
-    """A qk.csv of 100,000 rows, beside pandas, which checks nothing."""
+    """A qk.csv of 100,000 rows; pandas does not check its contents."""
     import pandas as pd
 
     from qkscope.results import load_results
@@ -54,7 +54,7 @@ def reading(size: Size) -> Iterator[Row]:
 
 
 def drawing(size: Size) -> Iterator[Row]:
-    """Everything there is to see of a study of ten random models of 144 heads of 8, from its tables on."""
+    """Figures and report of a study of ten random models with 144 heads of 8, from its tables."""
     from qkscope.figures import draw_all
     from qkscope.report import write_report
     from qkscope.results import load_results

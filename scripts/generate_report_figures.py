@@ -1,9 +1,9 @@
-"""The published figures of SmolLM3-3B's training, from a qk.csv: a thin layer over `qkscope.figures`.
+"""Draw the published figures of SmolLM3-3B's training from a qk.csv. A thin layer over `qkscope.figures`.
 
     python scripts/generate_report_figures.py [qk.csv or results folder] [--out DIR]
 
-Each function draws one figure and returns it as a matplotlib Figure. Run as a script, all figures the table allows
-are written to `figures/` beside it, each with its data and a README.
+Each function draws one figure and returns it as a matplotlib Figure. As a script, it writes all figures that the table
+has data for to `figures/` next to it, each with its data and a README.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Every causal family of transformers, built small and held against the operands of its own attention product."""
+"""Survey of every causal family of transformers: capture compared with the operands of the attention product."""

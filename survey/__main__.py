@@ -27,7 +27,7 @@ def main() -> int:
         print(f"{family}: {verdicts[-1].kind} {verdicts[-1].why}"[:200], flush=True)
     wrong = [verdict.family for verdict in verdicts if verdict.kind == WRONG]
     if wrong:
-        print(f"{len(wrong)} wrong: {', '.join(wrong)}; {PAGE.name} stays as it was")
+        print(f"{len(wrong)} wrong: {', '.join(wrong)}; {PAGE.name} was not changed")
         return 1
     PAGE.write_text(page(verdicts))
     print(f"{sum(v.kind in (EXACT, SECOND) for v in verdicts)} of {len(verdicts)} families exact: {PAGE}")

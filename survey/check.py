@@ -1,4 +1,4 @@
-"""One family: what qkscope captures, held against the operands of the attention product."""
+"""Check one family: compare what qkscope captures with the operands of the attention product."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Captured = dict[int, tuple[torch.Tensor, torch.Tensor]]
 
 # A prime: no dimension of a small model equals it, so shapes tell what is what.
 LENGTH = 23
-EXACT, SECOND, REFUSED, NOT_BUILT, WRONG = "exact", "exact, second seam", "refused", "not built", "wrong"
+EXACT, SECOND, REFUSED, NOT_BUILT, WRONG = "exact", "exact, by product", "refused", "not built", "wrong"
 # A model's own scaling of an operand rounds; anything else is another vector.
 ROUNDING = 2e-6
 # Documents of these lengths share a pass where padding changes nothing. Passes of other shapes round differently, and
@@ -36,7 +36,7 @@ ACROSS_SHAPES = 1e-4
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one family, why, and what was found out about it."""
+    """The result for one family, the reason, and what the test passes showed."""
 
     family: str
     kind: str
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def check(family: str, **changes: Any) -> Verdict:
-    """Build the family small and hold what is captured against what its attention product is given."""
+    """Build a small model of the family and compare what is captured with the operands of its attention product."""
     ids = tokens(2, LENGTH)
     try:
         model = build(family, **changes)

@@ -1,4 +1,4 @@
-"""docs/models.md: a line for every causal family."""
+"""docs/models.md: one row per causal family."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import transformers
 from survey.build import FAMILIES
 from survey.check import EXACT, LENGTHS, NOT_BUILT, REFUSED, SECOND, WRONG, Verdict
 
-HEAD = """# Models
+HEAD = """# Supported models
 
-Made with transformers {transformers} and torch {torch}, the versions that constraints.txt pins. A family that is not
-listed here is not yet surveyed: the checks that run before every measurement decide whether it can be measured.
-`make families` does the survey again and writes this page.
+This page was generated with transformers {transformers} and torch {torch}, the versions pinned in constraints.txt.
+A family that is not listed has not been surveyed; the checks that run before every measurement decide whether it
+can be measured. `make families` repeats the survey and rewrites this page.
 
-Every causal language-model family of that release was built small, with random weights, through its real classes. What
-qkscope captures was compared with the operands of the attention product itself, recorded below every attention function
-in an uncaptured run; the model's outputs had to stay the same bit for bit. Documents of {lengths} tokens measured
-together had to give the same moments as one by one.
+The survey builds every causal language-model family of that release from its real classes, small and with random
+weights. It compares what qkscope captures with the operands of the attention product, recorded below all attention
+functions in a run without capture. The model's outputs with and without capture must agree bit for bit. Documents
+of {lengths} tokens measured in one batch must give the same moments as one by one.
 
 | families | | |
 |---:|---|---|
 {counts}
 
-**Exact**: queries and keys are those of the score product, after rotation and norms, before key heads are repeated, and
-the score's scale is the one that is recorded. *First seam*: the function that the model gets from transformers'
-attention interface. *Second seam*: the product itself, in families that compute it outside that interface.
-**Layers**: which are measured by default. Layers with a sliding window are left out, unless all slide and no document
-is longer than the window. **Rotates**: what a probe of the measured layers shows; `alibi` is a bias by distance.
-**Lengths**: documents of different lengths share a pass (together) unless padding changes queries or keys, as in
-families that choose their keys (apart): there only documents of equal length share one. Each model is probed for it
-before it is measured, whatever this page says.
+**Exact**: the captured queries and keys are the operands of the score product, after rotation and norms, before key
+heads are repeated, and the recorded scale is that of the scores. **Hook**: *interface* is the attention function
+that the model gets from transformers; *product* is the score product itself, for families that do not use that
+interface. **Layers**: the layers measured by default. Sliding-window layers are left out, unless all layers slide
+and no document is longer than the window. **Rotates**: whether a test pass shows rotary embedding in the measured
+layers; `alibi` is a bias by distance. **Lengths**: *together*: documents of different lengths share a batch;
+*apart*: padding would change queries or keys (families with sparse key selection), so only documents of equal
+length share one. Every model is tested for this again before it is measured.
 
-What holds for any model: a family whose tokens see those to come is refused when a probe shows it (`BertForMaskedLM`,
-`is_decoder=False`, bidirectional Gemma). Adapters that change weights (LoRA and its kin) are measured as they run;
-prompt and prefix tuning are refused. Where a rotation depends on the length of a pass (longrope, dynamic NTK), several
-windows are refused: give each a study of its own.
+For all models: a model whose tokens attend to later tokens is refused if a test pass shows it (`BertForMaskedLM`,
+`is_decoder=False`, bidirectional Gemma). Adapters that change weights (LoRA and similar) are measured as they run;
+prompt and prefix tuning are refused. If the rotation depends on the length of the pass (longrope, dynamic NTK), a
+study with several windows is refused: use one study per window.
 """
 MEANING = {
-    EXACT: "through the attention interface",
-    SECOND: "through the score product",
-    REFUSED: "with a reason, before anything is measured",
+    EXACT: "hooked at the attention interface",
+    SECOND: "hooked at the score product",
+    REFUSED: "with the reason, before anything is measured",
     NOT_BUILT: "transformers needs more than a configuration and tokens, or another package",
     WRONG: "",
 }
@@ -70,11 +70,11 @@ def _measured(verdicts: Sequence[Verdict]) -> list[str]:
     lines = [
         "## Measured",
         "",
-        "| family | class | seam | layers | rotates | lengths |",
+        "| family | class | hook | layers | rotates | lengths |",
         "|---|---|---|---|---|---|",
     ]
-    seams = {EXACT: "first", SECOND: "second"}
-    return lines + [line(v, seams[v.kind], v.layers, v.rope, v.lengths) for v in verdicts if v.kind in seams]
+    hooks = {EXACT: "interface", SECOND: "product"}
+    return lines + [line(v, hooks[v.kind], v.layers, v.rope, v.lengths) for v in verdicts if v.kind in hooks]
 
 
 def _others(verdicts: Sequence[Verdict], kind: str) -> list[str]:
@@ -83,5 +83,5 @@ def _others(verdicts: Sequence[Verdict], kind: str) -> list[str]:
 
 
 def line(verdict: Verdict, *cells: str) -> str:
-    """One row: the family, its class, and what is said of it."""
+    """One row: the family, its class and the other cells."""
     return f"| {' | '.join([verdict.family, f'`{FAMILIES[verdict.family]}`', *cells])} |"

@@ -118,7 +118,7 @@ def test_goals_say_what_was_not_measured(tmp_path):
         "measured": 0.3,
         "reached": "yes",
     }
-    assert rows["its file, MB"] == {"goal": "at most 19", "reached": "not measured: unit"}
+    assert rows["file of that unit, MB"] == {"goal": "at most 19", "reached": "not measured: unit"}
 
 
 def test_the_repository_shows_what_it_keeps():

@@ -123,7 +123,7 @@ def test_sliding_layers_enter_only_if_asked_for() -> None:
     model = build("gemma2")
     documents = [document(0, 20)]
     assert set(every_head(model).layer) == {1, 3}
-    with pytest.raises(CaptureError, match=r"layers \[0, 2\] were asked for.*include_sliding"):
+    with pytest.raises(CaptureError, match=r"layers \[0, 2\] .*include_sliding"):
         measure(model, documents, every_head(model, include_sliding=True), (20,))
     unit = measure(model, documents, every_head(model, include_sliding=True), (20,), include_sliding=True)
     assert len(unit.q[0].n) == 16
@@ -297,19 +297,19 @@ def test_a_model_that_returns_nan_marks_its_heads() -> None:
 def test_tokens_of_another_tokenizer_are_refused() -> None:
     model = build("llama")
     wrong = Document(0, "notes.txt", np.array([5, 97], dtype=np.int32))
-    with pytest.raises(CaptureError, match=r"notes.txt holds the token 97.*tokens 0 to 96"):
+    with pytest.raises(CaptureError, match=r"notes.txt .*token 97.* 0 to 96"):
         measure(model, [wrong], every_head(model), (5,))
 
 
 def test_more_tokens_than_learned_positions() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_embd=32, n_layer=1, n_head=2, n_positions=16))
-    with pytest.raises(CaptureError, match="gpt2 model cannot take 20 tokens at once"):
+    with pytest.raises(CaptureError, match=r"gpt2 model .* 20 tokens"):
         measure(model, [document(0, 20)], every_head(model), (20,))
 
 
 @pytest.mark.parametrize("pairs", [[], [(0, 4)], [(9, 0)]])
 def test_heads_that_do_not_exist(pairs: list[tuple[int, int]]) -> None:
-    with pytest.raises(CaptureError, match="asked for"):
+    with pytest.raises(CaptureError, match="requested"):
         measure(build("llama"), [document(0, 5)], HeadIndex.of(pairs, 2), (5,))
 
 

@@ -71,7 +71,7 @@ def test_the_tokenizer_beside_the_model_or_elsewhere(folder, scratch):
 
 
 def test_a_checkpoint_without_tokenizer_says_to_give_one(scratch):
-    with pytest.raises(CheckpointError, match=r"no tokenizer there.*`tokenizer: FOLDER` in the study"):
+    with pytest.raises(CheckpointError, match=r"no tokenizer.*`tokenizer: FOLDER` in the study"):
         load_tokenizer(Source(str(scratch)))
 
 
@@ -146,7 +146,7 @@ def test_pickled_weights_are_refused_and_read_only_when_allowed(scratch, caplog)
     assert torch.equal(
         model.state_dict()["model.norm.weight"], tiny.tiny_model(0).state_dict()["model.norm.weight"]
     )
-    assert "can run code" in caplog.text
+    assert "allow_pickle" in caplog.text
 
 
 def test_a_pickle_with_code_in_it_is_never_run_without_the_flag(scratch, tmp_path):
@@ -176,29 +176,29 @@ def write_code(folder, sentinel):
 def test_remote_code_runs_only_when_trusted(scratch, tmp_path, caplog, monkeypatch):
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     write_code(scratch, sentinel := tmp_path / "executed")
-    with pytest.raises(CheckpointError, match=r"needs code that comes with it.*`trust_remote_code: true`"):
+    with pytest.raises(CheckpointError, match=r"`trust_remote_code: true`"):
         load_model(Source(str(scratch)))
     assert not sentinel.exists()
     with caplog.at_level(logging.WARNING):
         assert load_config(Source(str(scratch), trust_remote_code=True)).model_type == "own"
     assert sentinel.exists()
-    assert "executing code" in caplog.text
+    assert "trust_remote_code" in caplog.text
 
 
 @pytest.mark.parametrize("keep", [8, 500, -300])
 def test_truncated_weights(scratch, keep):
     weights = scratch / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match=r"model\.safetensors: a .*weights file"):
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: .*weights file"):
         load_model(Source(str(scratch)))
 
 
 def test_weights_that_do_not_belong_to_the_configuration(scratch):
     tiny.edit_config(scratch, num_hidden_layers=3)
-    with pytest.raises(CheckpointError, match=r"9 of the model's tensors are not in its weights.*layers\.2"):
+    with pytest.raises(CheckpointError, match=r"9 of the model's tensors .*layers\.2"):
         load_model(Source(str(scratch)))
     tiny.edit_config(scratch, num_hidden_layers=2, intermediate_size=64)
-    with pytest.raises(CheckpointError, match=r"have another shape.*mlp"):
+    with pytest.raises(CheckpointError, match=r"shape.*mlp"):
         load_model(Source(str(scratch)))
 
 
@@ -254,7 +254,7 @@ def test_a_missing_output_head_does_not_matter(tmp_path):
 
 def test_an_unknown_model_type(scratch):
     tiny.edit_config(scratch, model_type="zorglub")
-    with pytest.raises(CheckpointError, match=r"'zorglub' is not known to the installed transformers \d"):
+    with pytest.raises(CheckpointError, match=r"'zorglub' .* transformers \d"):
         load_config(Source(str(scratch)))
 
 
@@ -267,10 +267,10 @@ def test_a_configuration_that_is_no_json(scratch):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        ([], r"no config\.json there, found nothing"),
-        (["notes.txt"], r"no config\.json there, found notes\.txt"),
+        ([], r"config\.json.*found nothing"),
+        (["notes.txt"], r"config\.json.*found notes\.txt"),
         (["adapter_config.json"], "an adapter without its model"),
-        (["a.gguf", "b.gguf"], r"name one of its GGUF files: a\.gguf, b\.gguf"),
+        (["a.gguf", "b.gguf"], r"GGUF files: a\.gguf, b\.gguf"),
     ],
 )
 def test_folders_that_are_no_checkpoint(tmp_path, files, words):
@@ -282,7 +282,7 @@ def test_folders_that_are_no_checkpoint(tmp_path, files, words):
 
 def test_no_weights(scratch):
     (scratch / "model.safetensors").rename(scratch / "model-00001-of-00002.safetensors")
-    with pytest.raises(CheckpointError, match=r"no weights there.*incomplete set of shards"):
+    with pytest.raises(CheckpointError, match=r"no weights.*incomplete set of shards"):
         load_model(Source(str(scratch)))
     assert load_config(Source(str(scratch))).hidden_size == 32
 
@@ -290,9 +290,9 @@ def test_no_weights(scratch):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"dtype": "fp16"}, r"dtype 'fp16' is none of auto, float32.*did you mean float16"),
-        ({"device": "cuda:7"}, r"device 'cuda:7' is not available here.*available: cpu"),
-        ({"device": "gpu"}, r"device 'gpu' is not available here"),
+        ({"dtype": "fp16"}, r"dtype 'fp16'.*auto, float32.*did you mean float16"),
+        ({"device": "cuda:7"}, r"device 'cuda:7' is not available.*available: cpu"),
+        ({"device": "gpu"}, r"device 'gpu' is not available"),
     ],
 )
 def test_wrong_settings(folder, settings, words):
@@ -313,9 +313,9 @@ def test_a_revision_of_a_folder_is_the_folder_of_that_name_in_it(folder):
     parent = str(folder.parent)
     assert resolve(Source(parent, "checkpoint-10")).commit == resolve(Source(str(folder))).commit
     assert load_config(Source(parent, "checkpoint-10")).num_hidden_layers == 2
-    with pytest.raises(CheckpointError, match=r"without 'checkpoint-11' in it; did you mean checkpoint-10\?"):
+    with pytest.raises(CheckpointError, match=r"'checkpoint-11'.*did you mean checkpoint-10\?"):
         load_model(Source(parent, "checkpoint-11"))
-    with pytest.raises(CheckpointError, match="without 'main' in it"):
+    with pytest.raises(CheckpointError, match="no 'main'"):
         resolve(Source(str(folder), "main"))
 
 
@@ -386,7 +386,7 @@ def test_the_yaml_of_a_folder_is_a_study_but_for_its_corpus(tmp_path):
 
 def test_discover_finds_nothing(tmp_path):
     (tmp_path / "logs").mkdir()
-    with pytest.raises(CheckpointError, match=r"no checkpoints in it.*found logs"):
+    with pytest.raises(CheckpointError, match=r"no checkpoints.*found logs"):
         discover(tmp_path)
     with pytest.raises(CheckpointError, match="no such folder"):
         discover(tmp_path / "missing")
@@ -465,7 +465,7 @@ def test_a_gguf_file_that_is_damaged_or_missing(tmp_path):
     (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(40))
     with pytest.raises(CheckpointError, match=r"bad\.gguf: the configuration cannot be read"):
         load_model(Source(str(tmp_path / "bad.gguf")))
-    with pytest.raises(CheckpointError, match=r"no file good\.gguf there; GGUF files found: bad\.gguf"):
+    with pytest.raises(CheckpointError, match=r"good\.gguf.*GGUF files found: bad\.gguf"):
         load_model(Source(str(tmp_path), gguf_file="good.gguf"))
 
 
@@ -480,8 +480,8 @@ def test_every_error_carries_one_line_only(scratch):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"num_attention_heads": 0}, "a number in config.json or beside it is one that no model has"),
-        ({"hidden_size": "wide"}, "of another kind than expected|hidden_size"),
+        ({"num_attention_heads": 0}, "number in config.json"),
+        ({"hidden_size": "wide"}, "wrong type|hidden_size"),
         ({"rope_parameters": {"rope_type": "yarn"}}, "missing|rope"),
     ],
 )

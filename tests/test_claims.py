@@ -20,6 +20,7 @@ from whole_study import gone, whole
 
 from qkscope.claims import VERDICTS, Claim, Row, claims, summary
 from qkscope.inference import levels
+from qkscope.inference.course import turns
 from qkscope.inference.evidence import own_evidence
 from qkscope.results import Results
 from qkscope.taxonomy import CLASSES, classify
@@ -230,12 +231,13 @@ def recomputed(study: Results, tables: Tables, row: Row, model: str) -> float:
 
 def wave_share(study: Results, row: Row, model: str) -> float:
     table = study.spectrum_matched if row.window == "matched" else study.spectrum
-    shares = []
+    shares, weights = [], []
     rotary = table[(table["model"] == model) & (table["kind"] == "q") & (table["pair"] >= 0)]
     for _, head in rotary.groupby(["layer", "head"]):
         size = head["signal"].abs().to_numpy()
         shares.append(size[head["wavelength"].to_numpy() == row.at][0] / size.sum())
-    return float(np.mean(shares))
+        weights.append(abs(head["signal"].sum()))
+    return float(np.average(shares, weights=weights))
 
 
 def score(study: Results, row: Row, model: str) -> float:
@@ -571,6 +573,108 @@ def test_a_certain_but_small_change_is_flat_and_not_denied():
     change = next(row for row in claim.rows if row.from_model)
     assert change.value == pytest.approx(-0.0149, abs=0.003)
     assert "0.02" in claim.headline
+
+
+def turning(course: list[float]) -> Claim:
+    """The first claim of a study whose mean r_q takes this course."""
+    r_q, r_k = truth(1, len(course))
+    made = results(*measured(STEPS[: len(course)], r_q * 0.3 + np.array(course)[:, None], r_k, noise=0.002))
+    return by_id(made)["position"]
+
+
+def test_a_series_that_turns_twice_is_told_in_order():
+    claim = turning([0.3, 0.1, 0.4, 0.3, 0.2])
+    models = [row.model for row in claim.rows[:4]]
+    assert models == [STEPS[4], STEPS[0], STEPS[1], STEPS[2]]
+    told = [printed(row.value, math.nan, row.unit, signed=False) for row in claim.rows[1:4]]
+    places = [claim.headline.index(text) for text in told]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0.0, 0.1, 0.2], []),
+        ([0.0, 0.2, 0.1], [1]),
+        ([0.929, 0.815, 0.936, 0.903, 0.849], [1, 2]),
+        ([0.5, 0.51, 0.505, 0.7], []),
+        ([0.1, 0.1, 0.0, 0.3, 0.29, 0.1], [2, 3]),
+        ([0.5], []),
+        ([0.2, 0.65, 0.6, 0.615, 0.67, 0.4], [1, 2, 4]),
+    ],
+)
+def test_turns_are_highs_and_lows_between_the_ends(values, expected):
+    assert turns(values, [0.001] * len(values)) == expected
+    assert turns([-v for v in values], [math.nan] * len(values)) == expected
+    assert turns(values, [0.5] * len(values)) == []
+
+
+def test_an_uncertain_high_is_not_hidden_by_a_lower_one_before_it():
+    assert turns([0.2, 0.66, 0.63, 0.674, 0.52], [0.01, 0.004, 0.004, 0.03, 0.005]) == [3]
+
+
+def test_queries_and_keys_are_compared_over_the_training_context_too():
+    """Queries lead over the first tokens, keys over the longer window and at the first checkpoints."""
+    q, k = np.full((4, 120), 0.55), np.full((4, 120), 0.5)
+    q[:2], k[:2] = 0.3, 0.4
+    near = measured(STEPS[:4], q, k, noise=0.003)
+    q, k = q.copy(), k.copy()
+    q[2:], k[2:] = 0.62, 0.68
+    study = results(*measured(STEPS[:4], q, k, noise=0.003), windows=[256, 256, 1024, 1024], matched=near)
+    claim = by_id(study)["queries_keys"]
+    gap = {row.window: row for row in claim.rows if row.measure == "r_q-abs_r_k"}
+    assert claim.verdict == gap["matched"].verdict == "higher"
+    assert gap["own"].verdict == "lower"
+    assert gap["own"].value == pytest.approx(-0.06, abs=0.005)
+    assert "1,024 tokens" in claim.headline
+    assert all(label in claim.detail for label in STEPS[:2])
+
+
+def test_a_class_that_rises_and_falls_is_told_with_its_peak():
+    r = np.full((6, 120), 0.1)
+    r[1:, :30], r[2:4, :80], r[4:, 30:80] = 0.9, 0.9, 0.5
+    qk, loo = measured(STEPS[:6], r, r, noise=0.005)
+    claim = by_id(results(qk.assign(rope=1.0), loo))["classes"]
+    peak = [row for row in claim.rows if row.measure == "position-dominated" and row.model != STEPS[5]]
+    assert [row.value for row in peak if row.from_model is None] == [80]
+    assert {"80", "30"} <= set(numbers_in(claim.headline))
+
+
+def test_classes_are_counted_over_the_training_context_too():
+    study = whole()
+    own = [row for row in by_id(study)["classes"].rows if row.window == "own"]
+    assert {row.measure for row in own} == set(CLASSES)
+    assert sum(row.value for row in own) == 90
+
+
+def test_heads_that_a_line_misses_are_counted_and_named():
+    study = whole()
+    tables = {}
+    for name, heads in (("anatomy", study.heads), ("anatomy_matched", study.matched)):
+        r = getattr(study, name)[["model", "layer", "head"]].merge(heads, on=["model", "layer", "head"])
+        eta = r[["r_q", "r_k"]].abs().to_numpy() + 0.01
+        eta[(r["layer"] == 4) & (r["head"] == 2)] = 0.99
+        tables[name] = getattr(study, name).assign(eta_q=eta[:, 0], eta_k=eta[:, 1])
+    made = replace(study, **tables, loo_anatomy=None, loo_anatomy_matched=None)
+    for name in ("spectrum", "spectrum_matched", "distance", "distance_matched"):
+        vars(made)[name] = vars(study)[name]
+    detail = by_id(made)["linearity"].detail
+    assert "1 of 90" in detail
+    assert "layer 4 head 2" in detail
+
+
+def test_heads_that_score_highest_far_away_are_named():
+    study = whole()
+    table = study.distance_matched.copy()
+    last = (table["model"] == study.timeline.models[-1]) & (table["layer"] == 4) & (table["head"] == 2)
+    far = int(table["distance"].max())
+    table["score"] = -table["distance"].astype(float)
+    table.loc[last & (table["distance"] == far), "score"] = 9.0
+    made = replace(study)
+    vars(made)["distance_matched"] = table
+    said = by_id(made)["distance"].meaning
+    assert "layer 4 head 2" in said
+    assert "89 of 90" in said
 
 
 def test_labels_of_several_phases_carry_their_phase():

@@ -30,7 +30,7 @@ def test_quiet_leaves_out_all_but_results_and_warnings(study):
     (study.parent / "checkpoint-2" / "model.safetensors").write_bytes(b"")
     done = call("-q", "run", study)
     assert done.exit_code == 1
-    assert "putting" not in done.stderr
+    assert "merging" not in done.stderr
     assert "documents" not in done.stderr.split("qkscope:")[0]
     assert "checkpoint-2" in done.stderr
     loud = call("run", study)

@@ -94,7 +94,7 @@ def test_shards_then_one_run_that_merges(study, local, tmp_path, capsys):
     capsys.readouterr()
     run(study, out)
     said = capsys.readouterr().err
-    assert "shard 2/3 has not finished: 4 units are done here instead (checkpoint-2)" in said
+    assert "shard 2/3 has not finished: measuring 4 units here instead (checkpoint-2)" in said
     assert (out / "qk.csv").read_bytes() == local
     assert not (out / "shards").exists()
     assert status(out).count("done") == 12
@@ -116,20 +116,20 @@ def test_shards_of_different_studies_do_not_mix(study, tmp_path):
     other = study.with_name("other.yaml")
     other.write_text(study.read_text() + "batch_tokens: 64\n")
     for shard in ("2/3", None):
-        with pytest.raises(EngineError, match="holds shards of another study"):
+        with pytest.raises(EngineError, match="shards of another study"):
             run(other, out, shard=shard)
-    with pytest.raises(EngineError, match="was begun with 3 shards, now there are 4"):
+    with pytest.raises(EngineError, match="with 3 shards, now 4"):
         run(study, out, shard="2/4")
     assert len(list(out.glob("moments/*/*.safetensors"))) == 4
 
 
 def test_shard_and_ray_exclude_each_other(study, tmp_path):
-    with pytest.raises(EngineError, match="leave one out"):
+    with pytest.raises(EngineError, match="--shard"):
         run(study, tmp_path, engine="ray", shard="1/2")
 
 
 def test_an_unknown_engine(study):
-    with pytest.raises(EngineError, match="no engine 'dask'; use local or ray"):
+    with pytest.raises(EngineError, match="engine 'dask'; use local or ray"):
         open_engine("dask", load_study(study))
 
 
@@ -178,7 +178,7 @@ def test_the_slot_of_a_worker():
     assert clusters._slot([node(CPU=8)], None, 2) == (0, 2)
     assert clusters._slot([node(CPU=8, GPU=4)], 2, 3) == (2, 3)
     assert clusters._slots_of(node(CPU=8, GPU=4), 2, 3) == 2
-    with pytest.raises(EngineError, match=r"asks for 8 GPUs and 1 CPUs .* at most 4 GPUs and 8 CPUs"):
+    with pytest.raises(EngineError, match=r"needs 8 GPUs and 1 CPUs .* at most 4 GPUs and 8 CPUs"):
         clusters._slot([node(CPU=8, GPU=4), node(CPU=8, GPU=4), node(alive=False, CPU=8, GPU=8)], 8, None)
     with pytest.raises(EngineError, match="change gpus and cpus"):
         clusters._slot([node(CPU=8)], None, 16)
@@ -200,7 +200,7 @@ def test_no_ray_installed(study, tmp_path, monkeypatch):
 
 def test_an_unreachable_cluster(study, tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    with pytest.raises(EngineError, match=r"no Ray cluster answers at RAY_ADDRESS=127\.0\.0\.1:9"):
+    with pytest.raises(EngineError, match=r"RAY_ADDRESS=127\.0\.0\.1:9"):
         run(study, tmp_path / "results", engine="ray")
 
 
@@ -313,8 +313,12 @@ def test_a_killed_worker_costs_one_retry_and_a_unit_that_always_dies_is_reported
         run(hurried, out, engine="ray")
     assert (len(once.struck), len(always.struck)) == (1, 3)
     said = capsys.readouterr().err
-    assert said.count("was lost; it is done again") == 3
-    assert "checkpoint-1 group 0: its worker" in said
+    retried = [line for line in said.splitlines() if "its worker" in line and "again" in line]
+    assert [line.partition(" group")[0] for line in sorted(retried)] == [
+        "checkpoint-1",
+        "checkpoint-3",
+        "checkpoint-3",
+    ]
     assert said.count(" tokens in ") == 11
     found = status(out)
     assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
@@ -341,9 +345,7 @@ def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
     ]
     done = subprocess.run(command, env=os.environ | scarce, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert (
-        "workers end before they begin: Ray ended them because their node is short of memory" in done.stderr
-    )
+    assert "workers end before they start: Ray ended them because their node is out of memory" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list((tmp_path / "r").rglob("*.running"))
 
@@ -379,7 +381,7 @@ def test_a_unit_that_hangs_on_ray_is_given_up_and_the_others_are_done(nodes, tmp
 def test_too_few_gpus_are_said_at_once(nodes, study):
     demanding = study.with_name("demanding.yaml")
     demanding.write_text(study.read_text() + "gpus: 4\n")
-    with pytest.raises(EngineError, match="asks for 4 GPUs"):
+    with pytest.raises(EngineError, match="needs 4 GPUs"):
         RayEngine(load_study(demanding))
 
 
@@ -398,6 +400,6 @@ def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, loca
     with Watcher(out, "checkpoint-1/0", remove), Watcher(out, "checkpoint-2/0", remove):
         run(study, out, engine="ray")
     said = capsys.readouterr().err
-    assert said.count("was lost; it is done again") == 1
+    assert said.count("was lost") == 1
     assert said.count(" tokens in ") == 12
     assert (out / "qk.csv").read_bytes() == local

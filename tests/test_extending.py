@@ -89,7 +89,7 @@ def test_measure_claim_and_picture_are_there_after_a_run(copy):
     (claim,) = (
         one for one in json.loads((out / "summary.json").read_text())["findings"] if one["id"] == "cone"
     )
-    assert [row["measure"] for row in claim["numbers"]] == ["cone_k", "cone_q", "cone_k-cone_q"]
+    assert [row["measure"] for row in claim["numbers"]][:3] == ["cone_k", "cone_q", "cone_k-cone_q"]
     figure = out / "figures" / "14_cone"
     assert {path.name for path in figure.iterdir()} == {
         "figure.png",

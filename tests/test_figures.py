@@ -866,5 +866,5 @@ def test_six_portraits_or_all_there_are(count, expected):
 
 def test_a_full_disk_is_a_clear_error(tmp_path):
     (tmp_path / "figures").write_text("a file where the folder should be")
-    with pytest.raises(QkscopeError, match="a file stands where a folder is needed"):
+    with pytest.raises(QkscopeError, match="where a folder is needed"):
         draw_all(training(2), tmp_path / "figures")

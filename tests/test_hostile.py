@@ -173,7 +173,7 @@ def test_a_small_file_that_stands_for_gigabytes_of_text_is_read_within_bounds(tm
             file.write(b"a" * 1_000_000)
         file.write(b'"}\n')
     memory, said = most_memory(line)
-    assert "more than 256,000,000 bytes of text at once" in said
+    assert "more than 256,000,000 bytes" in said
     assert memory < 1200
     rows = tmp_path / "a.parquet"
     repeated = pa.DictionaryArray.from_arrays(np.zeros(2000, "i4"), ["a" * 4_000_000])
@@ -291,7 +291,7 @@ def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
 def test_names_that_would_act_on_a_terminal_or_spreadsheet_are_refused(tmp_path, name):
     frame = pd.DataFrame({"model": [name], "layer": 0, "head": 0, "pc": 0, "r_q": 0.5, "r_k": 0.5})
     frame.to_csv(tmp_path / "qk.csv", index=False)
-    with pytest.raises(TableError, match="a checkpoint's name"):
+    with pytest.raises(TableError, match="line 2: model is"):
         read_qk(tmp_path / "qk.csv")
 
 
@@ -456,7 +456,7 @@ def test_vectors_that_cannot_be_measured_are_named_or_counted(tmp_path, what):
         table = table.append_column("position", columns["position"])
     pq.write_table(table, tmp_path / "data.parquet")
     if what == "twice":
-        with pytest.raises(VectorsError, match="two columns are called position"):
+        with pytest.raises(VectorsError, match="duplicate columns position"):
             read_moments(tmp_path / "data.parquet", groups=1)
     else:
         [moments] = read_moments(tmp_path / "data.parquet", groups=1)
@@ -502,7 +502,7 @@ def test_repeated_documents_are_said(tmp_path):
     for number in range(16):
         (tmp_path / f"{number}.txt").write_text("the cat sat on the mat")
     corpus = load_corpus(CorpusSpec(source=[str(tmp_path)]), tiny_tokenizer(), 16)
-    assert any("15 of 16 documents repeat another" in warning for warning in corpus.warnings)
+    assert any("15 of 16 documents are exact copies" in warning for warning in corpus.warnings)
 
 
 @pytest.mark.parametrize("setting", ["autocast", "medium"])

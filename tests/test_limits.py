@@ -42,7 +42,7 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
         run(study, out)
     found = status(out)
     assert [found.count(state) for state in ("done", "failed", "running")] == [4, 1, 0]
-    assert "was given up" in next(unit.detail for unit in found.units if unit.state == "failed")
+    assert "timeout of" in next(unit.detail for unit in found.units if unit.state == "failed")
     assert capsys.readouterr().err.count(" tokens in ") == 4
     # The others are, byte for byte, those of a run without a limit.
     plain = tmp_path / "plain"
@@ -68,7 +68,7 @@ def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(study, t
     run(study, tmp_path / "out")
     assert len(killed) == 1
     said = capsys.readouterr().err
-    assert "checkpoint-1 group 0: its process was killed, as systems do that are short of memory" in said
+    assert "checkpoint-1 group 0: its process was killed" in said
     assert status(tmp_path / "out").count("done") == 6
 
 
@@ -99,7 +99,7 @@ def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
     whole = run(study, tmp_path / "whole")
     narrow(48, library)
     found = run(study, tmp_path / "out")
-    assert "no memory left in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
+    assert "out of memory in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se"):
         np.testing.assert_allclose(found.qk[name], whole.qk[name], rtol=1e-5, atol=1e-6)
     unit = tmp_path / "out" / "moments" / "checkpoint-3" / "0.safetensors"
@@ -116,7 +116,7 @@ def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
 
 def test_a_unit_that_finds_no_memory_for_one_document_is_reported(study, tmp_path, narrow):
     narrow(40, "torch")
-    with pytest.raises(StudyError, match=r"checkpoint-3: no memory left in a pass over 1 x 48 tokens on cpu"):
+    with pytest.raises(StudyError, match=r"checkpoint-3: out of memory in a pass over 1 x 48 tokens on cpu"):
         run(study, tmp_path / "out")
     assert status(tmp_path / "out").count("done") == 4
 
@@ -152,9 +152,7 @@ def test_a_model_that_finds_no_memory_is_said(study, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *_, **__: torch.empty(2**58))
-    with pytest.raises(
-        CheckpointError, match=r"checkpoint-1: too little memory to load it .* try .*bfloat16"
-    ):
+    with pytest.raises(CheckpointError, match=r"checkpoint-1: .*memory to load it .* try .*bfloat16"):
         load_model(Source(str(study.parent / "checkpoint-1")))
 
 

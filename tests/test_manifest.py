@@ -50,7 +50,7 @@ def test_every_flipped_bit_and_every_truncation_of_a_table_is_noticed(done, name
     try:
         for wrong in damaged_copies(data, seed=len(data)):
             path.write_bytes(wrong)
-            with pytest.raises(StoreError, match=f"{name}.*not the file that was written"):
+            with pytest.raises(StoreError, match=f"{name}.*not the file that qkscope wrote"):
                 load_results(done)
     finally:
         path.write_bytes(data)
@@ -65,7 +65,7 @@ def test_one_digit_under_the_same_size_and_time_is_noticed_and_put_right(done, c
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert any("qk.csv" in line for line in status(done, verify=True).damage)
     run(done.parent / "study.yaml", done)
-    assert "putting 6 units together" in capsys.readouterr().err
+    assert "merging 6 units" in capsys.readouterr().err
     assert path.read_bytes() == data
     assert status(done, verify=True).damage == ()
 
@@ -108,7 +108,7 @@ def test_a_set_that_is_only_half_in_place_is_not_read(tmp_path, monkeypatch, mov
     with pytest.raises(KeyboardInterrupt):
         write_set(tmp_path, "new")
     monkeypatch.setattr(Path, "replace", rename)
-    with pytest.raises(StoreError, match="not the file that was written"):
+    with pytest.raises(StoreError, match="not the file that qkscope wrote"):
         manifest.read_set(tmp_path, lambda: "half of two")
     assert not manifest.is_finished(tmp_path, "new")
     write_set(tmp_path, "new")
@@ -141,7 +141,7 @@ def test_tables_of_the_set_before_go(tmp_path):
 def test_a_manifest_names_nothing_outside_its_folder(tmp_path, name):
     made = {"format": 1, "made_from": "", "finished": True, "tables": {name: [1, "0" * 40]}, "drawn": {}}
     (tmp_path / manifest.NAME).write_text(json.dumps(made))
-    with pytest.raises(StoreError, match="no such file can be in a set"):
+    with pytest.raises(StoreError, match="invalid file entry"):
         manifest.read_manifest(tmp_path)
 
 

@@ -42,7 +42,7 @@ def test_a_head_over_the_matched_window(study):
 
 
 def test_a_head_that_was_not_measured_is_said_with_those_that_were(study):
-    with pytest.raises(TableError, match="layer 99, head 0 was not measured; there are layers 0 to"):
+    with pytest.raises(TableError, match=r"layer 99, head 0 was not measured; .*layers 0 to"):
         study.head(99, 0)
 
 
@@ -77,7 +77,7 @@ def test_changes_without_groups_in_common_have_no_error():
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("step0", "step9"), "'step9' was not measured; there are step-100"), (("a", "b"), "'a' was not")],
+    [(("step0", "step9"), "'step9' was not measured; .*step-100"), (("a", "b"), "'a' was not")],
 )
 def test_changes_between_unknown_checkpoints_are_refused(study, arguments, words):
     arguments = tuple(a.replace("step0", "step-100") for a in arguments)
@@ -148,6 +148,6 @@ def test_tables_for_papers_escape_names():
     assert qkscope.to_markdown(table, decimals=1).splitlines() == [
         r"| a\_b | r | n |",
         "| --- | ---: | ---: |",
-        r"| x\_1 & 50% | 0.1 | 1 |",
+        r"| x\_1 &amp; 50% | 0.1 | 1 |",
         r"| p\|q | – | 2 |",
     ]

@@ -31,7 +31,7 @@ def test_a_right_study_is_told_its_cost(study):
     lines = done.output.splitlines()
     assert lines[0].endswith("no mistakes found")
     assert re.fullmatch(r"3 checkpoints: 6 units, [\d,]+ tokens", lines[1])
-    assert re.search(r"about \d+ MB of moments; under a minute of passes", lines[-1])
+    assert re.search(r"about \d+ MB .*under a minute", lines[-1])
 
 
 def test_tokens_of_the_cost_are_those_of_the_texts(study):
@@ -45,8 +45,8 @@ def test_weights_and_configuration_that_are_not_there(study):
     (study.parent / "checkpoint-2" / "config.json").unlink()
     found = preflight(study)
     assert len(found.mistakes) == 2
-    assert re.search(r"study.yaml:\d+: phases\[0\].checkpoints\[0\]: .*no weights there", found.mistakes[0])
-    assert "no config.json there" in found.mistakes[1]
+    assert re.search(r"study.yaml:\d+: phases\[0\].checkpoints\[0\]: .*weights", found.mistakes[0])
+    assert "config.json" in found.mistakes[1]
     assert found.cost == ""
 
 
@@ -54,20 +54,20 @@ def test_no_tokenizer_is_said_once_for_each_place(study):
     study.write_text(study.read_text().replace("tokenizer: tokenizer\n", ""))
     found = preflight(study)
     assert len(found.mistakes) == 3
-    assert all("no tokenizer there" in mistake for mistake in found.mistakes)
+    assert all("no tokenizer" in mistake for mistake in found.mistakes)
 
 
 def test_a_tokenizer_that_is_no_folder(study):
     found = changed(study, tokenizer="tokk")
     assert len(found.mistakes) == 1
     assert "study.yaml:" in found.mistakes[0]
-    assert "tokenizer: tokenizer 'tokk': no such folder here" in found.mistakes[0]
+    assert "tokenizer: tokenizer 'tokk': no such" in found.mistakes[0]
 
 
 def test_a_sample_larger_than_the_heads_is_said_once(study):
     found = changed(study, heads={"sample": 300})
     assert len(found.mistakes) == 1
-    assert "a sample of 300 heads was asked for" in found.mistakes[0]
+    assert "a sample of 300 heads" in found.mistakes[0]
 
 
 def test_a_window_beyond_every_document(study):
@@ -82,7 +82,7 @@ def test_a_window_beyond_the_model_s_positions_is_a_warning(study):
     tiny.edit_config(study.parent / "checkpoint-3", max_position_embeddings=32)
     found = preflight(study)
     assert found.mistakes == ()
-    assert any("goes beyond the 32 positions" in warning for warning in found.warnings)
+    assert any("32 positions" in warning for warning in found.warnings)
 
 
 def test_texts_that_are_not_there_are_said_once(study):
@@ -128,7 +128,7 @@ def test_long_texts_of_which_little_is_used_bring_up_chunk(study, tmp_path):
         assert "144 of 60,000 tokens" in said
         assert setting in said
     before = json.loads((tmp_path / "out" / "scan.json").read_text())
-    assert CliRunner().invoke(main, [*scanned, "--chunk"]).exit_code == 0
+    assert CliRunner().invoke(main, [*scanned, "--chunk", "--replace"]).exit_code == 0
     after = json.loads((tmp_path / "out" / "scan.json").read_text())
     assert (before["documents"], after["documents"]) == (3, 32)
     assert before["corpus"] != after["corpus"]

@@ -89,7 +89,7 @@ def test_a_configuration_that_rotates_where_the_model_does_not(monkeypatch: pyte
         "transformers.models.llama.modeling_llama.apply_rotary_pos_emb", lambda q, k, cos, sin: (q, k)
     )
     with pytest.raises(
-        CaptureError, match=r"says that layer 0 rotates its queries and keys, but .* stay the same"
+        CaptureError, match=r"says that layer 0 rotates its queries and keys, but .* do not change"
     ):
         probe_model(build("llama"), [0])
 
@@ -97,7 +97,7 @@ def test_a_configuration_that_rotates_where_the_model_does_not(monkeypatch: pyte
 def test_a_configuration_that_does_not_rotate_where_the_model_does() -> None:
     model = build("llama")
     model.config.no_rope_layers = [0, 0, 0, 0]
-    with pytest.raises(CaptureError, match=r"layer 0 does not rotate its queries and keys, but .* turn"):
+    with pytest.raises(CaptureError, match=r"layer 0 does not rotate"):
         probe_model(model, [0])
 
 
@@ -110,7 +110,7 @@ def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -
             yield
 
     monkeypatch.setitem(SEAMS, "interface", careless)
-    with pytest.raises(CaptureError, match="watching this llama model changes its outputs by up to"):
+    with pytest.raises(CaptureError, match="this llama model changes its outputs by up to"):
         probe(build("llama"), [0])
 
 
@@ -137,7 +137,7 @@ def test_encoders_are_refused() -> None:
     ).eval()
     image = ViTModel(ViTConfig(**small, image_size=16, patch_size=8)).eval()
     for model in (masked, t5, image):
-        with pytest.raises(CaptureError, match=r"see those to come|encoder-decoder|takes no text"):
+        with pytest.raises(CaptureError, match=r"not causal|encoder-decoder|does not take text"):
             measure(model, [document(9)], HeadIndex.of([(0, 0)], 1), (9,))
 
 
@@ -148,7 +148,7 @@ def test_layers_of_another_shape_do_not_disturb() -> None:
         unit = measure(model, [document(15)], heads(model), (15,))
         assert unit.q[0].M.shape[1:] == (dim, dim)
     both = heads(build("gemma4_text"), [0, 1, 2, 3])
-    with pytest.raises(CaptureError, match="heads of 16 and of 32 dimensions were asked for together"):
+    with pytest.raises(CaptureError, match=r"dimensions .*16 and 32"):
         measure(build("gemma4_text"), [document(15)], both, (15,), include_sliding=True)
 
 

@@ -14,7 +14,7 @@ from qkscope.figures import CATALOGUE
 from qkscope.figures.picture import Caption
 from qkscope.figures.readme import code, first_sentence, md, readme
 from qkscope.figures.view import look
-from qkscope.words import sentence
+from qkscope.words import number, sentence
 from studies import models, training
 
 PICTURES = {picture.name: picture for picture in CATALOGUE}
@@ -59,39 +59,64 @@ def test_every_readme_tells_claims_of_its_figure_and_no_others(study):
             "the first claim is told in any case"
         )
         for name in there[:1]:
-            assert md(said[name].detail) in text
+            assert md(said[name].detail) in text or picture.draw(view, None).caption.stories
             assert md(first_sentence(said[name].meaning)) in part(text, "Key takeaway")
 
 
-def test_every_claim_stands_under_some_figure():
+def test_figures_name_claims_that_there_are():
     quoted = {name for picture in CATALOGUE for name in picture.claims}
-    assert {each.id for each in claims(whole())} <= quoted
+    assert quoted <= {each.id for each in claims(whole())}
 
 
-def test_a_readme_has_two_stories_however_long_and_three_where_there_is_room():
-    names = PICTURES["01_position_signal"].claims
+def test_readmes_have_a_length_that_is_read():
+    study = whole()
+    said, view = claims(study), look(study)
+    for picture in CATALOGUE:
+        if picture.name < "12" and picture.why_not(view) is None:  # the study's optional tables are not whole
+            words = len(readme(picture, view, picture.draw(view, None), said).split())
+            assert 200 <= words <= 450, (picture.name, words)
+
+
+def test_the_first_figure_tells_its_own_levels_then_its_claims():
+    study = whole()
+    drawing = PICTURES["01_position_signal"].draw(look(study), None)
+    data = drawing.data[(drawing.data["population"] == "RoPE")]
+    text = text_of("01_position_signal", study)
+    for end in (data.iloc[0], data.iloc[-1]):
+        for value in ("r_q", "r_k"):
+            assert number(end[f"mean_{value}"], end[f"se_{value}"]) in text
+    said = {each.id: each for each in claims(study)}
+    places = [text.index(md(said[name].headline)) for name in ("queries_keys", "long_context")]
+    assert text.index("What happened") < places[0] < places[1]
+
+
+def test_a_readme_has_two_stories_however_long_and_three_where_there_is_room(monkeypatch):
+    names = ("one", "two", "three")
+    monkeypatch.setitem(
+        PICTURES, "03_taxonomy_evolution", replace(PICTURES["03_taxonomy_evolution"], claims=names)
+    )
     short = [claim(name) for name in names]
-    text = text_of("01_position_signal", training(3), short)
+    text = text_of("03_taxonomy_evolution", training(3), short)
     assert all(f"**{md(sentence(each.headline))}** More so." in text for each in short)
     long = [claim(name, detail="Word " * 400 + "end.") for name in names]
-    text = text_of("01_position_signal", training(3), long)
+    text = text_of("03_taxonomy_evolution", training(3), long)
     assert [f"**{md(sentence(each.headline))}**" in text for each in long] == [True, True, False]
     assert text.count("Word") == 400, "the second without its detail"
 
 
 def test_the_takeaway_is_what_the_claims_mean_and_the_caveat_stands_below():
-    names = PICTURES["03_taxonomy_evolution"].claims
+    names = PICTURES["07_phase_portraits"].claims
     said = [
         claim(names[0], meaning="First. With more.", caveat="Beware of it."),
         claim(names[1], meaning="Second. Not this."),
     ]
     study = training(3)
-    takeaway = part(text_of("03_taxonomy_evolution", study, said, care="Pooled."), "Key takeaway")
+    takeaway = part(text_of("07_phase_portraits", study, said, care="Pooled."), "Key takeaway")
     assert takeaway.startswith("First. With more. Second.")
     assert "Not this" not in takeaway
     assert re.search(r"\*\*.*\*\* Beware of it\. Pooled\.$", takeaway)
     said = [claim(names[0], meaning="First.", caveat="")]
-    assert part(text_of("03_taxonomy_evolution", study, said, care=""), "Key takeaway") == "First."
+    assert part(text_of("07_phase_portraits", study, said, care=""), "Key takeaway") == "First."
 
 
 # --- the file ----------------------------------------------------------------------------------------------------

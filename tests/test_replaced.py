@@ -82,5 +82,5 @@ def test_a_checkpoint_that_is_being_written_is_not_planned(study, monkeypatch):
         return found
 
     monkeypatch.setattr(loading, "digest", writing)
-    with pytest.raises(CheckpointError, match="is being written just now"):
+    with pytest.raises(CheckpointError, match="being written"):
         loading.resolve(Source(str(folder)))

@@ -33,7 +33,7 @@ from qkscope.errors import TableError
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
 from qkscope.report.causes import causes
 from qkscope.report.columns import NAMED_CLASSES, components, measures, regions, since
-from qkscope.report.curves import curves
+from qkscope.report.curves import curves, distances
 from qkscope.report.data import grid_of, payload
 from qkscope.report.encode import (
     MISSING,
@@ -476,7 +476,7 @@ def test_a_layer_that_does_not_rotate_has_no_curve_by_rotary_pair(results):
     pairs = [heads[~still].assign(pair=pair, signal=0.1 + pair) for pair in (0, 1)]
     other = replace(results)
     vars(other)["spectrum"] = pd.concat([*pairs, heads[still].assign(pair=-1, signal=0.7)])
-    (curve,) = curves(training_context(other), grid_of(other))
+    (curve,) = curves(training_context(other), grid_of(other), list(other.timeline.models))
     assert curve["at"] == [0, 1]
     values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(3, 16, 2)
     assert np.isnan(values[:, 12:]).all()
@@ -501,6 +501,33 @@ def test_curves_are_those_of_the_tables(tmp_path):
         name for name in shown if name.endswith(("_se", "_from4")) or name in ("same_axis", "overlap_pc")
     ]
     assert len(data["parts"]) == 4
+
+
+def test_the_mean_curve_by_distance_is_the_table_s_own(results):
+    """No smoothing on top of the table's: the chart shows the numbers of the claim."""
+    at = np.unique(np.rint(32 * 2 ** (np.arange(24) / 8)).astype(int))
+    heads = results.heads[["model", "layer", "head"]].assign(window=256, score_se=0.01)
+    table = heads.merge(pd.DataFrame({"distance": at, "score": np.resize([1.0, -1.0], len(at))}), how="cross")
+    window = replace(training_context(results), distance=table)
+    found = distances(window, list(results.timeline.models))
+    for curves_of in found["curves"].values():
+        assert curves_of[0]["score"] == np.resize([1.0, -1.0], len(at)).tolist()
+
+
+def test_a_curve_by_rotary_pair_has_each_checkpoint_s_wavelengths(results):
+    models = list(results.timeline.models)
+    heads = results.heads[["model", "layer", "head"]].assign(kind="q", window=256, share=1.0)
+    heads = heads.assign(energy=1.0, energy_se=0.0, signal_se=0.0, signal=0.1)
+    theta = heads["model"].map({model: 10.0 * (i + 1) for i, model in enumerate(models)})
+    table = pd.concat([heads.assign(pair=pair, wavelength=theta * 2**pair) for pair in (0, 1)])
+    other = replace(results)
+    vars(other)["spectrum"] = table
+    (curve,) = curves(training_context(other), grid_of(other), models)
+    assert curve["waves"] == [[10.0 * (i + 1), 20.0 * (i + 1)] for i in range(len(models))]
+    # Layers that rotate differently share no axis of wavelengths: the pairs are numbered.
+    vars(other)["spectrum"] = table.assign(wavelength=table["wavelength"] * (1 + table["layer"]))
+    (curve,) = curves(training_context(other), grid_of(other), models)
+    assert "waves" not in curve
 
 
 def test_causes_are_rows_with_known_parts():

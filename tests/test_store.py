@@ -80,7 +80,7 @@ def test_a_digest_of_an_earlier_version_is_checked_too(tmp_path):
     assert store.read_digest(path) == before
     assert np.array_equal(store.read_tensors(path)[0]["x"], arrays["x"])
     path.write_bytes(old[:-1] + b"\x01")
-    with pytest.raises(StoreError, match="not those that were written"):
+    with pytest.raises(StoreError, match="checksum"):
         store.read_tensors(path)
 
 
@@ -158,7 +158,7 @@ def test_a_full_disk_says_so(tmp_path, monkeypatch):
 
 def test_a_file_where_a_folder_is_needed(tmp_path):
     (tmp_path / "out").write_text("")
-    with pytest.raises(StoreError, match="stands where a folder is needed"):
+    with pytest.raises(StoreError, match="where a folder is needed"):
         store.write_text(tmp_path / "out" / "t.csv", "x")
 
 

@@ -184,7 +184,7 @@ phases:
 """)
     )
     expected = {
-        1: ["name: 'a/b' is also a folder's name"],
+        1: ["name: 'a/b' "],
         2: ["modle: unknown key (did you mean model?)"],
         4: ["groups: expected a whole number, found '8'"],
         5: ["heads: expected `all`"],
@@ -200,7 +200,7 @@ phases:
             "phases[0].checkpoints[2].lable: unknown key (did you mean label?)",
             "phases[0].checkpoints[2]: the checkpoint step-2 is listed twice",
         ],
-        17: ["phases[1].window: phases out of order: the window shrinks from 2048 to 1024"],
+        17: ["phases[1].window: phases out of order: the window decreases from 2048 to 1024"],
         19: ["phases[1].checkpoints[0].step: expected a whole number, found 'x'"],
         20: ["phases[1].checkpoints[1]: expected keys and values, found 7"],
         22: ["phases[1].checkpoints[3]: step 3 comes after step 4"],
@@ -225,7 +225,7 @@ phases:
         ("name: *nowhere\n", "1: not valid YAML"),
         ("name: x\nwindows: [8]\n", "1: nothing to measure"),
         ("name: x\nmodel: a/b\ncheckpoints: [c]\n", "1: windows: missing"),
-        ("name: x\nwindows: [8]\ncheckpoints: [{step: 3}]\n", "3: checkpoints[0]: which model?"),
+        ("name: x\nwindows: [8]\ncheckpoints: [{step: 3}]\n", "3: checkpoints[0]: no model given"),
         (
             "name: x\nwindows: [8]\nmodel: a/b\ncheckpoints: [x/y, x--y]\n",
             "4: checkpoints[1]: x--y and x/y would share",
@@ -249,14 +249,14 @@ phases:
             "name: 5\nwindows: [8]\nmodel: a/b\ncheckpoints: [c]\n",
             "1: name: expected text, found 5; put it in quotes",
         ),
-        ("name: ..\nwindows: [8]\nmodel: a/b\ncheckpoints: [c]\n", "1: name: '..' is also a folder's name"),
+        ("name: ..\nwindows: [8]\nmodel: a/b\ncheckpoints: [c]\n", "1: name: '..' "),
         (
             "name: x\nwindows: [8]\nmodel: a/b\ncheckpoints: [c]\nfamilies: [{models: [a/b]}]\n",
-            "4: checkpoints: a study has one of families and checkpoints",
+            "4: checkpoints: found both families and checkpoints",
         ),
         (
             "name: x\nwindows: [8]\nmodel: a/b\ncheckpoints: [{folder: f, revision: r}]\n",
-            "4: checkpoints[0]: a folder has",
+            "4: checkpoints[0]: folder",
         ),
     ],
 )

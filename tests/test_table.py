@@ -77,7 +77,7 @@ def test_names_survive_quoting(tmp_path):
     [
         ("", "not a readable CSV"),
         (MINIMAL, "no rows"),
-        ("model,layer,head,pc,r_q\na,0,0,0,1\n", "no column r_k"),
+        ("model,layer,head,pc,r_q\na,0,0,0,1\n", "column missing: r_k"),
         (MINIMAL + "a,0,0,0,0.9,1.5\n", r"line 2: r_k is .*1\.5.*-1 to 1"),
         (MINIMAL + "a,0,0,0,0.9,0.5\na,0,1,0,oops,0.5\n", "line 3: r_q is 'oops', expected a number"),
         (MINIMAL + "a,0,0,0,inf,0.5\n", "line 2: r_q"),
@@ -87,7 +87,7 @@ def test_names_survive_quoting(tmp_path):
         (MINIMAL + ",0,0,0,0.1,0.5\n", "line 2: model is ''"),
         (
             MINIMAL + "a,0,0,0,0.9,0.5\na,0,0,0,0.9,0.5\n",
-            "line 3: model a, layer 0, head 0, pc 0 .*second time",
+            "line 3: duplicate .*model a, layer 0, head 0, pc 0",
         ),
         (MINIMAL + "a,0,0,1,0.9,0.5\n", "no row with pc 0"),
         ('model,layer\n"a', "not a readable CSV"),

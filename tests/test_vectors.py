@@ -132,14 +132,14 @@ def test_the_ratio_is_inferred_where_one_fits(tmp_path):
 
 
 def test_several_ratios_fit(tmp_path):
-    with pytest.raises(VectorsError, match=r"3, 4 and 5 query heads per key head all fit.*--gqa-ratio"):
+    with pytest.raises(VectorsError, match=r"3, 4 and 5 query heads per key head.*--gqa-ratio"):
         infer_ratio(folders(tmp_path, [(0, 5), (0, 0)], [(0, 1), (0, 0)]))
 
 
 def test_no_ratio_fits(tmp_path):
     every = [(layer, head) for layer in range(2) for head in range(8)]
     keys = [(0, 0), (0, 1), (1, 0)]
-    with pytest.raises(VectorsError, match=r"4 comes nearest, with l01h01k missing"):
+    with pytest.raises(VectorsError, match=r"4 .* l01h01k missing"):
         infer_ratio(folders(tmp_path, every, keys))
     with pytest.raises(VectorsError, match="no key heads"):
         infer_ratio(folders(tmp_path / "none", every, []))
@@ -188,16 +188,16 @@ def damage(path, how):
         ("not parquet", "truncated or not a parquet file"),
         ("missing", "no such file"),
         ("no rows", "no rows"),
-        ("no vector", "no column vector"),
-        ("no position", "no column position"),
+        ("no vector", "column missing: vector"),
+        ("no position", "column missing: position"),
         ("position as text", "column position is string"),
         ("vector of text", "column vector is list"),
         ("vector of ints", "column vector is list"),
-        ("unequal", "vectors of 1 and of 2 numbers"),
+        ("unequal", "vectors of 1 and of 2"),
         ("null vector", "null"),
         ("null position", "1 rows without position"),
         ("empty vectors", "empty vectors"),
-        ("other length", "vectors of 2 numbers, but .* has 8"),
+        ("other length", "2 dimensions, but .* 8"),
     ],
 )
 def test_a_broken_file_is_named_and_nothing_is_lost(root, tmp_path, how, message):
@@ -240,7 +240,7 @@ def test_heads_without_a_correlation_are_unmeasured_and_named(root, tmp_path, wh
     done = CliRunner().invoke(main, ["analyze", str(folder), "--out", str(out), "--replace"])
     assert done.exit_code == 1
     assert "head 3 of layer 0 of stage1-step-40000 is unmeasured" in done.output
-    expected = {"equal positions": "all equal", "one row": "1 row; at least two"}
+    expected = {"equal positions": "all equal", "one row": "1 row; at least 2"}
     assert expected.get(what, "2 of 200 vectors are NaN or infinite") in done.output
     heads = pd.read_csv(out / "heads.csv").set_index(["model", "layer", "head"])
     assert heads.loc[("stage1-step-40000", 0, 3), "class"] == "unmeasured"
@@ -275,7 +275,7 @@ def test_an_output_folder_that_cannot_be_written(root, tmp_path):
     (tmp_path / "file").write_text("")
     done = CliRunner().invoke(main, ["analyze", str(root[0]), "--out", str(tmp_path / "file" / "out")])
     assert done.exit_code == 1
-    assert "stands where a folder is needed" in done.output
+    assert "where a folder is needed" in done.output
 
 
 def test_groups_go_by_example(root):

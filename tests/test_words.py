@@ -33,9 +33,10 @@ from qkscope.words import (
         (0.5, math.nan, "0.50"),
         (0.5, 0.0, "0.50"),
         (0.28221, 0.00068, "0.282 ± 0.001"),
-        (0.28221, 0.0000001, "0.282 ± 0.001"),
+        (0.28221, 0.0000001, "0.282 ± <0.001"),
         (12.34, 2.0, "12 ± 2"),
-        (-0.0001, 0.001, "0 ± 0.001"),
+        (-0.0001, 0.001, "0.000 ± 0.001"),
+        (0.002, 0.01, "0.00 ± 0.01"),
         (math.nan, math.nan, "unknown"),
     ],
 )
@@ -53,7 +54,7 @@ def test_differences_have_a_sign_and_nothing_has_none():
 
 def test_shares():
     assert percent(0.344, 0.021) == "34 ± 2%"
-    assert percent(0.344, 0.0001) == "34.4 ± 0.1%"
+    assert percent(0.344, 0.0001) == "34.4 ± <0.1%"
     assert percent(0.344) == "34%"
     assert percent(math.nan) == "unknown"
 

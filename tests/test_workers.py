@@ -28,7 +28,7 @@ def test_an_error_of_a_piece_is_raised_here():
 
 
 def test_a_worker_that_dies_is_an_error_in_words():
-    with pytest.raises(EngineError, match="ended before its work did"):
+    with pytest.raises(EngineError, match="ended early"):
         list(in_processes(os._exit, [3], 1))
 
 

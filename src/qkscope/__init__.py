@@ -2,14 +2,14 @@
 
     import qkscope
 
-    result = qkscope.scan(model, tokenizer=tokenizer, texts=texts)   # a model in memory, its heads as a DataFrame
+    result = qkscope.scan(model, tokenizer=tokenizer, texts=texts)   # one model; .heads is a DataFrame
     results = qkscope.run_study("study.yaml")                        # a whole training run
-    results = qkscope.load_results("results/nano")                   # what an earlier run measured
+    results = qkscope.load_results("results/nano")                   # load an earlier run
     results.head(4, 2)                                               # one head over training, with errors
-    qkscope.figure("position_signal", results, width=3.3)            # one picture, as wide as a paper's column
-    qk = qkscope.analyze("vectors/")                                 # vectors on disk
+    qkscope.figure("position_signal", results, width=3.3)            # one figure, one paper column wide
+    qk = qkscope.analyze("vectors/")                                 # measure stored vectors
 
-Everything is imported when it is first used: importing qkscope costs nothing, and only what reads models needs torch.
+Modules are imported on first use: `import qkscope` is fast, and only functions that read models need torch.
 """
 
 from __future__ import annotations

@@ -96,15 +96,19 @@ def head_means(found: Sequence[Measured], names: Sequence[str]) -> pd.DataFrame:
 
 
 def carried_by(spectrum: pd.DataFrame, kind: str, by: Sequence[str] = ()) -> pd.DataFrame:
-    """How much of the position signal each wavelength carries: |part of r| over its sum, averaged over heads.
+    """How much of the position signal each wavelength carries: |part of r| over its sum, by heads weighted with |r|.
 
-    Columns: model, window, `by`, wavelength, share. Heads of layers that do not rotate are left out.
+    The weights keep heads with r near 0, whose parts are noise, from counting as much as others. Columns: model,
+    window, `by`, wavelength, share. Heads of layers that do not rotate are left out.
     """
-    rows = spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
-    size = rows["signal"].abs()
-    whole = size.groupby([rows["model"], rows["layer"], rows["head"]]).transform("sum")
-    rows = rows.assign(share=size / whole.where(whole > 0))
-    return rows.groupby(["model", "window", *by, "wavelength"], sort=False)["share"].mean().reset_index()
+    rows = spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0) & spectrum["signal"].notna()]
+    head = [rows["model"], rows["layer"], rows["head"]]
+    size, weight = rows["signal"].abs(), rows["signal"].groupby(head).transform("sum").abs()
+    whole = size.groupby(head).transform("sum")
+    rows = rows.assign(part=weight * size / whole.where(whole > 0), weight=weight)
+    sums = rows.groupby(["model", "window", *by, "wavelength"], sort=False)[["part", "weight"]].sum()
+    share = sums["part"] / sums["weight"].where(sums["weight"] > 0)
+    return share.rename("share").reset_index()
 
 
 def score_by_distance(table: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:

@@ -146,11 +146,11 @@ def read_anatomy(path: Path) -> pd.DataFrame | None:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in _KEY if name not in frame.columns]
     if missing:
-        raise TableError(f"{path}: no column {', '.join(missing)}; run the study again to have it rewritten")
-    if frame.duplicated(["model", "layer", "head"]).any():
         raise TableError(
-            f"{path}: a duplicate (model, layer, head); run the study again to have it rewritten"
+            f"{path}: column missing: {', '.join(missing[:5])}; run the study again to rewrite it"
         )
+    if frame.duplicated(["model", "layer", "head"]).any():
+        raise TableError(f"{path}: duplicate (model, layer, head) rows; run the study again to rewrite it")
     return frame.reindex(columns=list(anatomy_columns()))
 
 

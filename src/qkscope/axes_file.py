@@ -81,7 +81,7 @@ def read_axes(path: FilePath, most: int | None = None) -> dict[str, CheckpointAx
     try:
         return _unpacked(tensors, meta)
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise store.damaged(path, f"not a study's axes: {store.in_short(error)}") from error
+        raise store.damaged(path, f"not an axes file: {store.in_short(error)}") from error
 
 
 def _unpacked(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> dict[str, CheckpointAxes]:

@@ -32,6 +32,6 @@ def read_causes(path: Path) -> pd.DataFrame | None:
     missing = [name for name in CAUSES_COLUMNS if name not in frame.columns]
     if missing:
         raise TableError(
-            f"{path}: no column {', '.join(missing[:5])}; run the study again to have it rewritten"
+            f"{path}: column missing: {', '.join(missing[:5])}; run the study again to rewrite it"
         )
     return frame

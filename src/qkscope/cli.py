@@ -45,7 +45,7 @@ def clear_errors(command: Command) -> Command:
             click.echo(f"qkscope: {error}", err=True)
             sys.exit(1)
         except KeyboardInterrupt as stop:
-            words = str(stop) or "interrupted; finished work is kept: run the same command again to go on"
+            words = str(stop) or "interrupted; finished work is kept: run the same command again to continue"
             click.echo(f"qkscope: {words}", err=True)
             sys.exit(130)
 
@@ -132,7 +132,7 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
     from qkscope.study.starter import init as write_study
 
     path, made = write_study(places, out)
-    click.echo(f"written: {path}\nlook at:")
+    click.echo(f"written: {path}\ncheck:")
     for line in made.check:
         click.echo(f"  {line}")
     click.echo(f"then: qkscope validate {path} && qkscope run {path}")
@@ -175,7 +175,7 @@ def list_checkpoints(model: str) -> None:
 @click.option(
     "--max-length",
     type=click.IntRange(min=2),
-    help="Tokens read of each document.  [default: 2048, or the model's positions if it has fewer]",
+    help="Number of tokens read from each document.  [default: 2048, or the model's positions if it has fewer]",
 )
 @click.option(
     "--documents",
@@ -255,7 +255,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 @click.option(
     "--gqa-ratio",
     type=click.IntRange(min=1),
-    help="Query heads per key head, if the folder names do not tell.",
+    help="Query heads per key head, if the folder names do not show it.",
 )
 @click.option(
     "--groups",
@@ -299,7 +299,7 @@ def analyze(
     from qkscope.scanning.vectors import analyze as analyze_vectors
 
     if rope_theta is None and (rotary_dim is not None or interleaved):
-        raise QkscopeError("--rotary-dim and --interleaved say more of a rotation: give its --rope-theta too")
+        raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")
 
     def rotation(dim: int) -> Rotation:
         return Rotation.plain(dim, float(rope_theta or 0), rotary_dim, interleaved)
@@ -355,7 +355,7 @@ def report(results: Path, other: Path | None, out: Path | None) -> None:
     metavar="published|RESULTS",
     help="What to compare with; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 @click.option("--csv", type=PLACE, help="Also write the rows to this file, and all heads to a second one.")
 @clear_errors
 def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:
@@ -402,9 +402,9 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
     else:
         _print(found)
     if found.damage:
-        raise QkscopeError("\n".join([*found.damage, "run the study again to have what is wrong made anew"]))
+        raise QkscopeError("\n".join([*found.damage, "run the study again to rewrite these files"]))
     if verify and not as_json:
-        _print("every table, figure and page is what was written")
+        _print("all tables, figures and pages match the manifest")
     sys.exit(EXIT_STATUS[found.state])
 
 

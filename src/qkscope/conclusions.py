@@ -33,7 +33,7 @@ class Conclusion:
 
     def lines(self, claims: Mapping[str, Claim]) -> list[str]:
         """The conclusion, what its numbers allow, and the answer of one's own results."""
-        found = [f"{self.said}; by its numbers: {self.verdict}. {sentence(self.headline)}"]
+        found = [f"{self.said}; supported by its numbers: {self.verdict}. {sentence(self.headline)}"]
         if self.claim in claims:
             own = claims[self.claim]
             found.append(f"  Here: {own.verdict}. {sentence(own.headline)}")
@@ -56,10 +56,10 @@ def _fewer_keys(data: Mapping[str, Any]) -> Conclusion:
     shown = least > mean + READ_OFF and dominated[1] >= dominated[0]
     headline = (
         f"Keys of opposite sign cancel: position-dominated heads go from {dominated[0]} to {dominated[1]}, so mean "
-        f"|r_k| is above {bare(least)} at {data['short_labels'][last]}, mean r_k {bare(mean)}"
+        f"|r_k| is above {bare(least)} at {data['short_labels'][last]}, where mean r_k is {bare(mean)}"
     )
     if not shown:
-        headline = "Whether keys follow position less or turn round cannot be told"
+        headline = "It is unclear whether keys follow position less or change sign"
     return Conclusion(
         "Keys are partly decoupled from position at long context",
         "no" if shown else "unclear",
@@ -75,7 +75,7 @@ def _monotonic(data: Mapping[str, Any]) -> Conclusion:
     verdict = "no" if change + 2 * READ_OFF < 1e-9 else "unclear" if change < 0 else "yes"
     headline = (
         f"Its smallest step is {bare(values[at], 3)} → {bare(values[at + 1], 3)}, from {labels[at]} to "
-        f"{labels[at + 1]}; no error is known that would tell a fall from noise"
+        f"{labels[at + 1]}; without standard errors a decrease cannot be distinguished from noise"
     )
     return Conclusion("Mean r_q increases monotonically", verdict, headline, "position")
 
@@ -85,21 +85,21 @@ def _jump(data: Mapping[str, Any]) -> Conclusion:
     spans = intervals(timeline_from_names(list(data["checkpoints"]), "published").stops)
     at = max(range(len(spans)), key=lambda i: abs(values[i + 1] - values[i]))
     where = f"between {labels[at]} and {labels[at + 1]}"
-    step = f"Its largest step, {bare(values[at + 1] - values[at], signed=True)}, lies"
+    step = f"Its largest step, {bare(values[at + 1] - values[at], signed=True)}, is"
     if placed(spans, at):
         verdict, headline = "yes", f"{step} {where}"
     else:
         verdict = "unclear"
-        headline = f"{step} within {spans[at]:,} training steps {where} and cannot be placed"
+        headline = (
+            f"{step} within the {spans[at]:,} training steps {where} and cannot be located more precisely"
+        )
     return Conclusion("Mean r_q jumps early in stage 1", verdict, headline, "emergence")
 
 
 def _cause(data: Mapping[str, Any]) -> Conclusion:
     """Long-context phases change the weights, the window and the rotation settings in one step."""
     at = data["short_labels"][_onset(data)]
-    headline = (
-        f"At {at} weights, window and rotation settings change together, and nothing between was measured"
-    )
+    headline = f"At {at}, weights, window and RoPE settings change together, and no checkpoint in between was measured"
     return Conclusion(
         "Long-context training reshapes how queries and keys follow position",
         "unclear",

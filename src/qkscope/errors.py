@@ -39,7 +39,7 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 class QkscopeError(Exception):
-    """Base of all errors raised on purpose by qkscope. What it quotes of a file cannot take over a terminal."""
+    """Base class of all errors that qkscope raises. Control characters in the message are escaped."""
 
     def __str__(self) -> str:
         return printable(super().__str__())

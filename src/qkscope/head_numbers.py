@@ -34,7 +34,7 @@ def _of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
     if rows.empty:
         layers, heads = table["layer"], table["head"]
         raise TableError(
-            f"layer {layer}, head {head} was not measured; there are layers {layers.min()} to {layers.max()} with "
+            f"layer {layer}, head {head} was not measured; measured are layers {layers.min()} to {layers.max()} with "
             f"heads {heads.min()} to {heads.max()}"
         )
     return rows
@@ -49,7 +49,7 @@ def most_changed(
     same group is left out of both. It is NaN where the two have no values without the same groups.
     """
     if by not in JUDGED:
-        raise TableError(f"by is {by!r}; heads are ordered by one of {', '.join(JUDGED)}")
+        raise TableError(f"by={by!r}; expected one of {', '.join(JUDGED)}")
     both = (
         _side(heads, before).add_suffix("_before").join(_side(heads, after).add_suffix("_after"), how="inner")
     )
@@ -69,7 +69,7 @@ def _side(heads: pd.DataFrame, model: str) -> pd.DataFrame:
     rows = heads[heads["model"] == model]
     if rows.empty:
         there = ", ".join(dict.fromkeys(heads["model"]))
-        raise TableError(f"checkpoint {model!r} was not measured; there are {there}")
+        raise TableError(f"checkpoint {model!r} was not measured; measured are {there}")
     return rows.set_index(["layer", "head"])[[*JUDGED, "class"]]
 
 

@@ -31,8 +31,8 @@ def sample_heads(
         return every
     if not 0 < count <= len(every):
         raise StudyError(
-            f"a sample of {count} heads was asked for, but {len(layers)} full-attention layers of {_range(each)} "
-            f"query heads make {len(every)}: ask for 1 to {len(every)}, or for all"
+            f"a sample of {count} heads was requested, but {len(layers)} full-attention layers of {_range(each)} "
+            f"query heads have {len(every)} in total: request 1 to {len(every)}, or all"
         )
     return random.Random(seed).sample(every, count)
 
@@ -44,12 +44,12 @@ def _range(heads: Mapping[int, int]) -> str:
 
 @dataclass(frozen=True)
 class HeadIndex:
-    """The H query heads of a measurement and the K key heads they read.
+    """The H measured query heads and the K key heads they use.
 
     layer, head, kv_head  (H,) int64
-    rope                  (H,) int8: 1 the layer rotates, 0 it does not (NoPE), -1 not known
-    keys                  (K, 2) int64: the distinct (layer, kv_head), ascending
-    kv_row                (H,) int64: each query head's row in `keys`
+    rope                  (H,) int8: 1 RoPE layer, 0 NoPE layer, -1 unknown
+    keys                  (K, 2) int64: the distinct (layer, kv_head), sorted
+    kv_row                (H,) int64: row of each query head's key head in `keys`
     """
 
     layer: NDArray[np.int64]

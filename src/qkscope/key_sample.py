@@ -91,6 +91,8 @@ def unpack_samples(tensors: Mapping[str, NDArray[Any]]) -> tuple[KeySample, ...]
         lengths, vectors = (tensors[f"keys.{window}.{name}"] for name in ("lengths", "vectors"))
         buckets = len(range(0, window, bucket_size(window)))
         if vectors.ndim != 5 or vectors.shape[:2] != (len(lengths), buckets):
-            raise ValueError(f"keys of {vectors.shape} beside {len(lengths)} documents of {buckets} buckets")
+            raise ValueError(
+                f"keys have shape {vectors.shape}, but there are {len(lengths)} documents of {buckets} buckets"
+            )
         found.append(KeySample(window, lengths, vectors))
     return tuple(found)

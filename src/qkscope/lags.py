@@ -83,5 +83,7 @@ def unpack_scores(tensors: Mapping[str, NDArray[Any]]) -> LagScores | None:
         return None
     lags, n, total = (tensors[f"scores.{name}"] for name in ("lags", "n", "total"))
     if total.ndim != 3 or n.shape != (total.shape[0], len(lags)) or total.shape[2] != len(lags):
-        raise ValueError(f"scores of {total.shape} beside counts of {n.shape} and {len(lags)} distances")
+        raise ValueError(
+            f"scores have shape {total.shape}, but counts have shape {n.shape} and there are {len(lags)} distances"
+        )
     return LagScores(lags, n, total.astype(np.float64))

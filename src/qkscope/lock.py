@@ -54,8 +54,8 @@ class Claim:
         """Raise if the claim was lost: a process that slept for longer than the lease may have been replaced."""
         if not self.holds():
             raise EngineError(
-                f"{self._path.parent}: this run was silent for more than {LEASE_SECONDS:.0f} s and lost its claim to "
-                "the folder; finished units are kept: run again to go on"
+                f"{self._path.parent}: this run did not respond for more than {LEASE_SECONDS:.0f} s "
+                "and lost its lock on the folder; finished units are kept: run again to continue"
             )
 
 
@@ -156,12 +156,12 @@ def _who(path: Path) -> str:
         since = datetime.fromtimestamp(float(note["since"])).strftime("%Y-%m-%d %H:%M:%S")
         what = (f"shard {note['shard']} of " if note["shard"] else "") + f"the study {note['study']!r}"
     except (StoreError, KeyError, TypeError, ValueError, OverflowError, OSError):
-        what, since = "another run", "some time ago"
+        what, since = "another run", "an unknown time"
     folder = path.parent.parent if path.parent.name == "shards" else path.parent
     return (
-        f"{folder}: {what} is at work here ({process}, since {since}); wait for it to end "
-        f"(`qkscope status {folder}` shows how far it is), stop it, or choose another folder with --out. If it is "
-        f"surely gone, delete {path}"
+        f"{folder}: {what} is running in this folder ({process}, since {since}); wait for it to end "
+        f"(`qkscope status {folder}` shows its progress), stop it, or choose another folder with --out. If you are "
+        f"sure it has ended, delete {path}"
     )
 
 

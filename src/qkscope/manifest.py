@@ -30,7 +30,7 @@ NAME = "manifest.json"
 FORMAT = 2
 # Had no `holds`, `former` and `failed`, and did not say what `drawn` was drawn from.
 OLD_FORMAT = 1
-_AGAIN = "run the study again to have it rewritten"
+_AGAIN = "run the study again to rewrite it"
 # A set is put in place in milliseconds: a reader that finds it half in place tries again this often, this many seconds
 # apart.
 TRIES, PAUSE = 8, 0.1
@@ -77,7 +77,7 @@ def read_manifest(folder: Path) -> Manifest | None:
     value = store.read_json(path)
     try:
         if value["format"] not in (FORMAT, OLD_FORMAT):
-            raise ValueError(f"format {value['format']!r} instead of {FORMAT}")
+            raise ValueError(f"format {value['format']!r}, expected {FORMAT}")
         holds = value.get("holds")
         if not isinstance(holds, dict | None):
             raise TypeError(f"holds is {str(holds)[:40]!r}")
@@ -113,7 +113,7 @@ def _entries(value: Any) -> Entries:
         outside = path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME
         size, digest, drawn_from = (*entry, "")[:3]
         if outside or not re.fullmatch(r"[0-9a-f]{40}", digest) or not re.fullmatch(r"[0-9a-f]*", drawn_from):
-            raise ValueError(f"no such file can be in a set: {name[:40]!r}")
+            raise ValueError(f"invalid file entry {name[:40]!r}")
         found[name] = Entry(int(size), digest, drawn_from)
     return found
 
@@ -123,9 +123,9 @@ def problems(folder: Path, files: Entries) -> Iterator[str]:
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
-            yield f"{path}: missing from its set"
+            yield f"{path}: missing"
         elif not _is_as_written(path, entry):
-            yield f"{path}: not the file that was written (edited, damaged, or of another run)"
+            yield f"{path}: not the file that qkscope wrote (edited, damaged, or from another run)"
 
 
 def _is_as_written(path: Path, entry: Entry) -> bool:
@@ -137,7 +137,7 @@ def all_problems(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield from problems(folder, {**manifest.tables, **manifest.drawn})
     for name, entry in manifest.drawn.items():
         if entry.drawn_from != manifest.tables_digest:
-            yield f"{folder / name}: drawn from other tables than those that are here"
+            yield f"{folder / name}: drawn from other tables than the current ones"
 
 
 def read_set(
@@ -161,7 +161,7 @@ def read_set(
         if left:
             sleep(PAUSE)
     raise StoreError(
-        f"{wrong or folder / NAME}; {_AGAIN}, or delete {folder / NAME} to read the tables unchecked, as they are"
+        f"{wrong or folder / NAME}; {_AGAIN}, or delete {folder / NAME} to read the tables without checking them"
     )
 
 
@@ -171,7 +171,7 @@ def _first_problem(
     if manifest is None:
         return None
     if made_from is not None and manifest.made_from != made_from:
-        return f"{folder}: was rewritten by another run while it was read"
+        return f"{folder}: was rewritten by another run while it was being read"
     wanted = {name: entry for name, entry in manifest.tables.items() if names is None or name in names}
     return next(problems(folder, wanted), None)
 
@@ -217,8 +217,8 @@ def replacing_drawn(
         old = read_manifest(folder)
         if made_from != (old and old.made_from):
             raise StoreError(
-                f"{folder}: its tables are not those that were drawn; draw them again, or choose another place "
-                "with --out"
+                f"{folder}: its tables changed while they were being drawn; draw them again, or choose another "
+                "folder with --out"
             )
         new = _described(staged)
         if old is None:  # another program's table, of which no record is kept
@@ -270,8 +270,8 @@ def _refuse_foreign(folder: Path, names: Collection[str]) -> None:
     there = [name for name in names if (folder / name).exists()]
     if there:
         raise StoreError(
-            f"{folder} has {', '.join(there)}, which qkscope did not write and does not overwrite; move it away and "
-            "run again, or choose another folder with --out"
+            f"{folder} contains {', '.join(there)}, which qkscope did not write and does not overwrite; move "
+            "it away and run again, or choose another folder with --out"
         )
 
 

@@ -29,7 +29,7 @@ MAP_COLUMNS = (*KEY, "query_bucket", "key_bucket", "value")
 SLOPES = ("alpha_q", "alpha_k")
 # Rows that a parquet file may have for each row of qk.csv, far more than any study: bounds what is read.
 ROW_LIMIT = 1000
-_AGAIN = "run the study again to have it rewritten"
+_AGAIN = "run the study again to rewrite it"
 
 
 def measure_frames(name: str, model: str, numbers: CellNumbers) -> dict[str, pd.DataFrame]:
@@ -104,9 +104,9 @@ def _read_parquet(path: Path, most: int) -> pd.DataFrame | None:
     frame = read_parquet(path, most)
     key = [*KEY, *(name for name in ("group", "query_bucket", "key_bucket") if name in frame)]
     if missing := [name for name in KEY if name not in frame]:
-        raise StoreError(f"{path}: damaged (no column {', '.join(missing)})", _AGAIN)
+        raise StoreError(f"{path}: damaged (column missing: {', '.join(missing)})", _AGAIN)
     if frame.duplicated(key).any():
-        raise StoreError(f"{path}: damaged (several rows of one {', '.join(key)})", _AGAIN)
+        raise StoreError(f"{path}: damaged (duplicate {', '.join(key)})", _AGAIN)
     return frame
 
 
@@ -115,7 +115,7 @@ def _typed(frame: pd.DataFrame, key: list[str]) -> pd.DataFrame:
     kinds = {str(name): "int64" if name in key else "float64" for name in frame.columns}
     typed = frame.astype(kinds | {"model": str})
     if typed.duplicated(key).any():
-        raise ValueError("a head stands in it twice")
+        raise ValueError("duplicate (model, layer, head)")
     return typed
 
 

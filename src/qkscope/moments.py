@@ -33,10 +33,10 @@ SMALLEST = 1e-15
 
 @dataclass(frozen=True)
 class Moments:
-    """Moments of H heads with vectors of dimension d, all float64 but the counts.
+    """Moments of H heads with vectors of dimension d; float64 except for the counts.
 
     n (H,) int64 · mean_x (H, d) · mean_t (H,) · M (H, d, d) · C (H, d) · T (H,)
-    bad (H,) int64: vectors with a non-finite component. A head with any is `unmeasured`.
+    bad (H,) int64: number of vectors with a non-finite component; a head with any is `unmeasured`.
     """
 
     n: NDArray[np.int64]
@@ -120,12 +120,12 @@ def merge_all(parts: Sequence[Moments]) -> Moments:
 
 
 class Accumulator:
-    """Sums over the tokens of one batch of heads, as they come.
+    """Streaming moments of a batch of heads: call `update` with vectors and positions, then `moments()`.
 
     Vectors may be numpy arrays or torch tensors. They are shifted by a per-head constant (the mean of the first
-    batch) before the products: without it, a mean far from zero eats the digits of the spread. Sums are kept in
-    float64. numpy products run in float64; torch products run in float32 on the tensor's own device (float64 for
-    float64 tensors, and where vectors are so small that float32 has no squares of them), never in half precision.
+    batch) before the products; without the shift, a mean far from zero would cost the precision of the variance.
+    Sums are float64. numpy products run in float64; torch products run in float32 on the tensor's own device
+    (float64 for float64 tensors and for vectors whose squares underflow in float32), never in half precision.
     """
 
     def __init__(self) -> None:
@@ -145,7 +145,7 @@ class Accumulator:
     def moments(self) -> Moments:
         """The moments of all tokens added so far."""
         if self._sums is None:
-            raise StoreError("no tokens were added, so there are no moments; give at least one token")
+            raise StoreError("no tokens were added, so the moments are undefined; give at least one token")
         return self._sums.moments()
 
 
@@ -162,7 +162,7 @@ class _Sums:
     ys: Any = None
 
     def add(self, x: Any, t: Any) -> None:
-        raise TypeError(f"{type(self).__name__} does not add")
+        raise TypeError(f"{type(self).__name__} does not support add()")
 
     def sum_up(self, s: Array, y: Any, yy: Any, ys: Any) -> None:
         """Add what some tokens give. The first are the sums so far: zeros to add them to would take as long."""

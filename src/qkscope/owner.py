@@ -139,7 +139,7 @@ def held(folder: Path) -> Holding | None:
 def _from_record(record: Mapping[str, Any]) -> Holding:
     kind = record["kind"]
     if kind not in _KINDS:
-        raise ValueError(f"no such kind of result: {str(kind)[:40]!r}")
+        raise ValueError(f"unknown kind of result: {str(kind)[:40]!r}")
     parts = {str(name): _part(part) for name, part in record["checkpoints"].items()}
     return Holding(
         kind,
@@ -231,8 +231,8 @@ def refuse_other(
         there = "\n".join(f"  {reason}" for reason in reasons)
         other = ", give the study another `name:`" if now.kind == "run" else ""
         raise StoreError(
-            f"{folder} holds {before}; writing {now} there would lose finished results:\n{there}\n"
-            f"Choose another folder with --out{other}, or say --replace to overwrite what is there"
+            f"{folder} contains {before}; writing {now} there would lose finished results:\n{there}\n"
+            f"Choose another folder with --out{other}, or pass --replace to overwrite what is there"
         )
 
 
@@ -240,7 +240,7 @@ def _refuse_foreign(folder: Path) -> None:
     found = [name for name in PRODUCTS if (folder / name).exists()]
     if found:
         raise StoreError(
-            f"{folder} has {', '.join(found)}, and nothing there says that qkscope wrote it, so it is not overwritten; "
+            f"{folder} contains {', '.join(found)} without a record that qkscope wrote it, so it is not overwritten; "
             "choose another folder with --out, or move it away"
         )
 
@@ -250,10 +250,10 @@ def _differences(
 ) -> Iterator[str]:
     """In what `now` is not what is there, or less than it."""
     if before.kind != now.kind or (before.kind == "run" and before.name != now.name):
-        yield f"that is another result: {now}"
+        yield f"the new result is a different one: {now}"
         return
     if not (before.judged and now.judged):
-        which = "those there" if now.judged else "the new ones"
+        which = "the existing results" if now.judged else "the new results"
         yield f"it is not recorded which weights and texts were measured for {which}"
         return
     if not before.checkpoints:
@@ -283,7 +283,7 @@ def _lost_checkpoints(
         yield f"measured checkpoints left out: {_some(left_out)}"
     for name in gone:
         if name in unread:
-            yield f"{name} was measured and cannot be now: {unread[name]}"
+            yield f"{name} was measured before but cannot be measured now: {unread[name]}"
 
 
 def _changed_parts(before: Holding, now: Holding) -> Iterator[str]:
@@ -296,10 +296,10 @@ def _changed_parts(before: Holding, now: Holding) -> Iterator[str]:
         yield f"the checkpoint's files changed: {_some(changed)}"
     texts = [name for name, was, part in both if not _same_texts(was, part)]
     if texts:
-        yield f"other texts, selection of texts or tokenizer: {_some(texts)}"
+        yield f"texts, their selection or the tokenizer changed: {_some(texts)}"
     fewer = [name for name, was, part in both if part.heads and not _includes(part.heads, was.heads)]
     if fewer:
-        yield f"measured heads left out: of {_some(fewer)}"
+        yield f"measured heads left out in {_some(fewer)}"
     for name, was, part in both:
         if was.dtype and part.dtype and was.dtype != part.dtype:
             yield f"{name}: dtype was {was.dtype}, is now {part.dtype}"
@@ -358,6 +358,6 @@ def refuse_drawing_into_other(target: Path, folder: Path) -> None:
         and target.resolve().relative_to(owner).parts[0] in DRAWN
     ):
         raise StoreError(
-            f"{target} belongs to the results in {owner}, which are not those of {folder}; choose another place with "
+            f"{target} belongs to the results in {owner}, not to those in {folder}; choose another place with "
             "--out"
         )

@@ -37,14 +37,15 @@ AXES_LIMIT = 1_000_000
 
 @dataclass(frozen=True)
 class Results:
-    """All that figures, claims and the report are made from.
+    """Tables of a results folder. Figures, claims and the report are made from them.
 
-    `heads` and `qk` are over each checkpoint's own window, `matched` and `qk_matched` over the smallest window of
-    the study (None if not measured). `loo`, `loo_matched` hold PC0 without each group of documents in turn.
-    `anatomy`, `anatomy_matched` are what r alone does not tell, a row a head, with `loo_anatomy` and its matched twin
-    behind their errors; None in results of earlier versions and of other programs, as are the properties
-    `spectrum`, `distance` and `axes`, which are read when first asked for. `causes` takes every change between
-    neighbours apart, own windows included; `causes_matched` does over the same tokens.
+    `heads` and `qk` are over each checkpoint's training context; `matched` and `qk_matched` are over the first N
+    tokens, N being the smallest window of the study (None if not measured). `loo` and `loo_matched` have PC0 with one
+    document group left out at a time. `anatomy` and `anatomy_matched` have one row per head with the score anatomy and
+    the position measures beyond r; `loo_anatomy` and `loo_anatomy_matched` are their leave-one-out values. `spectrum`,
+    `distance` and `axes` are read on first access. All of these are None in results that do not have them, such as
+    those of earlier versions or of a bare qk.csv. `causes` splits every change between neighbouring checkpoints by
+    cause over their training contexts, `causes_matched` over the first N tokens.
     """
 
     folder: Path
@@ -125,13 +126,19 @@ class Results:
         return int(self.qk["pc"].max()) + 1
 
     def head(self, layer: int, head: int, *, matched: bool = False) -> pd.DataFrame:
-        """One head over training: a row a checkpoint, every measure with its error, over own or matched windows."""
+        """One head over training: one row per checkpoint with every measure and its error.
+
+        Over each checkpoint's training context, or with `matched` over the first N tokens.
+        """
         import pandas as pd
 
         end = "_matched" if matched else ""
         heads, anatomy = (self.matched, self.anatomy_matched) if matched else (self.heads, self.anatomy)
         if heads is None:
-            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+            raise TableError(
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
+                "checkpoint)"
+            )
         asked = (self.optional.get(f"{name}{end}") for name in optional_names())
         names = ("model", "label", "phase", "step")
         stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
@@ -141,17 +148,21 @@ class Results:
     def changed(
         self, before: str, after: str, n: int = 10, *, by: str = "r_q", matched: bool = False
     ) -> pd.DataFrame:
-        """The `n` heads whose `by` changed most between two checkpoints, with the error of each change.
+        """The `n` heads whose `by` changed most between two checkpoints, with the standard error of each change.
 
-        Errors are over documents. Where the two have different windows, `matched` tells the model from the window.
+        Errors are over documents, paired. If the two checkpoints have different windows, use `matched=True`: otherwise
+        the change includes the effect of the window.
         """
         heads, loo = (self.matched, self.loo_matched) if matched else (self.heads, self.loo)
         if heads is None:
-            raise TableError(f"{self.folder}: nothing was measured over a matched window")
+            raise TableError(
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
+                "checkpoint)"
+            )
         return most_changed(heads, loo, before, after, n, by)
 
     def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
-        """The same measurements with other limits of the classes; figures, claims and tables follow."""
+        """The same results with other class thresholds, for tables, claims and figures."""
         limits = Thresholds(high, low)
         matched = None if self.matched is None else with_classes(self.matched, limits)
         return replace(self, heads=with_classes(self.heads, limits), matched=matched, thresholds=limits)
@@ -177,7 +188,7 @@ class Results:
 
 
 def load_results(place: Path | str) -> Results:
-    """Everything in a results folder, or what a single qk.csv tells."""
+    """Load a results folder or a single qk.csv."""
     place = Path(place)
     folder = place if place.is_dir() else place.parent
 
@@ -196,7 +207,9 @@ def as_results(run: Results | Path | str) -> Results:
 def _load(place: Path) -> Results:
     folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
     if not table.is_file():
-        raise TableError(f"{table}: no such file; give a results folder made by `qkscope run`, or a qk.csv")
+        raise TableError(
+            f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
+        )
     qk = read_qk(table)
     if place.is_dir() and (folder / "study.yaml").is_file():
         return _of_study(folder, qk)
@@ -251,7 +264,7 @@ def _with_gaps(timeline: Timeline, qk: pd.DataFrame, folder: Path) -> Timeline:
             "add them to the study, or draw the table alone by giving the path of qk.csv"
         )
     stops = tuple(
-        stop if stop.model in measured else replace(stop, missing=stop.missing or "it has no rows in qk.csv")
+        stop if stop.model in measured else replace(stop, missing=stop.missing or "no rows in qk.csv")
         for stop in timeline.stops
     )
     return replace(timeline, stops=stops)

@@ -73,7 +73,9 @@ def write_bytes(path: Path, data: bytes) -> None:
         temporary.write_bytes(data)
         # Some network disks lose what they took, without a word.
         if (there := temporary.stat().st_size) != len(data):
-            raise StoreError(f"{path}: only {there:,} of {len(data):,} bytes were written; is its disk full?")
+            raise StoreError(
+                f"{path}: only {there:,} of {len(data):,} bytes were written; check whether the disk is full"
+            )
 
 
 def write_text(path: Path, text: str) -> None:
@@ -129,14 +131,14 @@ def read_parquet(path: Path, most_rows: int, columns: Sequence[str] | None = Non
         with pq.ParquetFile(path, metadata=footer, read_dictionary=texts) as file:
             table = file.read(columns=names).replace_schema_metadata(None)
         table.validate(full=True)
-        for name in texts:
+        for name in texts if table.num_rows else ():
             _check_texts(name, table[name], ROW_BYTES * most_rows)
         kinds = {name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in names}
         frame: pd.DataFrame = table.to_pandas()[names].astype(kinds)
         return frame
     except (pa.ArrowException, MemoryError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
         raise StoreError(
-            f"{path}: damaged ({in_short(error)})", "run the study again to have it rewritten"
+            f"{path}: damaged ({in_short(error)})", "run the study again to rewrite it"
         ) from error
 
 
@@ -147,13 +149,15 @@ def _check_footer(footer: Any, names: Sequence[str], most_rows: int) -> None:
     schema = footer.schema.to_arrow_schema()
     for name in names:
         if schema.names.count(name) != 1:
-            raise ValueError(f"{schema.names.count(name)} columns called {name[:40]!r}, expected one")
+            raise ValueError(f"{schema.names.count(name)} columns named {name[:40]!r}, expected one")
         kind = schema.field(name).type
         if name in _TEXTS:
             value = kind.value_type if types.is_dictionary(kind) else kind
             fits = types.is_string(value) or types.is_large_string(value)
         else:
             fits = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+        # A table without rows does not tell the types of its columns.
+        fits = fits or (types.is_null(kind) and not footer.num_rows)
         if not fits:
             raise ValueError(f"column {name[:40]!r} holds {str(kind)[:40]}")
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
@@ -230,11 +234,11 @@ def read_tensors(
             arrays = load(file.read())
         intact = _digest(arrays, header.text, like=header.digest) == header.digest
     except MemoryError as error:
-        raise StoreError(f"{path}: does not fit in memory", "free some, or use another machine") from error
+        raise StoreError(f"{path}: does not fit in memory", "free memory, or use a larger machine") from error
     except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise damaged(path, in_short(error)) from error
     if not intact:
-        raise damaged(path, "its bytes are not those that were written")
+        raise damaged(path, "checksum mismatch")
     return arrays, header.meta
 
 
@@ -300,14 +304,14 @@ def short_digest(value: object) -> str:
 
 
 def damaged(path: Path, why: str) -> StoreError:
-    return StoreError(f"{path}: damaged ({why})", "delete it to have it computed again")
+    return StoreError(f"{path}: damaged ({why})", "delete it to compute it again")
 
 
 def in_short(error: BaseException) -> str:
     """What a library says of a file it cannot read, on one line of reasonable length."""
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):  # which says no more than the key
-        text = f"without {text}"
+        text = f"missing {text}"
     if isinstance(error, RecursionError):
         text = "nested too deeply"
     if isinstance(error, MemoryError):
@@ -406,17 +410,17 @@ def clear_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reasons = {
-            errno.ENOSPC: "the disk is full; free some space and run again: what was complete is kept",
-            errno.EDQUOT: "the disk quota is used up; free some space and run again: what was complete is kept",
+            errno.ENOSPC: "the disk is full; free some space and run again: finished work is kept",
+            errno.EDQUOT: "the disk quota is used up; free some space and run again: finished work is kept",
             errno.EACCES: "permission denied; choose another folder or change its permissions",
             errno.EPERM: "permission denied; choose another folder or change its permissions",
             errno.EROFS: "the file system is read-only; choose another folder",
             errno.ENOENT: "no such file or folder",
-            errno.ENOTDIR: "a file stands where a folder is needed; remove it or choose another folder",
-            errno.EEXIST: "a file stands where a folder is needed; remove it or choose another folder",
-            errno.ELOOP: "a loop of symbolic links",
+            errno.ENOTDIR: "a file exists where a folder is needed; remove it or choose another folder",
+            errno.EEXIST: "a file exists where a folder is needed; remove it or choose another folder",
+            errno.ELOOP: "symbolic links form a loop",
             errno.ENAMETOOLONG: "the name is too long for this file system; choose a shorter one",
-            errno.EISDIR: "a folder stands where a file is needed; remove it or choose another name",
+            errno.EISDIR: "a folder exists where a file is needed; remove it or choose another name",
         }
         reason = reasons.get(error.errno or 0, str(error))
         # A reader knows the file by its name, not by that of its temporary neighbour.

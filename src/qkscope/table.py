@@ -81,9 +81,9 @@ def left_out_table(model: str, numbers: CellNumbers, names: Sequence[str]) -> pd
 def heads_table(
     qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None, thresholds: Thresholds | None = None
 ) -> pd.DataFrame:
-    """PC0 of each head with its depth, class and polarity.
+    """PC0 of each head, with depth, class and polarity.
 
-    `num_layers` gives the depth of each model; where it is not known, the deepest layer of the table is the last.
+    `num_layers` is the number of layers of each model (default: the deepest layer in the table is the last one).
     """
     limit = thresholds or Thresholds()
     heads = qk[qk["pc"] == 0].reset_index(drop=True)
@@ -101,7 +101,7 @@ def with_classes(heads: pd.DataFrame, thresholds: Thresholds) -> pd.DataFrame:
 
 
 def read_qk(path: Path) -> pd.DataFrame:
-    """A qk.csv as a table with all QK_COLUMNS, checked; a TableError names the file and line."""
+    """Read and check a qk.csv; the result has all QK_COLUMNS. A TableError names the file and line."""
     import pandas as pd
 
     try:
@@ -116,16 +116,17 @@ def read_qk(path: Path) -> pd.DataFrame:
             low_memory=False,
         )
     except FileNotFoundError as error:
-        raise TableError(f"{path}: no such file; a results folder or a qk.csv was expected") from error
+        raise TableError(f"{path}: no such file; expected a results folder or a qk.csv") from error
     except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     missing = [name for name in REQUIRED if name not in raw.columns]
     if missing:
         raise TableError(
-            f"{path}: no column {', '.join(missing)}; needed are {', '.join(REQUIRED)}, found {', '.join(raw.columns)}"
+            f"{path}: column missing: {', '.join(missing)}; expected {', '.join(REQUIRED)}, found "
+            f"{', '.join(raw.columns)}"
         )
     if raw.empty:
-        raise TableError(f"{path}: the table has a header but no rows; nothing was measured")
+        raise TableError(f"{path}: the table has a header but no rows; expected at least one head")
     frame = pd.DataFrame({"model": raw["model"]})
     for name in (*_COUNTS, *_NUMBERS):
         frame[name] = _numbers(path, raw, name) if name in raw.columns else np.nan
@@ -157,7 +158,7 @@ def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
 def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     """The same table if it makes sense: models named, correlations within [-1, 1], each row once."""
     unnamed = frame["model"].map({name: not is_name(name) for name in frame["model"].unique()})
-    _refuse(path, frame["model"], unnamed, "model", "a checkpoint's name, in printable characters")
+    _refuse(path, frame["model"], unnamed, "model", "a checkpoint name in printable characters")
     for name in ("r_q", "r_k"):
         wrong = frame[name].abs() > 1 + 1e-6
         _refuse(path, frame[name], wrong | np.isinf(frame[name]), name, "a correlation from -1 to 1")
@@ -167,11 +168,13 @@ def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
         row = int(np.flatnonzero(twice)[0])
         which = ", ".join(f"{k} {frame.iloc[row][k]}" for k in ("model", "layer", "head", "pc"))
         raise TableError(
-            f"{path}, line {row + 2}: {which} stands in the table a second time ({int(twice.sum())} such rows); "
-            "each head and component may appear once per checkpoint: are two checkpoints of one name?"
+            f"{path}, line {row + 2}: duplicate row for {which} ({int(twice.sum())} duplicate rows); "
+            "each head and component may appear once per checkpoint: check whether two checkpoints have the same name"
         )
     if not (frame["pc"] == 0).any():
-        raise TableError(f"{path}: no row with pc 0; the first principal component is the one that is drawn")
+        raise TableError(
+            f"{path}: no row with pc 0; expected the first principal component, which the figures show"
+        )
     return frame
 
 

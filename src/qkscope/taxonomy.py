@@ -27,7 +27,7 @@ POLARITIES = ("concordant", "neutral", "discordant")
 
 @dataclass(frozen=True)
 class Thresholds:
-    """Above `high` a head follows position, below `low` it does not; the published values are the defaults."""
+    """Class thresholds: correlations above `high` are strong, below `low` weak. Defaults: the published 0.7 and 0.3."""
 
     high: float = HIGH
     low: float = LOW
@@ -38,7 +38,7 @@ class Thresholds:
 
 
 def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = None) -> NDArray[Any]:
-    """The class of each head, by strict inequalities on r_q and |r_k|; NaN in either is `unmeasured`.
+    """The class of each head, by strict inequalities on r_q and |r_k|; `unmeasured` if either is NaN.
 
     position-dominated  r_q > high, |r_k| > high      Q-positional     r_q > high, |r_k| < low
     K-positional        r_q < low,  |r_k| > high      content-focused  r_q < low,  |r_k| < low
@@ -57,7 +57,7 @@ def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = Non
 
 
 def polarity(r_k: ArrayLike, low: float = LOW) -> NDArray[Any]:
-    """Whether keys follow position with queries (r_k > low), against them (r_k < -low), or neither."""
+    """`concordant` where r_k > low, `discordant` where r_k < -low, else `neutral`; `unmeasured` where r_k is NaN."""
     k = np.asarray(r_k, dtype=float)
     return np.select(
         [np.isnan(k), k > low, k < -low], [UNMEASURED, POLARITIES[0], POLARITIES[2]], POLARITIES[1]
@@ -65,11 +65,11 @@ def polarity(r_k: ArrayLike, low: float = LOW) -> NDArray[Any]:
 
 
 def transitions(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
-    """Which heads moved from which class to which between consecutive checkpoints of `order`.
+    """Number of heads that moved from one class to another between consecutive checkpoints of `order`.
 
-    Counts head by head: only heads present in both checkpoints, including those that stayed. Rows with no heads
-    are left out. `same_axis` counts those whose first axis is still the one it was, from the column of that name in
-    `heads`; it is NaN where there is none.
+    Counts heads that both checkpoints have, including those that stayed in their class. Rows without heads are left
+    out. `same_axis` is the number of these heads whose first axis stayed the same, from the column of that name in
+    `heads`; NaN without such a column.
     """
     import pandas as pd
 
@@ -120,16 +120,16 @@ def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32
     remedies = []
     if any(non_finite.get(model) for model in models):
         remedies.append(f"where values are not finite, try {float32}")
-    remedies.append("check that the checkpoint was saved whole, or leave it out")
+    remedies.append("check that the checkpoint was saved completely, or leave it out")
     limit = f"more than {MOST_UNMEASURED:.0%} of the heads have no numbers:"
-    return "\n".join([limit, *lines, f"What was measured is written. {capital('; '.join(remedies))}"])
+    return "\n".join([limit, *lines, f"All measured heads were written. {capital('; '.join(remedies))}"])
 
 
 def _why(lost: int, non_finite: int) -> str:
     still = max(lost - non_finite, 0)
-    reasons = [f"{non_finite} met NaN or infinity"] if non_finite else []
+    reasons = [f"{non_finite} with NaN or infinite values"] if non_finite else []
     if still:
-        reasons.append(f"the queries or keys of {still} do not vary, or have no first axis")
+        reasons.append(f"{still} with queries or keys that do not vary or have no first principal component")
     return "; ".join(reasons)
 
 

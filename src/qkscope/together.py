@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def concat(runs: Sequence[Results | Path | str]) -> Results:
-    """Several runs as one: a checkpoint `c` of the run `r` is the model `r/c`, and its run is its family.
+    """Combine several runs into one Results: checkpoint `c` of run `r` becomes model `r/c` of family `r`.
 
-    Only tables that every run has are kept. Classes need the same thresholds in all of them: `rethreshold` first.
+    Keeps the tables that every run has. All runs need the same class thresholds: use `rethreshold` first.
     """
     loaded = [as_results(run) for run in runs]
     names = [run.timeline.name or run.folder.name for run in loaded]
@@ -45,7 +45,7 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
 
     first, qk, heads = loaded[0], table(lambda run: run.qk), table(lambda run: run.heads)
     if qk is None or heads is None:
-        raise TableError(f"{', '.join(names)}: a run without a table of heads cannot be joined with others")
+        raise TableError(f"{', '.join(names)}: a run without a heads table cannot be joined with others")
     same = matched is not None
     return Results(
         folder=first.folder,
@@ -70,6 +70,4 @@ def _check(runs: Sequence[Results], names: Sequence[str]) -> None:
         raise TableError(f"two runs are named {twice[0]!r}; give one of the studies another name")
     limits = {run.thresholds for run in runs}
     if len(limits) > 1:
-        raise TableError(
-            f"the runs have different thresholds ({limits}); give them the same with rethreshold"
-        )
+        raise TableError(f"the runs have different thresholds ({limits}); make them equal with rethreshold")

@@ -29,7 +29,7 @@ _MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for si
 
 
 def to_latex(table: pd.DataFrame, decimals: int = 3) -> str:
-    """The table as a booktabs `tabular`. Names are escaped, numbers have `decimals`, what is not known is `--`."""
+    """The table as a booktabs `tabular`: text escaped, numbers with `decimals` decimals, NaN as `--`."""
     header, rows = _cells(table, _latex, decimals, "--")
     columns = "".join("l" if kind == "O" else "r" for kind in _kinds(table))
     body = [" & ".join(row) + r" \\" for row in rows]
@@ -38,7 +38,7 @@ def to_latex(table: pd.DataFrame, decimals: int = 3) -> str:
 
 
 def to_markdown(table: pd.DataFrame, decimals: int = 3) -> str:
-    """The table as a pipe table. Names are escaped, numbers have `decimals`, what is not known is `–`."""
+    """The table as a Markdown table: text escaped, numbers with `decimals` decimals, NaN as `–`."""
     header, rows = _cells(table, escape_markdown, decimals, "–")
     rule = ["---" if kind == "O" else "---:" for kind in _kinds(table)]
     return "\n".join("| " + " | ".join(row) + " |" for row in (header, rule, *rows)) + "\n"

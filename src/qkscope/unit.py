@@ -36,18 +36,18 @@ def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Unit:
-    """What one checkpoint's heads did on one group of documents: a unit of work, a file.
+    """Sums of one checkpoint over one group of documents: a unit of work, stored as one file.
 
     q[i], k[i]            moments of ring i, which ends at windows[i]; q's rows follow `heads`, k's `heads.keys`
-    sink_q, sink_k        moments of each document's first four tokens, which are in the rings too
-    path_q, path_k        bin sums of the vectors before rotation, rows as above; None where none were taken
-    rotations             by layer: R_t, or None where it is not known. The path of such a layer holds sums of the
-                          vectors as they are, after rotation: read it with `Rotation.none`
-    scales                by layer: the factor that makes a score of q.k
-    lengths               tokens that were read of each document, falling
-    unknown_rotations     by layer: why its rotation is not known
-    scores                sums of scores by distance of a few queries; None where none were taken
-    keys                  samples of the keys, rows as above, one a window; nothing where none were asked for
+    sink_q, sink_k        moments of each document's first four tokens, which are also part of the rings
+    path_q, path_k        sums of the derotated vectors by bins of position, rows as above; None if not captured
+    rotations             by layer: R_t, or None if unknown. The path of such a layer has sums of the vectors after
+                          rotation: read it with `Rotation.none`
+    scales                by layer: the factor between q.k and the score
+    lengths               number of tokens read from each document, descending
+    unknown_rotations     by layer: why its rotation is unknown
+    scores                sums of the scores of a few queries, by distance; None if not captured
+    keys                  samples of keys, rows as above, one per window; empty if not requested
     """
 
     heads: HeadIndex
@@ -131,7 +131,9 @@ def window(
     Of all query and all key heads, or of those at `rows`.
     """
     if width not in unit.windows:
-        raise StoreError(f"no ring ends at a window of {width} tokens; the rings end at {list(unit.windows)}")
+        raise StoreError(
+            f"a window of {width} tokens was not measured; measured windows: {list(unit.windows)}"
+        )
     last = unit.windows.index(width) + 1
     q, k = (
         merge_all([ring.select(at) for ring in rings[:last]])
@@ -140,7 +142,9 @@ def window(
     if not skip_sink:
         return q, k
     if width < SINK:
-        raise StoreError(f"a window of {width} tokens is empty without its first {SINK}; choose a longer one")
+        raise StoreError(
+            f"a window of {width} tokens has no tokens after the first {SINK}; choose a longer one"
+        )
     return q.without(unit.sink_q.select(rows[0])), k.without(unit.sink_k.select(rows[1]))
 
 

@@ -43,9 +43,17 @@ def bare(value: float, places: int = DECIMALS, signed: bool = False) -> str:
 def number(value: float, se: float = math.nan, signed: bool = False, digits: int = 1) -> str:
     """`0.673 ± 0.004`; without the error where none is known or it is zero. `digits` are those of the error."""
     places = decimals(se, digits)
-    known = math.isfinite(se) and se > 0.0
-    error = f" ± {max(se, 10.0**-places):.{places}f}" if known else ""
-    return bare(value, places, signed) + error
+    if not (math.isfinite(se) and se > 0.0 and math.isfinite(value)):
+        return bare(value, places, signed)
+    zero = f"{0.0:.{places}f}"  # with an error, a zero shows its decimals
+    text = bare(value, places, signed)
+    return f"{zero if text == '0' else text} ± {_error(se, places)}"
+
+
+def _error(se: float, places: int) -> str:
+    """`0.004`; `<0.001` where rounding would leave nothing."""
+    text = f"{se:.{places}f}"
+    return text if float(text) > 0.0 else f"<{10.0**-places:.{places}f}"
 
 
 def percent(share: float, se: float = math.nan) -> str:
@@ -54,7 +62,7 @@ def percent(share: float, se: float = math.nan) -> str:
         return "unknown"
     if math.isfinite(se) and se > 0.0:
         places = _percent_decimals(se)
-        return f"{100 * share:.{places}f} ± {max(100 * se, 10.0**-places):.{places}f}%"
+        return f"{100 * share:.{places}f} ± {_error(100 * se, places)}%"
     places = 1 if 0.0005 <= share < 0.0095 else 0
     return f"{100 * share:.{places}f}%"
 
@@ -68,7 +76,7 @@ def points(difference: float, se: float = math.nan) -> str:
     """A difference of shares: `−23 ± 2 points`."""
     known = math.isfinite(se) and se > 0.0
     places = _percent_decimals(se) if known else 0
-    error = f" ± {max(100 * se, 10.0**-places):.{places}f}" if known else ""
+    error = f" ± {_error(100 * se, places)}" if known else ""
     return f"{bare(100 * difference, places, signed=True)}{error} points"
 
 

@@ -100,15 +100,15 @@ def _workers(count: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 def _ask(worker: subprocess.Popen[bytes], work: Callable[[Piece], Result], piece: Piece) -> Result:
     if worker.stdin is None or worker.stdout is None:
-        raise EngineError("a worker process has no pipes to it")
+        raise EngineError("a worker process was started without pipes")
     try:
         pickle.dump((work, piece), worker.stdin)
         worker.stdin.flush()
         result, error = pickle.load(worker.stdout)
     except (OSError, EOFError, pickle.UnpicklingError) as lost:
         raise EngineError(
-            f"a worker process ended before its work did (status {worker.poll()}), perhaps for want of memory; "
-            "what was complete is kept: run again"
+            f"a worker process ended early (status {worker.poll()}), possibly out of memory; "
+            "finished work is kept: run again"
         ) from lost
     if error is not None:
         raise error

@@ -71,7 +71,7 @@ def test_a_right_study_is_found_right_without_a_weight_being_fetched(check, serv
     [
         (
             {"model": "lab/rum"},
-            "phases[0].checkpoints[0]: lab/rum: no folder of that name here and no such model",
+            "phases[0].checkpoints[0]: lab/rum: no local folder",
         ),
         (
             {"phases": [{"label": "one", "checkpoints": [REVISIONS[0], "stage1-step-2100"]}]},
@@ -79,10 +79,10 @@ def test_a_right_study_is_found_right_without_a_weight_being_fetched(check, serv
         ),
         (
             {"tokenizer": "lab/tokeniser"},
-            "tokenizer: lab/tokeniser: no folder of that name here and no such model",
+            "tokenizer: lab/tokeniser: no local folder",
         ),
-        ({"tokenizer": REPO}, "tokenizer: lab/run@stage1-step-100: no tokenizer there"),
-        ({"heads": {"sample": 300}}, "a sample of 300 heads was asked for"),
+        ({"tokenizer": REPO}, "tokenizer: lab/run@stage1-step-100: no tokenizer"),
+        ({"heads": {"sample": 300}}, "a sample of 300 heads"),
         (
             {"corpus": {"source": "hub:lab/lang", "split": "test"}},
             "corpus: dataset lab/lang: no such dataset on the hub",
@@ -93,7 +93,7 @@ def test_a_right_study_is_found_right_without_a_weight_being_fetched(check, serv
         ),
         (
             {"model": "lab/bare", "phases": [{"label": "one", "checkpoints": ["main"]}]},
-            "lab/bare@main: no weights there",
+            "lab/bare@main: no weights",
         ),
     ],
 )
@@ -125,7 +125,7 @@ def test_offline_says_so_and_asks_nothing(check, server, monkeypatch):
     found = check()
     assert found.mistakes == ()
     assert len(found.warnings) == 1
-    assert found.warnings[0].startswith("not looked at: two checkpoints and one source of texts on the hub")
+    assert "two checkpoints and one text source on the hub" in found.warnings[0]
     assert "HF_HUB_OFFLINE is set" in found.warnings[0]
     assert found.cost
     assert server.requests() == []

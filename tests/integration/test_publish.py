@@ -70,8 +70,9 @@ def finished(folder, tables=TABLES, drawn=DRAWN):
     """A results folder with a set in it, as a run leaves it."""
     with manifest.replacing_set(folder, "ab" * 20) as staged:
         write(staged, tables)
-    write(folder, drawn)
-    manifest.note_finished(folder, [folder / name for name in drawn])
+    with manifest.replacing_drawn(folder, "ab" * 20, ("summary.json", "report.html", "figures")) as staged:
+        write(staged, drawn)
+    manifest.note_finished(folder)
     return folder
 
 

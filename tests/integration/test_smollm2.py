@@ -108,7 +108,7 @@ def test_a_real_model_is_described(scanned: Any) -> None:
     assert result.model == "SmolLM2-135M-Instruct.Q4_1"
     optional = {"rotation.csv", "loo_rotation.parquet", "per_kind.csv", "loo_per_kind.parquet"}
     assert {path.name for path in out.iterdir()} == {
-        *("qk.csv", "heads.csv", "anatomy.csv", "scan.json"),
+        *("qk.csv", "heads.csv", "anatomy.csv", "scan.json", "manifest.json"),
         *optional,
     }
     assert result.heads["rope"].eq(1).all()

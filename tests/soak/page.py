@@ -1,4 +1,4 @@
-"""The counts of a soak as lines of docs/reliability.md: `python -m soak.page`, in `tests/`, after `make soak`."""
+"""Write the counts of `make soak` to docs/reliability.md: run `python -m soak.page` in `tests/` afterwards."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BEGIN, END = "<!-- soak: begin -->\n", "<!-- soak: end -->\n"
 
 
 def table(counts: dict[str, Any]) -> str:
-    """What was tried and what came of it, in Markdown."""
+    """What was tried and the results, as Markdown."""
     fuzz, faults = counts["fuzz"], counts["faults"]
     readers = fuzz["readers"].values()
     rows = [
         [
             f"damaged and hostile files, {len(readers)} readers",
             sum(entry["executions"] for entry in readers),
-            f"{sum(e['read'] for e in readers):,} read, {sum(e['refused'] for e in readers):,} refused in words; "
+            f"{sum(e['read'] for e in readers):,} read, {sum(e['refused'] for e in readers):,} refused with a message; "
             f"slowest {max(e['slowest'] for e in readers):.1f} s, at most {fuzz['most_memory_bytes'] / 1e6:,.0f} MB",
             sum(len(entry["findings"]) for entry in readers),
         ]
@@ -31,11 +31,11 @@ def table(counts: dict[str, Any]) -> str:
     for kind, entry in faults.get("kinds", {}).items():
         where = "a write" if kind == SHORT else "an operation"
         at_flush = len(set(flushes) & set(entry["tried"]))
-        told = "all ended, run again, in the same bytes" if not entry["findings"] else "see the findings"
-        ended = f"; {entry['went_on']:,} went on, the others said why" if kind != KILL else ""
+        told = "all gave the same bytes when run again" if not entry["findings"] else "see the findings"
+        ended = f"; {entry['went_on']:,} continued, the others reported the error" if kind != KILL else ""
         flush = f" ({at_flush} of them fsync)" if at_flush else ""
         rows.append([f"{kind} at {where}{flush}", len(entry["tried"]), told + ended, len(entry["findings"])])
-    lines = ["| injected | tried | what came of it | findings |", "|---|---|---|---|"]
+    lines = ["| injected | tried | result | findings |", "|---|---|---|---|"]
     lines += [f"| {what} | {tried:,} | {came} | {found} |" for what, tried, came, found in rows]
     operations = Counter(faults.get("operations", []))
     kinds = ", ".join(f"{count} {name.removeprefix('os.')}" for name, count in operations.most_common())

@@ -121,8 +121,8 @@ class Architecture:
         """
         if not self.attention_layers:
             raise CaptureError(
-                f"no full-attention layer to measure in this {self.family} model: each of its "
-                f"{self.num_layers} layers is not softmax attention"
+                f"this {self.family} model has no full-attention layer to measure: none of its "
+                f"{self.num_layers} layers uses softmax attention"
             )
         if include_sliding:
             return self.attention_layers
@@ -134,8 +134,8 @@ class Architecture:
             f": measure documents of at most {self.sliding_window:,} tokens" if self.sliding_window else ""
         )
         raise CaptureError(
-            f"no full-attention layer to measure in this {self.family} model: each of its {self.num_layers} layers "
-            f"attends within a sliding window{shorter}{remedy}"
+            f"this {self.family} model has no full-attention layer to measure: all {self.num_layers} layers use "
+            f"sliding-window attention{shorter}{remedy}"
         )
 
     def rope_by_layer(self) -> dict[int, bool | None]:
@@ -146,8 +146,8 @@ class Architecture:
         if self.max_positions is None or window <= self.max_positions:
             return None
         return (
-            f"a window of {window:,} tokens goes beyond the {self.max_positions:,} positions this "
-            f"{self.family} model was made for: what is measured there is extrapolation"
+            f"the window of {window:,} tokens is longer than the {self.max_positions:,} positions this "
+            f"{self.family} model supports: numbers beyond them are extrapolation"
         )
 
 
@@ -213,8 +213,8 @@ class _Fields:
         if not isinstance(value, int) or value < 1:
             found = "nothing" if value is None else repr(value)
             raise CaptureError(
-                f"the configuration of this {self.family} model gives no {what}: expected a positive integer "
-                f"under {names[0]!r}, found {found}"
+                f"the configuration of this {self.family} model does not give the {what}: expected a positive "
+                f"integer under {names[0]!r}, found {found}"
             )
         return value
 
@@ -247,8 +247,8 @@ def _heads(fields: _Fields, layer: int, sliding: bool) -> tuple[int, int, int]:
     n_kv_heads = _key_heads(fields, kv_names, n_q_heads)
     if n_q_heads % n_kv_heads:
         raise CaptureError(
-            f"this {fields.family} model has {n_q_heads} query heads and {n_kv_heads} key heads: expected a "
-            "multiple"
+            f"this {fields.family} model has {n_q_heads} query heads and {n_kv_heads} key heads: expected "
+            "the number of query heads to be a multiple of the number of key heads"
         )
     return n_q_heads, n_kv_heads, _head_dim(fields, dim_names, n_q_heads)
 
@@ -281,8 +281,8 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tu
         return attention, (window is not None,) * num_layers
     if len(kinds) != num_layers:
         raise CaptureError(
-            f"the configuration of this {fields.family} model names the kind of {len(kinds)} layers but says "
-            f"it has {num_layers}"
+            f"the configuration of this {fields.family} model lists types for {len(kinds)} layers but has "
+            f"{num_layers} layers"
         )
     attention = tuple(_attends(kind) for kind in kinds)
     local = fields.get("attention_window_size") is not None
@@ -376,7 +376,7 @@ def _check_numbers(fields: _Fields) -> None:
     for part in parts:
         if not _opts_out(fields):
             for name in _ABOVE_ZERO:
-                _check_number(name, part.get(name), "a number above 0", above_zero=True)
+                _check_number(name, part.get(name), "a number greater than 0", above_zero=True)
         for name in _NOT_NEGATIVE:
             _check_number(name, part.get(name), "a number of 0 or more", above_zero=False)
 
@@ -388,6 +388,6 @@ def _check_number(name: str, value: Any, expected: str, above_zero: bool) -> Non
         number = isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
         if not number or each < 0 or (above_zero and each == 0):
             raise CaptureError(
-                f"its configuration (config.json) has {each!r} as {name}, with which no model works; expected "
-                f"{expected}: correct it, or leave this checkpoint out"
+                f"its config.json has {name} = {each!r}, which is not valid; expected {expected}. Correct it, or "
+                "leave this checkpoint out"
             )

@@ -275,7 +275,7 @@ def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
     if not reasons:
         return None
     return (
-        f"the rotation of layers {', '.join(map(str, sorted(reasons)))} is not known "
-        f"({'; '.join(sorted(set(reasons.values())))}): what their mean vector does with position is taken from bins "
-        "of the vectors as attention sees them, which misses turns faster than a bin"
+        f"the rotation of layers {', '.join(map(str, sorted(reasons)))} is unknown "
+        f"({'; '.join(sorted(set(reasons.values())))}): how their mean vector changes with position is "
+        "estimated from position bins of the rotated vectors, which misses rotations faster than one bin"
     )

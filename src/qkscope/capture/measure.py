@@ -150,14 +150,14 @@ def _explained(architecture: Architecture, ids: Any) -> Iterator[None]:
         yield
     except IndexError as error:
         raise CaptureError(
-            f"this {architecture.family} model cannot take {tokens} tokens at once (its configuration "
-            f"says {architecture.max_positions}): choose a shorter window"
+            f"this {architecture.family} model cannot process {tokens} tokens in one pass (its configuration "
+            f"allows {architecture.max_positions}): choose a shorter window"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
         raise MemoryShortError(
-            f"no memory left in a pass over {rows} x {tokens} tokens on {ids.device}: choose smaller batches, a "
+            f"out of memory in a pass over {rows} x {tokens} tokens on {ids.device}: use smaller batches, a "
             "shorter window or another device"
         ) from error
 
@@ -182,25 +182,25 @@ def _check(
 
 def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool, longest: int) -> None:
     if not len(heads):
-        raise CaptureError("no heads were asked for: give at least one (layer, head)")
+        raise CaptureError("no heads requested: give at least one (layer, head)")
     allowed = architecture.measured_layers(include_sliding, longest)
     outside = sorted({int(layer) for layer in heads.layer} - set(allowed))
     if outside:
         raise CaptureError(
-            f"layers {outside} were asked for, but the measurable layers of this {architecture.family} model are "
+            f"layers {outside} were requested, but the measurable layers of this {architecture.family} model are "
             f"{allowed}" + ("" if include_sliding else " (include_sliding adds sliding-window layers)")
         )
     for layer, head in zip(heads.layer.tolist(), heads.head.tolist(), strict=True):
         if head >= architecture.q_heads[layer]:
             raise CaptureError(
-                f"head {head} was asked for, but layer {layer} of this {architecture.family} model has query heads 0 "
+                f"head {head} was requested, but layer {layer} of this {architecture.family} model has query heads 0 "
                 f"to {architecture.q_heads[layer] - 1}"
             )
     dims = sorted({architecture.head_dims[layer] for layer in heads.layer.tolist()})
     if len(dims) > 1:
         raise CaptureError(
-            f"heads of {' and of '.join(map(str, dims))} dimensions were asked for together: measure the layers of "
-            f"each kind of this {architecture.family} model by themselves"
+            f"the requested heads have different dimensions ({' and '.join(map(str, dims))}): measure the layers of "
+            f"each head dimension of this {architecture.family} model separately"
         )
 
 
@@ -210,7 +210,7 @@ def _check_tokens(backbone: Any, passes: list[Batch]) -> None:
         low, high = int(document.tokens.min()), int(document.tokens.max())
         if low < 0 or high >= size:
             raise CaptureError(
-                f"{document.name} holds the token {low if low < 0 else high}, but the model knows tokens 0 to "
+                f"{document.name} contains token {low if low < 0 else high}, but the model's vocabulary is 0 to "
                 f"{size - 1}: this tokenizer belongs to another model"
             )
 

@@ -43,7 +43,7 @@ def check_memory(needed: int, available: int | None, what: str) -> None:
     if available is not None and needed > available:
         raise CaptureError(
             f"{what} needs about {_gigabytes(needed)}, but only {_gigabytes(available)} are free: measure fewer "
-            "heads or shorter windows, in a study also with smaller `batch_tokens`, or use a larger machine"
+            "heads or shorter windows, reduce `batch_tokens` in a study, or use a larger machine"
         )
 
 

@@ -107,24 +107,24 @@ def agree(architecture: Architecture, found: Probe) -> Architecture:
     family = architecture.family
     if not found.causal:
         raise CaptureError(
-            f"the tokens of this {family} model see those to come, so padding and later text would change what is "
-            "measured; only causal models can be measured (a model made as an encoder may be loaded as a decoder: "
-            "is_decoder=True)"
+            f"this {family} model is not causal: its tokens attend to later tokens, so padding and later text would "
+            "change the measurement. Only causal models can be measured (some encoders can be loaded as decoders "
+            "with is_decoder=True)"
         )
     rope = list(architecture.rope)
     for layer, rotates in found.rotates.items():
         if rotates is not None and rope[layer] is not None and rope[layer] != rotates:
             raise CaptureError(
                 f"the configuration of this {family} model says that layer {layer} "
-                f"{'rotates' if rope[layer] else 'does not rotate'} its queries and keys, but on {TOKENS} tokens that "
-                f"look alike to it they {'turn' if rotates else 'stay the same'} from position to position"
+                f"{'rotates' if rope[layer] else 'does not rotate'} its queries and keys, but on {TOKENS} "
+                f"identical tokens they {'change' if rotates else 'do not change'} from position to position"
             )
         rope[layer] = rope[layer] if rotates is None else rotates
     for layer, window in found.windows.items():
         if window is not None and not architecture.sliding[layer]:
             raise CaptureError(
-                f"the configuration of this {family} model says that layer {layer} sees every token before it, but "
-                f"its attention is called with a sliding window of {window:,}"
+                f"the configuration of this {family} model says that layer {layer} attends to all earlier "
+                f"tokens, but its attention is called with a sliding window of {window:,}"
             )
     return replace(architecture, rope=tuple(rope))
 
@@ -171,8 +171,8 @@ def look_and_compare(
     # A model that never gives the same twice cannot be held to it.
     if not torch.equal(watched, plain) and torch.equal(backbone(input_ids=ids, use_cache=False)[0], plain):
         raise CaptureError(
-            f"watching this {backbone.config.model_type} model changes its outputs by up to "
-            f"{(watched - plain).abs().max():.3g}: what is captured would not be what it computes"
+            f"capturing queries and keys of this {backbone.config.model_type} model changes its outputs by up to "
+            f"{(watched - plain).abs().max():.3g}, so the captured vectors would not be those it computes"
         )
     return seen, plain
 

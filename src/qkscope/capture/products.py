@@ -80,7 +80,7 @@ class _Watch:
             if len(self._pending) > 1:
                 raise CaptureError(
                     f"the scores of layer {self.inside[-1][0]} ({type(self.inside[-1][1]).__name__}) are a sum of "
-                    f"{len(self._pending)} products: no one pair of query and key makes them"
+                    f"{len(self._pending)} products, not the product of one query and one key"
                 )
             ((query, key),) = self._pending
             self._pending = []

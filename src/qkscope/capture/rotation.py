@@ -81,8 +81,8 @@ class Rotations:
             except UnknownRotationError as error:
                 raise CaptureError(
                     f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
-                    f"differently from one of {self._longest} ({error}): measure one window alone, with documents that "
-                    "fill it"
+                    f"differently from one of {self._longest} ({error}): measure a single window, with "
+                    "documents that fill it"
                 ) from error
         self._longest = max(self._longest, q.shape[2])
         try:
@@ -95,7 +95,7 @@ class Rotations:
     def _find(self, layer: int, calls: list[Call], q: Any, k: Any) -> Rotation:
         if not calls:
             if self._architecture.rope[layer] is not False:
-                raise UnknownRotationError("no rotary function was called that could be asked")
+                raise UnknownRotationError("no known rotary function was called")
             return Rotation.none(q.shape[3])
         a, b = (self._fit(layer, calls, kind, x) for kind, x in (("q", q), ("k", k)))
         if not same_rotation(a, b, q.shape[2]):
@@ -132,7 +132,7 @@ class Rotations:
 def check_windows(config: Any, windows: Sequence[int]) -> None:
     """Refuse several windows where the rotation of a pass depends on its length: none can be cut out of another."""
     if why := why_not_together(config, windows):
-        raise CaptureError(f"{why}: give each a study of its own with that one window")
+        raise CaptureError(f"{why}: write a separate study for each window")
 
 
 def why_not_together(config: Any, windows: Sequence[int]) -> str | None:
@@ -143,7 +143,7 @@ def why_not_together(config: Any, windows: Sequence[int]) -> str | None:
     kind, limit = found
     return (
         f"the rotation of this {config.model_type} model ({kind}) depends on the length of a pass beyond "
-        f"{limit:,} tokens, so the windows {sorted(windows)} cannot be measured in one"
+        f"{limit:,} tokens, so the windows {sorted(windows)} cannot be measured in one pass"
     )
 
 
@@ -166,7 +166,7 @@ def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
 def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[np.int64]]:
     """What a rotary function does, and which dimension of its output each dimension of its input becomes."""
     if tokens < FEWEST_TOKENS:
-        raise UnknownRotationError(f"documents of {tokens} tokens are too short to see it")
+        raise UnknownRotationError(f"documents of {tokens} tokens are too short to determine it")
     probe = _Probe(call, tokens, heads_first)
     pairs, order, scale = _structure(probe)
     if not len(pairs):
@@ -174,7 +174,7 @@ def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[n
     cos, sin = _tables(probe, pairs, order)
     tolerance = _tolerance(call.inputs[0])
     if np.abs(np.hypot(cos, sin) / scale - 1).max() > tolerance:
-        raise UnknownRotationError("what its rotary function does is not a rotation")
+        raise UnknownRotationError("its rotary function is not a rotation")
     frequency = _frequency(np.arctan2(sin, cos), tolerance)
     turned = frequency < 0
     pairs[turned] = pairs[turned, ::-1]
@@ -200,9 +200,9 @@ class _Probe:
         try:
             image = self.call.again(given.contiguous(), self.tokens, only)
         except (RuntimeError, IndexError, TypeError, ValueError) as error:
-            raise UnknownRotationError("its rotary function cannot be asked about other vectors") from error
+            raise UnknownRotationError("its rotary function fails on test vectors") from error
         if image.shape[1:] != given.shape[1:]:
-            raise UnknownRotationError("its rotary function does not keep the shape of what it is given")
+            raise UnknownRotationError("its rotary function changes the shape of its input")
         return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
 
 
@@ -219,7 +219,7 @@ def _structure(probe: _Probe) -> tuple[NDArray[np.int64], NDArray[np.int64], flo
     back = np.argsort(order)
     mixes = (images[1:][:, :, back] != 0).any(axis=0) & ~np.eye(dim, dtype=bool)
     if not np.array_equal(mixes, mixes.T) or mixes.sum(axis=0).max(initial=0) > 1:
-        raise UnknownRotationError("its rotary function does not turn dimensions two by two")
+        raise UnknownRotationError("its rotary function does not rotate dimensions in pairs")
     pairs = np.argwhere(np.triu(mixes))
     scales = images[0].max(axis=0)[back][pairs.ravel()]
     scale = float(scales.mean()) if len(scales) else 1.0
@@ -252,7 +252,7 @@ def _frequency(angle: NDArray[np.float64], tolerance: float) -> NDArray[np.float
     frequency = frequency + t @ residual / max(float(t @ t), 1.0)
     off = np.abs(_wrapped(angle - t[:, None] * frequency))
     if (off > tolerance + ROUNDING * t[:, None] * np.abs(frequency)).any():
-        raise UnknownRotationError("its angles are not a frequency times the position")
+        raise UnknownRotationError("its angles are not proportional to position")
     return np.asarray(frequency)
 
 
@@ -284,7 +284,7 @@ def _origin(calls: list[Call], x: Any) -> _Given:
                 for first in sorted({0, dim - b.shape[3]}):
                     if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
                         return _Given(call, a, first, heads_first)
-    raise UnknownRotationError("queries or keys are changed after their rotation")
+    raise UnknownRotationError("queries or keys are modified after their rotation")
 
 
 def _same_tensor(a: Any, b: Any) -> bool:
@@ -300,7 +300,9 @@ def _check_captured(rotation: Rotation, source: Source, x: Any) -> None:
     found = rotation.derotate(captured, _checked(x).astype(np.float64))
     allowed = (_tolerance(x) + ROUNDING * x.shape[2]) * np.abs(expected).max()
     if np.abs(found - expected).max() > allowed:
-        raise UnknownRotationError("captured vectors, turned back, are not what was rotated")
+        raise UnknownRotationError(
+            "undoing the rotation of captured vectors does not give the original vectors"
+        )
 
 
 def _checked(x: Any) -> NDArray[np.int64]:

@@ -66,7 +66,7 @@ def find_backbone(model: Any) -> Any:
     backbone = decoder if hasattr(decoder, "config") else model.base_model
     if not hasattr(backbone.get_input_embeddings(), "weight"):
         raise CaptureError(
-            f"this {backbone.config.model_type} model takes no text: only language models can be measured"
+            f"this {backbone.config.model_type} model does not take text input: only language models can be measured"
         )
     return backbone
 
@@ -76,8 +76,8 @@ def _check_adapters(model: Any) -> None:
     for name, adapter in dict(getattr(model, "peft_config", None) or {}).items():
         if getattr(adapter, "is_prompt_learning", False):
             raise CaptureError(
-                f"the adapter {name!r} puts virtual tokens before every text, which shifts positions: measure the "
-                "model without it (model.get_base_model()), or one whose adapter changes weights, such as LoRA"
+                f"the adapter {name!r} adds virtual tokens before every text, which shifts positions: measure the "
+                "model without it (model.get_base_model()), or use an adapter that changes weights, such as LoRA"
             )
 
 
@@ -144,8 +144,8 @@ def ran_twice(family: str, layers: Collection[int]) -> CaptureError:
 def not_shown(family: str, found: int, expected: int) -> CaptureError:
     """What to say when layers stayed out of sight of both seams."""
     return CaptureError(
-        f"the {family} family cannot be captured: {found} of its {expected} attention layers showed one query and one "
-        "key a token, in transformers' attention interface or in a product of both that goes into a softmax"
+        f"the {family} family cannot be captured: only {found} of its {expected} attention layers have one "
+        "query and one key per token in transformers' attention interface or in a product that goes into a softmax"
     )
 
 

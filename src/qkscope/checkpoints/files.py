@@ -114,8 +114,9 @@ def _refuse_many(folder: Path) -> None:
         return
     names = inside[0].name if len(inside) == 1 else f"{inside[0].name} to {inside[-1].name}"
     raise CheckpointError(
-        f"{folder}: holds {len(inside)} checkpoints ({names}) and is none itself; `qkscope scan {inside[-1]}` measures "
-        f"one of them, `qkscope init {folder}` writes a study of all, `qkscope ls {folder}` lists them"
+        f"{folder}: contains {len(inside)} checkpoints ({names}) but is not a checkpoint itself; use `qkscope "
+        f"scan {inside[-1]}` to measure one, `qkscope init {folder}` to write a study of all, `qkscope ls "
+        f"{folder}` to list them"
     )
 
 
@@ -142,7 +143,7 @@ def local_path(source: Source) -> Path | None:
             parent = path.parent if path.parent.is_dir() else path.parent.parent
             close = difflib.get_close_matches(path.name, inside := _names(parent), n=3) or inside[:3]
             hint = f"did you mean {' or '.join(close)}?" if close else "it is empty"
-            raise CheckpointError(f"{source.model}: a folder without {source.revision!r} in it; {hint}")
+            raise CheckpointError(f"{source.model}: this folder has no {source.revision!r}; {hint}")
         return path
     looks_local = source.model.startswith((".", "/", "~", "\\")) or source.model.endswith(".gguf")
     if looks_local or source.model.count("/") > 1:
@@ -164,7 +165,7 @@ def discover(folder: str | Path) -> list[Path]:
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; expected one that holds checkpoint folders")
+        raise CheckpointError(f"{folder}: no such folder; expected a folder of checkpoint folders")
     paths = [folder / name for name in _names(folder)]
     found = {path.name: path for path in paths if path.is_dir() and _is_checkpoint(path)}
     ordered, other = split_revisions(found)
@@ -176,7 +177,8 @@ def discover(folder: str | Path) -> list[Path]:
         return [folder]
     inside = some(_names(folder)) or "nothing"
     raise CheckpointError(
-        f"{folder}: no checkpoints in it; expected folders like checkpoint-500 with a config.json each, found {inside}"
+        f"{folder}: no checkpoints found; expected folders like checkpoint-500, each with a config.json, found "
+        f"{inside}"
     )
 
 
@@ -199,24 +201,26 @@ def why_no_checkpoint(folder: Path) -> str:
     if not names:
         return "the folder is empty; was saving it interrupted?"
     if "adapter_config.json" in names:
-        return "an adapter (LoRA) without its model; merge it with PEFT's merge_and_unload and save that"
+        return (
+            "an adapter (LoRA) without its model; merge it with PEFT's merge_and_unload and save the result"
+        )
     nested = next((n for n in names if (folder / n).is_dir() and _is_checkpoint(folder / n)), None)
     if nested:
-        return f"the model is one folder deeper, in {nested}; name {folder / nested} in the study"
+        return f"the model is one folder deeper, in {nested}; use {folder / nested} in the study"
     if any("fsdp" in n or n.endswith(".distcp") for n in names):
-        return "sharded weights of FSDP; join them with accelerate merge-weights and save a whole model"
+        return "sharded FSDP weights; merge them with accelerate merge-weights and save a whole model"
     if any(n.startswith("global_step") or n == "zero_to_fp32.py" for n in names):
-        return "sharded weights of DeepSpeed; join them with zero_to_fp32.py and save a whole model"
+        return "sharded DeepSpeed weights; merge them with zero_to_fp32.py and save a whole model"
     if "config.json" not in names:
-        return f"no config.json there, found {some(names)}; save it with save_pretrained"
-    return f"no weights there, found {some(names)}; save them with save_pretrained"
+        return f"config.json is missing, found {some(names)}; save it with save_pretrained"
+    return f"weights are missing, found {some(names)}; save them with save_pretrained"
 
 
 def digest(path: Path, source: Source | None = None) -> str:
     """`sha256:` and a digest over the names and bytes of all files that a local model is read from."""
     files = _read_by(path, source)
     if not files:
-        raise CheckpointError(f"{path}: neither config.json nor weights in it; expected a checkpoint folder")
+        raise CheckpointError(f"{path}: has neither config.json nor weights; expected a checkpoint folder")
     total = hashlib.sha256()
     with ThreadPoolExecutor(max_workers=4) as pool:
         for (name, _), sha in zip(files.items(), pool.map(_sha256, files.values()), strict=True):
@@ -290,14 +294,14 @@ def _choose(source: Source, names: Sequence[str], part: Part) -> list[str]:
     gguf = gguf_name(source)
     if part != "tokenizer" and "adapter_config.json" in names and (gguf or "config.json" in names):
         raise CheckpointError(
-            f"{source}: holds a whole model and an adapter (adapter_config.json), and whether the adapter is applied "
-            "depends on whether PEFT is installed. Merge it with PEFT's merge_and_unload and save that, or copy the "
-            "model without adapter_config.json to measure it without the adapter"
+            f"{source}: contains a full model and an adapter (adapter_config.json), and whether the adapter is "
+            "applied depends on whether PEFT is installed. Merge it with PEFT's merge_and_unload and save the "
+            "result, or copy the model without adapter_config.json to measure it without the adapter"
         )
     if gguf:
         if gguf not in names:
             found = some([n for n in names if n.endswith(".gguf")]) or "none"
-            raise CheckpointError(f"{source}: no file {gguf} there; GGUF files found: {found}")
+            raise CheckpointError(f"{source}: file {gguf} not found; GGUF files found: {found}")
         return [gguf]
     if part == "tokenizer":
         return [name for name in names if _TOKENIZER_FILE.fullmatch(name)] + code
@@ -312,8 +316,8 @@ def _what_else(names: Sequence[str]) -> str:
         return "an adapter without its model (adapter_config.json); merge it into the model first"
     ggufs = [name for name in names if name.endswith(".gguf")]
     if ggufs:
-        return f"no config.json there; name one of its GGUF files: {some(ggufs)}"
-    return f"not a checkpoint: no config.json there, found {some(names) or 'nothing'}"
+        return f"config.json is missing; choose one of its GGUF files: {some(ggufs)}"
+    return f"not a checkpoint: config.json is missing, found {some(names) or 'nothing'}"
 
 
 def _weights(source: Source, names: Sequence[str]) -> list[str]:
@@ -322,18 +326,16 @@ def _weights(source: Source, names: Sequence[str]) -> list[str]:
         return [safe]
     pickle = next((name for name in PICKLES if name in names), None)
     if pickle and source.allow_pickle:
-        log.warning(
-            "%s: reading pickled weights, which can run code of whoever made them (allow_pickle)", source
-        )
+        log.warning("%s: reading pickled weights, which can run arbitrary code (allow_pickle)", source)
         return [pickle]
     if pickle:
         raise CheckpointError(
-            f"{source}: its weights are pickled ({pickle}) and could run code of whoever made them; only safetensors "
+            f"{source}: its weights are pickled ({pickle}), which can run arbitrary code, so only safetensors "
             f"and GGUF are read. If you trust the source: {source.setting('allow_pickle')}"
         )
     shards = [name for name in names if name.endswith(".safetensors")]
     found = f"an incomplete set of shards ({some(shards)})" if shards else some(names)
-    raise CheckpointError(f"{source}: no weights there; expected {' or '.join(SAFETENSORS)}, found {found}")
+    raise CheckpointError(f"{source}: no weights found; expected {' or '.join(SAFETENSORS)}, found {found}")
 
 
 def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -347,7 +349,7 @@ def _shards(source: Source, folder: Path, chosen: Sequence[str], names: Sequence
         raise CheckpointError(f"{source}: {index} is damaged ({error!r})") from error
     if missing := sorted(set(shards) - set(names)):
         raise CheckpointError(
-            f"{source}: incomplete: {index} lists {len(shards)} files of weights, of which {some(missing)} "
+            f"{source}: incomplete: {index} lists {len(shards)} weight files, but {some(missing)} "
             "is missing; download or save it again, or leave this checkpoint out"
         )
     return shards

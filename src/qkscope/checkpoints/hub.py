@@ -96,7 +96,7 @@ def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Lis
     if constants.HF_HUB_OFFLINE:
         if found is None:
             raise UnreachableError(
-                f"{place_of(repo, revision, kind)} is not in the hub's cache ({constants.HF_HUB_CACHE}) and "
+                f"{place_of(repo, revision, kind)} is not in the hub cache ({constants.HF_HUB_CACHE}) and "
                 "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
             )
         return found
@@ -113,13 +113,13 @@ def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Lis
     except HubError as error:
         if found is None or not may_pass(error.__cause__):
             raise
-        log.warning("%s\nUsing the copy in the cache, commit %s.", error, found.commit[:12])
+        log.warning("%s\nUsing the cached copy, commit %s.", error, found.commit[:12])
         return found
     files = {each.rfilename: each.size for each in info.siblings or ()}
     if wrong := [name for name in files if not is_safe(name)]:
         raise HubError(
-            f"{place_of(repo, revision, kind)}: lists a file called {wrong[0][:200]!r}, which cannot be a path in it; "
-            "nothing was downloaded"
+            f"{place_of(repo, revision, kind)}: lists a file {wrong[0][:200]!r}, which is not a valid path "
+            "inside it; nothing was downloaded"
         )
     known = {name: size for name, size in files.items() if size is not None}
     return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known)
@@ -163,8 +163,8 @@ def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
             inside = []
         close = difflib.get_close_matches(Path(repo).name, inside, n=3)
         hint = f"did you mean {' or '.join(str(parent / name) for name in close)}?" if close else ""
-        hint = hint or f"{parent} holds {some(inside) or 'no folders'}."
-        words = f"{repo}: no such folder here; {hint} Nor was it found on the hub: {error}"
+        hint = hint or f"{parent} contains {some(inside) or 'no folders'}."
+        words = f"{repo}: no such local folder; {hint} It was not found on the hub either: {error}"
         raise type(error)(words) from error.__cause__
 
 
@@ -176,8 +176,8 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
         missing = [name for name in files if not (listing.folder / name).is_file()]
         if missing:
             raise HubError(
-                f"{listing.place}: the copy in the cache lacks {some(missing)} and the hub was not reached; "
-                "run once more with the network"
+                f"{listing.place}: the cached copy lacks {some(missing)} and the hub could not be reached; "
+                "run again when the network is available"
             )
         return listing.folder
     folder = _ask(
@@ -211,7 +211,9 @@ def make_dataset(repo: str, *, private: bool = False) -> None:
     """Make a dataset on the hub if it is not there."""
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
-        raise HubError(f"{place_of(repo, None, 'dataset')}: nothing can be sent while HF_HUB_OFFLINE is set")
+        raise HubError(
+            f"{place_of(repo, None, 'dataset')}: nothing can be uploaded while HF_HUB_OFFLINE is set"
+        )
     _ask(
         lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True),
         repo,
@@ -279,7 +281,9 @@ def _ask(
                 raise explain(error, repo, revision, kind, nearest) from error
             log.warning("%s: %s; trying again in %.0f s", place_of(repo, revision, kind), line(error), pause)
             time.sleep(pause)
-    raise HubError(f"{place_of(repo, revision, kind)}: no answer after {attempts} tries; run again later")
+    raise HubError(
+        f"{place_of(repo, revision, kind)}: no response after {attempts} attempts; run again later"
+    )
 
 
 def _pause(error: Exception, attempt: int) -> float | None:
@@ -345,7 +349,7 @@ def _within(seconds: float, call: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError(f"no answer within {seconds:.0f} s")
+        raise TimeoutError(f"no response within {seconds:.0f} s")
     return results[0]
 
 

@@ -12,7 +12,7 @@ Kind = Literal["model", "dataset"]
 
 OFFLINE_ADVICE = (
     "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
-    "hub's cache"
+    "hub cache"
 )
 
 
@@ -48,10 +48,10 @@ def explain(
                 f"{repo!r} is neither a folder on this machine nor a name on the hub (owner/name)"
             )
         if isinstance(cause, errors.RepositoryNotFoundError) or status in (401, 403):
-            folder = "no folder of that name here and " if kind == "model" else ""
+            folder = "no local folder of that name and " if kind == "model" else ""
             return HubError(
                 f"{place}: {folder}no such {kind} on the hub, or a private one: check the name, and for a private "
-                f"{kind} log in with `hf auth login` or set HF_TOKEN to a token that may read it"
+                f"{kind} log in with `hf auth login` or set HF_TOKEN to a token with read access"
             )
         if isinstance(cause, errors.EntryNotFoundError) and status == 404:
             return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
@@ -62,7 +62,7 @@ def _explain_trouble(error: BaseException, place: str, status: int | None) -> Hu
     """Errors that are nobody's mistake: limits, outages, the network, the disk."""
     from huggingface_hub import constants
 
-    again = "run again later: finished files are kept"
+    again = "run again later: downloaded files are kept"
     for cause in chain(error):
         if isinstance(cause, WaitTooLongError):
             return HubError(f"{place}: {cause}; {again}")
@@ -72,20 +72,20 @@ def _explain_trouble(error: BaseException, place: str, status: int | None) -> Hu
             )
     if status == 429:
         return HubError(
-            f"{place}: the hub limits the rate of requests (429), also after several tries; {again}"
+            f"{place}: the hub still limits the request rate (429) after several attempts; {again}"
         )
     if status == 412:
         return HubError(
-            f"{place}: was changed meanwhile by somebody else; look at it, and run again to overwrite it"
+            f"{place}: was changed by someone else in the meantime; check it, and run again to overwrite it"
         )
     if status is not None and status >= 500:
-        return HubError(f"{place}: the hub has trouble (HTTP {status}), also after several tries; {again}")
+        return HubError(f"{place}: the hub still returns HTTP {status} after several attempts; {again}")
     if is_network(error):
         return UnreachableError(
             f"{place}: {constants.ENDPOINT} cannot be reached or the connection broke "
             f"({line(chain(error)[-1])}). Check the network, or {again}. {OFFLINE_ADVICE}"
         )
-    return HubError(f"{place}: the hub did not answer as expected ({line(error)})")
+    return HubError(f"{place}: unexpected response from the hub ({line(error)})")
 
 
 def status_of(error: BaseException) -> int | None:

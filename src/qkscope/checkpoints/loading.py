@@ -66,7 +66,7 @@ def resolve(source: Source) -> Resolved:
         files = file_marks(path, source)
         commit = digest(path, source)
         if file_marks(path, source) != files:
-            raise CheckpointError(f"{source}: is being written just now; run again once it is whole")
+            raise CheckpointError(f"{source}: is still being written; run again once it is complete")
         return Resolved(source, commit, str(path), files)
     commit = local_files(source, "config")[1]
     # A branch may move: everything else is read at this commit.
@@ -87,7 +87,7 @@ def _check_unchanged(resolved: Resolved) -> None:
         return
     if digest(path, resolved.source) != resolved.commit:
         raise CheckpointError(
-            f"{resolved.source}: its files were replaced while the study ran; run again to measure what is there now"
+            f"{resolved.source}: its files were replaced while the study ran; run again to measure the new files"
         )
 
 
@@ -164,13 +164,13 @@ def find_tokenizer(source: Source) -> Source:
         origin = Source(source.tokenizer, trust_remote_code=trust, asked_by=source.asked_by)
         if origin.path is None and "/" not in source.tokenizer:
             raise CheckpointError(
-                f"tokenizer {source.tokenizer!r}: no such folder here, and tokenizers on the hub are owner/name "
-                "(gpt2 is openai-community/gpt2)"
+                f"tokenizer {source.tokenizer!r}: no such local folder, and tokenizers on the hub are named "
+                "owner/name (gpt2 is openai-community/gpt2)"
             )
     if not gguf_name(origin) and not has_tokenizer(file_names(origin)):
         raise CheckpointError(
-            f"{origin}: no tokenizer there (neither tokenizer.json nor another vocabulary); give one that belongs to "
-            f"the model: {source.setting('tokenizer', 'FOLDER')}"
+            f"{origin}: no tokenizer found (neither tokenizer.json nor another vocabulary); give the model's "
+            f"tokenizer: {source.setting('tokenizer', 'FOLDER')}"
         )
     return origin
 
@@ -193,7 +193,7 @@ def checkpoints_yaml(model: str) -> str:
         )
     local = Path(model).expanduser().is_dir()
     lines = [f"# {len(ordered)} checkpoints of {model}, in training order."]
-    lines += [f"# No step in its name, left out: {name}" for name in other]
+    lines += [f"# Left out (no step in its name): {name}" for name in other]
     lines += [] if local else [f"model: {model}"]
     parent = f"{model.rstrip('/')}/" if local else ""
     return "\n".join([*lines, phases_yaml(ordered, "folder" if local else "revision", parent)])
@@ -202,7 +202,7 @@ def checkpoints_yaml(model: str) -> str:
 def _options(source: Source) -> dict[str, Any]:
     """What every `from_pretrained` gets: no network, and remote code only where the source trusts it."""
     if source.trust_remote_code:
-        log.warning("%s: executing code that comes with the model (trust_remote_code)", source)
+        log.warning("%s: running the model's own Python code (trust_remote_code)", source)
     options: dict[str, Any] = {"local_files_only": True, "trust_remote_code": source.trust_remote_code}
     return options | ({"gguf_file": gguf} if (gguf := gguf_name(source)) else {})
 
@@ -213,7 +213,7 @@ def _dtype(source: Source) -> Any:
         return "auto" if source.dtype == "auto" else getattr(hub.need("torch"), source.dtype)
     close = difflib.get_close_matches(source.dtype, DTYPES, n=1, cutoff=0.4)
     hint = f" (did you mean {close[0]}?)" if close else ""
-    raise CheckpointError(f"dtype {source.dtype!r} is none of {', '.join(DTYPES)}{hint}")
+    raise CheckpointError(f"unknown dtype {source.dtype!r}; expected one of {', '.join(DTYPES)}{hint}")
 
 
 def _device(source: Source) -> Any:
@@ -226,7 +226,7 @@ def _device(source: Source) -> Any:
         there = ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
         there += ["mps"] if torch.backends.mps.is_available() else []
         raise CheckpointError(
-            f"device {source.device!r} is not available here ({line(error)}); available: {', '.join(there)}"
+            f"device {source.device!r} is not available ({line(error)}); available: {', '.join(there)}"
         ) from error
 
 
@@ -234,11 +234,14 @@ def _check_weights(source: Source, info: Mapping[str, Any]) -> None:
     """Weights that a file lacks would be random numbers. The output head alone is not needed."""
     misshapen = [key[0] for key in info["mismatched_keys"]]
     absent = [key for key in info["missing_keys"] if not re.match(r"(lm_head|embed_out|output)\b", key)]
-    for keys, fault in ((misshapen, "have another shape in its weights"), (absent, "are not in its weights")):
+    for keys, fault in (
+        (misshapen, "have a different shape in its weights"),
+        (absent, "are missing from its weights"),
+    ):
         if keys:
             raise CheckpointError(
                 f"{source}: {len(keys)} of the model's tensors {fault} ({some(sorted(keys))}) and would be "
-                "random numbers. The weights do not belong to this config.json, or were not saved whole"
+                "random numbers. The weights do not match this config.json, or were not saved completely"
             )
 
 
@@ -254,7 +257,7 @@ def _check_unexpected(source: Source, model: Any, info: Mapping[str, Any]) -> No
     if stack and layers > described[stack] + further:
         raise CheckpointError(
             f"{source}: its weights have {layers} layers, but its config.json describes {described[stack]}. Use the "
-            "config.json that these weights were saved with"
+            "config.json saved with these weights"
         )
     tensors = [
         f"{stack}.{layer}.{name}"
@@ -263,8 +266,8 @@ def _check_unexpected(source: Source, model: Any, info: Mapping[str, Any]) -> No
     ]
     if tensors:
         raise CheckpointError(
-            f"{source}: {len(tensors)} tensors of its weights are not in the model that its config.json describes "
-            f"({some(sorted(tensors))}) and would be left out. Use the config.json that these weights were saved with"
+            f"{source}: {len(tensors)} tensors of its weights are not part of the model in its config.json "
+            f"({some(sorted(tensors))}) and would be ignored. Use the config.json saved with these weights"
         )
 
 
@@ -299,18 +302,18 @@ def _explain(error: Exception, what: str, source: Source) -> str:
     text = str(error)
     if "trust_remote_code" in text:
         return (
-            f"its {what} needs code that comes with it, which is not executed. If you trust the source: "
+            f"its {what} needs its own Python code, which is not run by default. If you trust the source: "
             f"{source.setting('trust_remote_code')}"
         )
     if found := re.search(r"model type `?'?([\w.-]+)`?'?.{0,80}not recognize", text, re.DOTALL):
         from transformers import __version__
 
-        return f"model type {found[1]!r} is not known to the installed transformers {__version__}; a newer one may"
+        return f"model type {found[1]!r} is unknown to the installed transformers {__version__}; try a newer version"
     if type(error).__name__ == "SafetensorError":
         return f"a weights file is damaged ({line(error)}); download or save it again"
     if out_of_memory(error):
         smaller = source.setting("dtype", "bfloat16")
-        return f"too little memory to load it ({line(error)}); try {smaller}, or a larger machine"
+        return f"not enough memory to load it ({line(error)}); try {smaller}, or a larger machine"
     if isinstance(error, ImportError):
         return f"reading the {what} needs a package that is not installed: {line(error)}"
     return f"the {what} cannot be read: {_what_is_wrong(error)}"
@@ -318,13 +321,13 @@ def _explain(error: Exception, what: str, source: Source) -> str:
 
 def _what_is_wrong(error: Exception) -> str:
     """A library's stumble over a damaged or foreign file, in words that lead to the file."""
-    where = "in config.json or beside it"
+    where = "in config.json or a file next to it"
     if isinstance(error, ArithmeticError):
-        return f"a number {where} is one that no model has, such as 0 heads ({line(error)})"
+        return f"an invalid number {where}, such as 0 heads ({line(error)})"
     if isinstance(error, KeyError):
         return f"an entry {where} is missing: {line(error)}"
     if isinstance(error, AttributeError | TypeError | IndexError):
-        return f"an entry {where} is of another kind than expected ({line(error)})"
+        return f"an entry {where} has the wrong type ({line(error)})"
     if isinstance(error, RecursionError):
-        return f"what stands {where} is nested too deeply"
+        return f"JSON {where} is nested too deeply"
     return line(error)

@@ -46,7 +46,7 @@ def with_rotation(config: Any, settings: str) -> Any:
     if sides[0] != sides[1] or unread:
         theirs, ours = (", ".join(sorted(side)) or "nothing" for side in sides)
         raise CheckpointError(
-            f"one configuration describes its rotation by {theirs}, the other by {ours}"
+            f"one configuration describes RoPE with {theirs}, the other with {ours}"
             + (f" and without {', '.join(unread)}" if unread else "")
             + ": different code reads them, so neither model can be built with the other's settings"
         )

@@ -28,10 +28,10 @@ def check_whole(path: Path) -> None:
         expected = 8 + length + max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
     except (ValueError, AttributeError, KeyError, TypeError, IndexError, RecursionError) as error:
         raise CheckpointError(
-            f"{path}: a damaged weights file: {size:,} bytes without a readable header; {again}"
+            f"{path}: damaged weights file: {size:,} bytes, header not readable; {again}"
         ) from error
     if size != expected:
         found = "is truncated" if size < expected else "is too long"
         raise CheckpointError(
-            f"{path}: a weights file that {found}: {size:,} bytes, but its header describes {expected:,}; {again}"
+            f"{path}: weights file {found}: {size:,} bytes, but its header describes {expected:,}; {again}"
         )

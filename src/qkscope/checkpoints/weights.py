@@ -55,13 +55,11 @@ class Ahead:
             freed = hub.forget(source.model, source.revision)
         except (OSError, QkscopeError) as error:
             say(
-                f"{source}: its weights could not be deleted ({printable(str(error))}); they stay in the hub's cache"
+                f"{source}: its weights could not be deleted ({printable(str(error))}) and remain in the hub cache"
             )
             return
         if freed:
-            say(
-                f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub's cache (keep_weights: false)"
-            )
+            say(f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
 
     def close(self) -> None:
         """Stop what is being fetched: the next run goes on where it was."""

@@ -34,7 +34,7 @@ _KNOWN: dict[int, tuple[Claim, ...]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
-    """What can be said about a study, the most surprising first."""
+    """The claims about a study, most surprising first."""
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)

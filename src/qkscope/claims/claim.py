@@ -65,15 +65,15 @@ class See:
 
 @dataclass(frozen=True)
 class Claim:
-    """One question and its answer.
+    """A question about a study and its answer, with the numbers behind it.
 
     headline   one sentence with at most three numbers: those of the first rows, in order
     detail     one or two sentences with more numbers and errors
-    meaning    how to understand it, and the control behind it
-    caveat     "" or one sentence to be read with care
-    window     over which window headline and verdict are
-    rule       how errors and verdict are made
-    surprise   ranks claims: opposing directions first, plain levels last
+    meaning    how to interpret it, and the control behind it
+    caveat     "" or one sentence about what limits it
+    window     the window that headline and verdict refer to
+    rule       how errors and verdict were computed
+    surprise   rank among claims: opposing directions first, plain levels last
     """
 
     id: str

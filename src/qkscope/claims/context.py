@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
+import pandas as pd
+
 from qkscope.claims.claim import Population, Row
 from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.inference.levels import SMALLEST
@@ -20,9 +22,11 @@ NAMES: dict[str, tuple[str, Unit]] = {
     "share_key": ("key content's share of score variance", "share"),
     "share_match": ("content match's share of score variance", "share"),
     "share_query_position": ("query-dependent position's share of score variance", "share"),
+    "share_position": ("share of score variance due to position alone", "share"),
     "abs_r_k": ("mean |r_k|", "r"),
     "abs_r_q": ("mean |r_q|", "r"),
 }
+MOST_NAMED = 3  # heads that a sentence names one by one
 # What is said where errors are not over groups of documents.
 _BASIS = {
     "heads": "The table has no document groups: noise is judged by leaving out heads, and other texts may move the "
@@ -152,9 +156,16 @@ class Context:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
         return f"{self.level(measure, population, start)} to {self.level(measure, population, stop)}"
 
-    def row(self, measure: str, population: Population, i: int, layer: int | None = None) -> Row:
+    def row(
+        self,
+        measure: str,
+        population: Population,
+        i: int,
+        layer: int | None = None,
+        e: Evidence | None = None,
+    ) -> Row:
         """The mean of a measure at a checkpoint."""
-        e = self.best
+        e = e or self.best
         value, se = e.level(measure, population, i, layer)
         at = None if layer is None else float(layer)
         what = name_of(measure) + self.heads(population) + ("" if layer is None else f", layer {layer}")
@@ -188,6 +199,11 @@ class Context:
         if self.best.onset is not None and any(stop.window is None for stop in self.best.stops):
             return "The table does not name its windows, which may differ between checkpoints."
         return ""
+
+
+def head_names(heads: pd.DataFrame) -> list[str]:
+    """`layer 4 head 2` of each row."""
+    return [f"layer {layer} head {head}" for layer, head in heads[["layer", "head"]].to_numpy().tolist()]
 
 
 def small(unit: Unit) -> str:

@@ -10,7 +10,6 @@ from qkscope.inference.levels import rule_of_emergence
 from qkscope.words import in_words, joined, listing, sentence
 
 FEW = 3
-SHORT = {"share_positional": "position's share", "r_q": "mean r_q"}
 
 
 def emergence(c: Context) -> Claim | None:
@@ -35,20 +34,20 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"Position signal {_verb(c)} {_where(c, found, layers)}, {_between(c, at)} "
-            f"({SHORT[measure]} in layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
+            f"{name_of(measure)} rose {_where(c, found, layers)}, {_between(c, at)} "
+            f"(layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
         rows = [before, after]
     else:
-        headline = f"No layer gains position signal clearly after {c.labels[0]}"
-        headline += f"; layer {top} has most{c.at(at)}, {value}"
+        headline = f"{name_of(measure)} rises clearly in no layer after {c.labels[0]}"
+        headline += f"; it is highest in layer {top}{c.at(at)}, {value}"
         rows = [after]
     rows += [c.row(measure, p, at, layer=layer) for layer in layers if layer != top]
     size = rows[1].value - rows[0].value if found.first else 0.0
     tier = CHANGED if found.first else UNCLEAR if verdict == "unclear" else LEVEL
     meaning = (
-        "This is one run: another seed may order layers differently. A layer counts from the checkpoint at which it "
-        "has half of its rise, and the order within one interval is not known."
+        "Another seed may order layers differently. A layer counts from the checkpoint at which it "
+        "has half of its rise."
         if found.first
         else "The signal was there at the first checkpoint, or never came: earlier checkpoints would tell."
     )
@@ -57,12 +56,6 @@ def emergence(c: Context) -> Claim | None:
     see = See("emergence", measure, c.model(at), p)
     how = rule(c, rule_of_emergence())
     return Claim("emergence", question, *text, tuple(rows), e.name, how, see, rank(tier, size / 2))
-
-
-def _verb(c: Context) -> str:
-    """A signal emerges if it was less than half of its later size at the first checkpoint, else it grows."""
-    first, *later = (c.best.level(c.lead, c.main, i)[0] for i in range(c.last + 1))
-    return "emerged" if first < max(later) / 2 else "grew"
 
 
 def _between(c: Context, at: int) -> str:

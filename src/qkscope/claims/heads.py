@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import Context
+from qkscope.claims.context import MOST_NAMED, Context, head_names
 from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, Compared, rank, rule
 from qkscope.claims.trends import SCALED
+from qkscope.inference.evidence import Evidence
 from qkscope.inference.levels import MISSED, rule_of_change, rule_of_contrast
-from qkscope.taxonomy import CLASSES
-from qkscope.words import bare, joined, listing, sentence
+from qkscope.taxonomy import CLASSES, classify
+from qkscope.words import bare, joined, listing, percent, sentence, tokens
 
 MOST_CHANGES = 3
 
@@ -25,23 +28,29 @@ def classes(c: Context) -> Claim | None:
     rows.sort(
         key=lambda row: row.measure != tops[row.population][1][0]
     )  # the largest of each population first
-    said = _headline(c, verdict, top, second)
-    if c.other and tops[c.other][0] in ("majority", "largest"):
+    said, path = _headline(c, verdict, top, second), _path(c)
+    if path:
+        said += f"; {path[1]}"
+        rows.append(path[0])
+    elif c.other and tops[c.other][0] in ("majority", "largest"):
         kind = tops[c.other][1][0]
         said += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}"
     changed, text = _changed(c)
     if verdict in ("tie", "unclear"):
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
     tier = CHANGED if changed else UNCLEAR if verdict == "unclear" else LEVEL
-    meaning = "Classes cut r_q and |r_k| of the first axis at fixed thresholds, so heads near one change class easily."
-    if c.other:
-        meaning = joined(meaning, "NoPE heads show what the thresholds give without rotation.")
+    meaning = joined(
+        "Classes cut r_q and |r_k| along PC0 at fixed thresholds.",
+        _content(c),
+    )
     size = max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)
-    said_of = (sentence(said), joined(text, _shares(c)), meaning, joined(c.window_caveat, c.caveat, SCALED))
+    detail = joined(text, sentence(_shares(c, c.best)), _own_shares(c))
+    said_of = (sentence(said), detail, meaning, joined(c.window_caveat, c.caveat, SCALED))
     how = rule(c, joined(rule_of_contrast(), rule_of_change() if c.training else ""))
     see = See("classes", "class", c.model(c.last), c.main)
     question = "How many heads follow position with queries, keys, both or neither?"
-    every = (*rows, *changed)
+    own = [_count(c, kind, c.main, c.own) for kind in CLASSES] if c.matched else []
+    every = (*rows, *changed, *own)
     return Claim("classes", question, *said_of, verdict, every, c.best.name, how, see, rank(tier, size))
 
 
@@ -54,10 +63,43 @@ def _of(c: Context, kind: str, p: Population) -> str:
     return f"All {total}" if members == total else f"{members} of {total}"
 
 
-def _count(c: Context, kind: str, p: Population) -> Row:
-    what = f"{kind} {c.kind(p)}"
-    value = float(c.best.count(kind, p, c.last))
-    return Row(what, kind, p, c.model(c.last), value, window=c.best.name, unit="heads")
+def _count(c: Context, kind: str, p: Population, e: Evidence | None = None, i: int | None = None) -> Row:
+    e, i = e or c.best, c.last if i is None else i
+    return Row(
+        f"{kind} {c.kind(p)}", kind, p, c.model(i), float(e.count(kind, p, i)), window=e.name, unit="heads"
+    )
+
+
+def _path(c: Context) -> tuple[Row, str] | None:
+    """The class that rose and fell most clearly between the first and the last checkpoint, and its path in words."""
+    if not c.training or not c.comparable:
+        return None
+    found = []
+    for kind in CLASSES:
+        if c.best.direction(kind, c.main) != "rises and falls":
+            continue
+        counts = [c.best.count(kind, c.main, i) for i in range(c.last + 1)]
+        low, high = sorted((counts[0], counts[-1]))
+        top = max(range(len(counts)), key=lambda i: max(counts[i] - high, low - counts[i]))
+        found.append((max(counts[top] - high, low - counts[top]), kind, counts, top))
+    size, kind, counts, top = max(found, default=(0, "", [], 0))
+    if size <= 0:
+        return None
+    text = f"{kind} ones went from {counts[0]} to {counts[top]} at {c.labels[top]}, then to {counts[-1]}"
+    return _count(c, kind, c.main, i=top), text
+
+
+def _content(c: Context) -> str:
+    """That content-focused heads may follow position elsewhere: their range of position's share."""
+    kind, cell, here = "content-focused", c.best.cells[c.last], c.best.mask(c.last, c.main)
+    r_q, r_k, share = (cell.value(m)[0, here] for m in ("r_q", "r_k", "share_positional"))
+    shares = share[(classify(r_q, r_k, c.best.thresholds) == kind) & np.isfinite(share)]
+    said = f"{kind.capitalize()} means low r along PC0 only"
+    if len(shares) and shares.max() > MISSED:
+        low, high = (percent(float(end)) for end in (shares.min(), shares.max()))
+        span = f"{low} to {high}" if low != high else low
+        said += f": position explains {span} of score variance in such {c.kind()}"
+    return sentence(said)
 
 
 def _headline(c: Context, verdict: str, top: str, second: str) -> str:
@@ -72,12 +114,21 @@ def _headline(c: Context, verdict: str, top: str, second: str) -> str:
     return f"No class is clearly the largest among {kind}{at}: {number[top]} are {top} and {number[second]} {second}"
 
 
-def _shares(c: Context) -> str:
+def _shares(c: Context, e: Evidence) -> str:
     parts = []
     for p in c.populations:
-        shown = [f"{n} {kind}" for kind in CLASSES if (n := c.best.count(kind, p, c.last))]
-        parts += [f"{c.kind(p)}: {', '.join(shown)}"] if len(shown) > 1 else []
-    return sentence("; ".join(parts))
+        shown = [f"{n} {kind}" for kind in CLASSES if (n := e.count(kind, p, c.last))]
+        parts.append(f"{c.kind(p)}: {', '.join(shown)}")
+    return "; ".join(parts)
+
+
+def _own_shares(c: Context) -> str:
+    """The same counts over the last checkpoint's training context."""
+    if not c.matched:
+        return ""
+    window = c.own.stops[c.last].window
+    over = f" ({tokens(window)})" if window else ""
+    return sentence(f"over the training context{over}, {_shares(c, c.own)}")
 
 
 def _changed(c: Context) -> tuple[list[Row], str]:
@@ -115,8 +166,7 @@ queries_keys = Compared(
         "equal": "Queries and keys follow position equally closely",
         "unclear": "Errors do not tell whether queries or keys follow position more closely",
     },
-    meaning="Both are correlations with position along the head's first axis, |r_k| without its sign: keys may follow "
-    "position with the queries or against them.",
+    meaning="|r_k| ignores the sign: keys may follow position with the queries or against them.",
     caveat=SCALED,
 )
 
@@ -127,11 +177,29 @@ def linearity(c: Context) -> Claim | None:
         return None
     made = [claim for each in (_line("k"), _line("q")) if (claim := each(c)) is not None]
     most = max(made, key=lambda claim: claim.rows[0].value - claim.rows[1].value)
-    counts = " and ".join(f"{_missed(c, x)} ({kind})" for x, kind in KINDS.items())
     total = int(c.best.mask(c.last, c.main).sum())
-    beyond = f"eta² exceeds r² by more than {bare(MISSED, 1)} in {counts} of {total} {c.kind()}"
+    beyond = [
+        f"in {_named(_missed(c, x), total)}, eta_{x} exceeds |r_{x}| by more than {bare(MISSED, 1)} (medians over "
+        f"all {c.kind()} {bare(_median(c, f'eta_{x}'))} and {bare(_median(c, f'abs_r_{x}'))})"
+        for x in KINDS
+    ]
+    lower = any(
+        c.best.level(f"eta_{x}", p, c.last)[0] < c.best.level(f"abs_r_{x}", p, c.last)[0]
+        for x in KINDS
+        for p in c.populations
+        if c.best.known(f"eta_{x}", p)
+    )
+    corrected = "eta is corrected for bias, so it may be below |r|." if lower else ""
     others = [row for claim in made if claim is not most for row in claim.rows]
-    return replace(most, detail=joined(most.detail, sentence(beyond)), rows=(*most.rows, *others))
+    headline, x = most.headline, most.rows[0].measure[-1]
+    if most.verdict == "higher" and (few := len(_missed(c, x))):
+        headline = sentence(
+            f"A straight line misses part of how {KINDS[x]} encode position in {few} of {total} {c.kind()}"
+            f"{c.at(c.last)}; over all heads, mean eta_{x} is {bare(most.rows[0].value)} and mean |r_{x}| "
+            f"{bare(most.rows[1].value)}"
+        )
+    detail = joined(most.detail, sentence("; ".join(beyond)), corrected)
+    return replace(most, headline=headline, detail=detail, rows=(*most.rows, *others))
 
 
 KINDS = {"k": "keys", "q": "queries"}
@@ -150,13 +218,24 @@ def _line(x: str) -> Compared:
             "equal": f"A straight line captures how {kind} encode position",
             "unclear": f"Errors do not tell whether a straight line captures how {kind} encode position",
         },
-        meaning="eta allows any function of position, r only a straight line, both along the head's first axis. Where "
-        "eta is much larger, a low r does not mean that a head ignores position.",
+        meaning="eta allows any function of position, r only a straight line. Where eta is much larger, a low r does "
+        "not mean that a head ignores position.",
         looks=2,
     )
 
 
-def _missed(c: Context, x: str) -> int:
+def _missed(c: Context, x: str) -> list[str]:
+    """The heads in which eta clearly exceeds |r|."""
     cell, here = c.best.cells[c.last], c.best.mask(c.last, c.main)
-    eta, r = (cell.value(f"{name}_{x}")[0, here] for name in ("eta", "r"))
-    return int((eta**2 > r**2 + MISSED).sum())
+    eta, r = (cell.value(name)[0] for name in (f"eta_{x}", f"abs_r_{x}"))
+    return head_names(cell.heads[here & (eta > r + MISSED)])
+
+
+def _named(heads: list[str], total: int) -> str:
+    """`2 of 36 (layer 1 head 0 and layer 4 head 2)`; the count alone where there are many."""
+    names = f" ({listing(heads)})" if 0 < len(heads) <= MOST_NAMED else ""
+    return f"{len(heads)} of {total}{names}"
+
+
+def _median(c: Context, measure: str) -> float:
+    return float(np.nanmedian(c.best.cells[c.last].value(measure)[0, c.best.mask(c.last, c.main)]))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+import pandas as pd
+
 from qkscope.anatomy_means import carried_by, score_by_distance
 from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import Context
+from qkscope.claims.context import MOST_NAMED, Context, head_names
 from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, Largest, rank, rule
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.levels import MOST, rule_of_sign
-from qkscope.words import bare, joined, number, percent, sentence, tokens
+from qkscope.words import bare, in_words, joined, listing, number, percent, sentence, tokens
 
+LONG = 8  # windows: up to this length, wavelengths are counted together
+NEAR = 16  # tokens: a key within these is near
 PARTS = {"position": "share_positional", "key content": "share_key", "content match": "share_match"}
 
 
@@ -34,7 +39,7 @@ scores = Largest(
     verb=("explains", "explain"),
     whole="score variance",
     meaning="A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
-    "matches the query (content match). The shares sum to 1 and do not depend on how queries and keys are scaled.",
+    "matches the query (content match). The shares sum to 1.",
     detail=_parts_detail,
     view="scores",
 )
@@ -45,12 +50,14 @@ def wavelengths(c: Context) -> Claim | None:
     table = c.results.spectrum_matched if c.matched else c.results.spectrum
     if c.several_models or table is None:
         return None
+    p: Population = "RoPE" if c.other else "all"
     model = c.model(c.last)
+    if not _above_noise(c, p, table[table["model"] == model]):
+        return None
     found = carried_by(table, "q").dropna()
     now = found[found["model"] == model].sort_values("share", ascending=False, kind="stable")
     if len(now) < 2:
         return None
-    p: Population = "RoPE" if c.other else "all"
     window = int(now["window"].iloc[0])
     rows = [
         _wave(c, p, model, wave, share) for wave, share in zip(now["wavelength"], now["share"], strict=True)
@@ -64,31 +71,67 @@ def wavelengths(c: Context) -> Claim | None:
     said = f"The rotary pair with a wavelength of {waves[0]} carries {part} of {where}: {size}"
     if verdict == "tie":
         said = f"Rotary pairs of {waves[0]} and {waves[1]} carry the largest parts of {where}, {size} each"
-    near = float(now[now["wavelength"].between(window, 5 * window)]["share"].sum())
-    short = float(now[now["wavelength"] < window]["share"].sum())
+    length = now["wavelength"] / window
+    some = [
+        percent(float(now["share"][here].sum()))
+        for here in (length.between(1, LONG), length < 1, length > LONG)
+    ]
     detail = [
         f"that is {bare((top.at or 0) / window, 1)} times the {tokens(window)} measured; the next pair, {waves[1]}, "
         f"carries {percent(second.value)}",
-        f"pairs of one to five windows carry {percent(near)} together, shorter ones {percent(short)}",
+        f"pairs of one to {in_words(LONG)} windows carry {some[0]} of r_q together, shorter ones {some[1]} and longer "
+        f"ones {some[2]}",
     ]
-    start = found[found["model"] == c.model(0)].sort_values("share", ascending=False, kind="stable")
-    if c.training and len(start):
-        wave, share = tokens(round(start["wavelength"].iloc[0])), percent(float(start["share"].iloc[0]))
-        detail[1] += f"; at {c.labels[0]} the largest part, {share}, was at {wave}"
-    meaning = (
-        "A correlation with position rewards what grows steadily over the window. Rotary pairs that turn about once in "
-        "one to five windows do; faster ones go up and down."
+    meaning = joined(
+        "r_q rewards what rises or falls steadily, as a wave at least twice as long as the window can.",
+        _constant(c, p),
     )
-    how = "A wavelength's share is the size of its part of r_q over the sum of these sizes, averaged over heads."
+    how = (
+        "A wavelength's share is the size of its part of r_q over the sum of these sizes, as a mean over heads "
+        "weighted by |r_q|."
+    )
     text = (sentence(said), joined(*map(sentence, detail)), meaning, "Shares of r_q have no standard error.")
     question, see = "Which wavelengths carry the position signal?", See("spectrum", "r_q", model, p)
     surprise = rank(LEVEL, top.value - second.value)
     return Claim("wavelengths", question, *text, verdict, tuple(rows), c.best.name, how, see, surprise)
 
 
+def _above_noise(c: Context, p: Population, spectrum: pd.DataFrame) -> bool:
+    """Whether mean r_q, the sum of its parts, is above its error and its null: else the parts are noise too."""
+    parts = spectrum[(spectrum["kind"] == "q") & (spectrum["pair"] >= 0)]
+    value = parts.groupby(["layer", "head"])["signal"].sum().mean()
+    _, se = c.best.level("r_q", p, c.last)
+    null, _ = c.best.level("r_q_null", p, c.last)
+    return bool(abs(value) > np.nan_to_num([null, 2 * se]).max())
+
+
+def _constant(c: Context, p: Population) -> str:
+    """How much of mean r_q the rotation of each head's constant mean query gives by itself."""
+    if not c.best.known("r_q_const", p):
+        return ""
+    alone, whole = (c.best.level(m, p, c.last)[0] for m in ("r_q_const", "r_q"))
+    most = ": most of r_q is the rotation of a constant vector" if alone > whole / 2 else ""
+    return sentence(
+        f"rotating each head's mean query alone gives {bare(alone)} of mean r_q {bare(whole)}{most}"
+    )
+
+
 def _wave(c: Context, p: Population, model: str, wave: float, share: float) -> Row:
     what = f"share of r_q at a wavelength of {tokens(round(wave))}"
     return Row(what, "signal_q", p, model, float(share), window=c.best.name, unit="share", at=float(wave))
+
+
+def _near(c: Context, table: pd.DataFrame, heads: pd.DataFrame) -> str:
+    """How many heads score highest within NEAR tokens, and which do not."""
+    rows = table.merge(heads[["layer", "head"]], on=["layer", "head"]).dropna(subset=["score"])
+    top = rows.loc[rows.groupby(["layer", "head"])["score"].idxmax()]
+    far = top[top["distance"] > NEAR]
+    said = f"{len(top) - len(far)} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
+    if 0 < len(far) <= MOST_NAMED:
+        places = zip(head_names(far), far["distance"], strict=True)
+        others = listing([f"{name} ({tokens(int(at))} back)" for name, at in places])
+        said += f"; the other{'s are' if len(far) > 1 else ' is'} {others}"
+    return sentence(said)
 
 
 def distance(c: Context) -> Claim | None:
@@ -126,9 +169,9 @@ def distance(c: Context) -> Claim | None:
         )
         for i, row in enumerate(curve.to_dict("records"))
     ]  # fmt: skip
-    meaning = (
-        "Predicted from mean queries and keys at each position, so content plays no part. The average over heads hides "
-        "heads that prefer far keys: single heads have curves of their own."
+    meaning = joined(
+        "Predicted from mean queries and keys at each position, so content plays no part.",
+        _near(c, table[table["model"] == model], cell.heads[here]),
     )
     bound = "The error shown is the mean of the heads' errors, an upper bound of that of their mean."
     curve_text = sentence(f"{c.over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from qkscope.claims.claim import Claim, Population, Row, See, View
 from qkscope.claims.context import Context, name_of, small, unit_of
-from qkscope.inference.contrast import exceeds
+from qkscope.inference.contrast import Contrast, exceeds
+from qkscope.inference.course import turns
+from qkscope.inference.evidence import Evidence
 from qkscope.inference.levels import MOST, rule_of_change, rule_of_contrast, rule_of_error
-from qkscope.words import joined, number, sentence
+from qkscope.words import bare, joined, listing, number, sentence, some, tokens
 
 # What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.
 OPPOSED, CHANGED, DIFFERENT, LEVEL, UNCLEAR = 3.0, 2.0, 1.0, 0.0, -1.0
+MOST_TURNS = 3  # that a headline tells
+MOST_LABELS = 5  # checkpoints that a sentence lists
 
 
 def rank(tier: float, size: float = 0.0) -> float:
@@ -30,8 +35,8 @@ class Trend:
     """The course of a mean over training; its level where there is one checkpoint.
 
     `says` has the headline of each measure it may be about, with {value} and {heads}; the first that was measured is
-    taken. `beside` is another measure that the detail gives too. `leads` says that populations which go different
-    ways count as opposed.
+    taken. `beside` is another measure that the detail gives too, and `adds` sentences after it. `leads` says that
+    populations which go different ways count as opposed.
     """
 
     id: str
@@ -40,6 +45,7 @@ class Trend:
     meaning: Callable[[Context, str], str]
     view: View = "signal"
     beside: str = ""
+    adds: Callable[[Context, str], str] = lambda c, measure: ""
     leads: bool = False
     caveat: Callable[[Context, str], str] = lambda c, measure: ""
 
@@ -51,7 +57,8 @@ class Trend:
         verdict = self.verdict(c, measure)
         headline, rows = self.headline(c, measure, verdict)
         caveat = joined(c.window_caveat, c.caveat, self.caveat(c, measure))
-        said = (headline, self.detail(c, measure), self.meaning(c, measure), caveat, verdict)
+        detail = joined(self.detail(c, measure), self.adds(c, measure))
+        said = (headline, detail, self.meaning(c, measure), caveat, verdict)
         how = rule(c, rule_of_change() if c.training else "")
         see, surprise = See(self.view, measure, c.model(c.last), c.main), self.surprise(c, measure, verdict)
         rows += self.more(c, measure)
@@ -79,21 +86,23 @@ class Trend:
         if verdict == "unclear":
             return sentence(f"{said}; its change from {before} is not clear of noise"), rows[:2]
         up = now.value > first.value
-        if verdict == "rises and falls" and (turn := self.turn(c, measure)) is not None:
-            extreme = c.row(measure, c.main, turn)
-            word = "peak" if extreme.value > now.value else "low"
-            via = f"a {word} of {c.value(measure, c.main, turn)} at {c.labels[turn]}"
-            return sentence(f"{said}, after {before} and {via}"), (now, first, extreme)
+        if verdict == "rises and falls" and (turning := self.turns(c, measure)):
+            extremes = tuple(c.row(measure, c.main, i) for i in turning)
+            ways = ["up" if b.value > a.value else "down" for a, b in pairwise((first, *extremes, now))]
+            stops = [f"{c.value(measure, c.main, i)} at {c.labels[i]}" for i in turning]
+            via = [f"{way} to {stop}" for way, stop in zip(ways, stops, strict=False)]
+            return sentence(f"{said}: from {before} {', '.join(via)}, then {ways[-1]}"), (
+                now,
+                first,
+                *extremes,
+            )
         unsteady = ", not steadily" if verdict == "rises and falls" else ""
         return sentence(f"{said}, {'up' if up else 'down'} from {before}{unsteady}{aside}"), rows
 
-    def turn(self, c: Context, measure: str) -> int | None:
-        """The checkpoint between first and last that lies farthest outside of both."""
-        values = [c.best.level(measure, c.main, i)[0] for i in range(c.last + 1)]
-        low, high = sorted((values[0], values[-1]))
-        outside = [max(v - high, low - v) for v in values[1:-1]]
-        best = max(range(len(outside)), key=outside.__getitem__, default=None)
-        return None if best is None or outside[best] <= 0 else best + 1
+    def turns(self, c: Context, measure: str) -> list[int]:
+        """The checkpoints at which it turns; none where there are too many for a sentence."""
+        found = turns(*zip(*(c.best.level(measure, c.main, i) for i in range(c.last + 1)), strict=True))
+        return found if len(found) <= MOST_TURNS else []
 
     def detail(self, c: Context, measure: str) -> str:
         """`From S1-0 to LC2-80, over the first 256 tokens: mean r_q 0.09 ± 0.01 to ...`."""
@@ -226,11 +235,18 @@ class Compared:
         ends, unit = (c.model(c.last), gap.difference, gap.se, None, c.best.name), unit_of(self.first)
         difference = Row(what, both, c.main, *ends, unit, gap.verdict)
         rows = (*(c.row(m, p, c.last) for p in c.populations for m in names), difference)
-        headline = sentence(f"{self.says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}")
+        own = c.own.compare(*names, c.main, c.last, self.looks) if c.matched else None
+        if own is not None:
+            ends = (c.model(c.last), own.difference, own.se, None, c.own.name)
+            rows += (*(c.row(m, c.main, c.last, e=c.own) for m in names),
+                     Row(what, both, c.main, *ends, unit, own.verdict))  # fmt: skip
+        headline = sentence(
+            f"{self.says[gap.verdict]}{c.heads()}{c.at(c.last)}: {values}{self.unlike(c, gap, own)}"
+        )
         apart = f"the difference{c.heads()} is {number(gap.difference, gap.se, signed=True)}"
         text = (
             headline,
-            sentence(f"{c.over}{measured}; {apart}"),
+            joined(sentence(f"{c.over}{measured}; {apart}"), self.elsewhere(c, own), self.before(c, gap)),
             self.meaning,
             joined(c.caveat, self.caveat),
         )
@@ -238,6 +254,43 @@ class Compared:
         surprise = rank({"equal": LEVEL, "unclear": UNCLEAR}.get(gap.verdict, DIFFERENT), gap.difference)
         return Claim(self.id, self.question, *text, gap.verdict, rows, c.best.name, how, see, surprise)
 
-    def levels(self, c: Context, population: Population) -> str:
+    def levels(self, c: Context, population: Population, e: Evidence | None = None) -> str:
         names = (self.first, self.second)
-        return ", ".join(f"{name_of(m)} {c.level(m, population, c.last)}" for m in names)
+        return ", ".join(f"{name_of(m)} {c.level(m, population, c.last, e)}" for m in names)
+
+    def unlike(self, c: Context, gap: Contrast, own: Contrast | None) -> str:
+        """That the training context gives another answer, where it clearly gives the opposite one."""
+        if own is None or own.verdict == gap.verdict or own.verdict not in ("higher", "lower"):
+            return ""
+        window = c.own.stops[c.last].window
+        over = f" ({tokens(window)})" if window else ""
+        values = " and ".join(bare(c.own.level(m, c.main, c.last)[0]) for m in (self.first, self.second))
+        reverse = "the other way round, " if own.difference * gap.difference < 0 else ""
+        return f"; over the training context{over} {reverse}{values}"
+
+    def elsewhere(self, c: Context, own: Contrast | None) -> str:
+        """The same comparison over the last checkpoint's training context."""
+        if own is None:
+            return ""
+        window = c.own.stops[c.last].window
+        over = f" ({tokens(window)})" if window else ""
+        says = self.says[own.verdict]
+        apart = f"difference {number(own.difference, own.se, signed=True)}"
+        levels = self.levels(c, c.main, c.own)
+        return sentence(
+            f"over the training context{over}, {says[0].lower()}{says[1:]}{c.heads()}: {levels} ({apart})"
+        )
+
+    def before(self, c: Context, gap: Contrast) -> str:
+        """The checkpoints at which the difference clearly had the other sign."""
+        if not c.training:
+            return ""
+        pair, looks = (self.first, self.second), self.looks * (c.last + 1)
+        found = [c.best.compare(*pair, c.main, i, looks) for i in range(c.last)]
+        other = [
+            label
+            for label, each in zip(c.labels, found, strict=False)
+            if each.verdict in ("higher", "lower") and each.difference * gap.difference < 0
+        ]
+        names = listing(other) if len(other) <= MOST_LABELS else some(other, MOST_LABELS)
+        return sentence(f"the difference had the opposite sign at {names}") if other else ""

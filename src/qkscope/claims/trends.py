@@ -6,7 +6,7 @@ from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import Context, name_of, small, unit_of
 from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
 from qkscope.inference.evidence import Evidence
-from qkscope.inference.levels import rule_of_change
+from qkscope.inference.levels import SMALLEST, rule_of_change
 from qkscope.words import joined, listing, sentence, tokens
 
 SCALED = "r depends on how queries and keys are scaled against each other."
@@ -28,9 +28,23 @@ def _position(c: Context, measure: str) -> str:
         "unclear": "errors do not tell the two apart",
     }[gap.verdict]
     name = "position's share" if measure == "share_positional" else "mean r_q"
-    return joined(
-        f"NoPE heads read the same tokens without rotation and are the control for {name}: {control}.", share
-    )
+    return joined(f"NoPE heads, which do not rotate, are the control for {name}: {control}.", share)
+
+
+def _split(c: Context, measure: str) -> str:
+    """The two parts of position's share, and since when it has hardly changed."""
+    if measure != "share_positional":
+        return ""
+    alone, query = (c.level(m, c.main, c.last) for m in ("share_position", "share_query_position"))
+    at = f"{c.at(c.last)}, ".lstrip()
+    split = sentence(f"{at}{alone} is due to position alone and {query} to position depending on the query")
+    levels = [c.best.level(measure, c.main, i)[0] for i in range(c.last + 1)]
+    far = [i for i, level in enumerate(levels) if abs(level - levels[-1]) > SMALLEST]
+    since = far[-1] + 1 if far else 0
+    if not c.training or not c.comparable or not 0 < since < c.last:
+        return split
+    reached = f"it has been within {small('share')} of its last value since {c.labels[since]}"
+    return joined(split, sentence(reached))
 
 
 position = Trend(
@@ -42,17 +56,18 @@ position = Trend(
     },
     meaning=_position,
     beside="r_q",
+    adds=_split,
     leads=True,
     caveat=lambda c, measure: SCALED if measure == "r_q" else "",
 )
 
 plasticity = Trend(
     id="plasticity",
-    question="How open is it which of two keys a query prefers?",
+    question="How undetermined is a query's preference between two keys?",
     says={"plasticity": "Mean plasticity is {value}{heads}"},
     meaning=lambda c, measure: (
-        "Plasticity is 1 where, knowing only where the query stands, either of two keys may win, and 0 where one "
-        "always does. It models queries as a straight line in position plus noise."
+        "Plasticity is low where position or key content decides which of two keys wins. It models queries as a "
+        "straight line in position plus noise."
     ),
 )
 
@@ -99,7 +114,7 @@ def long_context(c: Context) -> Claim | None:
     )
     changes = [c.change(m, p, each) for m, each in steps.items()]
     changes += [c.change(m, p, each, e=c.own) for m, each in own.items() if each is not None]
-    text = (sentence(headline), _long_context_detail(c, onset, list(steps)), meaning)
+    text = (sentence(headline), _long_context_detail(c, onset, measure, list(steps)), meaning)
     caveat, rows = joined(c.window_caveat, c.caveat), (before, after, *changes)
     how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
     question = "What changed when long-context training began?"
@@ -108,16 +123,28 @@ def long_context(c: Context) -> Claim | None:
     )
 
 
-def _long_context_detail(c: Context, onset: int, measures: list[str]) -> str:
-    def said(e: Evidence) -> str:
+def _long_context_detail(c: Context, onset: int, measure: str, measures: list[str]) -> str:
+    """The headline's measure over training contexts, then every measure over both windows."""
+
+    def said(e: Evidence, some: list[str]) -> str:
         paths = [
-            f"{name_of(m)} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}"
-            for m in measures
+            f"{name_of(m)} {c.level(m, c.main, onset - 1, e)} to {c.level(m, c.main, onset, e)}" for m in some
         ]
         return listing(paths)
 
     sizes = [f"{stop.window:,}" for stop in c.own.stops[onset - 1 : onset + 1] if stop.window is not None]
     own = f"over their training contexts ({' and '.join(sizes)} tokens)"
     over = f"over the first {tokens(c.best.window)}" if c.best.window else own if len(sizes) > 1 else ""
-    first = sentence(f"{over}{c.heads()}: {said(c.best)}".strip())
-    return joined(first, sentence(f"{own}: {said(c.own)}") if c.matched else "")
+    first = sentence(f"{over}{c.heads()}: {said(c.best, measures)}".strip())
+    if not c.matched:
+        return first
+    before, after = (c.level(measure, c.main, i, c.own) for i in (onset - 1, onset))
+    step = c.own.step(measure, c.main, onset)
+    goes = {
+        "rises": f"it rises from {before} to {after}",
+        "falls": f"it falls from {before} to {after}",
+        "flat": f"it stays within {small(unit_of(measure))}, from {before} to {after}",
+    }.get(step.verdict if step else "", f"it goes from {before} to {after}, which is not clear of noise")
+    rest = [m for m in measures if m != measure]
+    others = sentence(f"{own}: {said(c.own, rest)}") if rest else ""
+    return joined(sentence(f"{own}, {goes}"), first, others)

@@ -103,19 +103,19 @@ def threshold_note(ours: Thresholds, theirs: Thresholds) -> list[str]:
     """That the classes of the two sides are not the same, where they are not."""
     if ours == theirs:
         return []
-    return [f"The classes have different thresholds: {asdict(ours)} and {asdict(theirs)}."]
+    return [f"The runs use different class thresholds: {asdict(ours)} and {asdict(theirs)}."]
 
 
 def text_notes(ours: Results, theirs: Results) -> list[str]:
     """That the two sides were measured on different texts, or that it is not known, where it is so."""
     sides = [_texts(side) for side in (ours, theirs)]
     if None in sides:
-        return ["It is not recorded whether both were measured on the same texts."]
+        return ["It is not recorded whether both runs were measured on the same texts."]
     if sides[0] == sides[1]:
         return []
     return [
-        "The texts differ, or the parts of them that were read: differences may come from the texts alone. Measure "
-        "both with the same corpus and windows to compare the models."
+        "The texts, or the parts of them that were read, differ, so differences may come from the texts alone. "
+        "Measure both runs with the same corpus and windows to compare the models."
     ]
 
 

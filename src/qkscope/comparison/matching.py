@@ -43,7 +43,7 @@ def match(ours: Results, theirs: Results) -> Matched:
     pairs, how = pair_checkpoints(ours.timeline, theirs.timeline, *names)
     shared = _same_heads(ours, theirs, pairs)
     counts = [len(head_keys(side.heads)) for side in (ours, theirs)]
-    fewer = f"Compared on the {len(shared)} heads both have, of {counts[0]} and {counts[1]}."
+    fewer = f"Compared on the {len(shared)} heads that both runs have, of {counts[0]} and {counts[1]}."
     return Matched(
         ours=part(ours, list(pairs), shared),
         theirs=part(theirs, list(pairs.values()), shared),
@@ -98,9 +98,9 @@ def pair_checkpoints(
     for what in ("step", "label"):
         found = _by(what, ours.measured, theirs.measured)
         if found:
-            return found, (f"Checkpoints are named differently and were matched by their {what}.",)
+            return found, (f"Checkpoint names differ, so checkpoints were matched by {what}.",)
     if ours.kind == theirs.kind == "training" and len(ours.models) == len(theirs.models):
-        how = "Checkpoints are named differently and were matched by their place in training."
+        how = "Checkpoint names differ, so checkpoints were matched by their order in training."
         return dict(zip(ours.models, theirs.models, strict=True)), (how,)
     raise nothing_in_common(ours.models, theirs.models, our_name, their_name)
 
@@ -144,7 +144,7 @@ def _same_heads(ours: Results, theirs: Results, pairs: Mapping[str, str]) -> Hea
     if not (mine <= others or others <= mine):
         raise TableError(
             f"{ours.folder} and {theirs.folder} measured different heads: {len(mine)} and {len(others)}, of which "
-            f"{len(mine & others)} are the same; measure both with the same `heads:` (sample and seed) or all heads"
+            f"{len(mine & others)} are shared; measure both with the same `heads:` (sample and seed) or all heads"
         )
     return mine & others
 
@@ -155,4 +155,4 @@ def _others(side: Results, paired: Iterable[str]) -> tuple[str, ...]:
 
 
 def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f", ... ({len(names)} in all)" if len(names) > 3 else "")
+    return ", ".join(names[:3]) + (f", ... ({len(names)} in total)" if len(names) > 3 else "")

@@ -39,9 +39,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All numbers both sides have, the checkpoints only one of them has, and what to know when reading.
+    """Result of `compare`: numbers that both sides have, checkpoints that only one side has, and notes.
 
-    `answers` are the published study's conclusions, each by its own numbers and by ours.
+    `answers` compares each conclusion of the published study with ours.
     """
 
     ours: str

@@ -51,14 +51,15 @@ def with_published(ours: Results) -> Comparison:
     heads, loo = only_heads(ours.heads, sample), None if ours.loo is None else only_heads(ours.loo, sample)
     if any(len(table) != len(sample) for _, table in heads[heads["model"].isin(order)].groupby("model")):
         raise TableError(
-            f"{ours.folder}: the published numbers are of 300 heads, sampled with seed 0 from 36 layers of 16, and "
+            f"{ours.folder}: the published numbers cover 300 heads, sampled with seed 0 from 36 layers of 16, but "
             f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
         )
     mine = measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
     rows = rows_of(mine, _published_numbers(data), len(sample))
     notes = (
         f"Published: {data['source']}",
-        "The published numbers come without errors over documents: theirs is what reading them off adds.",
+        "The published numbers have no standard errors over documents; the errors shown for them come from "
+        "rounding and reading off plots.",
         *_slope_note(ours, data),
         *threshold_note(ours.thresholds, Thresholds()),
     )
@@ -72,7 +73,7 @@ def with_published(ours: Results) -> Comparison:
 def _answers(ours: Results, data: dict[str, Any]) -> tuple[str, ...]:
     own = {claim.id: claim for claim in claims(ours)}
     lines = [line for each in conclusions(data) for line in each.lines(own)]
-    return ("What the published study concludes, by its numbers and by these results:", *lines)
+    return ("Conclusions of the published study, checked against its numbers and these results:", *lines)
 
 
 def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
@@ -93,7 +94,9 @@ def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
     slopes = {
         int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()
     }
-    told = [f"{slope:g} a token over {tokens(w)} ({slope * w:.1f} a window)" for w, slope in slopes.items()]
+    told = [
+        f"{slope:g} per token over {tokens(w)} ({slope * w:.1f} per window)" for w, slope in slopes.items()
+    ]
     return [
         f"Published slope of keys along the drift axis: {'; '.join(told)}. Windows differ between checkpoints, and a "
         "slope per token shrinks with the window: compare slope_k, over the window."

@@ -17,21 +17,21 @@ from qkscope.words import tokens
 
 Run = Path | str | Results
 
-OVER_DOCUMENTS = "Errors are over documents: what another seed of the training would change is not in them."
+OVER_DOCUMENTS = "Errors are over documents and do not include variation between training seeds."
 
 
 def compare(
     results_dir: Path | str | Results | Sequence[Path | str | Results],
     with_: Path | str | Results | Sequence[Path | str | Results],
 ) -> Comparison:
-    """Compare a results folder (or qk.csv) with another one, or with the numbers `published` for SmolLM3-3B.
+    """Compare a results folder (or qk.csv) with another one, or with `"published"`, the published SmolLM3-3B numbers.
 
-    Lists of runs on both sides, such as several seeds of two trainings, are compared by their means, with errors over
+    If both sides are lists of runs (several seeds of two training setups), their means are compared, with errors over
     runs instead of documents.
     """
     if with_ == "published":
         if _several(results_dir):
-            raise TableError("the published numbers are of one run: compare one run with them")
+            raise TableError("the published numbers are from one run: compare exactly one run with them")
         return with_published(_loaded(results_dir)[0])
     ours, theirs = _loaded(results_dir), _loaded(with_)
     if len(ours) == len(theirs) == 1:
@@ -89,7 +89,7 @@ def _window_notes(found: Matched) -> list[str]:
         mine, other = found.ours.timeline.stop(model).window, found.theirs.timeline.stop(their).window
         if mine is not None and other is not None and mine != other:
             notes.append(
-                f"{model} was measured over {tokens(mine)} here and {tokens(other)} there: its own-window numbers may "
-                "differ for that alone."
+                f"{model} was measured over {tokens(mine)} in one run and {tokens(other)} in the other: its "
+                "training-context numbers may differ for that reason alone."
             )
     return notes

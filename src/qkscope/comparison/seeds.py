@@ -19,8 +19,10 @@ from qkscope.inference.seeds import ArmDifference, arm_difference, clear_differe
 from qkscope.results import Results
 
 IN_SUM = "all checkpoints"
-OVER_SEEDS = "Errors are over seeds: each run is one number, and \u00b1 is one standard error of their mean."
-NO_HEADS = "A head of one seed is not that head of another: only numbers over many heads are compared."
+OVER_SEEDS = (
+    "Errors are over seeds: each run counts as one value, and \u00b1 is one standard error of their mean."
+)
+NO_HEADS = "Heads do not correspond between seeds, so only averages and shares over many heads are compared."
 
 
 def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparison:
@@ -51,7 +53,7 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
     order = [model for model in first.timeline.models if all(model in each.pairs for each in found)]
     if not order:
         raise TableError(
-            f"{_names(runs, run_name)} have no checkpoint in common: each is in some of them only"
+            f"{_names(runs, run_name)} have no checkpoint in common: none is in all of these runs"
         )
     heads = set.intersection(*(head_keys(each.ours.heads) for each in found))
     numbers = [
@@ -69,13 +71,13 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
 def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
     if min(len(ours), len(theirs)) < 2:
         raise TableError(
-            f"{len(ours)} and {len(theirs)} runs: errors over seeds need two or more runs on each side; "
-            "give one on each side to compare two runs with errors over documents"
+            f"{len(ours)} and {len(theirs)} runs: errors over seeds need at least two runs on each side; "
+            "give one run on each side to compare them with errors over documents"
         )
     folders = [run.folder.resolve() for run in (*ours, *theirs)]
     twice = [str(folder) for folder in folders if folders.count(folder) > 1]
     if twice:
-        raise TableError(f"{twice[0]} is given twice: a run is one seed, of one side")
+        raise TableError(f"{twice[0]} is given twice: each run counts once, on one side")
 
 
 def _bare(side: Results) -> Results:

@@ -41,14 +41,14 @@ def difference(found: Comparison) -> str:
     if differ:
         most = _most(differ)
         told = (
-            f"{len(differ)} of {len(named)} numbers differ, {most.quantity} most of all at {most.checkpoint}"
+            f"{len(differ)} of {len(named)} numbers differ, most of all {most.quantity} at {most.checkpoint}"
         )
         return f"{told}: {_sides(found, most)}."
     if open_:
         most = _most(open_)
         return (
-            f"One cannot tell whether {both} differ: {len(open_)} of {len(named)} numbers are not equal and have no "
-            f"sufficient error, {most.quantity} most of all at {most.checkpoint}: {_sides(found, most)}."
+            f"Whether {both} differ is unclear: {len(open_)} of {len(named)} numbers are unequal but lack the "
+            f"standard errors to judge by, most of all {most.quantity} at {most.checkpoint}: {_sides(found, most)}."
         )
     return f"{both} agree: none of {len(named)} numbers differs by more than chance."
 
@@ -70,13 +70,13 @@ def _same_numbers(found: Comparison) -> str:
 
 def _over_seeds(found: Comparison, seeds: tuple[int, int]) -> str:
     ours, theirs = (count(each, "seed") for each in seeds)
-    over = f"over {ours} a side" if ours == theirs else f"over {ours} and {theirs}"
+    over = f"over {ours} per side" if ours == theirs else f"over {ours} and {theirs}"
     if not found.clear:
-        return f"{found.ours} and {found.theirs} differ in no number by more than seeds do, {over}."
+        return f"No number differs between {found.ours} and {found.theirs} by more than it does between seeds, {over}."
     most = _most(found.clear)
     others = f", and {count(len(found.clear) - 1, 'other number')}" if len(found.clear) > 1 else ""
     sides = _sides(found, most)
-    return f"{capital(most.quantity)} differs by more than seeds do{others}: {sides}; errors are {over}."
+    return f"{capital(most.quantity)} differs by more than it does between seeds{others}: {sides}; errors are {over}."
 
 
 def _most(rows: Sequence[Row]) -> Row:
@@ -101,7 +101,7 @@ def verdict(found: Comparison) -> str:
     unknown = sum(row.agrees is None for row in found.rows)
     rule = rule_of_agreement() if found.seeds is None else rule_of_seeds(*found.seeds)
     text = f"{agree} of {len(found.rows)} numbers agree {rule}"
-    return text + (f"; for {unknown} one cannot tell." if unknown else ".")
+    return text + (f"; {unknown} cannot be judged." if unknown else ".")
 
 
 def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
@@ -123,7 +123,7 @@ def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 def closing(found: Comparison) -> list[str]:
     """What stands below the table, a line each."""
     equal = sum(row.equal and not row.quantity.startswith(CELLS) for row in found.rows)
-    lines = [f"{equal} numbers are exactly equal on both sides and not shown." if equal else ""]
+    lines = [f"{equal} numbers are exactly equal and not shown." if equal else ""]
     lines += [_cells(found.rows, name) for name in CELLS]
     lines += [verdict(found)]
     if found.only_ours:
@@ -135,7 +135,7 @@ def closing(found: Comparison) -> list[str]:
 
 def plain(found: Comparison) -> str:
     """The comparison as plain text."""
-    lines = [f"{found.ours} against {found.theirs}", ""]
+    lines = [f"{found.ours} vs. {found.theirs}", ""]
     for row in printed(found.rows):
         lines.append("  ".join((f"{row[0]:<28}", f"{row[1]:<26}", *(f"{cell:>15}" for cell in row[2:]))))
     return "\n".join([*lines, "", capital(difference(found)), *closing(found)]) + "\n"
@@ -147,7 +147,7 @@ def rich(found: Comparison) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(f"{found.ours} against {found.theirs}"))
+    table = Table(title=Text(f"{found.ours} vs. {found.theirs}"))
     for name in ("quantity", "checkpoint", "ours", "theirs", "difference", "verdict"):
         table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
     above = ""

@@ -94,8 +94,8 @@ class Corpus:
         if count >= FEW or used >= MOST_UNUSED * self.available or self.possible <= count:
             return None
         return (
-            f"only {used:,} of {self.available:,} tokens are used, one document a text: {setting} cuts the texts into "
-            f"about {self.possible:,} documents, which makes errors smaller"
+            f"only {used:,} of {self.available:,} tokens are used, one document per text: {setting} splits the "
+            f"texts into about {self.possible:,} documents, which reduces standard errors"
         )
 
     def usage(self, window: int) -> str:
@@ -188,12 +188,12 @@ def documents_from(
 ) -> list[Document]:
     """Documents of texts, or of token ids (lists, arrays or tensors of shape (n,) or (1, n)), in memory."""
     if isinstance(texts_or_ids, str | bytes):
-        raise CorpusError("a single text; expected a list of texts or of token ids, such as [text]")
+        raise CorpusError("found a single text; expected a list of texts or of token ids, such as [text]")
     documents = []
     for index, item in enumerate(texts_or_ids):
         if isinstance(item, str):
             if tokenizer is None:
-                raise CorpusError(f"document {index} is text; give its tokenizer, or token ids instead")
+                raise CorpusError(f"document {index} is text; give a tokenizer, or token ids instead")
             ids = _encode(tokenizer, [item])[0]
         else:
             ids = _as_ids(item, index)
@@ -238,8 +238,8 @@ def _check_selection(
 ) -> None:
     where = ", ".join(notes.origins) or str(spec.source)
     if read == 0:
-        raise CorpusError(f"{where}: no texts in it")
-    limit = f"{spec.min_tokens} tokens or more (min_tokens)" if spec.min_tokens else "any tokens"
+        raise CorpusError(f"{where}: contains no texts")
+    limit = f"at least {spec.min_tokens} tokens (min_tokens)" if spec.min_tokens else "at least one token"
     if not documents:
         raise CorpusError(
             f"{where}: none of its {read} texts has {limit}; lower min_tokens or give longer texts"
@@ -247,13 +247,13 @@ def _check_selection(
     repeats = len(documents) - len({document.tokens.tobytes() for document in documents})
     if repeats:
         notes.warnings.append(
-            f"{repeats} of {len(documents)} documents repeat another token for token: standard errors take all for "
-            "independent and are too small"
+            f"{repeats} of {len(documents)} documents are exact copies of another: standard errors assume "
+            "independent documents and are too small"
         )
     if short:
-        notes.warnings.append(f"{short} of {read} texts read were left out: they do not have {limit}")
+        notes.warnings.append(f"{short} of {read} texts were left out: they do not have {limit}")
     if spec.documents and len(documents) < spec.documents:
-        notes.fewer = f"{spec.documents} documents asked for, {len(documents)} found"
+        notes.fewer = f"{spec.documents} documents requested, {len(documents)} found"
         notes.warnings.append(notes.fewer)
 
 
@@ -343,7 +343,7 @@ class _Memory:
         try:
             store.write_tensors(self._path, tensors, {"excerpt": str(self._excerpt)})
         except StoreError as error:
-            self.warnings.append(f"tokens were not kept for the next run: {error}")
+            self.warnings.append(f"tokens could not be cached for the next run: {error}")
 
     def _load(self) -> dict[bytes, tuple[Tokens, int]]:
         if self._path is None or not self._path.exists():
@@ -352,7 +352,7 @@ class _Memory:
             tensors, _ = store.read_tensors(self._path)
         except StoreError as error:
             # Costs time and changes nothing: it has no place among the results' warnings.
-            log.warning("texts are tokenised again: %s", error)
+            log.warning("cached tokens cannot be used, tokenising the texts again: %s", error)
             return {}
         parts = np.split(tensors["tokens"], np.cumsum(tensors["sizes"])[:-1])
         keys = [bytes(key) for key in tensors["keys"]]

@@ -183,7 +183,7 @@ def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator
             record = json.loads(_decode(line, where))
         except (ValueError, RecursionError) as error:
             what = store.in_short(error)
-            raise CorpusError(f"{where}: not JSON ({what}); expected one object a line") from error
+            raise CorpusError(f"{where}: not JSON ({what}); expected one object per line") from error
         if not isinstance(record, dict):
             raise CorpusError(
                 f"{where}: a {type(record).__name__}; expected an object with {spec.text_column!r}"
@@ -226,16 +226,14 @@ def _parquet(path: Path, name: str, spec: Spec) -> Generator[Text]:
 def _check_length(size: int, where: str) -> None:
     """A few bytes of a compressed file can stand for gigabytes of text."""
     if size > TEXT_BYTES:
-        raise CorpusError(
-            f"{where}: more than {TEXT_BYTES:,} bytes of text at once; cut it into shorter texts"
-        )
+        raise CorpusError(f"{where}: one text of more than {TEXT_BYTES:,} bytes; split it into shorter texts")
 
 
 def _whole(text: str, where: str) -> str:
     """JSON can spell half of a character, which is no text."""
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise CorpusError(
-            f"{where}: half of a surrogate pair, which is no character; write the text anew as UTF-8"
+            f"{where}: half of a surrogate pair, which is not a character; save the text again as UTF-8"
         )
     return text
 
@@ -258,12 +256,12 @@ def files_on_hub(source: str, spec: Spec) -> tuple[hub.Listing, list[str]]:
             listing = hub.list_files(repo, CONVERTED, "dataset")
             files = _split_files(listing.files, spec.split, folder)
     if not files:
-        found = some(_records(listing.files, folder)) or "no .parquet or .jsonl file at all"
+        found = some(_records(listing.files, folder)) or "no .parquet or .jsonl file"
         raise CorpusError(f"{source}: no .parquet or .jsonl files of split {spec.split!r}; found {found}")
     folders = sorted({file.rpartition("/")[0] for file in files})
     if len(folders) > 1:
         raise CorpusError(
-            f"{source}: split {spec.split!r} is in several folders; name one: {source}/{folders[0]}"
+            f"{source}: split {spec.split!r} is in several folders; choose one, such as {source}/{folders[0]}"
         )
     return listing, files
 
@@ -297,7 +295,7 @@ def _standard_library(notes: Notes) -> Generator[Text]:
                 paths[path.relative_to(root).as_posix()] = path
     names = [n for n, p in paths.items() if p.is_file() and not {"test", "tests"} & set(n.split("/")[:-1])]
     if not names:
-        raise CorpusError(f"stdlib: this Python has no sources in {root}; give text files instead")
+        raise CorpusError(f"stdlib: this Python has no source files in {root}; give text files instead")
     notes.origins.append(f"stdlib: Python {platform.python_version()}, {len(names)} modules")
     for name in sorted(names, key=lambda name: hashlib.blake2b(name.encode()).digest()):
         text = _text_or_none(paths[name])
@@ -344,5 +342,6 @@ def _decode(data: bytes, where: str) -> str:
     except UnicodeDecodeError as error:
         byte = data[error.start]
         raise CorpusError(
-            f"{where}: not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it, as with iconv -t UTF-8"
+            f"{where}: not UTF-8 (byte 0x{byte:02x} at offset {error.start}); convert it, for example with "
+            "iconv -t UTF-8"
         ) from error

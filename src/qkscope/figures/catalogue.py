@@ -93,9 +93,10 @@ class Made:
 def draw(
     name: str, results: Results | Path | str, width: float | None = None, spacing: Spacing = "order"
 ) -> Drawing:
-    """One figure by name, with its number or without; `width` in inches fits it to a paper (3.3 or 6.9).
+    """Draw one figure by name, with or without its number.
 
-    With `spacing="steps"`, line plots space checkpoints by training steps instead of evenly.
+    `width` is in inches (3.3 for one paper column, 6.9 for two). With `spacing="steps"`, line plots space checkpoints
+    by training steps instead of evenly.
     """
     named = {key: picture for picture in CATALOGUE for key in (picture.name, picture.name.partition("_")[2])}
     if name not in named:
@@ -108,9 +109,9 @@ def draw(
 
 
 def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> Made:
-    """Draw all figures the data allow into `out`, by default the results' own folder `figures`.
+    """Draw every figure that the results have data for, into `out` (default: the folder `figures` of the results).
 
-    In the results' own folder, all figures are put in place together, and figures of an earlier drawing are removed.
+    In the results folder all figures are replaced together, and figures from an earlier call are removed.
     """
     loaded = as_results(results)
     if (count := len(loaded.timeline.models)) >= MANY:

@@ -54,10 +54,15 @@ def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]
 
 
 def _text(picture: Picture, view: View, caption: Caption, told: Sequence[Claim], brief: bool) -> str:
-    """The file with some claims: the first in full and the others shortened, or without details if `brief`."""
+    """The file with some claims: the first in full and the others shortened, or without details if `brief`.
+
+    Where the caption has stories of its own, `brief` leaves out the first claim's detail too.
+    """
     title = md(plain(caption.title))
     details = [
-        claim.detail if i == 0 else "" if brief else first_sentence(claim.detail)
+        ("" if brief and caption.stories else claim.detail)
+        if i == 0
+        else ("" if brief else first_sentence(claim.detail))
         for i, claim in enumerate(told)
     ]
     meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(told)]

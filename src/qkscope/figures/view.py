@@ -163,6 +163,12 @@ class View:
         counts = (heads["rope"] == ROPE[name]).groupby(heads["model"]).sum()
         return f"{name} heads ({int(counts.max()):,}){self.over_matched}"
 
+    def heads_over_same_tokens(self, model: str) -> pd.DataFrame:
+        """The heads of a checkpoint, over the matched window where it has one."""
+        matched = self.results.matched
+        table = self.results.heads if matched is None or model not in self.rematched else matched
+        return table[table["model"] == model]
+
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
         results, matched = self.results, None
@@ -239,12 +245,16 @@ class View:
         amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"{amount} query head{'s' if high != 1 else ''}"
 
-    @property
-    def subtitle(self) -> str:
-        """The line under every title: which study, how many heads, on what windows."""
+    def subtitle(self, matched: bool = False) -> str:
+        """The line under every title: which study, how many heads, on what windows.
+
+        `matched` says that all panels are over the matched window where windows differ.
+        """
         windows = list(dict.fromkeys(stop.window for stop in self.stops if stop.window and not stop.missing))
         parts = [self.results.timeline.title, f"{self.heads_text} per {self.noun}"]
-        if windows:
+        if matched and self.rematched:
+            parts.append(f"{self.matched_text} of every text")
+        elif windows:
             *shorter, longest = windows
             parts.append(f"window {listing([*(f'{w:,}' for w in shorter), tokens(longest)])}")
         return "  ·  ".join(part for part in parts if part)

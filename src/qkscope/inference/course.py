@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.inference.contrast import exceeds
+from qkscope.inference.levels import SMALLEST
 from qkscope.inference.series import Change, Series, judged, whole
 from qkscope.measures.jackknife import jackknife
 
@@ -26,6 +27,32 @@ def direction(changes: Sequence[Change]) -> str:
     if overall.clear or not seen:
         return overall.verdict
     return "unclear"
+
+
+def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
+    """The checkpoints at which a series turns: highs and lows between the first and the last, in order.
+
+    A turn counts if the series moves away from it, on both sides, by at least SMALLEST and twice the error of the
+    difference. One that a later checkpoint exceeds before the next turn moves there.
+    """
+    known = np.nan_to_num(np.asarray(errors, dtype=np.float64))
+
+    def apart(i: int, j: int) -> bool:
+        return abs(values[i] - values[j]) >= max(SMALLEST, 2 * float(np.hypot(known[i], known[j])))
+
+    found: list[int] = []
+    low = high = way = 0  # the lowest and highest checkpoint since the last turn; 1 rising, -1 falling
+    for i, value in enumerate(values):
+        low, high = i if value < values[low] else low, i if value > values[high] else high
+        if way >= 0 and high < i and apart(i, high) and value < values[high]:
+            found.append(high)
+            way, low, high = -1, i, i
+        elif way <= 0 and low < i and apart(i, low) and value > values[low]:
+            found.append(low)
+            way, low, high = 1, i, i
+        elif found and found[-1] > 0 and way * (values[found[-1]] - value) > 0:
+            found[-1] = low = high = i  # beyond the last turn, although errors hide the way back from it
+    return [i for i in found if i > 0]
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,7 @@ AGREES_WITHIN = 2.0
 ROUNDING = 1e-12
 # A part is most of a whole above this share.
 MOST = 0.5
-# A straight line misses part of a head's position signal if any function of position explains this much more of the
-# variance.
+# A straight line misses part of a head's position signal if eta exceeds |r| by more than this.
 MISSED = 0.1
 
 
@@ -48,7 +47,7 @@ def rule_of_error(basis: str, groups: int) -> str:
         return f"No document groups: changes are tested by leaving out {HEAD_GROUPS} groups of heads."
     if basis == "too few groups":
         return f"± is one standard error over {groups} groups of documents; a test needs at least {FEWEST_GROUPS}."
-    return f"No error is known: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
+    return f"No standard errors: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
 
 
 def rule_of_change() -> str:
@@ -68,8 +67,9 @@ def rule_of_contrast() -> str:
 def rule_of_emergence() -> str:
     """When a layer's signal emerged."""
     return (
-        "A layer's signal emerges at the first checkpoint with half of its largest clear rise, perhaps where "
-        f"{percent(CONFIDENCE)} confidence does not exclude that. Rises pass a t-test held at {percent(STUDY_LEVEL)} "
+        "A layer's signal emerges at the first checkpoint with half of its largest clear rise; layers whose "
+        f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. "
+        f"Rises pass a t-test held at {percent(STUDY_LEVEL)} "
         "over all layers."
     )
 
@@ -87,8 +87,8 @@ def rule_of_agreement() -> str:
 def rule_of_difference() -> str:
     """When numbers of two studies differ, and when one cannot tell."""
     return (
-        f"Numbers differ beyond {count(round(AGREES_WITHIN), 'standard error')} of the difference, shares also beyond "
-        "what one head is. Without an error on either side one cannot tell."
+        f"Numbers differ if more than {count(round(AGREES_WITHIN), 'standard error')} of the difference apart, and "
+        "shares also by more than one head. Without a standard error on either side this cannot be judged."
     )
 
 

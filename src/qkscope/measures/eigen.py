@@ -37,7 +37,9 @@ def _leading(matrix: Array, count: int) -> tuple[Array, Array]:
     first, by_index = dim - count + 1, 2
     _, _, found, failed = lapack.dstemr(diagonal, np.append(beside, 0.0), by_index, 0.0, 0.0, first, dim)
     if failed:
-        raise LinAlgError(f"the leading axes of a scatter matrix were not found (dstemr: {failed})")
+        raise LinAlgError(
+            f"the leading eigenvectors of a scatter matrix could not be computed (dstemr: {failed})"
+        )
     z = found[:, :count]
     # Rayleigh quotients: MRRR's own eigenvalues are good to fewer digits than its vectors.
     values = diagonal @ z**2 + 2 * (beside @ (z[1:] * z[:-1]))

@@ -49,14 +49,14 @@ BATCH = 1 << 16
 
 @dataclass(frozen=True)
 class Axes:
-    """What was measured of H heads on `components` axes. NaN where there is no such number.
+    """Results of H heads on their first `components` principal axes; NaN where a number is undefined.
 
     r_q, r_k, explained_variance, r_q_se, r_k_se, r_q_null, r_k_null   (H, components)
     n_q, n_k, bad_q, bad_k                                             (H,)
     loo_r_q, loo_r_k, loo_ev, loo_gap                                  (G, H), PC0 without group g
-    v                                                                  (H, d, components), the axes themselves
-    loo_v                                                              (G, H, d), PC0 without group g, turned like v
-    lost                                                               (H,), samples without the PC0 of the whole
+    v                                                                  (H, d, components), the axes
+    loo_v                                                              (G, H, d), PC0 without group g, sign as in v
+    lost                                                               (H,), leave-one-out samples with a different PC0
     """
 
     r_q: Array
@@ -103,9 +103,9 @@ def join_axes(parts: Sequence[Axes]) -> Axes:
 
 
 def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> Axes:
-    """Axes of all heads over the first `width` tokens of the documents of all units (one per group).
+    """Principal axes, r_q and r_k of all heads over the first `width` tokens. `units` has one unit per document group.
 
-    Standard errors are the delete-one-group jackknife's; with fewer than two groups they are NaN.
+    Standard errors are delete-one-group jackknife errors; with fewer than two groups they are NaN.
     """
     first = units[0]
     for unit in units:

@@ -204,7 +204,7 @@ def _sample(unit: Unit, width: int) -> KeySample:
         if sample.window == width:
             return sample
     raise StoreError(
-        f"a unit keeps no keys over {width} tokens, which plasticity needs; delete its file to have it measured again"
+        f"a unit has no stored keys over {width} tokens, which plasticity needs; delete its file to measure it again"
     )
 
 

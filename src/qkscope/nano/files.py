@@ -54,8 +54,8 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
     if not replace and keys - {None, key}:
         seed = f" (seed {record['seed']})" if "seed" in record else ""
         raise StoreError(
-            f"{out} holds a training with another seed, recipe or Python{seed}, whose checkpoints and results would be "
-            "lost; choose another folder with --out, or say --replace to overwrite them"
+            f"{out} contains a training with another seed, recipe or Python version{seed}, whose checkpoints "
+            "and results would be lost; choose another folder with --out, or pass --replace to overwrite them"
         )
     others = [path for path in folders if _mark(path) != key]
     foreign = [
@@ -82,8 +82,8 @@ def refuse_foreign(out: Path, foreign: Sequence[Path]) -> None:
     if foreign:
         names = ", ".join(str(path) for path in foreign[:5]) + (" and more" if len(foreign) > 5 else "")
         raise StoreError(
-            f"{out} has files that the demo did not write, where its own would be: {names}. Choose another folder with "
-            "--out, or move them away"
+            f"{out} contains files that the demo did not write and would overwrite: {names}. Choose another "
+            "folder with --out, or move them away"
         )
 
 

@@ -126,8 +126,8 @@ def study_text(recipe: Recipe, root: str) -> str:
     """The nano study as a study file; `root` leads from that file to the demo's folder (`../results/nano/`)."""
     longest = max(recipe.windows)
     lines = [
-        "# The nano SmolLM3: a study of checkpoints that `qkscope demo` trains, on files kept out of their training.",
-        "# The demo makes them and runs this study; after it, `qkscope run` on this file goes on from what is there.",
+        "# The nano SmolLM3: a study of checkpoints that `qkscope demo` trains, on held-out files.",
+        "# The demo trains them and runs this study; `qkscope run` on this file then reuses what is finished.",
         "name: nano",
         "title: A nano SmolLM3, trained on the Python standard library",
         "dtype: float32",

@@ -106,7 +106,7 @@ def demo(
     training = train(out, seed, recipe, replace=replace)
     results = run(write_study(out, recipe), out=out, replace=replace)
     if not isinstance(results, Results):
-        raise TypeError(f"a whole run returns Results, not {type(results).__name__}")
+        raise TypeError(f"expected Results from a complete run, found {type(results).__name__}")
     return DemoResult(out / "report.html", training, results)
 
 
@@ -116,7 +116,7 @@ def _refuse_other_results(out: Path, recipe: Recipe, replace: bool) -> None:
     other = path.exists() and path.read_bytes() != study_text(recipe, "").encode()
     if other and not (replace and (out / RECORD).is_file()):
         raise StoreError(
-            f"{path}: is not the demo's study file, which would be written over it; choose another folder with --out, "
+            f"{path}: not the demo's study file, which would overwrite it; choose another folder with --out, "
             "or move it away"
         )
     # The training's own record tells whether the checkpoints are the same.
@@ -149,7 +149,7 @@ def train(out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, repla
         except KeyboardInterrupt:
             raise KeyboardInterrupt(
                 f"interrupted; saved checkpoints are kept in {out / 'checkpoints'}: run the same command again "
-                "to go on"
+                "to continue"
             ) from None
     (out / STATE).unlink(missing_ok=True)
     return Training(out, tuple(log))

@@ -13,7 +13,6 @@ import pandas as pd
 
 from qkscope.anatomy_means import carried_by, score_by_distance
 from qkscope.head_numbers import KEY
-from qkscope.lags import NEAR, PER_OCTAVE
 from qkscope.report.averages import members, populations
 from qkscope.report.encode import listed, pack_column
 from qkscope.report.grid import Grid
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in its parquet file
 
 
-def curves(window: Window, grid: Grid) -> list[dict[str, Any]]:
+def curves(window: Window, grid: Grid, order: Sequence[str]) -> list[dict[str, Any]]:
     """What the tables hold of every head; each with the places of its axis and packed (rows, places)."""
     title = "Mean score by distance, logits"
     found = [_curve(window.distance, grid, "distance", "score", "distance", title, "tokens back")]
@@ -33,10 +32,22 @@ def curves(window: Window, grid: Grid) -> list[dict[str, Any]]:
         # dimensions that do not rotate have no pair and no place on this axis
         part = None if spectrum is None else spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
         title = f"Part of r_{kind} from each rotary pair"
-        found.append(
-            _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")
-        )
+        curve = _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")
+        waves = None if part is None or curve is None else _waves(part, order, curve["at"])
+        if curve is not None and waves is not None:
+            title = f"Part of r_{kind} from each rotary wavelength"
+            curve |= {"waves": waves, "title": title, "axis": "wavelength, tokens", "log": True}
+        found.append(curve)
     return [curve for curve in found if curve is not None]
+
+
+def _waves(part: pd.DataFrame, order: Sequence[str], pairs: Sequence[int]) -> list[list[float | None]] | None:
+    """For each checkpoint the wavelength of every pair; None where heads of one checkpoint differ in them."""
+    by_pair = part.groupby(["model", "pair"])["wavelength"]
+    if (by_pair.nunique(dropna=False) > 1).any() or not np.isfinite(part["wavelength"]).all():
+        return None
+    found = by_pair.first().unstack("pair").reindex(index=list(order), columns=list(pairs))
+    return [listed(row) for _, row in found.iterrows()]
 
 
 def _curve(
@@ -80,11 +91,7 @@ def wavelengths(window: Window, order: Sequence[str]) -> list[dict[str, Any]] | 
 
 
 def distances(window: Window, order: Sequence[str]) -> dict[str, Any] | None:
-    """Population -> its mean curve at each checkpoint, relative to the average key, in logits.
-
-    Beyond NEAR tokens only some distances were measured, between which fast rotations go up and down: there a point
-    is the mean over half an octave.
-    """
+    """Population -> its mean curve at each checkpoint, relative to the average key, in logits."""
     table = window.distance
     if table is None or not table["score"].notna().any():
         return None
@@ -94,8 +101,6 @@ def distances(window: Window, order: Sequence[str]) -> dict[str, Any] | None:
         heads, scores = (each[each["model"] == model] for each in (window.heads, table))
         for kind, curves_of in found.items():
             curve = score_by_distance(scores, heads[members(heads, kind)])
-            smooth = curve["score"].rolling(PER_OCTAVE // 2 + 1, center=True, min_periods=1).mean()
-            curve["score"] = smooth.where(curve["distance"] > NEAR, curve["score"])
             values = curve.set_index("distance")[["score", "se"]].reindex(places)
             curves_of.append({"score": listed(values["score"]), "se": listed(values["se"])})
     return {"at": places, "curves": found}

@@ -71,7 +71,7 @@ def of_window(window: Window, results: Results, grid: Grid, names: list[str]) ->
         "averages": averages(window, order, names, results.thresholds),
         "wavelengths": wavelengths(window, order),
         "distances": distances(window, order),
-        "curves": curves(window, grid),
+        "curves": curves(window, grid, order),
         "causes": causes(window.causes, order),
     }
 

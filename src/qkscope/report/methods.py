@@ -31,8 +31,8 @@ _ASKED = {
     "between their means, drift aside.",
     "per_kind": "Share linear in position: of the variance of queries alone, or of keys alone. Share between queries "
     "and keys: of the variance of both together, the part between their means.",
-    "plasticity": "Plasticity: 1 where content alone decides which of two keys a query prefers, 0 where their "
-    "positions do.",
+    "plasticity": "Plasticity: how undetermined a query's preference between two keys is, given only the query's "
+    "position: 1 undetermined, 0 determined, by position or by key content.",
 }
 
 

@@ -63,9 +63,9 @@ def write_report(
 ) -> Path:
     """Write the report of a results folder (or loaded results) and return its path.
 
-    `out` is a file, or an existing folder to put the page in; by default the results folder itself. A bare table in
-    the folder of a study has a `table_report.html`: the study's own says more. With `beside`, another run, the page
-    shows both, matched as `compare` matches them, and is called `report_with_<other>.html`.
+    `out` is a file or an existing folder (default: the results folder). The report of a bare table in a study's folder
+    is named `table_report.html`, so that it does not replace the study's report. With `beside`, the report shows both
+    runs, matched as in `compare`, and is named `report_with_<other>.html`.
     """
     loaded = as_results(results)
     name = loaded.beside_study("report.html") if out is None else "report.html"

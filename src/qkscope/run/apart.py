@@ -85,7 +85,7 @@ class MeasurerApart:
         theirs.close()
         if not self._pipe.poll(START_SECONDS):
             self.end()
-            raise EngineError(f"a process for the study's units did not start within {START_SECONDS:.0f} s")
+            raise EngineError(f"the measuring subprocess did not start within {START_SECONDS:.0f} s")
         self._pipe.recv()
         return self._pipe
 
@@ -93,12 +93,14 @@ class MeasurerApart:
         code = self._process.wait() if self._process else 0
         self.end()
         if code == -signal.SIGKILL:
-            return MemoryShortError("its process was killed, as systems do that are short of memory")
-        return EngineError(f"the process of group {job.group} ended with {code}: a crash in a library?")
+            return MemoryShortError("its process was killed, probably because the machine ran out of memory")
+        return EngineError(
+            f"the process measuring group {job.group} ended with exit code {code}, possibly a crash in a library"
+        )
 
 
 def too_long(job: Job, seconds: float) -> str:
-    return f"group {job.group} took longer than the study's timeout of {seconds:g} s and was given up"
+    return f"group {job.group} took longer than the study's timeout of {seconds:g} s and was stopped"
 
 
 def serve(end: int, threads: int) -> None:

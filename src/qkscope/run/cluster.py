@@ -170,8 +170,8 @@ class RayEngine:
             queue.stalled_since = queue.stalled_since or time.monotonic()
             if hands or time.monotonic() - queue.stalled_since > PLACEMENT_SECONDS:
                 raise EngineError(
-                    f"the cluster placed no worker of {self._gpus} GPUs and {self._cpus} CPUs within "
-                    f"{PLACEMENT_SECONDS:.0f} s; free some, or ask for less with gpus and cpus in the study"
+                    f"the cluster could not place a worker with {self._gpus} GPUs and {self._cpus} CPUs within "
+                    f"{PLACEMENT_SECONDS:.0f} s; free some, or lower gpus and cpus in the study"
                 )
         else:
             queue.stalled_since = None
@@ -249,18 +249,18 @@ class RayEngine:
         """A worker or its node is gone: only the unit it was doing is to be done again."""
         job = hand.job
         self._ray.kill(hand.actor)
-        where = f"on {hand.greeting.host}" if hand.greeting else "before it began"
+        where = f"on {hand.greeting.host}" if hand.greeting else "before it started"
         short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         if job is None:
             queue.starts_lost += 1
             if queue.starts_lost > self._retries and not any(h.greeting for h in self._all()):
-                raise EngineError(f"workers end before they begin: {_cause(error, short)}") from error
+                raise EngineError(f"workers end before they start: {_cause(error, short)}") from error
             return
         unmark(job.path(results))
         why = queue.lose(job, where, short_of_memory=short)
         if why is None:
-            how = ", alone and in smaller passes, because memory ran short" if short else ""
-            tally.bar.done(f"{job}: its worker {where} was lost; it is done again{how}")
+            how = " alone and in smaller passes, because memory ran out" if short else ""
+            tally.bar.done(f"{job}: its worker {where} was lost; measuring it again{how}")
         else:
             mark_failed(job.path(results), why)
             tally.failed(job, why)
@@ -302,8 +302,8 @@ def check_versions(driver: dict[str, str], worker: Greeting) -> None:
     ]
     if differ:
         raise EngineError(
-            f"the worker on {worker.host} has {', '.join(differ)}; install the same versions on every node, or the "
-            "numbers would come from different programs"
+            f"the worker on {worker.host} has {', '.join(differ)}; install the same versions on every node, "
+            "otherwise the numbers would come from different code"
         )
 
 
@@ -322,7 +322,7 @@ def _import_ray() -> Any:
         import ray.exceptions
     except ImportError as error:
         raise EngineError(
-            "the engine ray needs Ray, which is not installed: pip install 'qkscope[dist]'"
+            "the ray engine needs Ray, which is not installed: pip install 'qkscope[dist]'"
         ) from error
     return ray
 
@@ -341,10 +341,12 @@ def _connect(ray: Any) -> bool:
             ray.init(address="local", include_dashboard=False, **options)
     except (RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
         place = (
-            f"no Ray cluster answers at RAY_ADDRESS={address}" if address else "Ray cannot be started here"
+            f"no Ray cluster responds at RAY_ADDRESS={address}"
+            if address
+            else "Ray cannot be started on this machine"
         )
         raise EngineError(
-            f"{place}: {in_words(error)}; start one with `ray start --head`, or unset it"
+            f"{place}: {in_words(error)}; start one with `ray start --head`, or unset RAY_ADDRESS"
         ) from error
     return True
 
@@ -366,7 +368,7 @@ def _slot(nodes: Sequence[Any], gpus: int | None, cpus: int | None) -> tuple[int
     if not any(_slots_of(node, *slot) for node in nodes if node["Alive"]):
         largest = max((int(node.get("CPU", 0)) for node in alive), default=0)
         raise EngineError(
-            f"a unit asks for {slot[0]} GPUs and {slot[1]} CPUs on one node; the {len(alive)} nodes of this cluster "
+            f"a unit needs {slot[0]} GPUs and {slot[1]} CPUs on one node; the {len(alive)} nodes of this cluster "
             f"have at most {most} GPUs and {largest} CPUs: change gpus and cpus in the study, or add nodes"
         )
     return slot
@@ -382,7 +384,7 @@ def _slots_of(node: Any, gpus: int, cpus: int) -> int:
 def _cause(error: Exception, short_of_memory: bool) -> str:
     """Why workers end before they begin, and what to do."""
     if short_of_memory:
-        return "Ray ended them because their node is short of memory; end what else runs there, or take another node"
+        return "Ray ended them because their node is out of memory; stop other programs there, or use another node"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = lines[-1] if lines else type(error).__name__
     return (

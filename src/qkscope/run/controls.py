@@ -53,15 +53,16 @@ def controls_and_gaps(study: Study, course: Sequence[Checkpoint]) -> tuple[list[
                     found.append(each)
                     break
                 gaps.append(
-                    f"from {a.name} to {b.name} training and RoPE settings are not separable over {each.window:,} "
-                    f"tokens: {each.name} cannot be measured: {why}"
+                    f"from {a.name} to {b.name}, the effects of training and RoPE settings cannot be separated over "
+                    f"{each.window:,} tokens, because {each.name} cannot be measured: {why}"
                 )
         for widened in (_widened(c, other) for c, other in ((a, b), (b, a)) if c.window < width):
             if (why := _why_not(study, widened)) is None:
                 found.append(widened)
             else:
                 gaps.append(
-                    f"from {a.name} to {b.name} the window is not separable: {widened.name} cannot be measured: {why}"
+                    f"from {a.name} to {b.name}, the effect of the window cannot be separated, because "
+                    f"{widened.name} cannot be measured: {why}"
                 )
     return list(_each_once(found)), gaps
 

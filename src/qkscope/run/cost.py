@@ -44,11 +44,11 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
     if extra:
         lines.append(
             f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
-            f"{_amount(study, extra, corpus)} more (controls: {{rotation: false}} leaves them out)"
+            f"{_amount(study, extra, corpus)} in addition (controls: {{rotation: false}} leaves them out)"
         )
     elif not local and study.kind == "training" and study.controls.rotation:
         lines.append(
-            f"wherever RoPE settings change, {3 if study.controls.window else 2} counterfactual checkpoints more "
+            f"plus {3 if study.controls.window else 2} counterfactual checkpoints wherever RoPE settings change "
             "(controls: {rotation: false} leaves them out)"
         )
     known = looked or {}
@@ -64,7 +64,7 @@ def _amount(study: Study, checkpoints: Iterable[Checkpoint], corpus: Corpus | No
     elif study.corpus.documents:
         tokens = f"up to {sum(windows) * study.corpus.documents:,} tokens"
     else:
-        tokens = f"up to {sum(windows):,} tokens a document"
+        tokens = f"up to {sum(windows):,} tokens per document"
     groups = filled_groups(study, corpus)
     few = f" in {groups} groups of documents" if groups < study.groups else ""
     return f"{len(windows) * groups} units{few}, {tokens}"
@@ -90,9 +90,7 @@ def _disk_and_time(
     minutes = operations / (REACHED * matrix_speed()) / 60
     took = "under a minute" if minutes < 1 else f"about {_rounded(minutes)} minutes"
     took = took if minutes < 120 else f"about {_rounded(minutes / 60)} hours"
-    return (
-        f"about {size / 1e6:,.0f} MB of moments; {took} of passes on this machine's processor, less on a GPU"
-    )
+    return f"about {size / 1e6:,.0f} MB on disk; {took} on this machine's CPU, less on a GPU"
 
 
 def pass_operations(config: Any, architecture: Architecture, lengths: Iterable[int]) -> float:

@@ -46,7 +46,7 @@ def open_engine(name: str, study: Study) -> Engine:
         from qkscope.run.cluster import RayEngine
 
         return RayEngine(study)
-    raise EngineError(f"there is no engine {name!r}; use local or ray")
+    raise EngineError(f"unknown engine {name!r}; use local or ray")
 
 
 @dataclass
@@ -246,20 +246,20 @@ class Stamps:
         types = {"study": str, "name": str, "finished": bool, "number": int, "count": int}
         stamp = store.read_json(path)
         if not isinstance(stamp, dict) or any(type(stamp.get(part)) is not types[part] for part in types):
-            raise StoreError(f"{path}: damaged (not a shard's stamp); delete it and run that shard again")
+            raise StoreError(f"{path}: damaged (not a shard file); delete it and run that shard again")
         return stamp
 
     def _refuse_others(self, count: int | None) -> None:
         for stamp in self._read():
             if stamp["study"] != self._study:
                 raise EngineError(
-                    f"{self._folder.parent}: holds shards of another study ({stamp['name']!r}, or an earlier "
-                    f"version of it); choose another folder with --out, or delete {self._folder} to mix them no more"
+                    f"{self._folder.parent}: contains shards of another study ({stamp['name']!r}, or an earlier "
+                    f"version of it); choose another folder with --out, or delete {self._folder} to discard them"
                 )
             if count is not None and stamp["count"] != count:
                 raise EngineError(
-                    f"{self._folder.parent}: was begun with {stamp['count']} shards, now there are {count}; "
-                    f"use /{stamp['count']} as before, or delete {self._folder} to deal the work anew"
+                    f"{self._folder.parent}: was started with {stamp['count']} shards, now {count} are requested; "
+                    f"use /{stamp['count']} as before, or delete {self._folder} to split the work again"
                 )
 
 

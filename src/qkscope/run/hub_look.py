@@ -52,8 +52,8 @@ def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
         _texts(study, texts, found)
     except UnreachableError as error:
         what = [count(len(there), "checkpoint")] if there else []
-        what += [count(len(texts), "source of texts", "sources of texts")] if texts else []
-        found.warnings.append(f"not looked at: {listing(what) or 'the tokenizer'} on the hub ({error})")
+        what += [count(len(texts), "text source")] if texts else []
+        found.warnings.append(f"not checked: {listing(what) or 'the tokenizer'} on the hub ({error})")
         found.course = []
     if len(found.course) > MOST_LOOKED:
         found.course = list(_ends(found.course))

@@ -40,24 +40,25 @@ def run(
     shard: str | None = None,
     replace: bool = False,
 ) -> Results | Status:
-    """Measure a study and write its results folder (`results/<study name>` unless `out` says otherwise).
+    """Measure a study and write its results folder (default: `results/<study name>`).
 
-    With `shard` only that part of the units is done and their state returned; a run without it does what is still
-    missing and puts everything together. Raises after all else is finished if a checkpoint could not be measured.
+    With `shard` (`"1/8"`), only that part of the units is measured, and their status is returned. A run without `shard`
+    measures the units that are missing and writes tables, figures and report. If a checkpoint could not be measured,
+    everything else is finished first, then an error is raised.
 
-    A folder with finished results takes the same study again, also with more checkpoints, windows, heads or measures;
-    anything else is refused unless `replace` is true.
+    A folder with finished results accepts the same study again, also with more checkpoints, windows, heads or measures.
+    Anything else needs `replace=True`.
     """
     part = parse_shard(shard) if shard is not None else None
     if part and engine != "local":
         raise EngineError(
-            f"--shard is for running without {engine}, which deals the units itself: leave one out"
+            f"--shard cannot be combined with --engine {engine}, which distributes the units itself: use one of them"
         )
     study = load_study(study_path)
     if not study.keep_weights and (part or engine != "local"):
         raise EngineError(
-            "keep_weights: false is for one run by itself: workers and shards share the hub's cache, and one would "
-            "delete what another reads. Take the line out"
+            "keep_weights: false does not work with workers or shards, which share the hub cache: one would "
+            "delete weights that another still reads. Remove the line"
         )
     results = Path(out) if out is not None else Path("results") / study.name
     names = [checkpoint.name for checkpoint in sources(study)]
@@ -82,7 +83,7 @@ def run(
             + (" --replace" if replace else "")
         )
         raise KeyboardInterrupt(
-            f"interrupted; finished units are kept in {results / 'moments'}. To go on: {again}"
+            f"interrupted; finished units are kept in {results / 'moments'}. To continue: {again}"
         ) from None
 
 
@@ -177,7 +178,7 @@ def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> 
         say(f"warning: {name}: cannot be measured: {why}")
     done = len(plan.jobs) - len(todo)
     if done and todo:
-        say(f"{done} of {len(plan.jobs)} units are done already")
+        say(f"{done} of {len(plan.jobs)} units are already done")
     if todo:
         with progress("measuring", sum(job.tokens for job in todo)) as bar:
             plan.missing.update(engine.run(todo, plan.documents, results, bar))
@@ -192,11 +193,11 @@ def _put_together(
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
     if manifest.is_finished(results, digest):
-        say(f"nothing changed: {results} is as it was")
+        say(f"nothing changed: {results} is up to date")
         return load_results(results)
     holds = holding(plan.study, planned)
     owner.refuse_other(results, holds, replace=replace, unread=plan.missing)
-    say(f"putting {sum(len(each.jobs) for each in measured)} units together")
+    say(f"merging {sum(len(each.jobs) for each in measured)} units")
     made = tables(plan.study, planned, results)
     for warning in made.warnings:
         say(f"warning: {warning}")
@@ -242,17 +243,17 @@ def _say_missing_shards(
             state = (
                 "has not finished"
                 if number in behind
-                else "has finished, but not all of its units are current"
+                else "has finished, but some of its units are out of date"
             )
             names = ", ".join(dict.fromkeys(job.name for job in jobs)) or "none"
-            say(f"shard {number}/{count} {state}: {len(jobs)} units are done here instead ({names})")
+            say(f"shard {number}/{count} {state}: measuring {len(jobs)} units here instead ({names})")
 
 
 def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
     names = [each.name for each in checkpoints if each.counterfactual]
     if names:
         say(
-            f"RoPE settings change, so {len(names)} counterfactual checkpoints are measured too: "
+            f"RoPE settings change, so {len(names)} counterfactual checkpoints are measured as well: "
             + ", ".join(names)
         )
 
@@ -260,5 +261,5 @@ def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
 def _what_is_missing(missing: dict[str, str], results: Path) -> str:
     lines = [f"  {name}: {why}" for name, why in missing.items()]
     many = "1 checkpoint is" if len(missing) == 1 else f"{len(missing)} checkpoints are"
-    kept = "What was measured is kept: put the cause right and run again."
+    kept = "What was measured is kept: fix the cause and run again."
     return "\n".join([f"{many} missing from {results}:", *lines, kept])

@@ -113,7 +113,7 @@ def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job
             again.setdefault((job.name, why), []).append(job.group)
     for (name, why), groups in again.items():
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
-        say(f"{name}, {which}: measured again, because {why}")
+        say(f"{name}, {which}: measuring again, because {why}")
     return todo
 
 
@@ -172,7 +172,7 @@ class _Texts:
                 longest = max((len(document.tokens) for document in corpus.documents), default=0)
                 raise CorpusError(
                     f"no document fills the window of {window} tokens: the longest of {len(corpus.documents)} has "
-                    f"{longest}; give longer texts or leave this window out of the study"
+                    f"{longest}; give longer texts or remove this window from the study"
                 )
 
 
@@ -254,8 +254,8 @@ def _check_same_architecture(plan: Plan, planned: Planned) -> None:
     ]
     if differ:
         raise StudyError(
-            f"its architecture is not that of {first.checkpoint.name} ({', '.join(differ)}); checkpoints of one "
-            "training run share it: list different models under families"
+            f"its architecture differs from that of {first.checkpoint.name} ({', '.join(differ)}), but "
+            "checkpoints of one training run must have the same: list different models under families"
         )
 
 
@@ -274,7 +274,7 @@ def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
     count = len(corpus.documents)
     if count < study.groups:
         found.append(
-            f"{count} documents for {study.groups} groups: standard errors rest on {count} groups of one document"
+            f"only {count} documents for {study.groups} groups: standard errors use {count} groups of one document"
         )
     for window in study.windows:
         filled = corpus.filled(window)

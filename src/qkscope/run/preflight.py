@@ -52,7 +52,7 @@ def preflight(path: Path | str) -> Preflight:
         return Preflight(tuple(wrong))
     found = _Found(warnings=[f"left out: {name}: {why}" for name, why in _left_out(path, wrong).items()])
     if find_spec("transformers") is None:
-        found.warnings.append("models are not looked into: that needs pip install 'qkscope[capture]'")
+        found.warnings.append("models were not checked: that needs pip install 'qkscope[capture]'")
     elif not wrong:
         whole = sources(study)
         here, there = [each for each in whole if Path(each.source.model).exists()], look_at_hub(study, whole)
@@ -84,7 +84,7 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
             heads = heads_of(study, each, architecture)
             check_windows(config, each.rings(study.windows))
         except UnreachableError as error:
-            found.warnings.append(f"not looked into: {each.name} ({error})")
+            found.warnings.append(f"not checked: {each.name} ({error})")
             continue
         except QkscopeError as error:
             found.mistakes.append(Mistake(each.loc, str(error)))
@@ -134,7 +134,7 @@ def _unfilled(study: Study, corpus: Corpus) -> Iterable[Mistake]:
             yield Mistake(
                 ("windows", i),
                 f"no document fills the window of {window:,} tokens: the longest of {len(corpus.documents):,} has "
-                f"{longest:,}; give longer texts or leave this window out",
+                f"{longest:,}; give longer texts or remove this window",
             )
 
 

@@ -71,21 +71,23 @@ def checked_set(folder: Path) -> Manifest:
         raise StoreError(f"{folder}: no qk.csv, so there is nothing to publish", "give a results folder")
     if found is None:
         raise StoreError(
-            f"{folder}: no {manifest.NAME}, so it is not known which files belong to it (results of an earlier version "
+            f"{folder}: no {manifest.NAME}, so it is unknown which files belong to it (results of an earlier version "
             "or of another program)",
-            "run the study again, which measures nothing twice, and push then",
+            "run the study again (nothing is measured twice), then push",
         )
     found = replace(found, drawn={n: e for n, e in found.drawn.items() if _is_drawn(n)})
     for name in (*found.tables, *found.drawn):
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise StoreError(
-                f"{folder / name}: a link that leads out of the folder", "put the file itself in its place"
+                f"{folder / name}: a link that points outside the folder", "replace it with the file itself"
             )
     if wrong := next(manifest.all_problems(folder, found), None):
-        raise StoreError(wrong, "run the study again to have it rewritten, and push then")
+        raise StoreError(wrong, "run the study again to rewrite it, then push")
     _read_all(folder)
     if not found.drawn:
-        say(f"warning: {folder}: figures and report are not recorded as finished; only the tables are sent")
+        say(
+            f"warning: {folder}: figures and report are not recorded as finished; only the tables are uploaded"
+        )
     return found
 
 
@@ -116,12 +118,12 @@ def fetch_results(place: str, into: Path | str = "results") -> Path:
     names = [*found.tables, *found.drawn] if found else [n for n in listing.files if KNOWN.fullmatch(n)]
     if "qk.csv" not in names:
         raise HubError(
-            f"{place}: no qk.csv among its {len(listing.files)} files; expected what `qkscope push` makes"
+            f"{place}: no qk.csv among its {len(listing.files)} files; expected a dataset written by `qkscope push`"
         )
     _check_amount(place, listing, names, found)
     source = hub.fetch(listing, [*names, *([manifest.NAME] if found else [])])
     if source.name != listing.commit:
-        raise HubError(f"{place}: was pushed again while it was fetched; run the same command once more")
+        raise HubError(f"{place}: was pushed again while it was being downloaded; run the same command again")
     if found:
         names.append(manifest.NAME)
         if wrong := next(manifest.all_problems(source, found), None):
@@ -165,8 +167,8 @@ def card(folder: Path, repo: str) -> str:
             lines.append(f"- {_line(finding['headline'])}")
     lines += [
         "",
-        "Measured with qkscope: query and key vectors of every head as the attention score sees them, correlated with",
-        "token position. `report.html` has everything in one file; `qk.csv` is the table behind it. Read it back with",
+        "Measured with qkscope: query and key vectors of every head, as used in attention scores, correlated with",
+        "token position. `report.html` has everything in one file; `qk.csv` is the table behind it. Open it with",
         "",
         "```sh",
         f"qkscope report hub:{repo}",
@@ -252,7 +254,7 @@ def _pushed_before(there: hub.Listing) -> list[str]:
     try:
         found = manifest.read_manifest(hub.fetch(there, [manifest.NAME]))
     except StoreError as error:
-        say(f"warning: {there.place}: files that were pushed before are not deleted, because {error}")
+        say(f"warning: {there.place}: files from an earlier push were not deleted, because {error}")
         return []
     return sorted({*found.tables, *found.drawn} & set(there.files)) if found else []
 
@@ -271,8 +273,8 @@ def _published(place: str, listing: hub.Listing) -> Manifest | None:
         hidden = any(part.startswith(".") for part in name.split("/"))
         if hidden or not hub.is_safe(name) or name not in listing.files:
             raise HubError(
-                f"{place}: its {manifest.NAME} names {name!r}, which is not among its files or cannot be one of a set; "
-                "ask its owner to push it again"
+                f"{place}: its {manifest.NAME} lists {name!r}, which is missing from the dataset or not a "
+                "valid file name; ask its owner to push it again"
             )
     return found
 
@@ -284,8 +286,8 @@ def _check_amount(place: str, listing: hub.Listing, names: Sequence[str], found:
         size = entry[0]
         if listing.sizes.get(name, size) != size:
             raise HubError(
-                f"{place}: {name} has {listing.sizes[name]:,} bytes and {size:,} by its {manifest.NAME}; ask its owner "
-                "to push it again"
+                f"{place}: {name} has {listing.sizes[name]:,} bytes, but {manifest.NAME} says {size:,}; ask "
+                "its owner to push it again"
             )
     sizes = {name: listing.sizes.get(name, entries.get(name, (0,))[0]) for name in names}
     if len(names) > MOST_FILES or sum(sizes.values()) > MOST_BYTES:
@@ -326,7 +328,9 @@ def _copy_set(source: Path, target: Path, files: Entries) -> None:
     for name in files:
         _copy(source / name, target / name)
     if any(manifest.problems(target, files)):
-        raise StoreError(f"{source}: was rewritten while it was read", "push again once the run is done")
+        raise StoreError(
+            f"{source}: was rewritten while it was being read", "push again once the run is done"
+        )
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -78,7 +78,7 @@ class Status:
             states = Counter(unit.state for unit in units)
             notes = _notes(units) + ([self.missing[name]] if name in self.missing else [])
             if name in self.unmeasured:
-                notes.append(f"{self.unmeasured[name]} heads met non-finite values and are unmeasured")
+                notes.append(f"{self.unmeasured[name]} heads have NaN or infinite values and are unmeasured")
             cells = [Text(str(states[state]) if states[state] else "·") for state in STATES]
             table.add_row(Text(name), *cells, Text("\n".join(notes)))
         lines = [
@@ -152,11 +152,11 @@ def _outcome(
     if found is not None and found.failed and not missing:
         failures.append(found.failed)
     if not (found.tables if found is not None else (folder / "qk.csv").is_file()):
-        unfinished.append("tables, figures and report are not made yet")
+        unfinished.append("tables, figures and report are not written yet")
     elif found is not None and not found.finished and not found.failed:
         unfinished.append("figures and report are not drawn from these tables yet")
     if who := at_work(folder):
-        unfinished.append(f"{who} is at work here")
+        unfinished.append(f"{who} is running in this folder")
     return tuple(failures), tuple(unfinished)
 
 
@@ -173,14 +173,14 @@ def _damage(folder: Path) -> Iterator[str]:
         yield str(error)
         return
     if found is None:
-        yield f"{folder / manifest.NAME}: missing, so tables cannot be checked; run the study again to have it written"
+        yield f"{folder / manifest.NAME}: missing, so tables cannot be checked; run the study again to write it"
     else:
         yield from manifest.all_problems(folder, found)
 
 
 def _read_plan(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise StoreError(f"{path}: no such file; give a results folder that `qkscope run` has begun")
+        raise StoreError(f"{path}: no such file; give a results folder of `qkscope run`")
     plan = store.read_json(path)
     try:
         return {
@@ -198,7 +198,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
         }
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = store.in_short(error)
-        raise StoreError(f"{path}: damaged ({what}); run the study again to have it rewritten") from error
+        raise StoreError(f"{path}: damaged ({what}); run the study again to rewrite it") from error
 
 
 def _typed(value: Any, kind: type) -> Any:
@@ -210,7 +210,7 @@ def _typed(value: Any, kind: type) -> Any:
 def _one_name(value: Any) -> str:
     name = str(_typed(value, str))
     if folder_name(name) != name or len(name.encode()) > store.LONGEST_NAME:
-        raise ValueError(f"{name[:40]!r} is not a folder's name")
+        raise ValueError(f"{name[:40]!r} is not a valid folder name")
     return name
 
 
@@ -237,7 +237,7 @@ def _state(path: Path, key: dict[str, Any] | None, verify: bool) -> tuple[str, s
     if running:
         return "running", running
     if stale and not failed:
-        return "waiting", f"has to be measured again: {stale}"
+        return "waiting", f"must be measured again: {stale}"
     return ("failed", failed) if failed else ("waiting", lost)
 
 
@@ -255,10 +255,10 @@ def _running(path: Path) -> tuple[str, str]:
         return "", f"{path} cannot be read; the next run removes it"
     here = host == socket.gethostname()
     if here and not store.alive(pid):
-        return "", f"was begun by process {pid} on {host}, which has ended"
+        return "", f"was started by process {pid} on {host}, which has ended"
     if not here and quiet > 10 * HEARTBEAT_SECONDS:
         since = f"for {quiet / 60:.0f} min by this machine's clock"
-        return "", f"was begun by process {pid} on {host}, which has shown no sign of life {since}"
+        return "", f"was started by process {pid} on {host}, which has not reported {since}"
     return f"process {pid} on {host}, for {minutes:.0f} min", ""
 
 

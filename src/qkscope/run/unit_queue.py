@@ -66,7 +66,9 @@ class UnitQueue:
                 again = smaller(job) if losses == self._retries else job
                 self._waiting.setdefault(job.name, []).insert(0, again)
             return None
-        why = f"{job}: its worker was lost {losses} times, last {where}: out of memory, or a crash in a library?"
+        why = (
+            f"{job}: its worker was lost {losses} times, last {where}: out of memory, or a crash in a library"
+        )
         self.failures.setdefault(job.name, why)
         self.unfinished -= 1
         return why

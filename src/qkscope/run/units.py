@@ -44,8 +44,8 @@ _PARTS_IN_WORDS = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
-    "keys": "plasticity was asked for, or with other numbers of keys",
-    "capture": "qkscope measures differently since",
+    "keys": "plasticity was added, or its number of keys changed",
+    "capture": "this version of qkscope measures differently",
 }
 
 
@@ -130,7 +130,9 @@ def read_unit(path: Path, key: Mapping[str, Any]) -> Unit:
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise store.damaged(path, f"not a unit: {store.in_short(error)}") from error
     if stale is not None:
-        raise StoreError(f"{path}: is not of this study ({stale}); another run wrote it: run again")
+        raise StoreError(
+            f"{path}: does not belong to this study ({stale}), so another run wrote it; run again"
+        )
     return unit
 
 
@@ -164,7 +166,7 @@ def in_smaller_passes(
         except MemoryShortError as error:
             if job.batch_tokens <= longest:
                 raise
-            say(f"warning: {job}: {error}; it is done again in smaller passes")
+            say(f"warning: {job}: {error}; trying again in smaller passes")
         # Outside the handler, which holds what the pass had made.
         on_tokens(-counted)
         job = smaller(job)

@@ -99,7 +99,7 @@ class ScanResult(ScanTables):
 
     def _asked(self, name: str) -> pd.DataFrame:
         if name not in self.optional:
-            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to have it')
+            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to add it')
         return self.optional[name]
 
     def save(self, out: Path | str, *, replace: bool = False) -> Path:
@@ -163,21 +163,20 @@ def scan(
     out: Path | str | None = None,
     replace: bool = False,
 ) -> ScanResult:
-    """Measure every head of one model on every token of some texts.
+    """Measure the heads of one model on some texts.
 
     model       a transformers model in memory, a hub id, a folder or a GGUF file
-    tokenizer   a tokenizer, or where to find one; not needed for token ids or where it lies beside the model
-    texts       a list of texts or of token ids; else `text_paths`, else the Python standard library's sources,
-                of both of which at most `documents` are read
-    max_length  the window: tokens read of each document (default: 2,048, or the model's positions if it has fewer)
-    start       texts that are read from files and longer than that are entered at a `random` place, drawn from
-                `seed`, or at their `beginning`
-    chunk       cut texts that are read from files into consecutive documents (default: only a single text)
-    heads       "all", a number of heads drawn with `seed`, or (layer, head) pairs
-    measures    beside the usual ones: rotation, per_kind, plasticity (which keeps some keys)
-    out         a folder for qk.csv, heads.csv, anatomy.csv, a table for each of `measures` and, with `save_vectors`
-                (a rate), a sample of the vectors
-    replace     overwrite other results in `out`: another model's, over other texts, or of more heads or measures
+    tokenizer   a tokenizer, or its folder or hub id; not needed for token ids, or if it is stored with the model
+    texts       a list of texts or of token id lists (default: `text_paths`, else the Python standard library)
+    text_paths  text files or folders; at most `documents` documents are read from files
+    max_length  the window: tokens read from each document (default: 2,048, or the model's positions if it has fewer)
+    start       where to start reading long texts from files: at a `random` place drawn from `seed`, or `beginning`
+    chunk       cut texts from files into consecutive documents (default: only a single text)
+    heads       "all", a number of heads to sample with `seed`, or (layer, head) pairs
+    measures    optional measures: rotation, per_kind, plasticity (stores a sample of keys during the pass)
+    out         a folder for qk.csv, heads.csv, anatomy.csv, one table for each of `measures` and, with
+                `save_vectors` (a share of the tokens), a sample of the vectors
+    replace     overwrite results in `out` that are of another model or other texts, or have more heads or measures
     """
     if mistake := unknown_measures(measures):
         raise CaptureError(mistake)
@@ -199,7 +198,7 @@ def scan(
     corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
     longest = min(max_length, max(len(document.tokens) for document in corpus))
     layers = architecture.measured_layers(
-        include_sliding, longest, ", or these layers as they are: --sliding"
+        include_sliding, longest, ", or measure these layers with --sliding"
     )
     chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
@@ -242,7 +241,7 @@ def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
     there = before.settings.get("vectors") if before is not None else None
     if asked is not None and there is None and (out / "vectors").exists():
         raise StoreError(
-            f"{out / 'vectors'} is there, and nothing says that a scan wrote it, so no vectors are written into it; "
+            f"{out / 'vectors'} exists without a record that a scan wrote it, so it is not overwritten; "
             "choose another folder with --out, or move it away"
         )
     found = asked or there

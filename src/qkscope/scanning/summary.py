@@ -128,7 +128,7 @@ class ScanTables:
     def _short(self) -> dict[str, pd.DataFrame]:
         return {
             "Mean r and share of each class": self.summary(),
-            "What decides where heads look: mean share of the score's variance over keys": self.decides(),
+            "What determines where heads attend: mean share of score variance over keys": self.decides(),
             "Heads": self.extremes(),
         }
 

@@ -81,13 +81,14 @@ def analyze(
     measures: Sequence[str] = ("rotation", "per_kind", "plasticity"),
     replace: bool = False,
 ) -> Analysis:
-    """Measure every model under `root`, a folder or `hub:owner/name`; write qk.csv, heads.csv, transitions.csv and a
-    table for each of `measures` to `out` if given.
+    """Measure stored query and key vectors of every model under `root`, a folder or `hub:owner/name`.
+
+    With `out`, write qk.csv, heads.csv, transitions.csv and one table for each of `measures` to that folder.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
-                all layers or by layer; with it anatomy.csv is made too, the scale of scores being 1 / sqrt(dim)
-    measures    beside r: rotation, per_kind, plasticity (of files with buckets); without them it takes a quarter
-    replace     overwrite other results in `out`: of other vectors, or of more models, heads or measures
+                all layers or by layer; also computes anatomy.csv, with a score scale of 1 / sqrt(dim)
+    measures    optional measures: rotation, per_kind, plasticity (needs files with buckets); () is four times faster
+    replace     overwrite results in `out` that come from other vectors or have more models, heads or measures
     """
     import pandas as pd
 
@@ -197,8 +198,8 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
         for file, q in zip(files, queries, strict=True):
             if q[0].M.shape != k[0].M.shape:
                 raise VectorsError(
-                    f"{file}: vectors of {q[0].M.shape[1]} numbers, but {key_file} has {k[0].M.shape[1]}; "
-                    "a query head and its key head have the same: is --gqa-ratio right?"
+                    f"{file}: vectors have {q[0].M.shape[1]} dimensions, but those in {key_file} have "
+                    f"{k[0].M.shape[1]}; a query head and its key head must have the same: check --gqa-ratio"
                 )
         rotation = settings.turn(layer, k[0].M.shape[1])
         turned = None if rotation is None else _turned(files, key_file, settings.groups, rotation)
@@ -266,7 +267,7 @@ def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotati
     lengths = [document_lengths(path) for path in every]
     if any(each != lengths[-1] for each in lengths):
         raise VectorsError(
-            f"{key_file}: holds other documents than the files of its query heads; expected the same"
+            f"{key_file}: has other documents than the files of its query heads; expected the same"
         )
     return [read_turned(path, groups, max(lengths[-1].values()), rotation) for path in every]
 
@@ -283,10 +284,10 @@ def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
         for file, n, bad in zip(files, counts, numbers.bad[row], strict=True):
             if bad:
                 found.append(
-                    f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or leave them out"
+                    f"{file}: {bad} of {n} vectors are NaN or infinite; write them again or remove them"
                 )
             elif n < 2:
-                found.append(f"{file}: {n} row; at least two are needed")
+                found.append(f"{file}: {n} row; at least 2 are needed")
         found = found or [
             f"{files[0]}, {files[1]}: positions, or vectors along PC0, are all equal; expected them to vary"
         ]

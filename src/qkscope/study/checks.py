@@ -57,7 +57,7 @@ _EXPECTED = {
 
 
 def load_study(path: Path | str) -> Study:
-    """The study at `path`, or a StudyError with every mistake in it."""
+    """Read the study file at `path`. Raises a StudyError that lists every mistake."""
     study, mistakes = read_study(Path(path))
     if study is None or mistakes:
         raise StudyError("\n".join(mistakes))

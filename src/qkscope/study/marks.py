@@ -41,7 +41,7 @@ class Marked:
         self._root: yaml.Node | None = None
         try:
             if len(text) > TEXT_LIMIT:
-                raise ValueError(f"{len(text):,} characters; at most {TEXT_LIMIT:,} are read")
+                raise ValueError(f"{len(text):,} characters; expected at most {TEXT_LIMIT:,}")
             loader = _Loader(text)
             self._root = loader.get_single_node()
             if self._root is not None:
@@ -101,13 +101,13 @@ def _check_size(root: yaml.Node) -> None:
         return sizes[id(node)]
 
     if size(root, 0) > NODE_LIMIT:
-        raise ValueError(f"more than {NODE_LIMIT:,} values once its aliases are written out")
+        raise ValueError(f"more than {NODE_LIMIT:,} values once its aliases are expanded")
 
 
 def _unprintable(data: Any, loc: Loc) -> Iterator[Mistake]:
     """Texts with characters that have no place in a name or path: control characters, half a pair of them."""
     if isinstance(data, str) and printable(data) != data:
-        yield Mistake(loc, f"holds a character that cannot be printed: {data[:60]!a}")
+        yield Mistake(loc, f"contains a character that cannot be printed: {data[:60]!a}")
     children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
     for key, value in children:
         yield from _unprintable(key, loc) if isinstance(key, str) else ()

@@ -37,14 +37,14 @@ class _Part(BaseModel):
 
 
 class CorpusSpec(_Part):
-    """Which texts: `stdlib`, a file, a folder, a .jsonl or .parquet file, several of them, or `hub:owner/name`."""
+    """The texts to measure on. All keys are optional."""
 
     source: Annotated[
         list[str], BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
     ] = Field(default=["stdlib"], min_length=1)
     """One or several: `stdlib` (Python's sources), a file, a folder, a .jsonl or .parquet file, `hub:owner/name`."""
     split: str = "train"
-    """Which split of a hub dataset."""
+    """Split of a hub dataset."""
     text_column: str = "text"
     """Column or key that holds the text."""
     id_column: str | None = None
@@ -64,7 +64,7 @@ class CorpusSpec(_Part):
 
 
 class HeadsSpec(_Part):
-    """All query heads (`sample` is None) or `sample` of them, drawn with `seed`."""
+    """All query heads, or a random sample of them."""
 
     sample: Positive | None = None
     """Number of query heads (default: all)."""
@@ -119,7 +119,7 @@ class Entry(_Part):
     window: Positive | None = None
     """Context window, one of `windows` (default: its phase's, else the largest)."""
     tokenizer: str | None = None
-    """Folder or hub name of its tokenizer (default: beside the weights)."""
+    """Folder or hub name of its tokenizer (default: the one stored with the weights)."""
     dtype: Dtype | None = None
     """As in the study."""
 
@@ -150,7 +150,7 @@ class Family(_Part):
 
 
 class Study(_Part):
-    """What to measure, on what, in which order."""
+    """The checkpoints to measure, the texts to measure them on, and the settings."""
 
     name: str
     """Name of the study and of its results folder."""
@@ -159,9 +159,9 @@ class Study(_Part):
     model: str | None = None
     """Hub model or folder that the checkpoints are revisions of."""
     tokenizer: str | None = None
-    """Tokenizer: a folder, or `owner/name` on the hub (default: beside the weights)."""
+    """Tokenizer: a folder, or `owner/name` on the hub (default: the one stored with the weights)."""
     dtype: Dtype = "auto"
-    """Number format of the weights; `auto`: as they were saved."""
+    """Number format of the weights (`auto`: as saved)."""
     device: str | None = None
     """`cpu`, `cuda`, `cuda:1` or `mps` (default: cuda, mps or cpu, in that order)."""
     device_map: str | dict[str, Any] | None = None
@@ -174,7 +174,7 @@ class Study(_Part):
         CorpusSpec,
         BeforeValidator(lambda value: {"source": value} if isinstance(value, str | list) else value),
     ] = CorpusSpec()
-    """The texts; a bare source stands for `{source: ...}`."""
+    """The texts; `corpus: SOURCE` is short for `corpus: {source: SOURCE}`."""
     heads: Annotated[HeadsSpec, BeforeValidator(lambda value: {} if value == "all" else value)] = HeadsSpec()
     """`all`, or `{sample: 300, seed: 0}`."""
     windows: list[Positive] = Field(default=[], description="Context windows in tokens, ascending.")
@@ -184,7 +184,7 @@ class Study(_Part):
     components: Positive = defaults.COMPONENTS
     """Principal components of each head."""
     seed: NotNegative = defaults.SEED
-    """Seed of everything that measures sample."""
+    """Seed of the random samples that measures draw."""
     batch_tokens: Positive = defaults.BATCH_TOKENS
     """Tokens per forward pass."""
     thresholds: ThresholdsSpec = ThresholdsSpec()

@@ -50,7 +50,7 @@ def init(places: str | Sequence[str], out: Path | str | None = None) -> tuple[Pa
         made = _of_folder(folders[0]) if folders[0].is_dir() else _of_model(given[0])
     path = Path(out) if out is not None else Path(f"{made.name}.yaml")
     if path.exists():
-        raise StudyError(f"{path} is there already; give another name with --out, or edit it")
+        raise StudyError(f"{path} already exists; choose another name with --out, or edit it")
     store.write_text(path, made.text)
     return path, made
 
@@ -76,7 +76,7 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
         if not folder.is_dir():
             beside = [path.name for path in folder.parent.iterdir()] if folder.parent.is_dir() else []
             raise StudyError(
-                f"{folder}: no such folder{did_you_mean(folder.name, beside)}; several places are folders of "
+                f"{folder}: no such folder{did_you_mean(folder.name, beside)}; several arguments must be folders of "
                 "checkpoints, the phases of one training run in order"
             )
     found = [discover(folder) for folder in folders]
@@ -98,7 +98,7 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
     why = "; ".join(f"{label}: {reason}" for label, (_, reason) in zip(labels, known, strict=True))
     check += [
         *missing,
-        f"phases: {', then '.join(labels)}; each goes on from the last checkpoint of the one before",
+        f"phases: {', then '.join(labels)}; each continues from the last checkpoint of the one before",
     ]
     return _starter("-".join(labels), lines, tokenizer, sorted(set(windows)), why, check)
 
@@ -107,7 +107,7 @@ def _labels(folders: Sequence[Path]) -> list[str]:
     """The folders' names, with as many of their parents' as tell them apart."""
     parts = [folder.resolve().parts for folder in folders]
     if len(set(parts)) < len(parts):
-        raise StudyError("a folder is given twice; each is a phase of its own")
+        raise StudyError("a folder is given twice; each folder must be a separate phase")
     labels = [each[-1] for each in parts]
     for depth in range(1, max(map(len, parts)) + 1):
         labels = ["/".join(each[-depth:]).lstrip("/") for each in parts]
@@ -123,7 +123,7 @@ def _restarts(folder: Path, found: Sequence[Path]) -> list[str]:
     if len(phases) < 2:
         return []
     return [
-        f"{folder} holds several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them to paste"
+        f"{folder} contains several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them for pasting"
     ]
 
 
@@ -138,7 +138,7 @@ def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str]
         return [], []
     near = [place for folder, found in places for place in (folder, found[-1]) if there(place)]
     line = f"tokenizer: {_scalar(str(near[0])) if near else 'CHANGE-ME'}   # not in {without[0].name}"
-    missing = "tokenizer: there is none beside the weights; name a folder or a hub model"
+    missing = "tokenizer: none found next to the weights; give a folder or a hub model"
     return [line], [] if near else [missing]
 
 
@@ -153,7 +153,7 @@ def _of_model(model: str) -> Starter:
     else:
         lines = [
             "checkpoints:",
-            f"  - {_scalar(model)}   # its main branch alone: no revision is named like a checkpoint",
+            f"  - {_scalar(model)}   # its main branch only: no revision is named like a checkpoint",
         ]
     check = [
         f"left out: {name}: no training step in its name" for name in other if ordered and name != "main"
@@ -171,7 +171,8 @@ def _starter(
         *where,
         *tokenizer,
         "",
-        "# The text that heads are measured on: a file, a folder, .jsonl, .parquet, hub:owner/dataset, or stdlib (the",
+        "# The text that heads are measured on: a file, a folder, .jsonl, .parquet, hub:owner/dataset, or "
+        "stdlib (the",
         "# sources of Python). Held-out text of the kind the model was trained on is best; 64 documents or more.",
         "corpus: stdlib",
         "",
@@ -194,7 +195,7 @@ def _window(config: Path | None) -> tuple[int, str]:
     """A window to propose, and the reason."""
     known = _positions(config) if config is not None and config.is_file() else None
     if known is None:
-        return WINDOW, f"{WINDOW:,}, because the configuration does not say what the model was made for"
+        return WINDOW, f"{WINDOW:,}, because the configuration does not give the model's context length"
     if known > LONGEST:
         return LONGEST, f"the first {LONGEST:,} of the {known:,} positions that the configuration allows"
     return known, f"the {known:,} positions that the configuration allows"
@@ -216,4 +217,4 @@ def _scalar(text: str) -> str:
 
 
 def _span(names: list[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} of them, {names[0]} to {names[-1]}"
+    return names[0] if len(names) == 1 else f"{len(names)} checkpoints, {names[0]} to {names[-1]}"

@@ -9,7 +9,7 @@ from itertools import pairwise
 from qkscope.study.marks import Loc, Mistake, did_you_mean, found_in_short
 from qkscope.study.schema import Checkpoint, Entry, Study, folder_name, sources
 
-_WHICH_MODEL = "which model? give model or folder here, or model for the whole study"
+_WHICH_MODEL = "no model given: set model or folder here, or model for the whole study"
 
 
 def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
@@ -35,28 +35,30 @@ def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
 def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
     """Names that cannot be folders, and what is to be measured: said once, and completely."""
     if not study.name.strip() or folder_name(study.name) != study.name:
-        yield Mistake(("name",), f"{study.name!r} is also a folder's name: use letters, digits, - _ and .")
+        yield Mistake(
+            ("name",), f"{study.name!r} is used as a folder name: use only letters, digits, - _ and ."
+        )
     ways = [way for way in ("phases", "families", "checkpoints") if getattr(study, way)]
     if not ways:
         yield Mistake((), "nothing to measure: give one of phases, families, checkpoints")
     if len(ways) > 1:
-        yield Mistake((ways[1],), f"a study has one of {' and '.join(ways)}, found both: which is meant?")
+        yield Mistake(
+            (ways[1],), f"found both {' and '.join(ways)}; a study has only one of them: remove the other"
+        )
     for checkpoint in found:
         if not checkpoint.source.model:
             yield Mistake(checkpoint.loc, _WHICH_MODEL)
         elif not checkpoint.name.strip() or len(checkpoint.folder.encode()) > 200:
             yield Mistake(
                 checkpoint.loc,
-                f"the name {found_in_short(checkpoint.name)} cannot be a folder's: give a short name",
+                f"the name {found_in_short(checkpoint.name)} cannot be used as a folder name: give a shorter name",
             )
         elif re.search("~(rotation|window)-of-", checkpoint.name):
-            what = (
-                f"the name {found_in_short(checkpoint.name)} is a counterfactual checkpoint's: give another"
-            )
+            what = f"the name {found_in_short(checkpoint.name)} is reserved for counterfactual checkpoints: rename it"
             yield Mistake(checkpoint.loc, what)
     for loc, entry in _entries(study):
         if entry.folder and (entry.model or entry.revision):
-            yield Mistake(loc, "a folder has neither model nor revision: give one or the other")
+            yield Mistake(loc, "folder cannot be combined with model or revision: give one or the other")
 
 
 def _entries(study: Study) -> Iterator[tuple[Loc, Entry]]:
@@ -97,7 +99,7 @@ def _steps(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
             before.loc[:-1] == after.loc[:-1] and before.phase == after.phase and before.name != after.name
         )
         if same_phase and before.step is not None and after.step is not None and after.step <= before.step:
-            what = f"step {after.step} comes after step {before.step}: checkpoints go in training order"
+            what = f"step {after.step} comes after step {before.step}: list checkpoints in training order"
             yield Mistake(after.loc, what)
 
 
@@ -114,11 +116,13 @@ def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
         yield Mistake(("windows",), "missing: give the context windows to measure, such as [1024]")
         return
     if study.windows[0] < 2:
-        what = "1 token has a single position, which nothing can follow: the smallest window is 2"
+        what = "a window of 1 token has a single position: the smallest window is 2"
         yield Mistake(("windows", 0), what)
     for i, (smaller, larger) in enumerate(pairwise(study.windows)):
         if larger <= smaller:
-            yield Mistake(("windows", i + 1), f"{larger} comes after {smaller}: windows ascend")
+            yield Mistake(
+                ("windows", i + 1), f"{larger} comes after {smaller}: list windows in ascending order"
+            )
     said: set[Loc] = set()
     for checkpoint in found:
         loc = checkpoint.loc[:2] if len(checkpoint.loc) > 2 else checkpoint.loc
@@ -139,6 +143,6 @@ def _shrinking(study: Study) -> Iterator[Mistake]:
         labels.add(phase.label)
         window = phase.window or largest
         if window < largest:
-            what = f"phases out of order: the window shrinks from {largest} to {window}"
+            what = f"phases out of order: the window decreases from {largest} to {window}"
             yield Mistake(("phases", i, "window"), what)
         largest = max(largest, window)

@@ -80,7 +80,7 @@ def _buckets(path: Path) -> NDArray[np.int64] | None:
             return None
         column = file.read(columns=["bucket"])["bucket"]
         if column.null_count:
-            raise VectorsError(f"{path}: {column.null_count} rows without bucket; every row needs one")
+            raise VectorsError(f"{path}: {column.null_count} rows without a bucket; every row needs one")
         bucket: NDArray[np.int64] = column.to_numpy().astype(np.int64)
     if bucket.min() < 0 or bucket.max() > MAX_BUCKET:
         raise VectorsError(
@@ -106,8 +106,8 @@ def document_lengths(path: Path) -> dict[int, int]:
     expected = np.arange(len(order)) - np.repeat(starts, counts)
     if not np.array_equal(positions[order], expected):
         raise VectorsError(
-            f"{path}: some positions of a document are missing or come twice; with a rotation each example needs "
-            "every position from 0 on, once (a sample of the vectors can be analysed without one)"
+            f"{path}: some positions of a document are missing or repeated; with RoPE settings each example needs "
+            "every position from 0 on exactly once (a sample of the vectors can be analysed without them)"
         )
     return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
 
@@ -150,7 +150,7 @@ def _checked_batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
         dim = dim or batch.shape[1]
         if batch.shape[1] != dim:
             raise VectorsError(
-                f"{path}: vectors of {dim} and of {batch.shape[1]} numbers; expected one length"
+                f"{path}: vectors of {dim} and of {batch.shape[1]} dimensions; expected all to have the same"
             )
         yield slice(seen, seen + len(batch)), batch
         seen += len(batch)
@@ -225,7 +225,7 @@ def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows = file.metadata.num_rows
         if not 0 < rows <= MAX_ROWS:
             raise VectorsError(
-                f"{path}: {f'{rows:,}' if rows else 'no'} rows; expected 2 to {MAX_ROWS:,} a head"
+                f"{path}: {f'{rows:,}' if rows else 'no'} rows; expected 2 to {MAX_ROWS:,} per head"
             )
         table = file.read(columns=["example_id", "position"])
         for name in table.column_names:
@@ -242,11 +242,11 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
 
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
-        raise VectorsError(f"{path}: two columns are called {', '.join(sorted(twice))}; expected one of each")
+        raise VectorsError(f"{path}: duplicate columns {', '.join(sorted(twice))}; expected one of each")
     missing = [name for name in ("example_id", "position", "vector") if name not in schema.names]
     if missing:
         raise VectorsError(
-            f"{path}: no column {', '.join(missing)}; found {', '.join(schema.names) or 'none'}"
+            f"{path}: column missing: {', '.join(missing)}; found {', '.join(schema.names) or 'none'}"
         )
     for name in ("example_id", "position"):
         if not pa.types.is_integer(schema.field(name).type):
@@ -268,11 +268,13 @@ def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
             lengths = vectors.value_lengths() if hasattr(vectors, "value_lengths") else None
             if vectors.null_count or flat.null_count:
                 raise VectorsError(
-                    f"{path}: some vectors or their numbers are null; every row needs a whole vector"
+                    f"{path}: some vectors or their values are null; every row needs a complete vector"
                 )
             if lengths is not None and len(lengths.unique()) > 1:
                 short, long = lengths.to_numpy().min(), lengths.to_numpy().max()
-                raise VectorsError(f"{path}: vectors of {short} and of {long} numbers; expected one length")
+                raise VectorsError(
+                    f"{path}: vectors of {short} and of {long} dimensions; expected all to have the same"
+                )
             dim = len(flat) // rows
             if dim == 0:
                 raise VectorsError(f"{path}: empty vectors; expected a list of float32 in every row")

@@ -22,6 +22,6 @@ def fetch_vectors(place: Path | str) -> tuple[Path, str]:
     if not names:
         raise VectorsError(
             f"{place}: none of its {len(listing.files)} files are vectors; expected <model>/l00h00q/data.parquet and "
-            "so on; where they lie deeper, say hub:owner/name/folder"
+            "so on; if they are in a subfolder, use hub:owner/name/folder"
         )
     return hub.fetch(listing, names) / folder, (folder or repo).rpartition("/")[2]

@@ -43,7 +43,7 @@ class ModelFolder:
                 head = (int(match[1]), int(match[2]))
                 if head in files[match[3]]:
                     raise VectorsError(
-                        f"{folder} and {files[match[3]][head].parent} are the same head; keep one of them"
+                        f"{folder} and {files[match[3]][head].parent} are the same head; remove one of them"
                     )
                 files[match[3]][head] = folder / "data.parquet"
         return cls(path, files["q"], files["k"])
@@ -92,8 +92,8 @@ def infer_ratio(model: ModelFolder) -> int:
         return fitting[0]
     if fitting:
         raise VectorsError(
-            f"{model.path}: {_words(fitting)} query heads per key head all fit the folders there; "
-            "say which with --gqa-ratio (the model's number of query heads over its number of key heads)"
+            f"{model.path}: the folders fit {_words(fitting)} query heads per key head; "
+            "set the right one with --gqa-ratio (the model's number of query heads over its number of key heads)"
         )
     raise VectorsError(f"{model.path}: {_no_ratio(queries, keys)}")
 
@@ -106,7 +106,7 @@ def require_keys(model: ModelFolder, ratio: int) -> None:
         more = f" (and {len(lost) - 1} more query heads lack theirs)" if len(lost) > 1 else ""
         raise VectorsError(
             f"{model.path}: query head l{layer:02d}h{head:02d}q needs key head l{layer:02d}h{head // ratio:02d}k at "
-            f"{ratio} query heads per key head, and that folder is missing{more}; add it, or remove the query head"
+            f"{ratio} query heads per key head, but that folder is missing{more}; add it, or remove the query head"
         )
 
 
@@ -134,10 +134,10 @@ def _no_ratio(queries: set[Head], keys: set[Head]) -> str:
     ratio = min(range(1, max(head for _, head in queries) + 2), key=lambda r: wrong(r)[0])
     _, lost, spare = wrong(ratio)
     found = [f"{_names(lost, 'k')} missing"] if lost else []
-    found += [f"{_names(spare, 'k')} read by no query head"] if spare else []
+    found += [f"{_names(spare, 'k')} not used by any query head"] if spare else []
     return (
-        f"no number of query heads per key head fits the folders there; {ratio} comes nearest, with "
-        f"{' and '.join(found)}; add what is missing, or say the ratio with --gqa-ratio"
+        f"no number of query heads per key head fits the folders; {ratio} is closest, with "
+        f"{' and '.join(found)}; add what is missing, or set the ratio with --gqa-ratio"
     )
 
 

@@ -45,13 +45,13 @@ def heads_of(study: Results, row: Row) -> pd.DataFrame:
 
 
 def share_of_wave(study: Results, row: Row) -> float:
-    """|part of r_q| of one wavelength over the sum of all, averaged over heads."""
+    """|part of r_q| of one wavelength over the sum of all, averaged over heads weighted with |r_q|."""
     table = study.spectrum_matched if row.window == "matched" else study.spectrum
     table = table[(table["model"] == row.model) & (table["kind"] == "q")]
-    size = table.pivot(index=["layer", "head"], columns="wavelength", values="signal").abs()
-    return float((size.to_numpy() / size.to_numpy().sum(axis=1, keepdims=True)).mean(axis=0)[
-        size.columns.get_loc(row.at)
-    ])  # fmt: skip
+    parts = table.pivot(index=["layer", "head"], columns="wavelength", values="signal")
+    size, weight = np.abs(parts.to_numpy()), np.abs(parts.to_numpy().sum(axis=1))
+    shares = size / size.sum(axis=1, keepdims=True)
+    return float(np.average(shares[:, parts.columns.get_loc(row.at)], weights=weight))
 
 
 def score_at(study: Results, row: Row) -> float:
@@ -226,10 +226,10 @@ def test_see_it_undoes_what_hides_the_number(open_page: Open, whole_report: Path
     page = open_page(whole_report, "#window=own&at=stage1-step-0&measure=plasticity&rope=NoPE", width=1440)
     for claim in claims(study):
         page.locator(f'.claim[data-claim="{claim.id}"] .see').click()
-        state = page.evaluate("({ window: store.state.window, measure: store.state.measure })")
-        assert state["window"] == claim.window
-        if claim.see.view in ("signal", "emergence"):
-            assert state["measure"] == claim.see.measure
+        assert page.evaluate("store.state.window") == claim.window
+        menu = {"signal": "measure", "emergence": "map"}.get(claim.see.view)
+        if menu:
+            assert page.evaluate(f"store.state.{menu}") == claim.see.measure
         assert page.evaluate("store.shown()") is None
 
 
@@ -240,8 +240,38 @@ def test_one_window_holds_for_headline_chart_and_table(open_page: Open, whole_re
         for place in ("#signal-drawing svg", "#table caption", "#numbers caption", "#portrait-note"):
             expect(page.locator(place).first).to_contain_text(said)
         for claim in page.locator(".claim").all():
-            other = claim.locator(".see").get_attribute("data-window") != name
-            expect(claim.locator(".other")).to_be_visible(visible=other)
+            if claim.locator(".see").get_attribute("data-window") != name:
+                expect(claim.locator(".other")).to_contain_text(said)
+            else:
+                expect(claim.locator(".other")).not_to_contain_text(said)
+
+
+def test_a_claim_beside_another_checkpoint_or_measure_is_flagged_until_it_is_seen(
+    open_page: Open, whole_report: Path, study: Results
+) -> None:
+    page = open_page(whole_report, "#at=stage1-step-0&measure=plasticity", width=1440)
+    first = study.timeline.stops[0].label
+    layers = page.locator("#emergence-measure").input_value()
+    for claim in claims(study):
+        block = page.locator(f'.claim[data-claim="{claim.id}"]')
+        page.evaluate("store.set({ stop: 0, measure: 'plasticity', window: 'matched' })")
+        if claim.see.view in ("spectrum", "distance"):
+            expect(block.locator(".other")).to_contain_text(first)
+        if claim.see.view == "signal" and claim.see.measure != "plasticity":
+            expect(block.locator(".other")).to_contain_text(page.evaluate("data.measureLabel('plasticity')"))
+        block.locator(".see").click()
+        expect(block.locator(".other")).to_be_hidden()
+        if claim.see.view == "signal":  # the map by layer keeps its own measure
+            expect(page.locator("#emergence-measure")).to_have_value(layers)
+
+
+def test_a_folded_claim_stays_on_one_line(open_page: Open, whole_report: Path) -> None:
+    """ "More" and its marker have room beside the claim's window, whatever else is said there."""
+    for width in (1440, 420):
+        page = open_page(whole_report, "#window=own&at=stage1-step-0", width=width)
+        for summary in page.locator(".claim .more > summary").all():
+            box = summary.bounding_box()
+            assert box["height"] < 32, (width, summary.inner_text())
 
 
 def test_a_study_of_one_population_has_one_line(open_page: Open, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,6 +21,7 @@ from report_data import Shape, make_results, page_data, unpack
 
 from qkscope.report import write_report
 from qkscope.report.encode import MISSING, SCALE, pack
+from qkscope.results import load_results
 from qkscope.taxonomy import classify
 
 # ---- state, filters, CSV ----
@@ -35,6 +37,7 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     assert page.evaluate("location.hash") == "#at=stage1-step-200"
     page.locator("label[for=window-own]").click()
     page.locator("#measure").select_option("abs_r_k")
+    page.locator("#emergence-measure").select_option("r_q")
     page.locator("#across").select_option("explained_variance")
     page.locator("#tint").select_option("r_q")
     page.locator("#classes .segment").first.click()
@@ -46,7 +49,7 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     assert again.evaluate(STATE) == before
     expect(again.locator("#selected-count")).to_have_text(page.locator("#selected-count").inner_text())
     expect(again.locator("#measure")).to_have_value("abs_r_k")
-    expect(again.locator("#emergence-measure")).to_have_value("abs_r_k")
+    expect(again.locator("#emergence-measure")).to_have_value("r_q")
     expect(again.locator("#search")).to_have_value("L")
     again.evaluate("location.hash = '#at=stage1-step-100&heads=0.0-2'")
     count(again, 3)
@@ -55,11 +58,14 @@ def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
 
 def test_heads_with_another_pc0_are_hollow_and_listed(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report)
+    explained = page.locator("#portrait .legend .key", has_text="○")
+    expect(explained).to_have_count(1)
     hollow = page.locator("#portrait .point.open")
     expect(hollow).to_have_count(8)
     expect(hollow.first).to_have_attribute("aria-label", re.compile("head 2,.*became PC0"))
     page.locator("#stop").select_option("0")
     expect(page.locator("#portrait .point.open")).to_have_count(0)
+    expect(explained).to_have_count(0)
     for head, another in (("1.2", True), ("1.1", False)):
         page = open_page(full_report, f"#view=head&head={head}")
         steps = page.locator("#head .history li").all_inner_texts()
@@ -311,12 +317,82 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     page.locator("label[for=window-matched]").click()
     expect(page.locator("#causes .legend")).not_to_contain_text("window")
     expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
+    page.locator("#causes-numbers").click()
+    first = page.locator("#causes-drawing table tr").nth(1).locator("td").all_inner_texts()
+    # Total, weights, RoPE settings: equal windows have no column, settings that did not change no number.
+    assert len(first) == 3
+    assert first[1].startswith("0.080")
+    assert first[2] == "–"
     page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
     assert violations(page) == []
     expect(open_page(report).locator("#causes")).to_have_count(0)
+
+
+def test_panels_count_the_heads_that_they_show(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    page.locator("#search").fill("L1")
+    shown = page.evaluate("store.shown().size")
+    assert 0 < shown < page.evaluate("data.heads.length")
+    panels = page.locator("#classes-drawing .small").all_inner_texts()
+    assert [int(re.search(r"(\d+) head", name)[1]) for name in panels] == [shown, 0]
+    legend = " ".join(page.locator("#signal .legend .key").all_inner_texts())
+    assert [int(n) for n in re.findall(r"(\d+) (?:RoPE|NoPE) head", legend)] == [shown, 0]
+
+
+def test_a_head_without_an_error_says_so(open_page: Open, folder: Path, tmp_path: Path) -> None:
+    results = load_results(folder)
+    lost = (results.heads["layer"] == 0) & (results.heads["head"] == 1)
+    heads = results.heads.copy()
+    heads.loc[lost, ["r_q_se", "r_k_se"]] = np.nan
+    page = open_page(write_report(replace(results, heads=heads), tmp_path / "lost.html"), "#window=own")
+    cells = page.locator("#table tbody tr[data-head='1'] .lost")
+    expect(cells).to_have_count(2)
+    assert cells.first.get_attribute("title")
+    expect(page.locator("#table tbody .lost")).to_have_count(2)
+    expect(page.locator("#table-note")).to_contain_text("± –")
+
+
+def test_every_chart_has_its_numbers(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    page.locator("#emergence-numbers").click()
+    rows = page.locator("#emergence-drawing tbody tr")
+    expect(rows).to_have_count(8)
+    mean = page.evaluate("store.over().averages.layers[store.state.map].mean[0]")
+    assert float(rows.first.locator("td").first.inner_text().split("%")[0]) == pytest.approx(
+        100 * mean, abs=0.06
+    )
+    page.locator("#classes-numbers").click()
+    counts = page.locator("#classes-drawing tbody tr").first.locator("td").all_inner_texts()
+    rotating = page.evaluate("data.heads.filter((d) => d.population === data.populations[0]).length")
+    assert sum(map(int, counts)) == rotating
+    page.locator("#distance-numbers").click()
+    expect(page.locator("#distance-drawing tbody tr")).to_have_count(8)
+
+
+def test_noise_around_zero_stays_flat_and_the_distance_axis_ends_with_a_tick(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
+    raw = page_data(full_report.read_text(encoding="utf-8"))
+    for window in (raw["own"], raw["matched"]):
+        for curves in window["distances"]["curves"].values():
+            for curve in curves:
+                curve["score"] = [0.005 * (-1) ** i for i in range(len(curve["score"]))]
+    page = open_page(with_data(full_report, tmp_path, own=raw["own"], matched=raw["matched"]))
+    least, most = page.evaluate("document.querySelector('#distance-drawing svg').scale('y').domain")
+    assert least <= -0.5
+    assert most >= 0.5
+    ticks = page.locator("#distance-drawing svg g[aria-hidden] text").all_text_contents()
+    assert "128" in ticks
+
+
+@pytest.mark.parametrize("fragment", ["", "#window=own&search=L1&measure=r_q", "#view=head"])
+def test_nothing_is_wider_than_a_phone(open_page: Open, full_report: Path, fragment: str) -> None:
+    page = open_page(full_report, fragment, width=420)
+    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
 def with_data(report: Path, folder: Path, **changed: object) -> Path:

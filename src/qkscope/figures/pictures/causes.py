@@ -12,11 +12,13 @@ from matplotlib.patches import Patch
 
 from qkscope.causes_table import FACTORS
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.stories import path
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.marks import correlation_scale, draw_errors, error_key
 from qkscope.figures.tools.sheet import Key
 from qkscope.figures.tools.style import CAUSE_COLOURS, INK, MUTED, PAPER
 from qkscope.figures.view import View
+from qkscope.words import bare
 
 DRAWN = {"mean r_q": "r_q", "mean r_k": "r_k"}
 UNDIVIDED = "undivided"
@@ -44,26 +46,59 @@ def draw(view: View, width: float | None = None) -> Drawing:
         for number, name in DRAWN.items()
         if (data["number"] == number).any()
     ]
-    caption = _caption(view)
-    return Drawing(draw_stack(view, caption.title, panels, _keys(data), width), data, caption)
+    caption = _caption(view, data)
+    return Drawing(draw_stack(view, caption.title, panels, _keys(data), width, matched=True), data, caption)
 
 
-def _caption(view: View) -> Caption:
+def _caption(view: View, data: pd.DataFrame) -> Caption:
     over = f" over the {view.matched_text} of every text" if view.rematched else ""
     return Caption(
-        title=f"What changed mean $r_q$ and $r_k${view.over_matched}",
-        shows=f"Black lines are the means of the {view.noun}s{over}. Between two of them stands one bar for each thing "
+        title=f"What changed mean $r_q$ and $r_k$ of all heads{view.over_matched}",
+        shows=f"Black lines are mean r_q (above) and mean r_k (below), with their signs, of all {_heads(view)} of each "
+        f"{view.noun}{over}. Between two of them stands one bar for each thing "
         "that changed: training of the weights, RoPE settings, window. Each bar begins where the one before it ends, "
         "so a long bar down beside one up is a change whose parts oppose each other.",
         made="each part is the effect of exchanging one factor, averaged over the orders of exchange measured with "
         "counterfactual checkpoints (Shapley values); parts add up to the change.",
-        drawn="waterfall; both panels have the same scale, bars of error are ±1 standard error over documents.",
+        drawn="waterfall; both panels have the same scale, error bars are ±1 standard error over documents.",
         takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones, and the "
         "effect of one factor depends on what it is combined with; the bars average over that.",
-        care="All heads are pooled, RoPE and NoPE." if view.populations else "",
+        stories=_stories(view, data),
+        care="All heads are pooled, RoPE and NoPE; heads whose r_k has opposite signs cancel."
+        if view.populations
+        else "",
         table="causes_matched.csv" if view.rematched else "causes.csv",
         window="matched",
     )  # fmt: skip
+
+
+def _heads(view: View) -> str:
+    return "heads, RoPE and NoPE together," if view.populations else "heads"
+
+
+def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """The levels drawn: the path of each mean, and its largest steps."""
+    found = []
+    for number_name, steps in data.groupby("number", sort=False):
+        ends = steps.groupby(["from_model", "to_model"], sort=False).agg({"start": "first", "stop": "last"})
+        models = [ends.index[0][0], *(after for _, after in ends.index)]
+        levels = pd.DataFrame(
+            {
+                "label": [view.labels[model] for model in models],
+                "level": [ends["start"].iloc[0], *ends["stop"]],
+                "se": np.nan,
+            }
+        )
+        change = ends["stop"] - ends["start"]
+        before, after = change.abs().idxmax()
+        largest = bare(float(change.loc[(before, after)]), signed=True)
+        found.append(
+            (
+                f"{number_name} of all heads{view.over_matched}: {path(levels, 'level', 'se')}",
+                f"The largest step, {largest}, is from {view.labels[before]} to {view.labels[after]}.",
+            )
+        )
+    return tuple(found)
 
 
 def _table(view: View) -> pd.DataFrame | None:
@@ -121,4 +156,4 @@ def _keys(data: pd.DataFrame) -> list[Key]:
     return [*keys, *([error_key()] if data["se"].notna().any() else [])]
 
 
-PICTURE = Picture("11_causes", ("long_context",), draw, why_not)
+PICTURE = Picture("11_causes", (), draw, why_not)

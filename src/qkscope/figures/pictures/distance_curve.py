@@ -32,7 +32,7 @@ def why_not(view: View) -> str | None:
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
-    """A line a checkpoint, from light to dark in the order of training, with a band of its error."""
+    """A line per checkpoint, from light to dark in the order of training, with a band of its error."""
     data = _curves(view)
     shown = [model for model in view.shown if model in set(data["model"])]
     looks = dict(zip(shown, _shades(len(shown)), strict=True))
@@ -40,7 +40,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
     panels = Panels.of(Paper(width), len(names), 1 if width and width < 5 else 3, 3.2, between=0.3)
     caption = _caption(view)
     page = sheet(
-        panels.paper, caption.title, view.subtitle, panels.width, panels.body, _keys(view, data, looks)
+        panels.paper,
+        caption.title,
+        view.subtitle(matched=True),
+        panels.width,
+        panels.body,
+        _keys(view, data, looks),
     )
     limits = read_limits(data, [("score", "se")])
     for i, name in enumerate(names):
@@ -139,4 +144,4 @@ def _distances(axes: Axes, longest: int, paper: Paper) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-PICTURE = Picture("10_distance_curve", ("distance", "scores"), draw, why_not)
+PICTURE = Picture("10_distance_curve", ("distance",), draw, why_not)

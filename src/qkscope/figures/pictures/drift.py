@@ -6,11 +6,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.pictures.plasticity import by_population, missing
+from qkscope.figures.pictures.plasticity import by_population, missing, table_of
+from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.view import ALL, View
-from qkscope.words import number
 
 COLOUR, DASHED = "#34495e", (0, (3, 1.5))
 LOOKS = {
@@ -56,24 +56,28 @@ def draw(view: View, width: float | None = None) -> Drawing:
         takeaway="Where the overlap is close to 1, r_q and r_k on PC0 describe the drift; where it is small, they "
         "describe another direction than the one along which position moves the vectors. The bias is that of the mean "
         "query, which no single query is: it tells the sign of the tendency, not what a token attends to.",
-        table="rotation.csv",
+        table=table_of(view, "rotation"),
+        window="matched",
     )  # fmt: skip
-    return Drawing(draw_stack(view, caption.title, panels, keys, width, spaced=True), data, caption)
+    return Drawing(
+        draw_stack(view, caption.title, panels, keys, width, spaced=True, matched=True), data, caption
+    )
 
 
 def _stories(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Levels at the last checkpoint."""
+    """The paths of overlap and bias of each population."""
     found = []
     for name in names:
-        last = data[data["population"] == name].set_index("model").loc[view.order[-1]]
-        heads = "All heads" if name == ALL else f"{name} heads"
-        overlap = number(last["mean_pc0_overlap"], last["se_pc0_overlap"])
-        bias = number(last["mean_bias_logits"], last["se_bias_logits"], signed=True)
+        rows = data[data["population"] == name].set_index("model", drop=False)
+        rows = rows.reindex([model for model in view.order if model in rows.index])
+        last = rows.iloc[-1]
+        at = f" at {last['label']}" if len(rows) > 1 else ""
+        bias = path(rows, "mean_bias_logits", "se_bias_logits", signed=True)
         found.append(
             (
-                f"{heads} at {last['label']}: overlap with PC0 {overlap}",
-                f"The mean bias over the window is {bias} logits; across heads the overlap has a standard deviation of "
-                f"{last['sd_pc0_overlap']:.2f}.",
+                f"{heads_of(name)}: overlap with PC0 {path(rows, 'mean_pc0_overlap', 'se_pc0_overlap')}",
+                f"The mean bias over the window, in logits, is {bias}. "
+                f"Across heads the overlap has a standard deviation of {last['sd_pc0_overlap']:.2f}{at}.",
             )
         )
     return tuple(found)

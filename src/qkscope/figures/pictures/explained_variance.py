@@ -7,11 +7,11 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import explained_variance
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import VARIANCE
 from qkscope.figures.view import ALL, View
-from qkscope.words import number
 
 SHARE = marks.Look("mean explained variance", VARIANCE, "o")
 BY_POPULATION = {
@@ -74,30 +74,17 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
 
 
 def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
-    """First and last level of each population."""
+    """The path of each population."""
     found = []
     for name in view.populations or (ALL,):
         rows = data[data["population"] == name]
         known = rows[rows["mean"].notna() & ((rows["window"] == "own") | (name != ALL))]
         if known.empty:
             continue
-        (first, last), heads = (
-            (known.iloc[0], known.iloc[-1]),
-            "All heads" if name == ALL else f"{name} heads",
-        )
-        level = number(last["mean"], last["se"])
-        if len(known) == 1:
-            found.append((f"{heads}: PC0 holds {level} of the variance", ""))
-            continue
-        start = number(first["mean"], first["se"])
-        headline = (
-            f"{heads}: PC0 holds {start} of the variance at {first['label']} and {level} at {last['label']}"
-        )
-        top, detail = known.loc[known["mean"].idxmax()], ""
-        if top["model"] not in (first["model"], last["model"]):
-            detail = f"The highest mean is {number(top['mean'], top['se'])}, at {top['label']}. "
-        detail += f"The standard deviation across heads at {last['label']} is {last['sd']:.2f}."
-        found.append((headline, detail))
+        last = known.iloc[-1]
+        at = f" at {last['label']}" if len(known) > 1 else ""
+        headline = f"{heads_of(name)}: PC0's mean share of the variance is {path(known, 'mean', 'se')}"
+        found.append((headline, f"The standard deviation across heads{at} is {last['sd']:.2f}."))
     return tuple(found)
 
 

@@ -2,4 +2,4 @@
 
 from qkscope.figures.pictures.layer_heatmap_rq import heatmap
 
-PICTURE = heatmap("06_layer_heatmap_rk", ("queries_keys",), "r_k", "Reds")
+PICTURE = heatmap("06_layer_heatmap_rk", "r_k", "Reds")

@@ -27,9 +27,9 @@ from qkscope.words import MINUS, bare, number
 NEGATIVE, EMPTY = "#bfe3d5", "#e4e4e4"
 
 
-def heatmap(name: str, claims: tuple[str, ...], value: str, colours: str) -> Picture:
+def heatmap(name: str, value: str, colours: str) -> Picture:
     """The figure of means of `value`, a column of the heads table, in the colours of a map of matplotlib."""
-    return Picture(name, claims, partial(draw, value, colours))
+    return Picture(name, (), partial(draw, value, colours))
 
 
 def draw(value: str, colours: str, view: View, width: float | None = None) -> Drawing:
@@ -50,7 +50,7 @@ def draw(value: str, colours: str, view: View, width: float | None = None) -> Dr
     caption = _caption(view, value, [by for _, by, _ in names], layers)
     blocks = [frame.block(data, by, heading, held) for data, by, heading in names]
     body = sum(block.height for block in blocks) + frame.bar_height
-    page = sheet(frame.paper, caption.title, view.subtitle, frame.width, body)
+    page = sheet(frame.paper, caption.title, view.subtitle(), frame.width, body)
     top = 0.0
     for block in blocks:
         frame.draw(page, block, top)
@@ -132,8 +132,19 @@ def _stories(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str
         text = (
             f"Layer {most} changed most since {view.labels[first]}: mean {value} went from {start} to {end}"
         )
-        found.append((text, ""))
+        found.append((text, _signs(view) if value == "r_k" else ""))
     return tuple(found)
+
+
+def _signs(view: View) -> str:
+    """How many heads have r_k below zero at the first and last checkpoint, and mean |r_k| there."""
+    kind, said = "RoPE heads" if view.populations else "heads", []
+    for model in (view.order[0], view.order[-1]):
+        heads = view.heads_over_same_tokens(model).dropna(subset=["r_k"])
+        heads = heads[~heads["layer"].isin(view.nope_layers)]
+        below, size = int((heads["r_k"] < 0).sum()), bare(float(heads["r_k"].abs().mean()))
+        said.append(f"{below} of {len(heads)} {kind} at {view.labels[model]} (mean |r_k| {size})")
+    return f"Heads of opposite sign cancel in a mean: r_k is below zero in {said[0]} and {said[1]}."
 
 
 class _Block:
@@ -336,4 +347,4 @@ def _range(layers: Sequence[int]) -> str:
     return f"{layers[0]}–{layers[-1]}" if whole else ", ".join(map(str, layers))
 
 
-PICTURE = heatmap("05_layer_heatmap_rq", ("emergence",), "r_q", "Blues")
+PICTURE = heatmap("05_layer_heatmap_rq", "r_q", "Blues")

@@ -32,7 +32,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
     panels = Panels.of(paper, len(shown), min(columns, count), wide, 0.85 if count == 1 else 1.1, 0.3, 0.1)
     caption = _caption(view, data)
-    page = sheet(paper, caption.title, view.subtitle, panels.width, panels.body, _keys(data, colours))
+    page = sheet(paper, caption.title, view.subtitle(), panels.width, panels.body, _keys(data, colours))
     for i, (model, window) in enumerate(shown):
         axes = panels.axes(page, i, view.heading(model, window == MATCHED))
         points = data[(data["model"] == model) & (data["window"] == window)]
@@ -46,7 +46,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     count, named = data["model"].nunique(), view.results.timeline.portraits
     where = "by model" if view.of_models else "over training" if view.training else "head by head"
-    chosen = "those the study names" if named else "the first and second, the last, and ends of phases"
+    chosen = "those the study names" if named else "the first and second, the last, and some ends of phases"
     limits = view.results.thresholds
     again = f" The last panels repeat longer windows over the {view.matched_text}."
     return Caption(
@@ -129,4 +129,4 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
     return keys
 
 
-PICTURE = Picture("07_phase_portraits", ("classes", "queries_keys", "models"), draw)
+PICTURE = Picture("07_phase_portraits", ("classes", "queries_keys"), draw)

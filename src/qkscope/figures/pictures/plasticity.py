@@ -32,6 +32,12 @@ def missing(view: View, measure: str) -> str | None:
     return view.why_no_course
 
 
+def table_of(view: View, measure: str) -> str:
+    """The file that `by_population` reads."""
+    matched = view.rematched and f"{measure}_matched" in view.results.optional
+    return f"{measure}{'_matched' if matched else ''}.csv"
+
+
 def by_population(view: View, measure: str, names: tuple[str, ...]) -> pd.DataFrame:
     """Means over heads of columns of an optional table, over the same tokens: of all heads or of each population."""
     results, again = view.results, None
@@ -89,9 +95,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
         made="a head's value is the mean over pairs of query bucket and earlier key bucket, sixteen buckets a window; "
         "drawn are means over heads with ±1 standard error over documents.",
         drawn="line plots, both panels on one scale.",
-        table="plasticity.csv",
+        table=table_of(view, "plasticity"),
+        window="matched",
     )
-    return Drawing(draw_stack(view, caption.title, panels, keys, width, spaced=True), data, caption)
+    return Drawing(
+        draw_stack(view, caption.title, panels, keys, width, spaced=True, matched=True), data, caption
+    )
 
 
 PICTURE = Picture("12_plasticity", ("plasticity",), draw, lambda view: missing(view, "plasticity"))

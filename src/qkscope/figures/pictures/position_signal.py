@@ -9,10 +9,12 @@ from matplotlib.axes import Axes
 
 from qkscope.aggregate import means
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q
-from qkscope.figures.view import ALL, View
+from qkscope.figures.view import ALL, MATCHED, View
+from qkscope.words import joined, sentence
 
 QUERY, KEY = marks.Look("mean $r_q$", R_Q, "o"), marks.Look("mean $r_k$", R_K, "s")
 ALL_HEADS = {"r_q": QUERY, "r_k": KEY}
@@ -70,19 +72,34 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
     return Caption(
         title=f"Position correlation on PC0{view.over_training}",
         shows="Lines are the mean over all heads of r_q (blue circles) and r_k (red squares), the correlation of "
-        f"queries and keys with position along PC0, {view.noun} by {view.noun}. Shaded bands are ±1 standard deviation "
+        f"queries and keys with position along PC0. Shaded bands are ±1 standard deviation "
         f"across heads{', bars ±1 standard error over documents' if errors else ''}."
         + (" Vertical dashed lines separate training phases." if len(view.phases) > 1 else "")
         + view.window_sentence + below,
         made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
+        stories=_stories(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
-        care="The upper panel pools RoPE and NoPE heads, as the published figure does: its band spans two populations."
+        care="The upper panel pools RoPE and NoPE heads, as the published figure does."
         if view.populations
         else "",
     )  # fmt: skip
 
 
+def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+    """The paths of r_q and r_k of each population, over the same tokens."""
+    found: list[str] = []
+    for name in view.populations or (ALL,):
+        rows = data[data["population"] == name]
+        if name == ALL:
+            rows = rows[(rows["window"] == MATCHED) | ~rows["model"].isin(view.rematched)]
+            rows = rows.sort_values("model", key=lambda models: models.map(view.place), kind="stable")
+        said = [f"mean {value} {path(rows, f'mean_{value}', f'se_{value}')}" for value in ALL_HEADS]
+        found.append(f"{heads_of(name)}{'' if found else view.over_matched}: {'; '.join(said)}")
+    first, *rest = found
+    return ((first, joined(*map(sentence, rest))),)
+
+
 PICTURE = Picture(
-    "01_position_signal", ("position", "queries_keys", "long_context"), draw, lambda view: view.why_no_course
+    "01_position_signal", ("queries_keys", "long_context"), draw, lambda view: view.why_no_course
 )

@@ -17,9 +17,9 @@ from qkscope.measures.jackknife import jackknife
 WHY_NOT = "the results have no anatomy: measure the study again to have it"
 NAMES = {
     "position": "key position",
+    "query × position": "query-dependent position",
     "key": "key content",
     "match": "match of query and key content",
-    "query × position": "query-dependent position",
 }
 
 
@@ -28,12 +28,12 @@ def why_not(view: View) -> str | None:
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
-    """A bar a layer, first layer at the bottom, its four shares from left to right."""
+    """A bar per layer, first layer at the bottom, its four shares from left to right."""
     data = _by_layer(view)
     panels = Panels.of(Paper(width), len(view.shown), 1 if width and width < 5 else 3, 2.7, 1.0)
     caption = _caption(view)
     keys = [Key(Patch(facecolor=PART_COLOURS[part]), name) for part, name in NAMES.items()]
-    page = sheet(panels.paper, caption.title, view.subtitle, panels.width, panels.body, keys)
+    page = sheet(panels.paper, caption.title, view.subtitle(matched=True), panels.width, panels.body, keys)
     for i, model in enumerate(view.shown):
         axes = panels.axes(page, i, view.labels[model])
         _bars(axes, data[data["model"] == model], panels.paper, view.nope_layers)
@@ -47,13 +47,13 @@ def _caption(view: View) -> Caption:
     return Caption(
         title=f"What determines where heads look, by layer{view.over_matched}",
         shows="Each bar is a layer, the first at the bottom. Its four colours are the mean shares of the variance of a "
-        "query's scores over its keys that are explained by the key's position, by the key's content whatever the "
-        "query, by the match of query and key content, and by position in a way that depends on the query."
+        "query's scores over its keys that are explained by the key's position, by position in a way that depends on "
+        "the query, by the key's content independent of the query, and by the match of query and key content."
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
         made="the four shares of a head add up to 1; drawn is their mean over the heads of a layer"
         + (f", over the {view.matched_text} of every text." if view.rematched else ".")
         + " The first four tokens are left out as keys.",
-        drawn="stacked horizontal bars, one panel a checkpoint, all on the same scale.",
+        drawn="stacked horizontal bars, one panel per checkpoint, all on the same scale.",
         table="anatomy_matched.csv" if view.rematched else "anatomy.csv",
         window="matched",
     )
@@ -69,17 +69,17 @@ def _by_layer(view: View) -> pd.DataFrame:
         window = MATCHED if each.model in again else OWN
         for layer in sorted(each.heads["layer"].unique()):
             here = (each.heads["layer"] == layer).to_numpy()
-            for part, column in PARTS.items():
-                means = each.mean(column, here)
+            for part in NAMES:
+                means = each.mean(PARTS[part], here)
                 start = (each.model, view.labels[each.model], window, int(layer), part)
                 rows.append((*start, int(here.sum()), means[0], float(jackknife(means[1:]))))
     return pd.DataFrame(rows, columns=["model", "label", "window", "layer", "part", "heads", "share", "se"])
 
 
 def _bars(axes: Axes, data: pd.DataFrame, paper: Paper, nope: set[int]) -> None:
-    table = data.pivot(index="layer", columns="part", values="share")[list(PARTS)]
+    table = data.pivot(index="layer", columns="part", values="share")[list(NAMES)]
     left = np.zeros(len(table))
-    for part in PARTS:
+    for part in NAMES:
         share = np.nan_to_num(table[part].to_numpy(np.float64))
         place = np.arange(len(table))
         axes.barh(place, share, 0.86, left, color=PART_COLOURS[part], edgecolor=PAPER, linewidth=0.4)

@@ -48,7 +48,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     unmeasured = int(data.loc[(data["class"] == UNMEASURED) & (data["population"] == ALL), "heads"].sum())
     return Caption(
         title="Head taxonomy" + (" by model" if view.of_models else view.over_training),
-        shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar a {view.noun}."
+        shows=f"Stacked bars are the share of heads of each class, from 0 to 1, one bar per {view.noun}."
         + (
             " Vertical dashed lines separate training phases."
             if len(view.phases) > 1 and not view.of_models
@@ -72,4 +72,4 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     )
 
 
-PICTURE = Picture("03_taxonomy_evolution", ("classes", "position"), draw)
+PICTURE = Picture("03_taxonomy_evolution", ("classes",), draw)

@@ -223,14 +223,18 @@ def draw_stack(
     keys: Sequence[Key] = (),
     width: float | None = None,
     spaced: bool = False,
+    matched: bool = False,
 ) -> Figure:
-    """The whole figure: phases above the first panel, names of checkpoints below the last."""
+    """The whole figure: phases above the first panel, names of checkpoints below the last.
+
+    `matched` says that all panels are over the matched window where windows differ.
+    """
     paper = Paper(width)
     axis = CheckpointAxis(view, paper, spaced)
     gaps = [_gap(panel, paper, i) for i, panel in enumerate(panels)]
     heights = [paper.tall(panel.height) for panel in panels]
     body = axis.above + sum(gaps) + sum(heights) + axis.below
-    page = sheet(paper, title, view.subtitle, axis.sheet_width, body, keys)
+    page = sheet(paper, title, view.subtitle(matched), axis.sheet_width, body, keys)
     top = axis.above
     for i, (panel, gap, height) in enumerate(zip(panels, gaps, heights, strict=True)):
         # A heading of the first panel stands over the phases' names.

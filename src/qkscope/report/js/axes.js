@@ -45,20 +45,20 @@ const axes = (() => {
     return [label, parts.filter(Boolean).join(" · ")];
   }
 
-  /* ---- the measure of position signal, shared by the views that show one ---- */
+  /* ---- the measure of position signal that a view shows ---- */
 
   /** @param {string} name */
   const signalName = (name) => data.measureLabel(name);
 
   /* A menu of the measure, put into its place; nothing where there is one. */
-  /** @type {(id: string, place: string) => HTMLSelectElement | null} */
-  function signalChoice(id, place) {
+  /** @type {(key: "measure" | "map", id: string, place: string) => HTMLSelectElement | null} */
+  function signalChoice(key, id, place) {
     const names = store.choices.measure;
     if (names.length < 2) return null;
     /** @type {[string, string][]} */
     const entries = names.map((name) => [name, signalName(name)]);
-    const { field, box } = dom.menu(id, "Mean", entries, store.state.measure, (value) =>
-      store.set({ measure: value }),
+    const { field, box } = dom.menu(id, "Mean", entries, store.state[key], (value) =>
+      store.set({ [key]: value }),
     );
     dom.find(place).replaceChildren(field);
     return box;
@@ -70,7 +70,7 @@ const axes = (() => {
   /** @param {number} layer */
   const isNope = (layer) => nope.has(layer);
   /* Room on the left for the names of layers. */
-  const layerMargin = nope.size ? 66 : 40;
+  const layerMargin = nope.size ? 78 : 40;
 
   /* Names of layers beside their rows of `tall` pixels; those with NoPE are marked, and always named. */
   /** @type {(layers: number[], tall: number) => any} */

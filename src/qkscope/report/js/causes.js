@@ -53,7 +53,9 @@ const causes = (() => {
 
   /** @param {Change} cause */
   function lines(cause) {
-    const said = cause.parts.map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
+    const said = cause.parts
+      .filter(({ value }) => value)
+      .map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
     const total = `change of ${named(cause.number)} ${text.withError(cause.total, cause.total_se)}`;
     return [rowName(cause), total, ...said];
   }
@@ -102,10 +104,14 @@ const causes = (() => {
     };
   }
 
+  /* The factors that changed anything between these checkpoints. */
+  /** @param {Change[]} list */
+  const acting = (list) =>
+    new Set(list.flatMap(({ parts: all }) => all.filter(({ value }) => value).map(({ name }) => name)));
+
   /** @param {Change[]} list */
   function legend(list) {
-    const drawn = new Set(list.flatMap(({ parts: all }) => all.filter(({ value }) => value).map(({ name }) => name)));
-    const keys = [...drawn].map((name) =>
+    const keys = [...acting(list)].map((name) =>
       h(
         "span",
         { class: "key" },
@@ -141,23 +147,23 @@ const causes = (() => {
     dom.find("causes-note").textContent = gaps.length ? `Not measured: ${gaps.join(", ")}.` : "";
   }
 
+  /* A factor that did not change has no part; one that never can, as the window of equal windows, no column. */
   /** @param {Change[]} list */
   function numbersTable(list) {
-    const names = Object.keys(FACTORS).filter((name) => list.some((one) => one.parts.some((p) => p.name === name)));
-    const heads = ["change", "total", ...names.map((name) => FACTORS[name])];
-    const rows = list.map((cause) => {
-      const parts = names.map((name) => cause.parts.find((part) => part.name === name));
-      const cells = [{ value: cause.total, se: cause.total_se }, ...parts].map((part) =>
-        h("td", { class: "num" }, part ? text.withError(part.value, part.se) : "–"),
-      );
-      return h("tr", {}, h("th", { scope: "row" }, rowName(cause)), cells);
-    });
-    const head = heads.map((name, i) => h("th", { scope: "col", class: i ? "num" : null }, name));
-    const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
-    const about = { tabindex: "0", role: "region", "aria-label": "Numbers of the causes" };
-    const open = Boolean(dom.find("causes-drawing").querySelector("details[open]"));
-    const summary = h("summary", { id: "causes-numbers" }, "Numbers of this chart");
-    return h("details", { open }, summary, h("div", { class: "scroller short", ...about }, table));
+    const names = Object.keys(FACTORS).filter((name) => acting(list).has(name));
+    const rows = list.map((cause) => [
+      rowName(cause),
+      text.withError(cause.total, cause.total_se),
+      ...names.map((name) => {
+        const part = cause.parts.find((one) => one.name === name);
+        return part && part.value ? text.withError(part.value, part.se) : "–";
+      }),
+    ]);
+    return dom.numbers(
+      dom.find("causes-drawing"),
+      ["change", "total", ...names.map((name) => FACTORS[name])],
+      rows,
+    );
   }
 
   /* Neighbours on the page between which a run's causes are not known: it has another checkpoint there, or failed. */

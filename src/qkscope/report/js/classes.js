@@ -107,7 +107,7 @@ const classes = (() => {
     const error = known?.se[stop] ?? null;
     const measured = name !== data.unmeasured;
     const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
-    const points = error === null ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
+    const points = error === null || error < 0.0005 ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
     const near = known?.borderline[stop] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
@@ -220,6 +220,18 @@ const classes = (() => {
     svg.append(strips);
   }
 
+  /* Numbers of heads on the left, with a line across at each. */
+  /** @type {(y: LinearScale, left: number, width: number) => SVGElement} */
+  function countAxis(y, left, width) {
+    const layer = s("g", { class: "count-axis", "aria-hidden": "true" });
+    for (const count of y.ticks(4).filter(Number.isInteger))
+      layer.append(
+        s("line", { x1: left, x2: width, y1: y(count), y2: y(count) }),
+        s("text", { x: left - 4, y: y(count) + 4 }, String(count)),
+      );
+    return layer;
+  }
+
   /** @type {(stops: number[], middle: Place, bottom: number,
    *   look: { slant: boolean, names: string[] }) => SVGElement} */
   function axis(stops, middle, bottom, { slant, names }) {
@@ -252,7 +264,8 @@ const classes = (() => {
    *   list: Flow[]) => Picture} */
   function picture(population, width, stops, shown, bars, list) {
     const height = 320;
-    const step = (width - 12) / stops.length;
+    const left = 34; // of the axis
+    const step = (width - left - 6) / stops.length;
     const labels = axes.labelling(stops, step);
     const [top, bottom] = [8, height - labels.room - 8];
     const flowing = list.length > 0;
@@ -260,7 +273,7 @@ const classes = (() => {
     const between = two ? "the runs" : "neighbouring bars";
     const wide = Math.min(flowing ? 40 : 72, step * (two ? 0.32 : flowing ? 0.46 : 0.68));
     /** @type {Place} */
-    const middle = (i) => 6 + step * (i + 0.5);
+    const middle = (i) => left + step * (i + 0.5);
     /** @type {Place} */
     const x = (i) => (two ? middle(i >> 1) + (i % 2 ? 0.35 : -1.35) * wide : middle(i) - wide / 2);
     const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
@@ -285,7 +298,7 @@ const classes = (() => {
       for (const segment of groups)
         if (segment.heads.length) drawSegment(barLayer, population, shown[i], segment, x, y, wide, total);
     });
-    svg.append(flowLayer, barLayer, axis(stops, middle, bottom, labels));
+    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axis(stops, middle, bottom, labels));
     return { svg, population, stops, bars, list, x, y, wide };
   }
 
@@ -298,6 +311,20 @@ const classes = (() => {
     );
     const sides = store.both() ? h("span", { class: "key" }, "left bar A, right bar B") : null;
     return h("p", { class: "legend" }, keys, sides);
+  }
+
+  /* A row per bar of a population, a column per class. */
+  function numbersTable() {
+    const codes = d3
+      .range(data.classes.length)
+      .filter((code) => drawn.some(({ bars }) => bars.some((groups) => groups[code].heads.length)));
+    const rows = drawn.flatMap(({ population, stops, bars }) =>
+      barsAt(stops).map(({ stop, run }, i) => [
+        axes.ofRun(run, population === "all" ? labelAt(stop) : `${labelAt(stop)}, ${population}`),
+        ...codes.map((code) => String(bars[i][code].heads.length)),
+      ]),
+    );
+    return dom.numbers(drawing, [axes.stopWord, ...codes.map((code) => data.classes[code])], rows);
   }
 
   /** @type {(stops: number[], shown: Set<number> | null) => void} */
@@ -337,11 +364,10 @@ const classes = (() => {
     });
     drawn.forEach(drawPicked);
     const panels = drawn.map(({ population, svg }) => {
-      const count = data.heads.filter((d) => d.population === population).length;
-      const name = population === "all" ? "All heads" : `${population}, ${text.headCount(count)}`;
+      const name = `${population === "all" ? "" : `${population}, `}${text.headCount(store.countOf(population))}`;
       return h("div", {}, h("p", { class: "small" }, name), svg);
     });
-    marks.mount(drawing, legend(drawn), h("div", { class: side ? "pair" : "" }, panels));
+    marks.mount(drawing, legend(drawn), h("div", { class: side ? "pair" : "" }, panels), numbersTable());
     explain(stops, shown);
   }
 

@@ -10,12 +10,12 @@ const distance = (() => {
   /** @typedef {{ at: number, value: number, se: Maybe }} Point */
   /** @typedef {{ run: number, population: string, points: Point[] }} Curve */
 
-  /** @type {(stop: number) => Curve[]} */
-  const curves = (stop) =>
+  /** @type {() => Curve[]} */
+  const curves = () =>
     data.populations.flatMap((population) =>
       store.runs().flatMap((run) => {
         const found = store.over(run).distances;
-        const { score = [], se = [] } = found?.curves[population]?.[stop] || {};
+        const { score = [], se = [] } = found?.curves[population]?.[state.stop] || {};
         const points = score.flatMap((value, i) =>
           value === null ? [] : [{ at: found?.at[i] || 0, value, se: se[i] }],
         );
@@ -27,16 +27,37 @@ const distance = (() => {
   /** @type {(curve: Curve, at: number) => Point} */
   const near = ({ points }, at) => points[d3.leastIndex(points, (d) => Math.abs(Math.log(d.at / at))) ?? 0];
 
+  /* At least half a logit up and down, so that noise around zero looks like what it is. */
+  /** @type {(list: Curve[]) => [number, number]} */
+  function range(list) {
+    const ends = list.flatMap(({ points }) => points.flatMap(({ value, se }) => [value - (se || 0), value + (se || 0)]));
+    return [Math.min(-0.5, d3.min(ends) ?? 0), Math.max(0.5, d3.max(ends) ?? 0)];
+  }
+
+  /** @param {Curve[]} list */
+  function numbersTable(list) {
+    const found = list.map(({ points }) => new Map(points.map((point) => [point.at, point])));
+    const places = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
+    const names = list.map(({ run, population }) => axes.ofRun(run, population === "all" ? "all heads" : population));
+    const rows = places.map((at) => [
+      text.count(at),
+      ...found.map((curve) => text.withError(curve.get(at)?.value ?? null, curve.get(at)?.se)),
+    ]);
+    return dom.numbers(dom.find("distance-drawing"), ["tokens back", ...names], rows);
+  }
+
   function draw() {
     if (!drawing) return;
-    const list = curves(state.stop);
+    const list = curves();
     if (!list.length) {
       marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
       return;
     }
-    const first = data.training && state.stop > 0 && !store.both() ? curves(0) : [];
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
     const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
+    // The axis ends with a tick: none just before it.
+    const ticks = [...places.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
+    const [least, most] = range(list);
     const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
     /** @param {Curve} curve */
     const look = ({ run, population }) => ({
@@ -51,12 +72,12 @@ const distance = (() => {
         type: "log",
         base: 2,
         domain: [1, longest],
-        ticks: places.filter((_, i) => i % 2 === 0),
+        ticks,
         tickFormat: (/** @type {number} */ v) => text.count(v),
         label: "tokens back",
         tickSize: 0,
       },
-      y: { label: null, tickSize: 0, ticks: 5 },
+      y: { domain: [least, most], label: null, tickSize: 0, ticks: 5 },
       marks: [
         Plot.text(["score, logits"], {
           ...{ frameAnchor: "top-left", dy: -22, dx: -36, text: (/** @type {string} */ d) => d },
@@ -64,7 +85,13 @@ const distance = (() => {
         }),
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...first.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 1.2, strokeOpacity: 0.45 })),
+        ...list.map((curve) =>
+          Plot.areaY(curve.points, {
+            ...{ x: "at", fill: paint.ofPopulation(curve.population), fillOpacity: 0.18 },
+            y1: (/** @type {Point} */ d) => d.value - (d.se || 0),
+            y2: (/** @type {Point} */ d) => d.value + (d.se || 0),
+          }),
+        ),
         ...list.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 2.2 })),
         Plot.dot(
           marked,
@@ -94,11 +121,14 @@ const distance = (() => {
         population === "all" ? "all heads" : population,
       ),
     );
-    const thin = first.length ? h("span", { class: "key" }, `thin: ${data.stops[0].label}`) : null;
+    const band = list.some(({ points }) => points.some(({ se }) => se))
+      ? h("span", { class: "key" }, h("i", { class: "band" }), "±1 se")
+      : null;
     marks.mount(
       drawing,
-      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, thin, axes.runKeys()),
+      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, band, axes.runKeys()),
       svg,
+      numbersTable(list),
     );
   }
 

@@ -91,5 +91,24 @@ const dom = (() => {
     return { field: h("label", { class: "field" }, h("span", {}, label), box), box };
   }
 
-  return { h, s, find, reducedMotion, download, fileName, options, choose, menu };
+  /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again. */
+  /** @type {(drawing: HTMLElement, heads: string[], rows: string[][]) => HTMLElement} */
+  function numbers(drawing, heads, rows) {
+    const head = heads.map((name, i) => h("th", { scope: "col", class: i ? "num" : null }, name));
+    const body = rows.map(([name, ...cells]) =>
+      h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", { class: "num" }, cell))),
+    );
+    const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+    const view = drawing.id.replace("-drawing", "");
+    const about = { tabindex: "0", role: "region", "aria-label": `Numbers of the chart: ${view}` };
+    const open = Boolean(drawing.querySelector(`#${view}-numbers`)?.closest("details[open]"));
+    return h(
+      "details",
+      { open },
+      h("summary", { id: `${view}-numbers` }, "Numbers of this chart"),
+      h("div", { class: "scroller short", ...about }, table),
+    );
+  }
+
+  return { h, s, find, reducedMotion, download, fileName, options, choose, menu, numbers };
 })();

@@ -39,7 +39,7 @@ const emergence = (() => {
 
   /** @type {(shown: Set<number> | null, run: number) => Cell[]} */
   function cellsIn(shown, run) {
-    const { places, [state.measure]: known } = store.over(run).averages.layers;
+    const { places, [state.map]: known } = store.over(run).averages.layers;
     const table = store.table(run);
     const members = cellHeads(shown || data.heads.map(({ index }) => index));
     /** @type {Cell[]} */
@@ -49,7 +49,7 @@ const emergence = (() => {
         const heads = members[index].get(row) || [];
         const at = index * places.length + i;
         const mean = shown
-          ? text.mean(heads.map((head) => data.value(table, state.measure, index, head)))
+          ? text.mean(heads.map((head) => data.value(table, state.map, index, head)))
           : known.mean[at];
         if (mean === null || Number.isNaN(mean)) return;
         found.push({ stop: index, row, heads, mean, se: shown ? null : known.se[at] });
@@ -72,13 +72,13 @@ const emergence = (() => {
   }
 
   const name = () =>
-    `${store.both() ? "A − B, " : ""}mean ${axes.signalName(state.measure)}`;
+    `${store.both() ? "A − B, " : ""}mean ${axes.signalName(state.map)}`;
 
   /** @type {(list: Cell[]) => [number, number]} */
   function range(list) {
     const most = d3.max(list, (d) => Math.abs(d.mean)) || 0;
     if (store.both()) return [-Math.max(0.1, most), Math.max(0.1, most)];
-    return [state.measure === "r_k" ? -1 : 0, 1];
+    return [state.map === "r_k" ? -1 : 0, 1];
   }
 
   /** @param {string} fill */
@@ -89,7 +89,7 @@ const emergence = (() => {
     const picked = heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
     return [
       `${data.stops[stop].label} · ${rowName(row)}`,
-      `${name()} ${text.measure(state.measure, mean, se)}`,
+      `${name()} ${text.measure(state.map, mean, se)}`,
       text.headCount(heads.length) + (picked ? `, ${picked} selected` : ""),
     ];
   }
@@ -105,7 +105,7 @@ const emergence = (() => {
     const height = Math.round(Math.min(680, Math.max(160, layers.length * tall) + 32 + room));
     const cellHeight = (height - 32 - room) / layers.length;
     const written = cellWidth >= 36 && cellHeight >= 14 ? list : [];
-    const digits = state.measure.startsWith("share_") ? 0 : 2;
+    const digits = state.map.startsWith("share_") ? 0 : 2;
     const at = { x: "stop", y: "row" };
     return {
       width,
@@ -191,15 +191,28 @@ const emergence = (() => {
     h(
       "p",
       { class: "legend" },
-      paint.rampKeys(name(), ends),
+      paint.rampKeys(name(), ends, 2, state.map.startsWith("share_")),
       h("span", { class: "key outlined-key" }, h("i", { class: "block outlined" }), "holds selected heads"),
     );
+
+  /** @param {Cell[]} list */
+  const numbersTable = (list) => {
+    const at = new Map(list.map((cell) => [`${cell.stop}:${cell.row}`, cell]));
+    /** @type {(row: number, stop: number) => string} */
+    const said = (row, stop) => {
+      const cell = at.get(`${stop}:${row}`);
+      return cell ? text.measure(state.map, cell.mean, cell.se) : "–";
+    };
+    return dom.numbers(
+      drawing,
+      ["layer", ...data.stops.map(({ label }) => label)],
+      rows().map((row) => [rowName(row), ...data.stops.map(({ index }) => said(row, index))]),
+    );
+  };
 
   /** @type {(list: Cell[], shown: Set<number> | null) => void} */
   function explain(list, shown) {
     const said = [];
-    if (state.measure.startsWith("share_") && drawing.querySelector("svg text[fill='#111'], svg text[fill='#fff']"))
-      said.push("Numbers in cells are percent.");
     if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
     if (!list.length) said.push("No head to average here.");
@@ -213,7 +226,7 @@ const emergence = (() => {
       outlines();
       return;
     }
-    if (controls) controls.value = state.measure;
+    if (controls) controls.value = state.map;
     const shown = store.shown();
     const list = cells(shown);
     const ends = range(list);
@@ -230,16 +243,16 @@ const emergence = (() => {
       });
     });
     axes.dress(svg, `Map of ${name()} by layer and ${axes.stopWord}`);
-    marks.mount(drawing, legend(ends), svg);
+    marks.mount(drawing, legend(ends), svg, numbersTable(list));
     drawn = { svg, list, rects };
     outlines();
     explain(list, shown);
   }
 
   function setUp() {
-    controls = axes.signalChoice("emergence-measure", "emergence-controls");
+    controls = axes.signalChoice("map", "emergence-measure", "emergence-controls");
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
+  return { setUp, draw, needs: ["map", "window", "run", "filter", "heads", "stop"] };
 })();

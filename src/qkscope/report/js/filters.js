@@ -1,5 +1,6 @@
 // @ts-check
-/* Filters: which heads pass, by class, population, search or selection; in every view. */
+/* Filters: which heads pass, by class, population, search or selection: in the table, the signal, the map by layer,
+ * the classes and the portrait. */
 "use strict";
 
 const filters = (() => {

@@ -4,7 +4,7 @@
 
 const headCharts = (() => {
   const { state } = store;
-  const { s } = dom;
+  const { h, s } = dom;
   const { high, low } = data.thresholds;
 
   const index = () => store.currentHead();
@@ -164,7 +164,7 @@ const headCharts = (() => {
   /** @type {Record<string, string>} */
   const NAMES = { r_q: "r_q", r_k: "r_k", explained_variance: "explained variance" };
 
-  /** @type {(name: string, width: number) => Drawn} */
+  /** @type {(name: string, width: number) => Element[]} */
   function componentMap(name, width) {
     const [run] = store.runs();
     /** @type {{ stop: number, pc: number, value: number }[]} */
@@ -178,12 +178,13 @@ const headCharts = (() => {
     const most = name === "explained_variance" ? d3.max(list, (d) => d.value) || 1 : 1;
     const colour = paint.ramp([name === "r_k" ? -1 : 0, most]);
     const here = stops().map((d) => d.index);
+    const key = h("p", { class: "legend" }, paint.rampKeys(NAMES[name], [name === "r_k" ? -1 : 0, most]));
     const svg = axes.plot({
       width,
-      height: 34 + 15 * data.components,
+      height: 20 + 15 * data.components,
       marginLeft: 34,
       marginRight: 4,
-      marginTop: 22,
+      marginTop: 8,
       marginBottom: 8,
       className: "plot",
       style: { fontSize: "11px", background: "none", overflow: "visible" },
@@ -197,14 +198,6 @@ const headCharts = (() => {
         padding: 0.08,
       },
       marks: [
-        Plot.text([NAMES[name]], {
-          frameAnchor: "top-left",
-          dy: -16,
-          text: (d) => d,
-          textAnchor: "start",
-          fill: "var(--muted)",
-          fontSize: 12,
-        }),
         Plot.cell(list, { x: "stop", y: "pc", fill: (d) => colour(d.value), rx: 1 }),
       ],
     });
@@ -222,7 +215,7 @@ const headCharts = (() => {
     });
     outline(svg);
     axes.dress(svg, `Map of ${NAMES[name]} by component and ${axes.stopWord}`);
-    return svg;
+    return [key, svg];
   }
 
   /** @param {Drawn} svg */

@@ -41,7 +41,7 @@ const headMeasures = (() => {
     /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
     const points = (one, of = curve, side = run) =>
       [...data.curve(of, one, index(), `${side}:${state.window}`)].flatMap((value, i) =>
-        Number.isNaN(value) ? [] : [{ at: of.at[i], value }],
+        Number.isNaN(value) ? [] : [{ at: of.waves?.[one]?.[i] ?? of.at[i], value }],
       );
     /** @type {(one: number, look: any) => any} */
     const line = (one, look) => Plot.line(points(one), { x: "at", y: "value", ...look });
@@ -53,7 +53,9 @@ const headMeasures = (() => {
       marginBottom: 36,
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: { type: curve.log ? "log" : "linear", label: curve.axis, tickSize: 0 },
+      x: curve.log
+        ? { type: "log", base: 2, label: curve.axis, tickSize: 0, ticks: 6, tickFormat: text.tokens }
+        : { label: curve.axis, tickSize: 0 },
       y: { label: null, tickSize: 0, ticks: 5 },
       marks: [
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),

@@ -27,21 +27,44 @@
     const stop = data.stops.findIndex(({ model }) => model === link.getAttribute("data-at"));
     const measure = link.getAttribute("data-measure") || "";
     const wanted = link.getAttribute("data-window") || "";
+    const menu = { signal: "measure", emergence: "map" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
     return {
       ...(stop >= 0 ? { stop } : {}),
-      ...(store.choices.measure.includes(measure) ? { measure } : {}),
+      ...(menu && store.choices[menu].includes(measure) ? { [menu]: measure } : {}),
       ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),
     };
   }
 
-  /* A claim about another window than the pictures show says so, until "See it" brings them together. */
+  /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
+  const OF_ONE_STOP = ["spectrum", "distance"];
+  const FILTERED = ["signal", "emergence", "classes", "portrait"];
+
+  /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
+  /** @type {(link: Element) => string[]} */
+  function differences(link) {
+    const view = link.getAttribute("data-view") || "";
+    const [wanted, measure, at] = ["window", "measure", "at"].map((name) => link.getAttribute(`data-${name}`) || "");
+    const found = [];
+    if (wanted !== state.window && data.matched) found.push(data.windowName(state.window));
+    const { model, label } = data.stops[state.stop];
+    if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
+    const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
+    if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
+      found.push(axes.signalName(shown[0]));
+    if (FILTERED.includes(view) && store.shown()) found.push("filtered heads");
+    return found;
+  }
+
+  /* A claim about something else than its picture shows says so, until "See it" brings them together. */
   function markClaims() {
     for (const link of document.querySelectorAll(".see")) {
-      const elsewhere = link.getAttribute("data-window") !== state.window;
+      const shown = differences(link);
       const claim = link.closest(".claim");
-      claim?.classList.toggle("elsewhere", elsewhere);
-      claim?.querySelector(".other")?.toggleAttribute("hidden", !elsewhere);
+      const flag = claim?.querySelector(".other");
+      claim?.classList.toggle("elsewhere", shown.length > 0);
+      flag?.toggleAttribute("hidden", !shown.length);
+      if (flag) flag.textContent = `chart shows ${shown.join(", ")}`;
     }
   }
 
@@ -78,7 +101,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
-    if (keys.has("window")) markClaims();
+    if (["window", "stop", "measure", "map", "filter"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

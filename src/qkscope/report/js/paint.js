@@ -37,8 +37,8 @@ const paint = (() => {
   }
 
   /* A legend of a ramp. */
-  /** @type {(name: string, range: [number, number], digits?: number) => HTMLElement[]} */
-  function rampKeys(name, [low, high], digits = 2) {
+  /** @type {(name: string, range: [number, number], digits?: number, percent?: boolean) => HTMLElement[]} */
+  function rampKeys(name, [low, high], digits = 2, percent = false) {
     const reach = Math.max(-low, high);
     /** @type {[number, number]} */
     const ends = low < 0 ? [-reach, reach] : [low, high];
@@ -48,7 +48,9 @@ const paint = (() => {
       style: `background:linear-gradient(to right,${colours.join(",")})`,
       "data-colours": colours.join(";"),
     });
-    const end = ends.map((v) => text.number(v, Number.isInteger(v) ? 0 : digits));
+    const end = ends.map((v) =>
+      percent ? `${text.number(100 * v, 0)}%` : text.number(v, Number.isInteger(v) ? 0 : digits),
+    );
     return [
       dom.h("span", { class: "key" }, name),
       dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1]),

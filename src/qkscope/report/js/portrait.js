@@ -106,7 +106,7 @@ const portrait = (() => {
     else if (tint === "rope") items = data.populations.map((name) => key(paint.ofPopulation(name), name));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
     if (data.populations.length > 1) items.push(h("span", { class: "key" }, "● RoPE ◆ NoPE"));
-    if (data.has("same_axis"))
+    if (data.heads.some(({ index }) => data.anotherAxis(table(), state.stop, index)))
       items.push(h("span", { class: "key" }, "○ a different direction became PC0"));
     if (store.both())
       items.push(h("span", { class: "key" }, h("i", { class: "move" }), "from A to where it stands in B"));
@@ -316,7 +316,7 @@ const portrait = (() => {
       named = false;
       frame = portraitFrame.build(drawing, { box: selectBox, near: selectNear });
       marks.mount(drawing, legend(), frame.svg);
-    }
+    } else if (keys.has("stop")) drawing.querySelector(".legend")?.replaceWith(legend());
     const moving = !fresh && keys.has("stop") && data.training && !dom.reducedMotion();
     if (!fresh && store.selectionOnly(keys)) markSelected();
     else points(moving);

@@ -156,6 +156,8 @@ const signal = (() => {
         text: () => nameOf(line),
         textAnchor: "start",
         fill: line.colour,
+        stroke: "var(--paper)", // no line runs through a name
+        strokeWidth: 5,
         fontWeight: 650,
         fontSize: 14,
       });
@@ -185,8 +187,8 @@ const signal = (() => {
     return [name, about, ...said];
   }
 
-  /** @type {(all: Line[], picked: Line[]) => HTMLElement} */
-  function legend(all, picked) {
+  /** @type {(all: Line[], picked: Line[], shown: Set<number> | null) => HTMLElement} */
+  function legend(all, picked, shown) {
     /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
     const key = (mark, said) => h("span", { class: "key" }, mark, said);
     const counts = store.over().averages.heads;
@@ -195,7 +197,8 @@ const signal = (() => {
       .map(({ population, colour }) => {
         const shape = isOpen(population) ? "◆" : "●";
         const name = population === "all" ? "" : ` ${population}`;
-        const said = `${d3.max(counts[population] || [0])}${name} heads`;
+        const count = shown ? store.countOf(population) : d3.max(counts[population] || [0]) || 0;
+        const said = `${text.count(count)}${name} ${count === 1 ? "head" : "heads"}`;
         return key(h("span", { class: "swatch", style: `color:${colour}` }, shape), said);
       });
     items.push(...axes.runKeys());
@@ -208,29 +211,15 @@ const signal = (() => {
   }
 
   /** @param {Line[]} all */
-  function numbersTable(all) {
-    const head = h(
-      "tr",
-      {},
-      h("th", { scope: "col" }, axes.stopWord),
-      all.map((line) => h("th", { scope: "col", class: "num" }, nameOf(line))),
+  const numbersTable = (all) =>
+    dom.numbers(
+      drawing,
+      [axes.stopWord, ...all.map(nameOf)],
+      data.stops.map(({ index, label }) => [
+        label,
+        ...all.map((line) => text.measure(line.measure, line.mean[index], line.se[index])),
+      ]),
     );
-    const rows = data.stops.map(({ index, label }) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, label),
-        all.map((line) =>
-          h("td", { class: "num" }, text.measure(line.measure, line.mean[index], line.se[index])),
-        ),
-      ),
-    );
-    const table = h("table", { class: "plain" }, h("thead", {}, head), h("tbody", {}, rows));
-    const open = Boolean(drawing.querySelector("details[open]"));
-    const about = { tabindex: "0", role: "region", "aria-label": "Numbers of the chart" };
-    const scroller = h("div", { class: "scroller short", ...about }, table);
-    return h("details", { open }, h("summary", { id: "signal-numbers" }, "Numbers of this chart"), scroller);
-  }
 
   /** @param {Set<number> | null} shown */
   function explain(shown) {
@@ -290,15 +279,15 @@ const signal = (() => {
       lines: (index) => lines(index, every),
     });
     axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);
-    marks.mount(drawing, legend(all, picked), svg, numbersTable(all));
+    marks.mount(drawing, legend(all, picked, shown), svg, numbersTable(all));
     drawn = svg;
     explain(shown);
   }
 
   function setUp() {
-    controls = axes.signalChoice("measure", "signal-controls");
+    controls = axes.signalChoice("measure", "measure", "signal-controls");
   }
 
-  /** @type {View} */
-  return { setUp, draw, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
+  /** @type {View & { measures: () => string[] }} */
+  return { setUp, draw, measures, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
 })();

@@ -20,9 +20,18 @@ const spectrum = (() => {
       return at.map((wave, i) => ({ run, at: wave, share: share[i] ?? NaN, width: step }));
     });
 
-  const FORMAT = d3.format(".2~s");
-  /** @param {number} wave */
-  const tokens = (wave) => (wave < 1e4 ? text.count(Math.round(wave)) : FORMAT(wave));
+  const { tokens } = text;
+
+  /* A row per wavelength; two runs whose wavelengths differ have rows of their own. */
+  /** @param {Bar[]} list */
+  function numbersTable(list) {
+    const rows = d3.groups(d3.sort(list, ({ at }) => at), ({ at }) => tokens(at)).map(([name, here]) => [
+      name,
+      ...store.runs().map((run) => text.measure("share_", here.find((bar) => bar.run === run)?.share ?? null)),
+    ]);
+    const heads = store.runs().map((run) => axes.ofRun(run, "share of r_q"));
+    return dom.numbers(dom.find("spectrum-drawing"), ["wavelength, tokens", ...heads], rows);
+  }
 
   function draw() {
     if (!drawing) return;
@@ -81,7 +90,7 @@ const spectrum = (() => {
     const name = data.stops[state.stop].label;
     axes.dress(svg, `Share of r_q by rotary wavelength at ${name}`);
     const whose = `${name}, ${text.headCount(found(store.runs()[0])?.heads || 0)} with RoPE`;
-    marks.mount(drawing, h("p", { class: "legend" }, whose, axes.runKeys()), svg);
+    marks.mount(drawing, h("p", { class: "legend" }, whose, axes.runKeys()), svg, numbersTable(list));
   }
 
   /** @type {View} */

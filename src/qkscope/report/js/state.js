@@ -10,7 +10,7 @@
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "run"]; // changes that the back button undoes
+  const STEPS = ["view", "head", "heads", "window", "measure", "map", "run"]; // changes that the back button undoes
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -27,7 +27,8 @@ const store = (() => {
   const CHOICES = {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["matched", "own"] : ["own"],
-    measure: signals,
+    measure: signals, // of the signal's chart
+    map: signals, // of the map by layer
     number: [
       ...new Set(data.letters.flatMap((_, run) => data.over("own", run).causes.map(({ number }) => number))),
     ],
@@ -272,6 +273,13 @@ const store = (() => {
     return shownCache;
   }
 
+  /* How many heads of a population pass the filter. */
+  /** @param {string} population */
+  function countOf(population) {
+    const passing = shown();
+    return data.heads.filter((d) => d.population === population && (!passing || passing.has(d.index))).length;
+  }
+
   /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most over the window that the
    * page starts with; of two runs the one whose r_q differs most between them at the end. */
   /** @type {Maybe} */
@@ -320,6 +328,7 @@ const store = (() => {
     set,
     select,
     shown,
+    countOf,
     only,
     selectionOnly,
     currentHead,

@@ -10,6 +10,7 @@ const headTable = (() => {
   const pager = pages.make("page", 12, "head", () => draw(null));
 
   const { table } = store;
+  const NO_ERROR = "no error: leaving out some documents makes another axis PC0";
   /** @type {(name: string, head: Head, run?: number) => number} */
   const at = (name, head, run) => data.value(table(run), name, data.stopOf(head, state.stop), head.index);
   /** @type {(head: Head, run?: number) => number} */
@@ -18,8 +19,11 @@ const headTable = (() => {
   function measureCell(name, run) {
     return (head) => {
       const se = at(`${name}_se`, head, run);
-      const [value, error] = text.measure(name, at(name, head, run), se).split(" ± ");
-      return [value, error === undefined ? null : h("span", { class: "se" }, ` ±${error}`)];
+      const found = at(name, head, run);
+      const [value, error] = text.measure(name, found, se).split(" ± ");
+      if (error !== undefined) return [value, h("span", { class: "se" }, ` ±${error}`)];
+      if (Number.isNaN(found) || !data.has(`${name}_se`)) return [value];
+      return [value, h("span", { class: "se lost", title: NO_ERROR }, " ± –")];
     };
   }
 
@@ -224,7 +228,12 @@ const headTable = (() => {
       h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table of heads" }, grid),
       pager.buttons(list.length),
     );
-    note.textContent = data.hasRope ? "" : "No rope column: which layers have RoPE is not known.";
+    note.textContent = [
+      drawing.querySelector(".lost") ? `± –: ${NO_ERROR}.` : "",
+      data.hasRope ? "" : "No rope column: which layers have RoPE is not known.",
+    ]
+      .filter(Boolean)
+      .join(" ");
   }
 
   /** @type {View} */

@@ -30,6 +30,11 @@ const text = (() => {
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
 
+  /* A distance or wavelength in tokens, short. */
+  const SHORT = d3.format(".2~s");
+  /** @param {number} n */
+  const tokens = (n) => (n < 1e4 ? count(Math.round(n)) : SHORT(n));
+
   /** @param {number} n */
   const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
 
@@ -53,5 +58,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, count, headCount, percent, shorten, mean };
+  return { number, withError, measure, count, tokens, headCount, percent, shorten, mean };
 })();

@@ -40,6 +40,7 @@ interface PackedCurve {
   axis: string;
   log: boolean;
   at: number[];
+  waves?: Maybe[][]; // of each checkpoint, the wavelength at each place
   column: Packed;
 }
 
@@ -156,6 +157,7 @@ interface State {
   run: string;
   window: WindowName;
   measure: string;
+  map: string;
   number: string;
   across: string;
   up: string;
