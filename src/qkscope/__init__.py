@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from qkscope.scanning import scan
     from qkscope.scanning.vectors import analyze
     from qkscope.study import Study, load_study
-    from qkscope.table import heads_table, read_qk
+    from qkscope.results.tables import read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.together import concat
     from qkscope.typeset import to_latex, to_markdown
@@ -59,12 +59,11 @@ _HOME = {
     "concat": "together",
     "draw_all": "figures",
     "figure": "figures:draw",
-    "heads_table": "table",
     "load_results": "results",
     "load_study": "study",
     "measure": "measures",
     "polarity": "taxonomy",
-    "read_qk": "table",
+    "read_qk": "results.tables",
     "run_study": "run:run",
     "scan": "scanning",
     "to_latex": "typeset",
@@ -92,7 +91,6 @@ __all__ = [
     "concat",
     "draw_all",
     "figure",
-    "heads_table",
     "load_results",
     "load_study",
     "measure",

@@ -1,4 +1,4 @@
-"""causes.csv: its columns and how it is read. A row is one number's change between neighbours, taken apart."""
+"""causes.csv: its columns and how it is read. A row is one number's change between neighbours, split by cause."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WEIGHTS, ROTATION, WINDOW = FACTORS = ("weights", "rotation", "window")
-AXES = ("same_axis", "another_axis")
+EFFECTS = (
+    *("total", *FACTORS, "weights_first", "rotation_first"),
+    *("weights_other_order", "rotation_other_order", "weights_same_axis", "rotation_same_axis"),
+)
 CAUSES_COLUMNS = (
-    *("from_model", "to_model", "number", "total", *FACTORS, *(f"{name}_se" for name in ("total", *FACTORS))),
-    # Of the weights' part, what heads contribute whose first axis stayed and whose first axis is another.
-    *(*AXES, *(f"{name}_se" for name in AXES), "same_text", "heads", "groups"),
+    *("from_model", "to_model", "number", "population", "total", *FACTORS),
+    *(f"{name}_se" for name in ("total", *FACTORS)),
+    *(column for name in EFFECTS[4:] for column in (name, f"{name}_se")),
+    *("window_tokens", "same_text", "heads", "groups"),
 )
 
 
@@ -25,7 +29,7 @@ def read_causes(path: Path) -> pd.DataFrame | None:
     if not path.is_file():
         return None
     try:
-        names = {"from_model": str, "to_model": str, "number": str}
+        names = dict.fromkeys(("from_model", "to_model", "number", "population"), str)
         frame = read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
     except (ValueError, OSError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from qkscope.errors import StudyError
-from qkscope.table import MAX_COUNT
+from qkscope.results.tables import MAX_COUNT
 
 Count = Annotated[int, Field(strict=True, gt=0, le=MAX_COUNT)]
 # YAML has numbers and nothing where a word was meant.

@@ -1,62 +1,51 @@
-"""A change between neighbouring checkpoints -> the parts of it that weights, rotation settings and window account for.
+"""What changed a number between neighbouring checkpoints A and B: training, RoPE settings or the window.
 
-All three may change at once. A cell is the same heads measured with some of the three as the later checkpoint has
-them and the others as the earlier one has them. Going from one checkpoint to the other by exchanging one factor after
-the other, each adds something; what it adds depends on the order. Its part is the average over all orders whose cells
-were measured: over the full table of 2 x 2 x 2 cells, Shapley's value. Parts sum to the change exactly, whatever the
-orders. Errors are the jackknife's over groups of documents, which all cells share.
+At the shorter of the two windows, weights and settings are exchanged one at a time, through two counterfactual cells. The
+real order is settings first, then training:
+
+    rotation_first = (A's weights, B's settings) - A        weights_first = B - (A's weights, B's settings)
+
+`rotation` and `weights` are the means over both orders (Shapley's parts). Then the window: B over its own window minus B over
+A's. No checkpoint is run past the length it was trained with. Effects are means over the heads of one population, with
+jackknife errors over documents, which all cells share.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, permutations
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.causes_table import AXES, CAUSES_COLUMNS, FACTORS, WEIGHTS, WINDOW
+from qkscope.causes_table import CAUSES_COLUMNS, EFFECTS
+from qkscope.checkpoints.rope import same_rotation
 from qkscope.inference.levels import ONE_HEAD
 from qkscope.inference.transitions import class_probabilities
-from qkscope.measures.jackknife import jackknife
+from qkscope.results.aggregate import ROPE, error, jackknife, over_heads, values
+from qkscope.results.dataset import CellInfo
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 Array = NDArray[np.float64]
-Cell = frozenset[str]
-"""The factors that are the later checkpoint's."""
-Heads = Mapping[str, Array]
-"""A measure -> its values (1 + G, H): of all documents, then without each group of them."""
+SameAxis = Callable[[CellInfo, CellInfo], Array]
+"""1 where PC0 of the second cell continues that of the first, 0 where not, NaN where unknown. (H,)"""
 
-# Measures whose means are taken apart beside those of r; whichever of them were measured.
-ANATOMY = (
-    *("eta_q", "eta_k", "R_q", "R_k"),
-    *("share_position", "share_key", "share_match", "share_query_position"),
-)
 MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
-# Of the rotation model, what does not shrink with the window by construction.
-DRIFT = ("slope_q", "slope_k", "bias_logits")
-
-
-@dataclass(frozen=True)
-class Step:
-    """Two neighbours and the cells between them; `frozenset()` is the earlier, all of `changed` the later one.
-
-    same_axis (H,) is 1 where a head's first axis stayed, 0 where it is another, NaN where that is not known.
-    Cells of the two checkpoints' weights share their documents only if `same_text`.
-    """
-
-    before: str
-    after: str
-    changed: tuple[str, ...]
-    cells: Mapping[Cell, Heads]
-    same_axis: Array | None = None
-    same_text: bool = True
+# Means whose changes are split, by their name in causes.csv; whichever were measured.
+MEANS = {MEAN_R_Q: "r_q", MEAN_R_K: "r_k", MEAN_ABS_R_K: "abs_r_k"} | {
+    f"mean {name}": name
+    for name in (
+        *("eta_q", "eta_k", "R_q", "R_k"),
+        *("share_positional", "share_position", "share_key", "share_match", "share_query_position"),
+        *("slope_q", "slope_k", "bias_logits"),
+    )
+}
 
 
 def share_of(kind: str) -> str:
@@ -64,144 +53,196 @@ def share_of(kind: str) -> str:
     return f"share of {kind} heads"
 
 
-def average(values: Array) -> Array:
-    """(1 + G, H) -> (1 + G,): mean over the heads that a row has."""
-    here = np.isfinite(values)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(np.where(here, values, 0.0).sum(axis=1) / here.sum(axis=1))
-
-
-def shapley(measured: Collection[Cell], players: Sequence[Cell]) -> dict[Cell, dict[Cell, float]] | None:
-    """Each player's part as weights of the cells: over all orders that lead through measured cells; None if none does.
-
-    A player is a set of factors that are exchanged together.
-    """
-    walks = []
-    for order in permutations(players):
-        path = [frozenset().union(*order[:n]) for n in range(len(order) + 1)]
-        if all(cell in measured for cell in path):
-            walks.append((order, path))
-    if not walks:
-        return None
-    found: dict[Cell, dict[Cell, float]] = {player: {} for player in players}
-    for order, path in walks:
-        for player, (start, stop) in zip(order, pairwise(path), strict=True):
-            part = found[player]
-            part[stop] = part.get(stop, 0.0) + 1.0 / len(walks)
-            part[start] = part.get(start, 0.0) - 1.0 / len(walks)
-    return found
-
-
-def attribute(
-    steps: Sequence[Step], limits: Thresholds | None = None, numbers: Collection[str] | None = None
+def causes(
+    data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis: SameAxis
 ) -> pd.DataFrame:
-    """causes.csv: a row for every step and number (of `numbers`, if given), with CAUSES_COLUMNS.
-
-    A factor that does not change has no part: exactly 0. One whose part cannot be told from another's is NaN.
-    """
+    """causes.csv: a row per step between neighbours in `order`, population and number, with CAUSES_COLUMNS."""
     import pandas as pd
 
-    rows = [row for step in steps for row in _rows(step, limits or Thresholds(), numbers)]
+    numbers = _numbers(data, limits)
+    hidden = _hidden(data, limits)
+    cells = _infos(data)
+    rows = []
+    for before, after in pairwise(order):
+        found = _path(cells, before, after)
+        if found is not None:
+            rows += _step(found, cells, numbers, hidden, data["rope"], same_axis)
     return pd.DataFrame(rows, columns=list(CAUSES_COLUMNS))
 
 
-def _rows(step: Step, limits: Thresholds, wanted: Collection[str] | None) -> list[dict[str, Any]]:
-    weights = _weights(step)
-    numbers = {cell: _numbers(heads, limits) for cell, heads in step.cells.items()}
-    unseen = {cell: _unseen(heads, limits, wanted) for cell, heads in step.cells.items()}
+def _infos(data: xr.Dataset) -> list[CellInfo]:
+    names = CellInfo.__dataclass_fields__
+    columns = zip(*(data[name].to_numpy().tolist() for name in names), strict=True)
+    return [CellInfo(*row) for row in columns]
+
+
+def _numbers(data: xr.Dataset, limits: Thresholds) -> xr.DataArray:
+    """Values of heads whose mean each number is; a class's are 0 and 1. (number, cell, sample, head)"""
+    import xarray as xr
+
+    found = {name: values(data, measure) for name, measure in MEANS.items() if measure.removeprefix("abs_") in data}
+    r_q, r_k = found[MEAN_R_Q], found[MEAN_R_K]
+    kinds, known = classify(r_q.to_numpy(), r_k.to_numpy(), limits), np.isfinite(r_q + r_k)
+    found |= {share_of(kind): r_q.copy(data=kinds == kind).where(known) for kind in CLASSES}
+    plain = [each.reset_coords(drop=True).assign_coords(groups=data["groups"]) for each in found.values()]
+    return xr.concat(plain, "number", coords="minimal", compat="override", join="exact").assign_coords(number=list(found))
+
+
+def _hidden(data: xr.Dataset, limits: Thresholds) -> Mapping[str, Array]:
+    """By class, per head the variance of its membership that leaving documents out does not show. (cell, head)"""
+    r, se = ([f(data, name).to_numpy() for name in ("r_q", "r_k")] for f in (_whole, error))
+    chances = class_probabilities(*(x.reshape(-1) for x in (*r, *se)), limits)
+    found = np.nan_to_num(chances * (1.0 - chances)).reshape(len(CLASSES), *r[0].shape)
+    return {share_of(kind): each for kind, each in zip(CLASSES, found, strict=True)}
+
+
+def _whole(data: xr.Dataset, name: str) -> xr.DataArray:
+    return values(data, name).isel(sample=0)
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+# Roles of cells: a, b at the common window; a0, b0 at their own; ab has a's weights with b's settings, ba the reverse.
+_Roles = Mapping[str, int]
+
+
+def _path(cells: Sequence[CellInfo], before: str, after: str) -> _Roles | None:
+    """The cells between two checkpoints, by role; None if one of the two was not measured."""
+    own = {cell.checkpoint: i for i, cell in enumerate(cells) if cell.own}
+    if before not in own or after not in own:
+        return None
+    a0, b0 = own[before], own[after]
+    window = min(cells[a0].window, cells[b0].window)
+
+    def find(weights: str, settings: str) -> int | None:
+        here = [
+            i
+            for i, cell in enumerate(cells)
+            if cell.window == window and cell.weights_of == weights and same_rotation(cell.settings, settings)
+        ]
+        return next((i for i in here if cells[i].checkpoint == weights), here[0] if here else None)
+
+    s_a, s_b = cells[a0].settings, cells[b0].settings
+    wanted = {"a": find(before, s_a), "b": find(after, s_b), "ab": find(before, s_b), "ba": find(after, s_a)}
+    found = {role: i for role, i in wanted.items() if i is not None}
+    return found | {"a0": a0, "b0": b0} if {"a", "b"} <= found.keys() else None
+
+
+def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
+    """Each effect as weights of the cells; one that cannot be separated is missing."""
+    found = {"total": {"b0": 1.0, "a0": -1.0}, "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0})}
+    if not exchanged:
+        weights = {"b": 1.0, "a": -1.0}
+        return found | dict.fromkeys(("weights", "weights_first", "weights_other_order"), weights) | dict.fromkeys(
+            ("rotation", "rotation_first", "rotation_other_order"), {}
+        )
+    orders = []
+    if "ab" in roles:
+        found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
+        orders.append("first")
+    if "ba" in roles:
+        found |= {"weights_other_order": {"ba": 1.0, "a": -1.0}, "rotation_other_order": {"b": 1.0, "ba": -1.0}}
+        orders.append("other_order")
+    for factor in ("weights", "rotation") if orders else ():
+        parts = [found[f"{factor}_{order}"] for order in orders]
+        found[factor] = _plus(*({cell: w / len(parts) for cell, w in part.items()} for part in parts))
+    return found
+
+
+def _plus(*parts: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for cell, weight in part.items():
+            found[cell] = found.get(cell, 0.0) + weight
+    return found
+
+
+def _step(
+    roles: _Roles,
+    cells: Sequence[CellInfo],
+    numbers: xr.DataArray,
+    hidden: Mapping[str, Array],
+    rope: xr.DataArray,
+    same_axis: SameAxis,
+) -> list[dict[str, Any]]:
+    infos = {role: cells[i] for role, i in roles.items()}
+    exchanged = not same_rotation(infos["a0"].settings, infos["b0"].settings)
+    effects = _effects(roles, exchanged)
+    used = sorted({roles[cell] for part in effects.values() for cell in part})
+    known = np.isfinite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
+    # Of real order: which heads kept their first axis when one factor alone changed.
+    edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
+    stayed = {
+        factor: _aligned(same_axis(*(infos[end] for end in ends)), rope, roles["b"])
+        for factor, ends in edges.items()
+        if set(ends) <= roles.keys() and (exchanged or factor == "weights")
+    }
+    flags = rope.isel(cell=roles["b"]).to_numpy()
+    populations = [name for name, flag in ROPE.items() if (flags == flag).any()]
+    same_text = infos["a"].texts == infos["b"].texts
     rows = []
-    for name in numbers[frozenset()]:
-        values = {cell: found[name] for cell, found in numbers.items()}
-        kept = np.logical_and.reduce([np.isfinite(each[0]) for each in values.values()])
-        if kept.any() and (wanted is None or name in wanted):
-            hidden = {cell: found.get(name, 0.0) for cell, found in unseen.items()}
-            row = _row(step, weights, {cell: each[:, kept] for cell, each in values.items()}, kept, hidden)
-            rows.append({"from_model": step.before, "to_model": step.after, "number": name} | row)
+    for population in populations if len(populations) > 1 else ["all"]:
+        here = known if population == "all" else known & (rope.isel(cell=roles["b"], drop=True) == ROPE[population])
+        found: dict[str, tuple[Array, Array]] = {}
+        for name, part in effects.items():
+            found[name] = _effect(part, roles, numbers, here, same_text)
+        for factor, kept in stayed.items():
+            found[f"{factor}_same_axis"] = _effect(effects[f"{factor}_first"], roles, numbers, here, same_text, kept)
+        counts = here.sum("head").to_numpy()
+        for n, number in enumerate(numbers["number"].to_numpy().tolist()):
+            if not counts[n]:
+                continue
+            row: dict[str, Any] = {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
+            row |= {"number": number, "population": population, "heads": int(counts[n])}
+            for name in EFFECTS:
+                value, se = (float(x[n]) for x in found[name]) if name in found else (math.nan, math.nan)
+                if number in hidden and name in effects:
+                    se = math.hypot(se, _unseen(effects[name], roles, hidden[number], here[n].to_numpy()))
+                row |= {name: value, f"{name}_se": se}
+            row |= {"window_tokens": infos["a"].window, "same_text": int(same_text), "groups": infos["a"].groups}
+            rows.append(row)
     return rows
 
 
-def _weights(step: Step) -> dict[str, dict[Cell, float]]:
-    """What the cells weigh in the total and in each part that can be told."""
-    alone = [frozenset({factor}) for factor in step.changed]
-    last = frozenset(step.changed)
-    found = shapley(step.cells, alone)
-    if found is None:  # weights and rotation changed together and nothing tells them apart
-        model = last - {WINDOW}
-        found = shapley(step.cells, [model, frozenset({WINDOW})] if WINDOW in last else [model]) or {}
-    named = {next(iter(player)): part for player, part in found.items() if len(player) == 1}
-    return {"total": {last: 1.0, frozenset(): -1.0}} | named
+def _aligned(stayed: Array, rope: xr.DataArray, cell: int) -> xr.DataArray:
+    """Values of a cell's heads on the dimension `head`."""
+    there = np.isfinite(rope.isel(cell=cell).to_numpy())
+    found = np.full(rope.sizes["head"], np.nan)
+    found[there if there.sum() == len(stayed) else slice(len(stayed))] = stayed
+    return rope.isel(cell=cell, drop=True).copy(data=found)
 
 
-def _row(
-    step: Step,
-    weights: Mapping[str, Mapping[Cell, float]],
-    values: Mapping[Cell, Array],
-    kept: NDArray[np.bool_],
-    unseen: Mapping[Cell, float],
-) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in ("total", *FACTORS):
-        if name != "total" and name not in step.changed:
-            row |= {name: 0.0, f"{name}_se": 0.0}
-        else:
-            row |= _part(name, weights.get(name), values, step.same_text, unseen)
-    groups = min(len(each) for each in values.values()) - 1
-    row |= {"same_text": int(step.same_text), "heads": int(kept.sum()), "groups": groups}
-    stayed = np.full(len(kept), np.nan) if step.same_axis is None else step.same_axis
-    for name, flag in zip(AXES, (1.0, 0.0), strict=True):
-        known = WEIGHTS in weights and bool(np.isfinite(stayed[kept]).all())
-        theirs = {cell: np.where(stayed[kept] == flag, each, 0.0) for cell, each in values.items()}
-        row |= _part(name, weights[WEIGHTS] if known else None, theirs, step.same_text, {})
-    return row
-
-
-def _part(
-    name: str,
-    weights: Mapping[Cell, float] | None,
-    values: Mapping[Cell, Array],
+def _effect(
+    part: Mapping[str, float],
+    roles: _Roles,
+    numbers: xr.DataArray,
+    here: xr.DataArray,
     same_text: bool,
-    unseen: Mapping[Cell, float],
-) -> dict[str, float]:
-    """A weighted sum of cells over the heads' mean, and its error."""
-    if weights is None:
-        return {name: math.nan, f"{name}_se": math.nan}
-    means = {cell: average(values[cell]) for cell in weights}
-    value = float(sum(weight * means[cell][0] for cell, weight in weights.items()))
-    hidden = sum(weight**2 * unseen.get(cell, 0.0) for cell, weight in weights.items())
+    stayed: xr.DataArray | None = None,
+) -> tuple[Array, Array]:
+    """A weighted sum of cells, as means over heads with errors: (numbers,) each. `stayed`: only what such heads add."""
+    count = numbers.sizes["number"]
+    if not part:
+        return np.zeros(count), np.zeros(count)
     # Without common documents nothing cancels between the two checkpoints: the errors of their cells add.
-    sets = [list(weights)]
-    if not same_text:
-        sets = [[cell for cell in weights if (WEIGHTS in cell) == later] for later in (False, True)]
-    variance = sum(_variance({cell: means[cell] for cell in cells}, weights) for cells in sets if cells)
-    return {name: value, f"{name}_se": math.sqrt(variance + hidden)}
+    later = {"b", "b0", "ba"}
+    sets = [part] if same_text else [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
+    value, variance = np.zeros(count), np.zeros(count)
+    for some in sets:
+        if not some:
+            continue
+        terms = [weight * numbers.isel(cell=roles[cell], drop=True).drop_vars("groups") for cell, weight in some.items()]
+        groups = {int(numbers["groups"][roles[cell]]) for cell in some}
+        summed = sum(terms[1:], terms[0]).assign_coords(groups=groups.pop() if len(groups) == 1 else 0)
+        if stayed is not None:
+            summed = summed.where(stayed != 0, 0.0).where(stayed.notnull())
+        mean = over_heads(summed, here)
+        value, variance = value + mean.isel(sample=0).to_numpy(), variance + jackknife(mean).to_numpy() ** 2
+    return value, np.sqrt(variance)
 
 
-def _variance(means: Mapping[Cell, Array], weights: Mapping[Cell, float]) -> float:
-    lengths = {len(each) for each in means.values()}
-    if len(lengths) > 1:
-        return math.nan
-    return float(jackknife(np.sum([weights[cell] * each[1:] for cell, each in means.items()], axis=0))) ** 2
-
-
-def _numbers(heads: Heads, limits: Thresholds) -> dict[str, Array]:
-    """Every number as values of its heads (1 + G, H), whose mean it is; a share's are 0 and 1."""
-    r_q, r_k = heads["r_q"], heads["r_k"]
-    found = {MEAN_R_Q: r_q, MEAN_R_K: r_k, MEAN_ABS_R_K: np.abs(r_k)}
-    found |= {f"mean {name}": heads[name] for name in (*ANATOMY, *DRIFT) if name in heads}
-    kinds = classify(r_q, r_k, limits)
-    known = np.isfinite(r_q) & np.isfinite(r_k)
-    return found | {share_of(kind): np.where(known, kinds == kind, np.nan) for kind in CLASSES}
-
-
-def _unseen(heads: Heads, limits: Thresholds, wanted: Collection[str] | None) -> dict[str, float]:
-    """The variance of each share that leaving documents out does not show: few heads sit on the edge of a class."""
-    if wanted is not None and not any(share_of(kind) in wanted for kind in CLASSES):
-        return {}
-    (r_q, se_q), (r_k, se_k) = ((heads[name][0], jackknife(heads[name][1:])) for name in ("r_q", "r_k"))
-    chances = class_probabilities(r_q, r_k, se_q, se_k, limits)
-    variance = np.nansum(chances * (1.0 - chances), axis=1)
-    heads_squared = max(chances.shape[1], 1) ** 2
-    return {
-        share_of(kind): max(ONE_HEAD, float(each)) / heads_squared
-        for kind, each in zip(CLASSES, variance, strict=True)
-    }
+def _unseen(part: Mapping[str, float], roles: _Roles, hidden: Array, here: NDArray[np.bool_]) -> float:
+    """Few heads are near the edge of a class: a share is never surer than half a head."""
+    heads = max(int(here.sum()), 1)
+    variances = {cell: max(ONE_HEAD, float(hidden[roles[cell], here].sum())) / heads**2 for cell in part}
+    return math.sqrt(sum(weight**2 * variances[cell] for cell, weight in part.items()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.registry import MeasureGroup, Variable
+
 Array = NDArray[np.float64]
 
 # |v.v'| from which two checkpoints' axes are one axis.
@@ -41,3 +43,38 @@ def assign(overlap: Array) -> NDArray[np.int64]:
 def same_axis(overlap: Array) -> NDArray[np.bool_]:
     """Whether the later PC0 continues the earlier PC0: paired with it, and overlapping by at least one half. (H,)"""
     return np.asarray((assign(overlap)[:, 0] == 0) & (overlap[:, 0, 0] >= SAME))
+
+
+GROUP = MeasureGroup(
+    name="continuity",
+    needs=("moments",),
+    compute=None,
+    variables=(
+        Variable("overlap", "PC0 overlap", "", "overlap of PC0 with PC0 of the checkpoint before"),
+        Variable("overlap_pc", "component before", "", "which earlier axis PC0 overlaps most", sampled=False),
+        Variable("same_axis", "same axis", "", "1: PC0 continues PC0 of the checkpoint before, 0: it does not", sampled=False),
+    ),
+)
+
+
+def continuity(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> dict[str, Array]:
+    """The variables of GROUP of one cell, from axes v (H, d, m) and left-out first axes (G, H, d) of the cell before it and of itself.
+
+    NaN where there is none before, or it has other heads.
+    """
+    v, loo = after
+    heads = len(v)
+    if before is None or before[0].shape != v.shape:
+        none = np.full(heads, np.nan)
+        return {"overlap": np.full((1 + len(loo), heads), np.nan), "overlap_pc": none, "same_axis": none.copy()}
+    overlap = overlaps(before[0], v)
+    known = np.isfinite(overlap).all(axis=(1, 2))
+    left = np.full((len(loo), heads), np.nan)
+    if len(before[1]) == len(loo):
+        left = np.abs(np.einsum("ghd,ghd->gh", before[1], loo))
+    nearest = np.argmax(np.nan_to_num(overlap[:, :, 0]), axis=1)
+    return {
+        "overlap": np.concatenate([overlap[None, :, 0, 0], left]),
+        "overlap_pc": np.where(known, nearest, np.nan),
+        "same_axis": np.where(known, same_axis(overlap), np.nan),
+    }

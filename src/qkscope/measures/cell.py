@@ -443,7 +443,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     def one(block: HeadBlock) -> dict[str, Array]:
         found: dict[str, Array] = {}
         for group in wanted:
-            computed = group.compute(block)
+            computed = group.compute(block) if group.compute else {}
             for variable in group.variables:
                 found |= _stored(variable, computed, block.unmeasured)
         bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)

@@ -329,6 +329,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         "axis_lost": axes.lost.astype(np.float64),
         "n_q": axes.n_q.astype(np.float64),
         "n_k": axes.n_k.astype(np.float64),
+        "bad_q": axes.bad_q.astype(np.float64),
+        "bad_k": axes.bad_k.astype(np.float64),
         "pc_r_q": axes.r_q,
         "pc_r_q_se": axes.r_q_se,
         "pc_r_k": axes.r_k,
@@ -356,6 +358,8 @@ GROUP = MeasureGroup(
         ),
         Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False),
         Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False),
+        Variable("bad_q", "bad queries", "tokens", "queries that are NaN or infinite", sampled=False),
+        Variable("bad_k", "bad keys", "tokens", "keys that are NaN or infinite", sampled=False),
         Variable("pc_r_q", "r_q by component", "", "r_q along each principal axis", ("pc",)),
         Variable("pc_r_k", "r_k by component", "", "r_k along each principal axis", ("pc",)),
         Variable(

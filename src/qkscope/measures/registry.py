@@ -60,12 +60,13 @@ class MeasureGroup:
     """Variables that are computed together.
 
     `compute` gets a block of H heads and returns an array per variable: (1 + G, H, *dims) where it is sampled (all
-    documents, then without each group), (H, *dims) where it is not.
+    documents, then without each group), (H, *dims) where it is not. Numbers that compare two cells have no `compute`: they
+    are added when the cells are put together.
     """
 
     name: str
     needs: tuple[str, ...]
-    compute: Callable[[HeadBlock], Mapping[str, Array]]
+    compute: Callable[[HeadBlock], Mapping[str, Array]] | None
     variables: tuple[Variable, ...]
     optional: bool = False
     """Computed only where a study asks for it in `measures:`."""
@@ -103,7 +104,7 @@ def variables() -> dict[str, Variable]:
 
 def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
     """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
-    return [group for group in groups().values() if not group.optional or group.name in asked]
+    return [g for g in groups().values() if g.compute and (not g.optional or g.name in asked)]
 
 
 def optional_names() -> tuple[str, ...]:

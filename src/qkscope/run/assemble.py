@@ -1,198 +1,296 @@
-"""Unit files -> the tables of a results folder.
+"""Unit files -> the dataset of a results folder.
 
-A pure function of the units and the study: the same files give the same bytes, in whatever order, on whatever
-machine and by whatever engine they were made.
+A pure function of the units and the study: the same files give the same bytes, in any order, on any machine and with any
+engine. The numbers of a finished cell are cached in `cells/`, so adding a checkpoint costs that checkpoint.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qkscope import store
-from qkscope.axes_file import CheckpointAxes, dump_axes
+from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
 from qkscope.capture.consumers import unknown_rotation_warning
-from qkscope.inference.causes import Heads
-from qkscope.measures.cell import Cell, CellNumbers, measure_cell
-from qkscope.measures.registry import chosen, optional_names
-from qkscope.run.by_checkpoint import Task, by_checkpoint
-from qkscope.run.causes import HeadsAndAxes, for_causes
+from qkscope.capture.memory import available_bytes
+from qkscope.errors import StoreError
+from qkscope.measures.axes import continuity, overlaps, same_axis
+from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.registry import chosen
+from qkscope.progress import progress
+from qkscope.results.dataset import CellData, CellInfo
 from qkscope.run.plan import Planned
+from qkscope.run.units import Job, read_unit
 from qkscope.study import Study, dump_study
+from qkscope.unit import Unit
+from qkscope.workers import in_processes, worth
 
-if TYPE_CHECKING:
-    import pandas as pd
+Array = NDArray[np.float64]
+Result = TypeVar("Result")
+
+# Bytes in memory for one of a unit's file (triangles become squares), and of a process beside its units.
+UNPACKED, BESIDE = 3, 400_000_000
+# Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
+BYTES_A_SECOND = 30_000_000
 
 
 @dataclass(frozen=True)
-class Tables:
-    """What a study comes to, by file: frames over each checkpoint's own window and over the matched one.
+class Assembled:
+    """The measured cells of a study, in its order, with numbers that are read from their files when used.
 
-    by_window   per window the qk table of the checkpoints that reach it
-    frames      the name of a file without its ending -> its rows
-    unmeasured  per checkpoint, heads that met a value that is not finite
-    warnings    what to know of some checkpoints: `a, b: ...`
-    measured    per checkpoint and window, what the causes of changes are found from
+    warnings    notes on some checkpoints, as `a, b: ...`
+    drawn       file with the axes, means and paths of each checkpoint of the training run
     """
 
-    by_window: Mapping[int, pd.DataFrame]
-    frames: Mapping[str, pd.DataFrame]
-    axes: Mapping[str, CheckpointAxes]
-    unmeasured: Mapping[str, int]
-    warnings: Sequence[str]
-    measured: Mapping[tuple[str, int], HeadsAndAxes]
+    cells: tuple[CellData, ...]
+    files: Mapping[tuple[str, int], Path]
+    drawn: Mapping[str, Path]
+    warnings: tuple[str, ...]
+
+    def same_axis(self, before: CellInfo, after: CellInfo) -> Array:
+        """1 where PC0 of the second cell continues that of the first, 0 where not, NaN where unknown. (H,)"""
+        v = [_read(self.files[cell.checkpoint, cell.window], "v") for cell in (before, after)]
+        if v[0].shape != v[1].shape:
+            return np.full(len(v[1]), np.nan)
+        overlap = overlaps(*v)
+        return np.where(np.isfinite(overlap).all(axis=(1, 2)), same_axis(overlap), np.nan)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A checkpoint and the windows it is measured over; small enough to travel to another process."""
+
+    study: Study
+    name: str
+    folder: str
+    own: int
+    windows: tuple[int, ...]
+    jobs: tuple[Job, ...]
+    results: Path
+    num_layers: int
+    counterfactual: bool
+
+    def units(self) -> list[Unit]:
+        return [read_unit(job.path(self.results), job.key) for job in self.jobs]
 
     @property
-    def qk(self) -> pd.DataFrame:
-        return self.frames["qk"]
+    def bytes(self) -> int:
+        """Of its units' files."""
+        return sum(job.path(self.results).stat().st_size for job in self.jobs)
+
+    def cell_path(self, window: int) -> Path:
+        return self.results / "cells" / self.folder / f"{window}.safetensors"
+
+    @property
+    def axes_path(self) -> Path:
+        return self.results / "cells" / self.folder / "axes.safetensors"
 
 
-@dataclass(frozen=True)
-class _Found:
-    """What the units of one checkpoint come to.
+def assemble(study: Study, measured: Sequence[Planned], results: Path) -> Assembled:
+    """Measure every cell that is needed and not cached."""
+    tasks = [_task(study, each, windows, results) for each, windows in wanted_cells(study, measured)]
+    warnings: dict[str, list[str]] = {}
+    for task, warning in zip(tasks, _by_checkpoint(_measure, tasks, "measures"), strict=True):
+        if warning and not task.counterfactual:
+            warnings.setdefault(warning, []).append(task.name)
+    files = {(task.name, window): task.cell_path(window) for task in tasks for window in task.windows}
+    before = _checkpoints_before(study, measured)
+    cells = []
+    for task, each in zip(tasks, measured, strict=True):
+        for window in task.windows:
+            earlier = before.get(task.name)
+            known = earlier and (files.get((earlier[0], window)) or files[earlier])
+            cells.append(_cell(study, each, task.cell_path(window), window, known))
+    notes = tuple(f"{', '.join(names)}: {warning}" for warning, names in warnings.items())
+    drawn = {task.name: task.axes_path for task in tasks if not task.counterfactual}
+    return Assembled(tuple(cells), files, drawn, notes)
 
-    by_window  the qk table over each window     frames  by kind of window and file, the rows of every other table
-    numbers    over own and matched windows      causes  likewise, what the causes of changes are found from
-    warning    about its rotation, if any
+
+def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Planned, tuple[int, ...]]]:
+    """Each checkpoint with the windows it is measured over.
+
+    A checkpoint of the training run: its own window, the common one, and the shorter of the windows of each two neighbours,
+    at which they are compared. A counterfactual one: the windows of the comparisons it was made for.
     """
-
-    by_window: Mapping[int, pd.DataFrame]
-    frames: Mapping[str, Mapping[str, pd.DataFrame]]
-    numbers: Mapping[int, CellNumbers]
-    causes: Mapping[int, Heads]
-    drawn: CheckpointAxes
-    warning: str | None
-
-
-def tables(study: Study, planned: Sequence[Planned], results: Path) -> Tables:
-    """All tables, checkpoint by checkpoint."""
-    import pandas as pd
-
-    from qkscope.anatomy_table import with_continuity
-    from qkscope.measure_table import with_matched_slopes
-
-    parts: dict[str, list[pd.DataFrame]] = {}
-    by_window: dict[int, list[pd.DataFrame]] = {window: [] for window in study.windows}
-    unmeasured: dict[str, int] = {}
-    measured: dict[tuple[str, int], HeadsAndAxes] = {}
-    drawn: dict[str, CheckpointAxes] = {}
-    unknown: dict[str, list[str]] = {}
-    before: dict[str, CellNumbers | None] = {"own": None, "matched": None}
-    tasks = [_task(study, each, results) for each in planned]
-    for task, found in zip(tasks, by_checkpoint(_measure, tasks, "tables"), strict=True):
-        name = task.name
-        if found.warning:
-            unknown.setdefault(found.warning, []).append(name)
-        for window, frame in found.by_window.items():
-            by_window[window].append(frame)
-        for kind, window in (("own", task.own), ("matched", study.matched_window)):
-            numbers = found.numbers[window]
-            measured[name, window] = found.causes[window], numbers.v
-            for file, frame in found.frames[kind].items():
-                whole = with_continuity(frame, numbers, before[kind]) if file == "anatomy" else frame
-                parts.setdefault(_file(file, kind), []).append(whole)
-            # Heads of different models are not one head at two times.
-            before[kind] = numbers if study.kind == "training" else None
-        unmeasured[name] = int(found.numbers[task.own].bad.any(axis=1).sum())
-        drawn[name] = found.drawn
-    return Tables(
-        by_window={w: pd.concat(found, ignore_index=True) for w, found in by_window.items() if found},
-        frames=with_matched_slopes(
-            {file: pd.concat(found, ignore_index=True) for file, found in parts.items()}
-        ),
-        axes=drawn,
-        unmeasured={name: count for name, count in unmeasured.items() if count},
-        warnings=[f"{', '.join(names)}: {warning}" for warning, names in unknown.items()],
-        measured=measured,
-    )
+    windows = {each.checkpoint.name: {each.checkpoint.window} for each in measured}
+    run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
+    for checkpoint in run:
+        windows[checkpoint.name].add(study.matched_window)
+    for a, b in pairwise(run) if study.kind == "training" else ():
+        common = min(a.window, b.window)
+        for each in measured:
+            checkpoint = each.checkpoint
+            if (checkpoint.weights_of or checkpoint.name) in (a.name, b.name) and common <= checkpoint.window:
+                windows[checkpoint.name].add(common)
+    for each in measured:
+        yield each, tuple(sorted(windows[each.checkpoint.name]))
 
 
-def _task(study: Study, each: Planned, results: Path) -> Task:
-    own, windows = each.checkpoint.window, tuple(each.checkpoint.rings(study.windows))
-    return Task(study, each.checkpoint.name, own, windows, each.jobs, results)
+def _checkpoints_before(study: Study, measured: Sequence[Planned]) -> dict[str, tuple[str, int]]:
+    """By checkpoint, the cell (name, own window) that its axes are compared with.
 
-
-def _measure(task: Task) -> _Found:
-    """One checkpoint over its own window, the common one and the others, from its units."""
-    from qkscope.table import qk_table
-
-    units, study = task.units(), task.study
-    kinds = {"own": task.own, "matched": study.matched_window}
-    by_window, causes, numbers = {}, {}, {}
-    frames: dict[str, dict[str, pd.DataFrame]] = {}
-    for window in task.windows:
-        whole = window in kinds.values()
-        groups = chosen(study.measures) if whole else [group for group in chosen(()) if group.name == "pca"]
-        found = measure_cell(Cell.of(units, window, study.components), groups)
-        by_window[window] = qk_table(task.name, found)
-        if whole:
-            numbers[window], causes[window] = found, for_causes(found)
-            made = {"qk": by_window[window]} | _frames(task.name, found, study.measures)
-            frames |= {kind: made for kind, width in kinds.items() if width == window}
-    drawn = CheckpointAxes.of(units, task.own, numbers[task.own].v)
-    return _Found(by_window, frames, numbers, causes, drawn, unknown_rotation_warning(units))
-
-
-def _frames(model: str, numbers: CellNumbers, asked: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """One checkpoint's rows of every other table over one window, as if there were no checkpoint before it."""
-    from qkscope.anatomy_table import anatomy_table, distance_table, loo_anatomy_table, spectrum_table
-    from qkscope.measure_table import measure_frames
-    from qkscope.table import loo_table
-
-    found = {
-        "loo": loo_table(model, numbers),
-        "anatomy": anatomy_table(model, numbers),
-        "loo_anatomy": loo_anatomy_table(model, numbers),
-        "spectrum": spectrum_table(model, numbers),
-        "distance": distance_table(model, numbers),
-    }
-    for name in asked:
-        found |= measure_frames(name, model, numbers)
+    The one before it in training; of a counterfactual checkpoint, the earlier of the two it is made of. Heads of different
+    models are not one head at two times.
+    """
+    if study.kind != "training":
+        return {}
+    run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
+    place = {checkpoint.name: i for i, checkpoint in enumerate(run)}
+    found = {b.name: (a.name, a.window) for a, b in pairwise(run)}
+    for each in measured:
+        checkpoint = each.checkpoint
+        if checkpoint.counterfactual:
+            names = {checkpoint.weights_of, checkpoint.rotation_of} & place.keys()
+            if names:
+                first = run[min(place[name] for name in names)]
+                found[checkpoint.name] = (first.name, first.window)
     return found
 
 
-def _file(name: str, kind: str) -> str:
-    return name if kind == "own" else f"{name}_matched"
+def _task(study: Study, each: Planned, windows: tuple[int, ...], results: Path) -> Task:
+    checkpoint, layers = each.checkpoint, each.architecture.num_layers
+    return Task(
+        study, checkpoint.name, checkpoint.folder, checkpoint.window, windows, each.jobs, results, layers,
+        checkpoint.counterfactual,
+    )  # fmt: skip
 
 
-def write_tables(study: Study, planned: Sequence[Planned], made: Tables, folder: Path) -> None:
-    """All tables of a study, over own windows, over the matched one and over the others, into an empty folder."""
-    from qkscope.results import with_same_axis
-    from qkscope.table import heads_table
-    from qkscope.taxonomy import Thresholds, transitions
+def _measure(task: Task) -> str | None:
+    """Measure the cells of one checkpoint from its units, unless their files are current; a warning about its rotation."""
+    groups = chosen(task.study.measures)
+    # Keys are sampled over the training context and the common window only.
+    without_keys = [group for group in groups if "keys" not in group.needs]
+    key = {
+        "units": [store.read_digest(job.path(task.results)) for job in task.jobs],
+        "measures": [[group.name, group.version] for group in groups],
+        "components": task.study.components,
+        "layers": task.num_layers,
+        "program": program_digest(),
+    }
+    stale = [window for window in task.windows if _meta(task.cell_path(window), key) is None]
+    meta = _meta(task.axes_path, key)
+    if not stale and meta is not None:
+        return meta["warning"] or None
+    units = task.units()
+    warning = unknown_rotation_warning(units)
+    for window in {task.own, *stale}:
+        sampled = not task.counterfactual and window in (task.own, task.study.matched_window)
+        cell = Cell.of(units, window, task.study.components, task.num_layers)
+        found = measure_cell(cell, groups if sampled else without_keys)
+        heads = list(zip(found.heads.layer.tolist(), found.heads.head.tolist(), strict=True))
+        arrays = {**found.arrays, "v": found.v, "loo_v": found.loo_v}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        about = {"key": key, "heads": heads, "groups": found.groups, "shapes": shapes}
+        store.write_tensors(task.cell_path(window), arrays, about)
+        if window == task.own:
+            tensors, entries = dump_axes({task.name: CheckpointAxes.of(units, window, found.v)})
+            store.write_tensors(task.axes_path, tensors, {**entries, "key": key, "warning": warning})
+    return warning
 
-    layers = {each.checkpoint.name: each.architecture.num_layers for each in planned}
-    limits = Thresholds(study.thresholds.high, study.thresholds.low)
-    for window, frame in made.by_window.items():
-        if window != study.matched_window:
-            store.write_csv(folder / f"qk_{window}.csv", frame)
-    for name, frame in made.frames.items():
-        if name.removesuffix("_matched") in ("qk", "anatomy", *optional_names()):
-            store.write_csv(folder / f"{name}.csv", frame)
-        else:
-            store.write_parquet(folder / f"{name}.parquet", frame)
-    heads = heads_table(made.qk, layers, limits)
-    store.write_csv(folder / "heads.csv", heads)
-    store.write_csv(folder / "heads_matched.csv", heads_table(made.frames["qk_matched"], layers, limits))
-    order = [each.checkpoint.name for each in planned]
-    store.write_csv(
-        folder / "transitions.csv", transitions(with_same_axis(heads, made.frames["anatomy"]), order)
+
+def _meta(path: Path, key: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The description of a cached file that is whole and has this key; None if there is none."""
+    if not path.is_file():
+        return None
+    try:
+        meta = store.read_meta(path)
+        if meta.get("key") != json.loads(json.dumps(key)):
+            return None
+        store.read_tensors(path)
+    except StoreError:
+        return None
+    return meta
+
+
+def _cell(study: Study, each: Planned, path: Path, window: int, before: Path | None) -> CellData:
+    meta, checkpoint = store.read_meta(path), each.checkpoint
+    real = not checkpoint.counterfactual
+    info = CellInfo(
+        checkpoint=checkpoint.name,
+        window=window,
+        own=real and window == checkpoint.window,
+        matched=real and window == study.matched_window,
+        groups=int(meta["groups"]),
+        weights_of=checkpoint.weights_of or checkpoint.name,
+        rotation_of=checkpoint.rotation_of or checkpoint.name,
+        settings=each.rotation,
+        texts=each.corpus.digest,
     )
-    store.write_tensors(folder / "axes.safetensors", *dump_axes(made.axes))
+    v, loo_v = _read(path, "v"), _read(path, "loo_v")
+    earlier = None if before is None else (_read(before, "v"), _read(before, "loo_v"))
+    extra = continuity(earlier, (v, loo_v))
+    shapes = {name: tuple(shape) for name, shape in meta["shapes"].items() if name not in ("v", "loo_v")}
+    heads = [(int(layer), int(head)) for layer, head in meta["heads"]]
+    return CellData(info, heads, ChainMap(extra, _OnDisk(path, shapes)), shapes)
+
+
+class _OnDisk(dict[str, Any]):
+    """Arrays of a cell's file, each read when it is asked for."""
+
+    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        super().__init__(dict.fromkeys(shapes))
+        self._path = path
+
+    def __getitem__(self, name: str) -> Array:
+        if name not in self:
+            raise KeyError(name)
+        return _read(self._path, name)
+
+
+def _read(path: Path, name: str) -> Array:
+    from safetensors import safe_open
+
+    with safe_open(path, "np") as file:
+        return np.asarray(file.get_tensor(name), dtype=np.float64)
+
+
+def write_axes(made: Assembled, path: Path) -> None:
+    """The axes of all checkpoints of the training run as one file."""
+    store.write_tensors(path, *dump_axes({name: read_axes(file)[name] for name, file in made.drawn.items()}))
+
+
+def _by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: str) -> Iterator[Result]:
+    """`work` of every task in order, here or in processes where that pays; says each checkpoint as it is done."""
+    with progress(what, len(tasks), "checkpoints") as bar:
+        processes = _processes(tasks)
+        found = map(work, tasks) if processes < 2 else in_processes(work, tasks, processes)
+        for count, (task, each) in enumerate(zip(tasks, found, strict=True), 1):
+            bar.advance()
+            bar.done(f"{what}: {task.name} ({count} of {len(tasks)})")
+            yield each
+
+
+def _processes(tasks: Sequence[Task]) -> int:
+    """How many are worth starting, and have room."""
+    largest, room = max((task.bytes for task in tasks), default=0), available_bytes()
+    count = worth(len(tasks), largest / BYTES_A_SECOND)
+    return count if count < 2 or room is None else min(count, room // (BESIDE + UNPACKED * largest))
+
+
+@cache
+def program_digest() -> str:
+    """Of the package's files: cached numbers of another version are computed again."""
+    package = Path(__file__).parent.parent
+    program = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return store.short_digest([[str(path.relative_to(package)), store.file_digest(path)] for path in program])
 
 
 def made_from(study: Study, planned: Sequence[Planned], results: Path, said: object) -> str:
     """A digest of everything that decides the tables, figures and report: study, units, warnings and the program."""
-    package = Path(__file__).parent.parent
-    program = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
     parts = {
         "study": dump_study(study, {}),
         "commits": [each.commit for each in planned],
         "units": [store.read_digest(job.path(results)) for each in planned for job in each.jobs],
         "said": json.loads(json.dumps(said, default=str)),
-        "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
+        "program": program_digest(),
     }
     return store.short_digest(parts)

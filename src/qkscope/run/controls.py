@@ -1,11 +1,10 @@
 """Counterfactual checkpoints: measured beside the training run's own, so that a change can be put down to its cause.
 
 Between neighbours A and B the weights, the RoPE settings and the window may change, all at once. Where RoPE settings
-do, these complete the table of what is measured:
+change, two more checkpoints are measured, over the shorter of the two windows:
 
     A~rotation-of-B   A's weights with B's RoPE settings
     B~rotation-of-A   B's weights with A's
-    A~window-of-B     A as it is, over B's longer window
 
 They are units like any other and never checkpoints of the training run. Where one cannot be built, the study goes on
 without it and says which change is not separable, and why.
@@ -43,26 +42,15 @@ def controls_and_gaps(study: Study, course: Sequence[Checkpoint]) -> tuple[list[
     for (a, of_a), (b, of_b) in pairwise(known):
         if same_rotation(of_a, of_b):
             continue
-        short, long = sorted((a.window, b.window))
-        width = long if study.controls.window else short
-        # Over both windows; where that cannot be built, over the shorter one alone.
-        for turned in (_turned(a, b, of_b, width), _turned(b, a, of_a, width)):
-            for each in (replace(turned, window=w) for w in dict.fromkeys((width, short))):
-                why = _why_not(study, each)
-                if why is None:
-                    found.append(each)
-                    break
-                gaps.append(
-                    f"from {a.name} to {b.name}, the effects of training and RoPE settings cannot be separated over "
-                    f"{each.window:,} tokens, because {each.name} cannot be measured: {why}"
-                )
-        for widened in (_widened(c, other) for c, other in ((a, b), (b, a)) if c.window < width):
-            if (why := _why_not(study, widened)) is None:
-                found.append(widened)
+        width = min(a.window, b.window)
+        for exchanged in (_exchanged(a, b, of_b, width), _exchanged(b, a, of_a, width)):
+            why = _why_not(study, exchanged)
+            if why is None:
+                found.append(exchanged)
             else:
                 gaps.append(
-                    f"from {a.name} to {b.name}, the effect of the window cannot be separated, because "
-                    f"{widened.name} cannot be measured: {why}"
+                    f"from {a.name} to {b.name}, the effects of training and RoPE settings are not separable, because "
+                    f"{exchanged.name} cannot be measured: {why}"
                 )
     return list(_each_once(found)), gaps
 
@@ -90,10 +78,10 @@ def _settings(checkpoint: Checkpoint) -> str | None:
         return None
 
 
-def _turned(weights: Checkpoint, other: Checkpoint, settings: str, width: int) -> Checkpoint:
+def _exchanged(weights: Checkpoint, other: Checkpoint, settings: str, width: int) -> Checkpoint:
     return replace(
         weights,
-        name=_name(weights, "rotation", other),
+        name=_name(weights, other),
         window=width,
         source=replace(weights.source, rotation=settings),
         weights_of=weights.name,
@@ -101,16 +89,11 @@ def _turned(weights: Checkpoint, other: Checkpoint, settings: str, width: int) -
     )
 
 
-def _widened(short: Checkpoint, long: Checkpoint) -> Checkpoint:
-    name = _name(short, "window", long)
-    return replace(short, name=name, window=long.window, weights_of=short.name, rotation_of=short.name)
-
-
-def _name(weights: Checkpoint, what: str, other: Checkpoint) -> str:
-    name = f"{weights.name}~{what}-of-{other.name}"
+def _name(weights: Checkpoint, other: Checkpoint) -> str:
+    name = f"{weights.name}~rotation-of-{other.name}"
     if len(name.encode()) <= LONGEST_NAME:
         return name
-    return f"{weights.name.encode()[:100].decode(errors='ignore')}~{what}-of-{short_digest(name)[:16]}"
+    return f"{weights.name.encode()[:100].decode(errors='ignore')}~rotation-of-{short_digest(name)[:16]}"
 
 
 def _each_once(found: Iterable[Checkpoint]) -> Iterable[Checkpoint]:

@@ -48,7 +48,7 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
         )
     elif not local and study.kind == "training" and study.controls.rotation:
         lines.append(
-            f"plus {3 if study.controls.window else 2} counterfactual checkpoints wherever RoPE settings change "
+            "plus 2 counterfactual checkpoints wherever RoPE settings change "
             "(controls: {rotation: false} leaves them out)"
         )
     known = looked or {}

@@ -15,8 +15,7 @@ from qkscope import manifest, owner, store
 from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.lock import Claim, claimed
 from qkscope.progress import progress, say
-from qkscope.run.assemble import made_from, tables, write_tables
-from qkscope.run.causes import causes
+from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
@@ -24,7 +23,7 @@ from qkscope.run.provenance import provenance, versions
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
-from qkscope.taxonomy import too_few_measured, unmeasured_warnings
+from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -198,16 +197,12 @@ def _put_together(
     holds = holding(plan.study, planned)
     owner.refuse_other(results, holds, replace=replace, unread=plan.missing)
     say(f"merging {sum(len(each.jobs) for each in measured)} units")
-    made = tables(plan.study, planned, results)
+    made = assemble(plan.study, measured, results)
     for warning in made.warnings:
         say(f"warning: {warning}")
-    lost = unmeasured_warnings(made.qk[made.qk["pc"] == 0], made.unmeasured)
-    plan.warnings += [*made.warnings, *(f"{name}: {why}" for name, why in lost.items())]
+    plan.warnings += made.warnings
     with manifest.replacing_set(results, digest, holds.record(), claim.require) as folder:
-        write_tables(plan.study, planned, made, folder)
-        for name, frame in causes(plan.study, measured, results, made.measured).items():
-            store.write_csv(folder / f"{name}.csv", frame)
-        store.write_text(folder / "study.yaml", dump_study(plan.study, provenance(plan, measured, made)))
+        _write(plan, measured, made, folder)
     loaded = load_results(results)
     try:
         with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
@@ -219,6 +214,27 @@ def _put_together(
         raise
     manifest.note_finished(results, _problem(plan, loaded), claim.require)
     return loaded
+
+
+def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Path) -> None:
+    """The dataset and the tables made from it, into an empty folder."""
+    from qkscope.inference.causes import causes
+    from qkscope.results.dataset import NAME, read_dataset
+    from qkscope.results.tables import head_table, select, write_tables
+
+    study = plan.study
+    order = [each.checkpoint.name for each in measured if not each.checkpoint.counterfactual]
+    limits = Thresholds(study.thresholds.high, study.thresholds.low)
+    write_tables(folder, made.cells, order, limits)
+    data = read_dataset(folder / NAME)
+    own = select(data, "own")
+    steps = order if study.kind == "training" else []
+    store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
+    write_axes(made, folder / "axes.safetensors")
+    lost = {name: n for name, n in zip(order, ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist(), strict=True) if n}
+    warnings = unmeasured_warnings(head_table(own, limits), lost)
+    plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
+    store.write_text(folder / "study.yaml", dump_study(study, provenance(plan, measured, lost)))
 
 
 def _summarize_and_draw(results: Results, folder: Path) -> None:

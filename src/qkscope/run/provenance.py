@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
-from qkscope.run.assemble import Tables
 from qkscope.run.plan import Plan, Planned
 
 PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers", "huggingface_hub", "ray")
 
 
-def provenance(plan: Plan, measured: Sequence[Planned], made: Tables) -> dict[str, Any]:
+def provenance(plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str, int]) -> dict[str, Any]:
     """Where the numbers came from: versions, commits, texts, what is missing and what to beware of."""
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
@@ -53,7 +52,7 @@ def provenance(plan: Plan, measured: Sequence[Planned], made: Tables) -> dict[st
         },
         "warnings": list(plan.warnings),
         "missing": dict(plan.missing),
-        "unmeasured": dict(made.unmeasured),
+        "unmeasured": dict(unmeasured),
     }
 
 

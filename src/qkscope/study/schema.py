@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qkscope import defaults
 from qkscope.checkpoints.files import Source
@@ -85,9 +85,15 @@ class ControlsSpec(_Part):
     """Counterfactual checkpoints that separate causes where the RoPE settings of neighbours differ."""
 
     rotation: bool = True
-    """Measure each neighbour with the other's RoPE settings, for any rope type."""
-    window: bool = True
-    """Measure these and the earlier checkpoint over the longer of the two windows, not the shorter."""
+    """Measure each neighbour with the other's RoPE settings, for any rope type, over the shorter of their windows."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_window(cls, given: Any) -> Any:
+        """Study files of earlier versions have `window`, which has no meaning any more."""
+        if isinstance(given, dict) and type(given.get("window")) is bool:
+            return {name: value for name, value in given.items() if name != "window"}
+        return given
 
 
 class PlasticitySpec(_Part):

@@ -1,0 +1,329 @@
+"""Numbers over heads with document-level errors: the only place that averages over the dimension `head`.
+
+Everything here takes `data` with the dimensions `checkpoint, sample, head`: `results.own()` or `results.matched()`. The
+heads are the same in every checkpoint, so their spread (`sd_` columns) is a description, not an uncertainty; standard
+errors are over documents. A head whose correlations are not both finite is unmeasured: it counts in no mean or share of r.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.heads import DEPTH_BINS, depth_bin
+from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Array = NDArray[np.float64]
+Population = Literal["all", "RoPE", "NoPE"]
+ROPE: Mapping[str, float] = {"RoPE": 1.0, "NoPE": 0.0}
+"""Populations of heads, as the variable `rope` has them."""
+_ABSOLUTE = {"abs_r_q": "r_q", "abs_r_k": "r_k"}
+
+
+# --- the three aggregates ---------------------------------------------------------------------------------------------
+
+
+def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.DataArray:
+    """The mean over heads (those in `where`), sample by sample.
+
+    Sample 0 averages the heads that are finite there. A head that one left-out sample lacks would shift that sample's mean
+    by its own level, so left-out samples average the heads that are finite in all of them, about the mean of sample 0.
+    """
+    import xarray as xr
+
+    with xr.set_options(arithmetic_join="exact"):
+        chosen = values if where is None else values.where(where)
+        there = chosen["sample"] <= chosen["groups"]
+        kept = chosen.where((np.isfinite(chosen) | ~there).all("sample"))
+        shift = (kept - kept.isel(sample=0, drop=True)).mean("head")
+        return (chosen.isel(sample=0, drop=True).mean("head") + shift.where(shift["sample"] > 0, 0.0)).where(there)
+
+
+def difference(values: xr.DataArray, before: str, after: str) -> xr.DataArray:
+    """`after` minus `before` within each sample: checkpoints are measured on the same documents, so what they share cancels.
+
+    With different numbers of groups nothing can be paired: only sample 0 is left.
+    """
+    import xarray as xr
+
+    with xr.set_options(arithmetic_join="exact"):
+        sides = [values.sel(checkpoint=name) for name in (before, after)]
+        counts = [int(side["groups"]) for side in sides]
+        of_checkpoint = [name for name, coord in values.coords.items() if "checkpoint" in coord.dims]
+        earlier, later = (side.drop_vars(of_checkpoint) for side in sides)
+        groups = counts[0] if counts[0] == counts[1] else 0
+        return (later - earlier).assign_coords(groups=groups)
+
+
+def jackknife(values: xr.DataArray) -> xr.DataArray:
+    """Delete-one-group standard error: sqrt((G-1)/G sum_g (a_g - mean a)^2) over the left-out samples.
+
+    NaN with fewer than two groups, and where a left-out value is missing.
+    """
+    left = values.isel(sample=slice(1, None))
+    there, count = left["sample"] <= left["groups"], left["groups"]
+    missing = (there & left.isnull()).any("sample")
+    mean = left.where(there).sum("sample") / count.where(count > 0)
+    spread = ((left - mean) ** 2).where(there).sum("sample")
+    return (((count - 1) / count.where(count > 1) * spread) ** 0.5).where(~missing)
+
+
+# --- what they are taken over -----------------------------------------------------------------------------------------
+
+
+def values(data: xr.Dataset, name: str) -> xr.DataArray:
+    """A measure of every head, (checkpoint, sample, head); NaN where it was not measured.
+
+    r_q and r_k only of heads that have both. Along an axis that some left-out sample lost, the left-out values are those
+    of another axis and are NaN.
+    """
+    import xarray as xr
+
+    if name in _ABSOLUTE:
+        return abs(values(data, _ABSOLUTE[name]))
+    if name not in data:
+        return xr.full_like(data["r_q"], np.nan)
+    found = data[name]
+    if "sample" not in found.dims:
+        found = found.expand_dims(sample=data["sample"], axis=1)
+    if name in ("r_q", "r_k"):
+        found = found.where(np.isfinite(data["r_q"] + data["r_k"]))
+    if found.attrs.get("along_axis") and "axis_lost" in data:
+        found = found.where((data["axis_lost"] == 0) | (data["sample"] == 0))
+    return found
+
+
+def error(data: xr.Dataset, name: str) -> xr.DataArray:
+    """The standard error of a measure of every head, (checkpoint, head); NaN where its axis was lost.
+
+    A table without left-out samples may still have errors of r.
+    """
+    if f"pc_{name}_se" in data:
+        return data[f"pc_{name}_se"].isel(pc=0, drop=True)
+    found = jackknife(data[name])
+    lost = data[name].attrs.get("along_axis") and "axis_lost" in data
+    return found.where(data["axis_lost"] == 0) if lost else found
+
+
+def present(data: xr.Dataset, population: str = "all") -> xr.DataArray:
+    """Whether a checkpoint has a head, of this population. (checkpoint, head)"""
+    here = data["depth"].notnull()
+    return here if population == "all" else here & (data["rope"] == ROPE[population])
+
+
+def measured(data: xr.Dataset) -> xr.DataArray:
+    """Whether both correlations of a head are finite. (checkpoint, head)"""
+    return np.isfinite((data["r_q"] + data["r_k"]).isel(sample=0, drop=True))
+
+
+def populations(data: xr.Dataset) -> tuple[Population, ...]:
+    """RoPE and NoPE heads where there are both, else one population."""
+    flags = set(np.unique(data["rope"].to_numpy()).tolist())
+    return ("RoPE", "NoPE") if {0.0, 1.0} <= flags else ("all",)
+
+
+def classes(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[Any]:
+    """The class of every head in every sample. (checkpoint, sample, head)"""
+    return classify(values(data, "r_q").to_numpy(), values(data, "r_k").to_numpy(), limits)
+
+
+def ordered(data: xr.Dataset, order: Sequence[str]) -> xr.Dataset:
+    """The checkpoints of `order` that `data` has, in that order."""
+    there = set(data["checkpoint"].to_numpy().tolist())
+    return data.sel(checkpoint=[name for name in order if name in there])
+
+
+# --- tables of a row per drawn mark -----------------------------------------------------------------------------------
+
+
+def means(
+    data: xr.Dataset,
+    order: Sequence[str],
+    names: Sequence[str],
+    by: str = "",
+    places: Sequence[Any] = (),
+    population: str = "all",
+    of: str = "r_q",
+) -> pd.DataFrame:
+    """Mean, sd and se of measures over the heads that have `of`; at each of `places` of the coordinate `by`.
+
+    Columns: model, `by` if given, heads, then mean_, sd_ and se_ of each name; NaN where there is no head.
+    """
+    import pandas as pd
+
+    data = ordered(data, order)
+    here = present(data, population) & np.isfinite(values(data, of).isel(sample=0, drop=True))
+    arrays = {name: values(data, name).load() for name in names}
+    where = _coordinate(data, by) if by else None
+    frames = []
+    for place in places if by else [None]:
+        some = here if where is None else here & (where == place)
+        columns: dict[str, Any] = {"model": data["checkpoint"].to_numpy(), by: place, "heads": some.sum("head")}
+        for name, array in arrays.items():
+            found = over_heads(array, some)
+            columns[f"mean_{name}"] = found.isel(sample=0)
+            columns[f"sd_{name}"] = array.isel(sample=0).where(some).std("head")
+            columns[f"se_{name}"] = jackknife(found)
+        frames.append(pd.DataFrame(columns))
+    kept = ["model", *([by] if by else []), "heads"]
+    kept += [f"{what}_{name}" for name in names for what in ("mean", "sd", "se")]
+    table = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=kept)
+    at = {model: i for i, model in enumerate(data["checkpoint"].to_numpy().tolist())}
+    return table.sort_values("model", key=lambda m: m.map(at), kind="stable", ignore_index=True)[kept]
+
+
+def _coordinate(data: xr.Dataset, by: str) -> xr.DataArray:
+    if by != "depth_bin":
+        return data[by]
+    return data["depth"].copy(data=depth_bin(data["depth"].fillna(-1.0).to_numpy()))
+
+
+def position_signal(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+    """`means` of r_q, r_k and |r_k| over the measured heads, the last without sd."""
+    return means(data, order, ("r_q", "r_k", "abs_r_k")).drop(columns="sd_abs_r_k")
+
+
+def explained_variance(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
+    """Mean explained variance of PC0 over the heads that have one. Columns: model, heads, mean, sd, se."""
+    name = "explained_variance"
+    found = means(data, order, (name,), population=population, of=name)
+    return found.rename(columns=lambda column: column.removesuffix(f"_{name}"))
+
+
+def _shares(
+    data: xr.Dataset, name: str, kinds: Sequence[str], labels: NDArray[Any], here: NDArray[np.bool_]
+) -> pd.DataFrame:
+    """A row per checkpoint and kind, with a last row of the unmeasured heads if any checkpoint has some.
+
+    Left-out shares are over the heads that are measured in every sample.
+    """
+    import pandas as pd
+
+    known = here & measured(data).to_numpy()
+    finite = np.isfinite(values(data, "r_q").to_numpy())
+    rows = []
+    for i, (model, groups) in enumerate(_checkpoints(data)):
+        complete = known[i] & finite[i, : 1 + groups].all(axis=0)
+        left = labels[i, 1 : 1 + groups][:, complete]
+        for kind in kinds:
+            members = int((labels[i, 0, known[i]] == kind).sum())
+            share = members / known[i].sum() if known[i].any() else np.nan
+            se = _jackknife((left == kind).mean(axis=1)) if left.size else np.nan
+            rows.append((model, kind, members, share, se))
+        if (here & ~known).any():
+            rows.append((model, UNMEASURED, int((here[i] & ~known[i]).sum()), np.nan, np.nan))
+    return pd.DataFrame(rows, columns=["model", name, "heads", "share", "se"])
+
+
+def _jackknife(left: Array) -> float:
+    from qkscope.measures.jackknife import jackknife as over_groups
+
+    return float(over_groups(left))
+
+
+def _checkpoints(data: xr.Dataset) -> list[tuple[str, int]]:
+    names, groups = data["checkpoint"].to_numpy().tolist(), data["groups"].to_numpy().tolist()
+    return list(zip(names, groups, strict=True))
+
+
+def class_shares(
+    data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None, population: str = "all"
+) -> pd.DataFrame:
+    """How many of the measured heads are of each class. Columns: model, class, heads, share, se, borderline.
+
+    Every class has a row in every checkpoint. If any checkpoint has unmeasured heads, each gets a row with their number
+    and no share. `borderline` counts the heads of the class that would be of another one if their r_q, |r_k| or both were
+    one standard error off (NaN without standard errors).
+    """
+    data = ordered(data, order)
+    here, labels = present(data, population).to_numpy(), classes(data, limits)
+    table = _shares(data, "class", CLASSES, labels, here)
+    near, known = borderline(data, limits), np.isfinite((error(data, "r_q") + error(data, "r_k")).to_numpy())
+    counts: dict[tuple[str, str], float] = {}
+    for i, (model, _) in enumerate(_checkpoints(data)):
+        if (known[i] & here[i]).any():
+            on_edge = labels[i, 0, near[i] & here[i]]
+            counts |= {(model, kind): float((on_edge == kind).sum()) for kind in CLASSES}
+    keys = zip(table["model"], table["class"], strict=True)
+    return table.assign(borderline=[counts.get(key, np.nan) for key in keys])
+
+
+def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np.bool_]:
+    """Whether moving r_q, |r_k| or both by one standard error of the head changes its class. (checkpoint, head)"""
+    r_q, r_k = (data[name].isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
+    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
+    own = classify(r_q, r_k, limits)
+    moved = np.zeros(own.shape, dtype=bool)
+    for up, right in product((-1, 0, 1), repeat=2):
+        # |r_k| - se may pass zero: there the head is as content-like as it gets.
+        moved |= classify(r_q + up * se_q, np.maximum(np.abs(r_k) + right * se_k, 0.0), limits) != own
+    return np.asarray(moved & np.isfinite(se_q) & np.isfinite(se_k) & measured(data).to_numpy())
+
+
+def polarity_shares(
+    data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None
+) -> pd.DataFrame:
+    """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
+    data = ordered(data, order)
+    labels = polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low)
+    return _shares(data, "polarity", POLARITIES, labels, present(data).to_numpy())
+
+
+def depth_cells(
+    data: xr.Dataset,
+    order: Sequence[str],
+    value: str = "r_q",
+    by: Literal["depth_bin", "layer"] = "depth_bin",
+    population: str = "all",
+) -> pd.DataFrame:
+    """Mean of a measure by depth: a row for each of the ten bins (or each layer) of every checkpoint.
+
+    Columns: model, depth_bin (or layer), mean (NaN where no head is measured), se, heads.
+    """
+    places = range(DEPTH_BINS) if by == "depth_bin" else sorted(set(data["layer"].to_numpy().tolist()))
+    found = means(data, order, (value,), by, list(places), population)
+    found.columns = found.columns.str.removesuffix(f"_{value}")
+    return found[["model", by, "mean", "se", "heads"]]
+
+
+def above_null(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+    """How many heads follow position more closely than chance reaches: |r| above its null level.
+
+    Columns: model, heads (measured, with a null), above_q, above_k, share_q, share_k.
+    """
+    import pandas as pd
+
+    data = ordered(data, order)
+    known, over = measured(data).to_numpy(), []
+    for name in ("r_q", "r_k"):
+        null = data[f"pc_{name}_null"].isel(pc=0).to_numpy()
+        known = known & np.isfinite(null)
+        over.append(np.abs(data[name].isel(sample=0).to_numpy()) > null)
+    rows = []
+    for i, (model, _) in enumerate(_checkpoints(data)):
+        count, above = int(known[i].sum()), [int(each[i, known[i]].sum()) for each in over]
+        rows.append((model, count, *above, *(n / count if count else np.nan for n in above)))
+    return pd.DataFrame(rows, columns=["model", "heads", "above_q", "above_k", "share_q", "share_k"])
+
+
+def positional_below_null(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np.bool_]:
+    """Heads of a positional class whose correlation chance reaches as well. (checkpoint, head)
+
+    Their class comes from the size of r alone; they are not to be called positional. Queries count for position-dominated
+    and Q-positional heads, keys for position-dominated and K-positional ones.
+    """
+    kind = classes(data, limits)[:, 0]
+    fails = {}
+    for name in ("r_q", "r_k"):
+        null = data[f"pc_{name}_null"].isel(pc=0).to_numpy()
+        fails[name] = np.abs(data[name].isel(sample=0).to_numpy()) <= null
+    both = (kind == CLASSES[0]) & (fails["r_q"] | fails["r_k"])
+    return np.asarray(both | ((kind == CLASSES[1]) & fails["r_q"]) | ((kind == CLASSES[2]) & fails["r_k"]))

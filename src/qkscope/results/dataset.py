@@ -1,0 +1,380 @@
+"""The labelled dataset: every number of a study as a variable over (cell, sample, head).
+
+    cell    a (checkpoint, window) that was measured; coordinates are the fields of `CellInfo`
+    sample  0 = all documents, g = without group g of them
+    head    union of (layer, head) over the study; coordinates `layer` and `number`
+
+Maps, curves and spectra have further dimensions instead of `sample`, and their standard error in `<name>_se`. Where a cell
+has no such head, group or entry, the value is NaN.
+
+`measures.safetensors` stores sample 0 in float64 and the other samples as float32 differences from it. Dimensions,
+coordinates, labels, units and a digest per array are JSON in its header. Variables are read when they are first used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope import store
+from qkscope.errors import StoreError
+from qkscope.lags import distances
+from qkscope.measures.registry import Variable, variables
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from qkscope.measures.cell import CellNumbers
+
+Array = NDArray[np.float64]
+
+NAME = "measures.safetensors"
+FORMAT = 1
+LEFT_OUT = ".left_out"
+# The header lists variables, cells and heads (0.2 MB for 154 checkpoints with 1,024 heads). Limits of what is read.
+HEADER_BYTES, LONGEST_DIM = 16_000_000, 1_000_000
+_TYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
+_AGAIN = "run the study again to rewrite it"
+
+
+@dataclass(frozen=True)
+class CellInfo:
+    """Which checkpoint and window a cell is; its fields are coordinates of the dimension `cell`.
+
+    own, matched   it is the checkpoint's training context; the first tokens that every checkpoint is measured over
+    groups         how many groups of documents were left out in turn
+    weights_of, rotation_of  differ from `checkpoint` in counterfactual cells: whose weights, whose RoPE settings
+    settings       the RoPE settings themselves, so that equal ones can be found
+    texts          digest of the documents: only cells with the same documents have paired errors
+    """
+
+    checkpoint: str
+    window: int
+    own: bool = True
+    matched: bool = False
+    groups: int = 0
+    weights_of: str = ""
+    rotation_of: str = ""
+    settings: str = ""
+    texts: str = ""
+
+    @property
+    def counterfactual(self) -> bool:
+        return {self.weights_of, self.rotation_of} - {"", self.checkpoint} != set()
+
+
+@dataclass(frozen=True)
+class CellData:
+    """One cell's arrays by variable: (1 + G, H) where sampled and without dims, else (H, *dims); rows follow `heads`.
+
+    `shapes` may be given where reading an array is not free.
+    """
+
+    info: CellInfo
+    heads: Sequence[tuple[int, int]]
+    arrays: Mapping[str, Array]
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.shapes.get(name) or self.arrays[name].shape
+
+    @classmethod
+    def of(cls, info: CellInfo, numbers: CellNumbers) -> CellData:
+        heads = zip(numbers.heads.layer.tolist(), numbers.heads.head.tolist(), strict=True)
+        return cls(info, list(heads), numbers.arrays)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Coordinates of a dataset, and the lengths of its further dimensions."""
+
+    cells: tuple[CellInfo, ...]
+    heads: tuple[tuple[int, int], ...]
+    lengths: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def samples(self) -> int:
+        return 1 + max((cell.groups for cell in self.cells), default=0)
+
+    def shape(self, variable: Variable) -> tuple[int, ...]:
+        return (len(self.cells), len(self.heads), *(self.lengths[name] for name in variable.dims))
+
+
+def dataset(cells: Sequence[CellData]) -> xr.Dataset:
+    """The cells as one dataset in memory."""
+    labels, known = _labels_of(cells)
+    arrays = {name: array for v in known for name, array in _gathered(v, labels, cells)}
+    return _as_xarray(labels, known, arrays.__getitem__)
+
+
+def write_dataset(path: Path, cells: Sequence[CellData]) -> None:
+    """Write the cells as one file, one variable at a time: `arrays` of a cell may be read from disk on access."""
+    labels, known = _labels_of(cells)
+    entries = [entry for variable in known for entry in _entries(variable, labels)]
+    header = _header(labels, known, entries, dict.fromkeys((name for name, *_ in entries), "0" * 64))
+    digests: dict[str, str] = {}
+    with store.replacing(path) as temporary, temporary.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for variable in known:
+            for name, array in _gathered(variable, labels, cells):
+                for part, values in _stored(variable, name, array):
+                    digests[part] = hashlib.sha256(values.data).hexdigest()
+                    file.write(values.data)
+        file.seek(8)
+        file.write(_header(labels, known, entries, digests))
+
+
+def _labels_of(cells: Sequence[CellData]) -> tuple[Labels, list[Variable]]:
+    """Labels that hold all cells, and the variables that some cell has."""
+    known = [v for v in variables().values() if any(v.name in cell.arrays for cell in cells)]
+    lengths: dict[str, int] = {}
+    for cell in cells:
+        for variable in known:
+            if variable.dims and variable.name in cell.arrays:
+                shape = cell.shape(variable.name)[1:]
+                for name, length in zip(variable.dims, shape, strict=True):
+                    lengths[name] = max(lengths.get(name, 0), length)
+    heads = tuple(sorted({head for cell in cells for head in cell.heads}))
+    return Labels(tuple(cell.info for cell in cells), heads, lengths), known
+
+
+def _gathered(
+    variable: Variable, labels: Labels, cells: Sequence[CellData]
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """The arrays of one variable over all cells, padded with NaN."""
+    row = {head: i for i, head in enumerate(labels.heads)}
+    sampled = variable.sampled and not variable.dims
+    shape = labels.shape(variable)
+    for name in (variable.name, f"{variable.name}_se") if variable.sampled and variable.dims else (variable.name,):
+        whole = np.full((shape[0], labels.samples, shape[1]) if sampled else shape, np.nan)
+        for i, cell in enumerate(cells):
+            if name not in cell.arrays:
+                continue
+            array, at = cell.arrays[name], np.array([row[head] for head in cell.heads], dtype=np.int64)
+            if sampled:
+                whole[i, : len(array), at] = array.T
+            else:
+                whole[(i, at, *(slice(length) for length in array.shape[1:]))] = array
+        yield name, whole
+
+
+def _stored(variable: Variable, name: str, array: Array) -> Iterator[tuple[str, NDArray[Any]]]:
+    """An array as it is written: see the module's docstring."""
+    if name != variable.name:
+        yield name, array.astype(_TYPES["F32"])
+    elif variable.sampled and not variable.dims:
+        yield name, np.ascontiguousarray(array[:, 0])
+        yield f"{name}{LEFT_OUT}", (array[:, 1:] - array[:, :1]).astype(_TYPES["F32"])
+    else:
+        yield name, array
+
+
+def _entries(variable: Variable, labels: Labels) -> Iterator[tuple[str, str, tuple[int, ...]]]:
+    """(name, type, shape) of the stored arrays of a variable."""
+    shape = labels.shape(variable)
+    yield variable.name, "F64", shape
+    if variable.sampled and variable.dims:
+        yield f"{variable.name}_se", "F32", shape
+    elif variable.sampled:
+        yield f"{variable.name}{LEFT_OUT}", "F32", (shape[0], labels.samples - 1, shape[1])
+
+
+def _header(
+    labels: Labels,
+    known: Sequence[Variable],
+    entries: Sequence[tuple[str, str, tuple[int, ...]]],
+    digests: Mapping[str, str],
+) -> bytes:
+    described = {
+        "format": FORMAT,
+        "cells": [asdict(cell) for cell in labels.cells],
+        "heads": labels.heads,
+        "lengths": dict(labels.lengths),
+        "variables": [asdict(variable) for variable in known],
+        "digests": dict(digests),
+    }
+    table: dict[str, Any] = {"__metadata__": {"dataset": json.dumps(described, ensure_ascii=False)}}
+    at = 0
+    for name, kind, shape in entries:
+        stop = at + int(np.prod(shape, dtype=np.int64)) * _TYPES[kind].itemsize
+        table[name] = {"dtype": kind, "shape": shape, "data_offsets": (at, stop)}
+        at = stop
+    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * (-len(text) % 8)
+
+
+def read_dataset(path: Path) -> xr.Dataset:
+    """The dataset in a `measures.safetensors`; a StoreError names the file and what is wrong with it.
+
+    Header and sizes are checked at once; each array, and its digest, when it is first used.
+    """
+    file = _File(Path(path))
+    return _as_xarray(file.labels, list(file.variables.values()), file.array, lazy=True)
+
+
+class _File:
+    """A `measures.safetensors`: its labels and variables and, on request, its arrays.
+
+    It stays open, so that arrays read later are of the same file even if a run has replaced it since.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with store.clear_errors(path):
+            self._file = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._file)
+            size = int.from_bytes(os.pread(self._file, 8, 0), "little")
+            data = os.pread(self._file, size, 8) if size <= HEADER_BYTES else b""
+            whole = os.fstat(self._file).st_size
+        try:
+            if size > HEADER_BYTES:
+                raise ValueError(f"a header of {size:,} bytes; at most {HEADER_BYTES:,} are read")
+            table = json.loads(data)
+            described = json.loads(table.pop("__metadata__")["dataset"])
+            if described["format"] != FORMAT:
+                raise ValueError(f"format {described['format']!r}; this version reads {FORMAT}")
+            self.labels = _read_labels(described)
+            self.variables = {v.name: v for v in map(_read_variable, described["variables"])}
+            self._digests = {str(name): str(digest) for name, digest in described["digests"].items()}
+            self._entries = self._checked(table, whole - 8 - size)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            raise StoreError(f"{path}: damaged ({store.in_short(error)})", _AGAIN) from error
+        self._start = 8 + size
+
+    def _checked(
+        self, table: Mapping[str, Any], room: int
+    ) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int, int]]:
+        """Every array that the variables need, with the shape that the labels ask for, within the file."""
+        found, end = {}, 0
+        for variable in self.variables.values():
+            for name, kind, shape in _entries(variable, self.labels):
+                entry, size = table[name], int(np.prod(shape, dtype=object)) * _TYPES[kind].itemsize
+                start, stop = (int(n) for n in entry["data_offsets"])
+                if entry["dtype"] != kind or tuple(entry["shape"]) != shape or (start, stop) != (end, end + size):
+                    raise ValueError(f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}")
+                if name not in self._digests:
+                    raise ValueError(f"{name} has no digest")
+                found[name] = _TYPES[kind], shape, start, stop
+                end = stop
+        if end != room:
+            raise ValueError(f"{room:,} bytes of arrays, expected {end:,}")
+        return found
+
+    def array(self, name: str) -> Array:
+        """A variable over (cell, sample, head), or (cell, head, *dims), in float64."""
+        whole, left = self._read(name), f"{name}{LEFT_OUT}"
+        if left not in self._entries:
+            return whole
+        return np.concatenate([whole[:, None], whole[:, None] + self._read(left)], axis=1)
+
+    def _read(self, name: str) -> Array:
+        kind, shape, start, stop = self._entries[name]
+        with store.clear_errors(self.path):
+            data = _pread(self._file, stop - start, self._start + start)
+        if hashlib.sha256(data).hexdigest() != self._digests[name]:
+            raise StoreError(f"{self.path}: damaged (the bytes of {name} do not match their digest)", _AGAIN)
+        return np.frombuffer(data, dtype=kind).reshape(shape).astype(np.float64)
+
+
+def _pread(file: int, size: int, at: int) -> bytes:
+    """`size` bytes, or fewer at the end of the file; one call reads at most 2 GB."""
+    parts = []
+    while size > 0 and (part := os.pread(file, min(size, 1 << 30), at)):
+        parts.append(part)
+        size, at = size - len(part), at + len(part)
+    return b"".join(parts)
+
+
+def _read_labels(described: Mapping[str, Any]) -> Labels:
+    cells = tuple(CellInfo(**cell) for cell in described["cells"])
+    for cell in cells:
+        flags = type(cell.own) is bool and type(cell.matched) is bool
+        counts = all(type(n) is int and 0 <= n < 2**31 for n in (cell.window, cell.groups))
+        texts = (cell.checkpoint, cell.weights_of, cell.rotation_of, cell.settings, cell.texts)
+        if not (flags and counts and cell.checkpoint and all(isinstance(text, str) for text in texts)):
+            raise ValueError(f"not a cell: {str(cell)[:80]}")
+    if len({(cell.checkpoint, cell.window) for cell in cells}) < len(cells):
+        raise ValueError("duplicate cell (checkpoint, window)")
+    for which in ("own", "matched"):
+        names = [cell.checkpoint for cell in cells if getattr(cell, which)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"a checkpoint with two {which} cells")
+    heads = tuple((layer, number) for layer, number in described["heads"])
+    if len(set(heads)) < len(heads) or not all(type(n) is int and n >= 0 for head in heads for n in head):
+        raise ValueError("heads must be (layer, number), each once")
+    lengths = {str(name): n for name, n in described["lengths"].items()}
+    for name, n in lengths.items():
+        most = len(distances(2**40)) if name == "distance" else LONGEST_DIM
+        if type(n) is not int or not 0 <= n <= most:
+            raise ValueError(f"dimension {name[:40]} of length {str(n)[:40]}, expected 0 to {most:,}")
+    return Labels(cells, heads, lengths)
+
+
+def _read_variable(record: Mapping[str, Any]) -> Variable:
+    variable = Variable(**{**record, "dims": tuple(record["dims"])})
+    texts = (variable.name, variable.label, variable.units, variable.description, *variable.dims)
+    if not all(isinstance(text, str) for text in texts) or not variable.name.isidentifier():
+        raise ValueError(f"not a variable: {str(record)[:80]}")
+    return variable
+
+
+def _as_xarray(
+    labels: Labels, known: Sequence[Variable], read: Any, lazy: bool = False
+) -> xr.Dataset:
+    import xarray as xr
+
+    found: dict[str, xr.Variable] = {}
+    for v in known:
+        attrs: dict[str, Any] = {"label": v.label, "units": v.units, "description": v.description}
+        shape, dims = labels.shape(v), ("cell", "head", *v.dims)
+        if v.sampled and not v.dims:
+            shape, dims = (shape[0], labels.samples, shape[1]), ("cell", "sample", "head")
+            attrs["along_axis"] = int(v.along_axis)
+        found[v.name] = xr.Variable(dims, _lazy(read, v.name, shape) if lazy else read(v.name), attrs)
+        if v.sampled and v.dims:
+            error = attrs | {"label": f"error of {v.label}", "description": "jackknife standard error"}
+            name = f"{v.name}_se"
+            found[name] = xr.Variable(dims, _lazy(read, name, shape) if lazy else read(name), error)
+    return xr.Dataset(found, coords=_coords(labels))
+
+
+def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
+    """An array for xarray that is read from its file when its values are first used, and then kept."""
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class OnDisk(BackendArray):
+        def __init__(self) -> None:
+            self.shape, self.dtype = shape, np.dtype(np.float64)
+
+        def __getitem__(self, key: Any) -> Any:
+            support = indexing.IndexingSupport.BASIC
+            return indexing.explicit_indexing_adapter(key, self.shape, support, lambda k: read(name)[k])
+
+    return indexing.MemoryCachedArray(indexing.LazilyIndexedArray(OnDisk()))
+
+
+def _coords(labels: Labels) -> dict[str, Any]:
+    kinds = {"window": np.int64, "groups": np.int64, "own": bool, "matched": bool}
+    coords: dict[str, Any] = {
+        name: ("cell", np.array([getattr(cell, name) for cell in labels.cells], dtype=kinds.get(name, object)))
+        for name in CellInfo.__dataclass_fields__
+    }
+    layer, number = np.array(labels.heads, dtype=np.int64).reshape(-1, 2).T
+    coords |= {"layer": ("head", layer), "number": ("head", number)}
+    coords["head"] = [f"L{a}H{b}" for a, b in labels.heads]
+    coords["sample"] = np.arange(labels.samples)
+    for name, length in labels.lengths.items():
+        coords[name] = np.arange(length) - (name == "pair")  # pair -1 is what does not rotate
+    if "distance" in coords:
+        coords["distance"] = distances(2**40)[: labels.lengths["distance"]]
+    return coords

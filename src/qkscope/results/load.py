@@ -1,0 +1,281 @@
+"""A results folder, loaded: the dataset, the order of checkpoints, and where the numbers came from.
+
+A bare qk.csv, made by anybody's script, is a results folder of one file: order and phases then come from the names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qkscope.causes_table import read_causes
+from qkscope.errors import TableError
+from qkscope.manifest import read_manifest, read_set
+from qkscope.results.aggregate import difference, jackknife, values
+from qkscope.results.dataset import NAME, read_dataset
+from qkscope.results.tables import from_qk, head_table, qk_table, read_qk, select
+from qkscope.taxonomy import Thresholds
+from qkscope.timeline import Timeline, timeline_from_names, timeline_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+    from qkscope.axes_file import CheckpointAxes
+    from qkscope.provenance import Provenance
+
+# Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
+AXES_LIMIT = 1_000_000
+JUDGED = ("r_q", "r_k")
+
+
+@dataclass(frozen=True)
+class Results:
+    """A study's numbers. Figures, claims and the report are made from them.
+
+    data    every measure over (cell, sample, head), see `qkscope.results.dataset`; read from disk when used
+    causes  what changed each number between neighbouring checkpoints; None where that was not measured
+    """
+
+    folder: Path
+    timeline: Timeline
+    data: xr.Dataset
+    causes: pd.DataFrame | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    study: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    made_from: str | None = None
+    """Which set the tables belong to, where a manifest says so: what is read later must be of the same."""
+
+    def own(self) -> xr.Dataset:
+        """Each checkpoint over its training context: dimensions checkpoint, sample, head."""
+        return self._own
+
+    def matched(self) -> xr.Dataset | None:
+        """Every checkpoint over the same first tokens; None where that was not measured."""
+        return self._matched
+
+    @cached_property
+    def _own(self) -> xr.Dataset:
+        return select(self.data, "own")
+
+    @cached_property
+    def _matched(self) -> xr.Dataset | None:
+        return select(self.data, "matched") if self.data["matched"].any() else None
+
+    @cached_property
+    def heads(self) -> pd.DataFrame:
+        """A row per checkpoint and head over the training context: every scalar measure with its error, and the class."""
+        return head_table(self.own(), self.thresholds)
+
+    @cached_property
+    def matched_heads(self) -> pd.DataFrame | None:
+        """The same over the first tokens that every checkpoint was measured over."""
+        found = self.matched()
+        return None if found is None else head_table(found, self.thresholds)
+
+    @cached_property
+    def qk(self) -> pd.DataFrame:
+        """A row per checkpoint, head and principal component over the training context."""
+        return qk_table(self.own())
+
+    def to_dataframe(self, *, matched: bool = False) -> pd.DataFrame:
+        """`heads`, or with `matched` the same over the first tokens of every checkpoint."""
+        if not matched:
+            return self.heads
+        if self.matched_heads is None:
+            raise self._no_matched()
+        return self.matched_heads
+
+    @cached_property
+    def record(self) -> Provenance:
+        """The provenance, typed."""
+        from qkscope.provenance import read_provenance
+
+        return read_provenance(self.provenance, self.folder)
+
+    @cached_property
+    def axes(self) -> Mapping[str, CheckpointAxes] | None:
+        """Axes, means and paths by checkpoint, over own windows."""
+        from qkscope.axes_file import read_axes
+
+        path, most = self.folder / "axes.safetensors", AXES_LIMIT * len(self.heads)
+
+        def load() -> Mapping[str, CheckpointAxes] | None:
+            return read_axes(path, most) if path.is_file() else None
+
+        return read_set(self.folder, load, [path.name], self.made_from)
+
+    def beside_study(self, name: str) -> str:
+        """`name`, or another where this is a bare table in the folder of a study, whose own file has that name."""
+        bare = not self.study and (self.folder / "study.yaml").is_file()
+        return f"table_{name}" if bare else name
+
+    @property
+    def components(self) -> int:
+        """How many principal components the table holds."""
+        return int(self.data.sizes["pc"])
+
+    def head(self, layer: int, head: int, *, matched: bool = False) -> pd.DataFrame:
+        """One head over training: one row per checkpoint with every measure and its error.
+
+        Over each checkpoint's training context, or with `matched` over the first N tokens.
+        """
+        import pandas as pd
+
+        table = self.to_dataframe(matched=matched)
+        rows = table[(table["layer"] == layer) & (table["head"] == head)]
+        if rows.empty:
+            layers, heads = table["layer"], table["head"]
+            raise TableError(
+                f"layer {layer}, head {head} was not measured; measured are layers {layers.min()} to {layers.max()} with "
+                f"heads {heads.min()} to {heads.max()}"
+            )
+        names = ("model", "label", "phase", "step")
+        stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
+        stops["step"] = stops["step"].astype("Int64")
+        return stops.merge(rows, on="model", how="inner", validate="one_to_one")
+
+    def changed(
+        self, before: str, after: str, n: int = 10, *, by: str = "r_q", matched: bool = False
+    ) -> pd.DataFrame:
+        """The `n` heads whose measure `by` changed most between two checkpoints, with the error of each change.
+
+        Errors are over documents, paired: both checkpoints read the same ones. Where the two have different windows,
+        `matched` tells the model from the window.
+        """
+        import pandas as pd
+
+        data = self.matched() if matched else self.own()
+        if data is None:
+            raise self._no_matched()
+        if by not in data or data[by].dims != ("checkpoint", "sample", "head"):
+            known = [str(name) for name in data.data_vars if data[name].dims == ("checkpoint", "sample", "head")]
+            raise TableError(f"by={by!r}; expected one of {', '.join(known)}")
+        table = self.to_dataframe(matched=matched)
+        for name in (before, after):
+            if name not in set(table["model"]):
+                there = ", ".join(dict.fromkeys(table["model"]))
+                raise TableError(f"checkpoint {name!r} was not measured; measured are {there}")
+        columns: dict[str, Any] = {name: data[at].to_numpy() for name, at in (("layer", "layer"), ("head", "number"))}
+        for name in dict.fromkeys((by, *JUDGED)):
+            found = values(data, name)
+            moved = difference(found, before, after)
+            columns |= {
+                f"{name}_{when}": found.sel(checkpoint=model).isel(sample=0).to_numpy()
+                for when, model in (("before", before), ("after", after))
+            }
+            columns |= {f"{name}_change": moved.isel(sample=0).to_numpy(), f"{name}_change_se": jackknife(moved).to_numpy()}
+        found = pd.DataFrame(columns)
+        for when, model in (("before", before), ("after", after)):
+            side = table[table["model"] == model][["layer", "head", "class"]]
+            found = found.merge(side.rename(columns={"class": f"class_{when}"}), on=["layer", "head"], validate="one_to_one")
+        order = found[f"{by}_change"].abs().sort_values(ascending=False, kind="stable").index
+        return found.loc[order].head(n).reset_index(drop=True)
+
+    def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
+        """The same measurements with other limits of the classes; figures, claims and tables follow."""
+        return replace(self, thresholds=Thresholds(high, low))
+
+    def _no_matched(self) -> TableError:
+        return TableError(
+            f"{self.folder}: nothing was measured over a matched window (the same first tokens at every checkpoint)"
+        )
+
+    def __str__(self) -> str:
+        """What was measured, checkpoint by checkpoint, and where to look."""
+        line = "{:<28} {:>6} {:>9} {:>9} {:>12}   {}".format
+        lines = [line("checkpoint", "heads", "mean r_q", "mean r_k", "mean |r_k|", "largest class")]
+        for stop in self.timeline.stops:
+            rows = self.heads[self.heads["model"] == stop.model]
+            if rows.empty:
+                lines.append(f"{stop.model:<28} not measured: {stop.missing}")
+                continue
+            r_q, r_k = rows["r_q"], rows["r_k"]
+            name, count = next(iter(rows["class"].value_counts().items()))
+            means = (f"{value:.3f}" for value in (r_q.mean(), r_k.mean(), r_k.abs().mean()))
+            lines.append(line(stop.model, len(rows), *means, f"{count / len(rows):.0%} {name}"))
+        report = self.folder / "report.html"
+        return "\n".join([*lines, "", f"report: {report}" if report.is_file() else f"results: {self.folder}"])
+
+    def __rich__(self) -> str:
+        return str(self)
+
+
+def load_results(place: Path | str) -> Results:
+    """Load a results folder or a single qk.csv."""
+    place = Path(place)
+    folder = place if place.is_dir() else place.parent
+
+    def load() -> Results:
+        manifest = read_manifest(folder)
+        return replace(_load(place), made_from=manifest.made_from if manifest else None)
+
+    return read_set(folder, load, None if place.is_dir() else [place.name])
+
+
+def as_results(run: Results | Path | str) -> Results:
+    """A run that is loaded already, or the one at a place."""
+    return run if isinstance(run, Results) else load_results(run)
+
+
+def _load(place: Path) -> Results:
+    folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
+    if place.is_dir() and (folder / NAME).is_file():
+        data = read_dataset(folder / NAME)
+        if (folder / "study.yaml").is_file():
+            return _of_study(folder, data)
+        names = select(data, "own")["checkpoint"].to_numpy().tolist()
+        return Results(folder=folder, timeline=timeline_from_names(names, name=folder.name), data=data)
+    if not table.is_file():
+        raise TableError(
+            f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
+        )
+    qk = read_qk(table)
+    if place.is_dir() and (folder / "study.yaml").is_file():
+        return _of_study(folder, None, qk)
+    timeline = timeline_from_names(list(dict.fromkeys(qk["model"])), name=folder.name)
+    return Results(folder=folder, timeline=timeline, data=from_qk(qk))
+
+
+def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = None) -> Results:
+    """A study's dataset; of a folder written by an earlier version, what its qk.csv says."""
+    from qkscope.provenance import read_provenance
+    from qkscope.study import load_study
+
+    study = load_study(folder / "study.yaml")
+    provenance = study.provenance
+    record = read_provenance(provenance, folder / "study.yaml")
+    layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
+    current = data is not None
+    if data is None:
+        assert qk is not None
+        data = from_qk(qk, layers)
+    return Results(
+        folder=folder,
+        timeline=_with_gaps(timeline_of(study, provenance), data, folder),
+        data=data,
+        causes=read_causes(folder / "causes.csv") if current else None,
+        thresholds=Thresholds(study.thresholds.high, study.thresholds.low),
+        study=study.model_dump(mode="json", exclude_none=True),
+        provenance=provenance,
+    )
+
+
+def _with_gaps(timeline: Timeline, data: xr.Dataset, folder: Path) -> Timeline:
+    """Checkpoints of the study that the dataset lacks become gaps; others that it has are refused."""
+    measured = set(data["checkpoint"].to_numpy()[data["own"].to_numpy()].tolist())
+    unknown = sorted(measured - {stop.model for stop in timeline.stops})
+    if unknown:
+        raise TableError(
+            f"{folder}: checkpoints {', '.join(unknown[:5])} were measured but are not in {folder / 'study.yaml'}; "
+            "add them to the study, or draw the table alone by giving the path of qk.csv"
+        )
+    stops = tuple(
+        stop if stop.model in measured else replace(stop, missing=stop.missing or "not in the results")
+        for stop in timeline.stops
+    )
+    return replace(timeline, stops=stops)

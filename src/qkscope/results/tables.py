@@ -1,0 +1,249 @@
+"""The dataset as tables, and a qk.csv as a dataset.
+
+qk.csv     a row per checkpoint, head and principal component, over each checkpoint's training context
+heads.csv  a row per checkpoint, window and head: every measure with its standard error, and the class
+
+A qk.csv made by somebody else's script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then empty. In
+memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import TableError
+from qkscope.heads import depth, depth_bin
+from qkscope.results.aggregate import error
+from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
+from qkscope.store import in_short, read_csv, write_csv, write_parquet
+from qkscope.taxonomy import Thresholds, classify, polarity, transitions
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+REQUIRED = ("model", "layer", "head", "pc", "r_q", "r_k")
+QK_COLUMNS = (
+    *("model", "layer", "head", "kv_head", "pc", "r_q", "r_k", "explained_variance", "n_q", "n_k"),
+    *("r_q_se", "r_k_se", "r_q_null", "r_k_null", "rope"),
+)
+# Beyond this number of rows heads.parquet is written instead of heads.csv.
+MOST_CSV_ROWS = 100_000
+_COUNTS = ("layer", "head", "pc")
+MAX_COUNT = 1_000_000
+_NOTHING = ("", "nan", "na", "none", "null")
+_NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
+
+
+def write_tables(folder: Path, cells: Sequence[CellData], order: Sequence[str], limits: Thresholds) -> None:
+    """measures.safetensors, and qk.csv, heads.csv and transitions.csv made from it, into an empty folder."""
+    write_dataset(folder / NAME, cells)
+    data = read_dataset(folder / NAME)
+    write_csv(folder / "qk.csv", qk_table(select(data, "own")))
+    heads = head_table(data.isel(cell=~_counterfactual(data)), limits)
+    if len(heads) > MOST_CSV_ROWS:
+        write_parquet(folder / "heads.parquet", heads)
+    else:
+        write_csv(folder / "heads.csv", heads)
+    write_csv(folder / "transitions.csv", transitions(heads[heads["own"] == 1], order))
+
+
+def select(data: xr.Dataset, which: str) -> xr.Dataset:
+    """The cells of the training contexts (`own`) or of the common window (`matched`), by checkpoint."""
+    return data.isel(cell=np.flatnonzero(data[which].to_numpy())).swap_dims(cell="checkpoint")
+
+
+def _counterfactual(data: xr.Dataset) -> NDArray[np.bool_]:
+    names = data["checkpoint"].to_numpy()
+    return np.asarray(
+        np.logical_or.reduce([(data[c].to_numpy() != names) & (data[c].to_numpy() != "") for c in ("weights_of", "rotation_of")])
+    )
+
+
+def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
+    """A row per cell (or checkpoint) and head: which it is, its class, and every scalar measure with its error."""
+    import pandas as pd
+
+    cell, head = np.nonzero(data["depth"].notnull().to_numpy())
+
+    def scalar(name: str) -> NDArray[Any]:
+        found = data[name].isel(sample=0) if "sample" in data[name].dims else data[name]
+        return np.asarray(found.to_numpy()[cell, head])
+
+    columns: dict[str, Any] = {"model": data["checkpoint"].to_numpy()[cell]}
+    columns |= {name: data[name].to_numpy()[cell].astype(np.int64) for name in ("window", "own", "matched")}
+    columns |= {"layer": data["layer"].to_numpy()[head], "head": data["number"].to_numpy()[head]}
+    columns |= {name: scalar(name) for name in ("kv_head", "rope", "depth")}
+    columns["depth_bin"] = depth_bin(columns["depth"])
+    r_q, r_k = scalar("r_q"), scalar("r_k")
+    columns |= {"class": classify(r_q, r_k, limits), "polarity": polarity(r_k, limits.low)}
+    for name in map(str, data.data_vars):
+        if name not in columns and data[name].dims[1:] in (("head",), ("sample", "head")):
+            columns[name] = scalar(name)
+            if "sample" in data[name].dims:
+                columns[f"{name}_se"] = error(data, name).to_numpy()[cell, head]
+    for name in ("r_q", "r_k"):
+        columns[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0).to_numpy()[cell, head]
+    return pd.DataFrame(columns)
+
+
+def qk_table(data: xr.Dataset) -> pd.DataFrame:
+    """A row per checkpoint, head and principal component, in that order."""
+    import pandas as pd
+
+    checkpoint, head = np.nonzero(data["depth"].notnull().to_numpy())
+    components = data.sizes["pc"]
+
+    def each(found: NDArray[Any]) -> NDArray[Any]:
+        return np.repeat(found, components)
+
+    columns: dict[str, Any] = {"model": each(data["checkpoint"].to_numpy()[checkpoint])}
+    columns |= {"layer": each(data["layer"].to_numpy()[head]), "head": each(data["number"].to_numpy()[head])}
+    columns["pc"] = np.tile(np.arange(components), len(checkpoint))
+    columns |= {name: each(data[name].to_numpy()[checkpoint, head]) for name in ("kv_head", "n_q", "n_k", "rope")}
+    for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
+        columns[name] = data[f"pc_{name}"].to_numpy()[checkpoint, head].reshape(-1)
+    table = pd.DataFrame(columns)[list(QK_COLUMNS)]
+    for name in ("kv_head", "n_q", "n_k"):  # whole numbers, where they are known
+        if table[name].notna().all():
+            table[name] = table[name].astype(np.int64)
+    # A model with fewer components than another, or a table of which each head has its own, leaves gaps.
+    gap = table[["r_q", "r_k", "explained_variance"]].isna().all(axis=1) & (table["pc"] > 0)
+    return table[~gap].reset_index(drop=True) if gap.any() else table
+
+
+def from_qk(qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None) -> xr.Dataset:
+    """A qk.csv as a dataset: one cell per model, with one sample.
+
+    `num_layers` is the number of layers of each model (default: the deepest layer in the table is the last one).
+    """
+    _check_dense(qk)
+    cells = []
+    for model, rows in qk.groupby("model", sort=False, observed=True):
+        first = rows[rows["pc"] == 0]
+        heads = list(zip(first["layer"].tolist(), first["head"].tolist(), strict=True))
+        at = {head: i for i, head in enumerate(heads)}
+        keys = zip(rows["layer"].tolist(), rows["head"].tolist(), strict=True)
+        row = np.array([at.get(key, -1) for key in keys], dtype=np.int64)
+        pc = rows["pc"].to_numpy()
+        arrays: dict[str, NDArray[np.float64]] = {}
+        for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
+            found = np.full((len(heads), int(pc.max()) + 1), np.nan)
+            found[row[row >= 0], pc[row >= 0]] = rows[name].to_numpy(np.float64)[row >= 0]
+            arrays[f"pc_{name}"] = found
+            if name in ("r_q", "r_k", "explained_variance"):
+                arrays[name] = found[None, :, 0]
+        arrays |= {name: first[name].to_numpy(np.float64) for name in ("kv_head", "n_q", "n_k", "rope")}
+        layers = dict(num_layers or {}).get(str(model)) or int(first["layer"].max()) + 1
+        arrays["depth"] = depth(first["layer"].to_numpy(), layers)
+        cells.append(CellData(CellInfo(str(model), 0), heads, arrays))
+    return dataset(cells)
+
+
+def _check_dense(qk: pd.DataFrame) -> None:
+    """Refuse a table whose rows are a tiny part of models x heads x components, which would fill the memory."""
+    counts = qk["model"].nunique(), len(qk[["layer", "head"]].drop_duplicates()), int(qk["pc"].max()) + 1
+    if np.prod(counts, dtype=np.float64) > max(20 * len(qk), 1_000_000):
+        models, heads, components = counts
+        raise TableError(
+            f"the table has {len(qk):,} rows for {models:,} models x {heads:,} heads x {components:,} components; "
+            "models must share most of their heads: split it into tables of models with the same heads"
+        )
+
+
+def read_qk(path: Path) -> pd.DataFrame:
+    """Read and check a qk.csv; the result has all QK_COLUMNS. A TableError names the file and line."""
+    import pandas as pd
+
+    try:
+        # Columns of numbers alone are parsed at once; those with words stay words, to be named with their line.
+        raw = read_csv(
+            path,
+            dtype={"model": str},
+            keep_default_na=False,
+            na_values={name: [""] for name in _NUMBERS},
+            encoding="utf-8",
+            skip_blank_lines=False,
+            low_memory=False,
+        )
+    except FileNotFoundError as error:
+        raise TableError(f"{path}: no such file; expected a results folder or a qk.csv") from error
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
+    missing = [name for name in REQUIRED if name not in raw.columns]
+    if missing:
+        raise TableError(
+            f"{path}: column missing: {', '.join(missing)}; expected {', '.join(REQUIRED)}, found "
+            f"{', '.join(raw.columns)}"
+        )
+    if raw.empty:
+        raise TableError(f"{path}: the table has a header but no rows; expected at least one head")
+    frame = pd.DataFrame({"model": raw["model"]})
+    for name in (*_COUNTS, *_NUMBERS):
+        frame[name] = _numbers(path, raw, name) if name in raw.columns else np.nan
+    return _checked(path, frame[list(QK_COLUMNS)])
+
+
+def _numbers(path: Path, raw: pd.DataFrame, name: str) -> pd.Series:
+    """One column as numbers; empty, `nan` and `NA` are NaN, words are an error with their line."""
+    import pandas as pd
+
+    column = raw[name].astype(str) if raw[name].dtype == bool and name != "rope" else raw[name]
+    try:
+        values = pd.to_numeric(column, errors="coerce").astype(np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        text = column.astype(str)
+        values = pd.to_numeric(text.where(text.str.len() < 300, "inf"), errors="coerce").astype(np.float64)
+    if values.isna().any() and not pd.api.types.is_numeric_dtype(column):
+        text = column.where(values.isna(), "").fillna("").str.strip().str.lower()
+        if name == "rope":
+            values = values.mask(text == "true", 1.0).mask(text == "false", 0.0)
+        _refuse(path, raw[name], values.isna() & ~text.isin(_NOTHING), name, "a number")
+    if name in _COUNTS:
+        wrong = values.isna() | (values < 0) | (values % 1 != 0) | (values > MAX_COUNT)
+        _refuse(path, raw[name], wrong, name, f"a whole number from 0 to {MAX_COUNT:,}")
+        return values.astype(np.int64)
+    return values
+
+
+def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+    """The same table if it makes sense: models named, correlations within [-1, 1], each row once."""
+    unnamed = frame["model"].map({name: not is_name(name) for name in frame["model"].unique()})
+    _refuse(path, frame["model"], unnamed, "model", "a checkpoint name in printable characters")
+    for name in ("r_q", "r_k"):
+        wrong = frame[name].abs() > 1 + 1e-6
+        _refuse(path, frame[name], wrong | np.isinf(frame[name]), name, "a correlation from -1 to 1")
+        frame[name] = frame[name].clip(-1, 1)
+    twice = frame.duplicated(["model", "layer", "head", "pc"])
+    if twice.any():
+        row = int(np.flatnonzero(twice)[0])
+        which = ", ".join(f"{k} {frame.iloc[row][k]}" for k in ("model", "layer", "head", "pc"))
+        raise TableError(
+            f"{path}, line {row + 2}: duplicate row for {which} ({int(twice.sum())} duplicate rows); "
+            "each head and component may appear once per checkpoint: check whether two checkpoints have the same name"
+        )
+    if not (frame["pc"] == 0).any():
+        raise TableError(
+            f"{path}: no row with pc 0; expected the first principal component, which the figures show"
+        )
+    return frame
+
+
+def is_name(text: str) -> bool:
+    """Whether a text can name a checkpoint in tables, terminals and pages: printable, and no spreadsheet's formula."""
+    return bool(text.strip()) and text.isprintable() and not text.startswith(("=", "+", "-", "@"))
+
+
+def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) -> None:
+    """Raise for the first row marked wrong, with its line in the file (the header is line 1)."""
+    rows = np.flatnonzero(np.asarray(wrong))
+    if len(rows):
+        more = f" and {len(rows) - 1} more rows" if len(rows) > 1 else ""
+        raise TableError(
+            f"{path}, line {rows[0] + 2}{more}: {name} is {str(found.iloc[rows[0]])!r}, expected {expected}"
+        )
