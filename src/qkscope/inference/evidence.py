@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.aggregate import column, mean_over_heads, stacked
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
 from qkscope.inference.contrast import Contrast, contrast, exceeds
 from qkscope.inference.course import direction
@@ -22,82 +19,58 @@ from qkscope.inference.series import Change, Series, judged, whole
 from qkscope.inference.transitions import class_probabilities
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
-from qkscope.measures.registry import optional_names
 from qkscope.results import Results
-from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
+from qkscope.results.aggregate import ROPE, Population, classes, error, ordered, over_heads, present, values
+from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.timeline import Stop, Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Basis = Literal["documents", "heads", "too few groups", "nothing"]
-Population = Literal["RoPE", "NoPE", "all"]
 
-R = ("r_q", "r_k")
-# Measures made of others.
-DERIVED: dict[str, Callable[[Callable[[str], Array]], Array]] = {
-    "share_positional": lambda value: value("share_position") + value("share_query_position"),
-    "abs_r_q": lambda value: np.abs(value("r_q")),
-    "abs_r_k": lambda value: np.abs(value("r_k")),
-}
 # Means whose course over training is judged, beside the share of heads of each class.
 FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 
 
-@dataclass(frozen=True)
-class Cell:
-    """One checkpoint over one window: its heads, and the tables with a row a head that its measures are read from.
-
-    A table stands beside its leave-one-out table, which may be missing.
-    """
-
-    model: str
-    heads: pd.DataFrame
-    tables: tuple[tuple[pd.DataFrame, pd.DataFrame | None], ...]
-    groups: int
-    _known: dict[str, Array] = field(default_factory=dict, compare=False, repr=False)
-
-    def value(self, measure: str) -> Array:
-        """(1 + G, H): a measure over all documents, then without each group of them; NaN where not measured."""
-        if measure not in self._known:
-            made = DERIVED[measure](self.value) if measure in DERIVED else self._read(measure)
-            if measure in R:  # a head counts as measured if it has both
-                made = np.where(np.isfinite(self._read("r_q") + self._read("r_k")), made, np.nan)
-            self._known[measure] = made
-        return self._known[measure]
-
-    def _read(self, name: str) -> Array:
-        found = np.full((1 + self.groups, len(self.heads)), np.nan)
-        for table, loo in self.tables:
-            if name in table:
-                read = stacked(self.heads, table, loo, (name,))[..., 0]
-                found[: len(read)] = read
-                break
-        return found
-
-    @cached_property
-    def layer(self) -> NDArray[np.int64]:
-        return np.asarray(self.heads["layer"].to_numpy(np.int64))
-
-    @cached_property
-    def key(self) -> NDArray[np.int64]:
-        """Layer and head in one number."""
-        return np.asarray(self.layer * 2**20 + self.heads["head"].to_numpy(np.int64))
-
-    @cached_property
-    def rope(self) -> Array:
-        """1 where the layer rotates, 0 where not, NaN where the table does not say."""
-        return column(self.heads, "rope")
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Evidence:
-    """The measured checkpoints over their own windows (`window` is None) or all over the first `window` tokens."""
+    """The measured checkpoints over their own windows (`window` is None) or all over the first `window` tokens.
+
+    data has the dimensions checkpoint, sample, head, with the checkpoints in the order of `stops`.
+    """
 
     timeline: Timeline
     stops: tuple[Stop, ...]
-    cells: tuple[Cell, ...]
+    data: xr.Dataset
     thresholds: Thresholds
     window: int | None = None
+
+    def __len__(self) -> int:
+        """How many checkpoints there are."""
+        return len(self.stops)
+
+    @cached_property
+    def _known(self) -> dict[str, xr.DataArray]:
+        return {}
+
+    def values(self, measure: str) -> xr.DataArray:
+        """A measure of every head, (checkpoint, sample, head)."""
+        if measure not in self._known:
+            self._known[measure] = values(self.data, measure).load()
+        return self._known[measure]
+
+    def value(self, measure: str, i: int) -> Array:
+        """A measure of every head at one checkpoint over all documents. (H,)"""
+        return np.asarray(self.values(measure).to_numpy()[i, 0])
+
+    @cached_property
+    def groups_at(self) -> list[int]:
+        """Groups of documents at each checkpoint."""
+        return [int(count) for count in self.data["groups"].to_numpy()]
 
     @property
     def name(self) -> Literal["own", "matched"]:
@@ -105,7 +78,7 @@ class Evidence:
 
     @property
     def groups(self) -> int:
-        return min((cell.groups for cell in self.cells), default=0)
+        return min(self.groups_at, default=0)
 
     @property
     def basis(self) -> Basis:
@@ -114,7 +87,7 @@ class Evidence:
             return "documents"
         if self.groups == FEWEST_GROUPS - 1:
             return "too few groups"
-        fewest = min((len(cell.heads) for cell in self.cells), default=0)
+        fewest = min(present(self.data).sum("head").to_numpy().tolist(), default=0)
         return "heads" if fewest >= FEWEST_HEADS else "nothing"
 
     @cached_property
@@ -123,33 +96,39 @@ class Evidence:
 
         Where layers change between the two during training, only the population that every checkpoint has is left.
         """
-        flags = [set(np.unique(cell.rope).tolist()) for cell in self.cells]
+        flags = [set(row.tolist()) for row in self.data["rope"].to_numpy()]
         if not {0.0, 1.0} <= set().union(*flags):
             return ("all",)
-        sides: tuple[tuple[Population, float], ...] = (("RoPE", 1.0), ("NoPE", 0.0))
-        return tuple(name for name, flag in sides if all(flag in here for here in flags)) or ("all",)
+        sides: tuple[Population, ...] = ("RoPE", "NoPE")
+        return tuple(name for name in sides if all(ROPE[name] in here for here in flags)) or ("all",)
+
+    def where(self, population: Population, layer: int | None = None) -> xr.DataArray:
+        """The heads of a population at every checkpoint, of one layer if given. (checkpoint, head)"""
+        here = present(self.data, population)
+        return here if layer is None else here & (self.data["layer"] == layer)
 
     def mask(self, i: int, population: Population, layer: int | None = None) -> Mask:
-        """(H,): the heads of a population at a checkpoint, of one layer if given."""
-        cell = self.cells[i]
-        flag = {"RoPE": 1.0, "NoPE": 0.0}.get(population)
-        here = np.ones(len(cell.heads), dtype=bool) if flag is None else cell.rope == flag
-        return np.asarray(here if layer is None else here & (cell.layer == layer))
+        """The same at one checkpoint. (H,)"""
+        return np.asarray(self.where(population, layer).to_numpy()[i])
+
+    def heads(self, i: int, here: Mask) -> list[tuple[int, int]]:
+        """(layer, head) of the heads in a mask."""
+        layer, number = self.data["layer"].to_numpy()[here], self.data["number"].to_numpy()[here]
+        return list(zip(layer.tolist(), number.tolist(), strict=True))
 
     def layers(self, population: Population) -> list[int]:
         """The layers that a population has at the last checkpoint."""
-        return sorted(set(self.cells[-1].layer[self.mask(-1, population)].tolist()))
+        return sorted(set(self.data["layer"].to_numpy()[self.mask(-1, population)].tolist()))
 
     def known(self, measure: str, population: Population = "all") -> bool:
         """Whether some head of every checkpoint has this measure."""
-        return all(
-            np.isfinite(cell.value(measure)[0, self.mask(i, population)]).any()
-            for i, cell in enumerate(self.cells)
-        )
+        found = np.isfinite(self.values(measure).isel(sample=0)) & self.where(population)
+        return bool(found.any("head").all())
 
     def mean(self, measure: str, population: Population, i: int, layer: int | None = None) -> Array:
         """(1 + G,): the mean over the heads measured at a checkpoint, as pictures draw it."""
-        return mean_over_heads(self.cells[i].value(measure)[:, self.mask(i, population, layer)])
+        found = over_heads(self.values(measure), self.where(population, layer))
+        return np.asarray(found.to_numpy()[i, : 1 + self.groups_at[i]])
 
     def level(
         self, measure: str, population: Population, i: int, layer: int | None = None
@@ -158,10 +137,13 @@ class Evidence:
         means = self.mean(measure, population, i, layer)
         return float(means[0]), float(jackknife(means[1:]))
 
-    def kinds(self, i: int, population: Population) -> NDArray[Any]:
+    @cached_property
+    def _classes(self) -> NDArray[np.str_]:
+        return np.asarray(classes(self.data, self.thresholds))
+
+    def kinds(self, i: int, population: Population) -> NDArray[np.str_]:
         """(heads,): the classes of the measured heads of a population."""
-        cell, here = self.cells[i], self.mask(i, population)
-        kinds = classify(cell.value("r_q")[0, here], cell.value("r_k")[0, here], self.thresholds)
+        kinds = self._classes[i, 0, self.mask(i, population)]
         return np.asarray(kinds[kinds != UNMEASURED])
 
     def count(self, kind: str, population: Population, i: int) -> int:
@@ -170,86 +152,66 @@ class Evidence:
 
     def compare(self, first: str, second: str, population: Population, i: int, looks: int = 1) -> Contrast:
         """Two measures of the same heads at one checkpoint."""
-        cell, here = self.cells[i], self.mask(i, population)
-        a, b = (self._left_out(cell.value(m)[:, here]) for m in (first, second))
+        a, b = (self._left_out(self.values(m), self.where(population))[i] for m in (first, second))
         return contrast(a, b, looks=looks)
 
     def between(self, measure: str, i: int) -> Contrast:
         """RoPE heads against NoPE heads of one checkpoint."""
-        value = self.cells[i].value(measure)
-        rope, nope = (self._left_out(value[:, self.mask(i, p)]) for p in self.populations)
+        rope, nope = (self._left_out(self.values(measure), self.where(p))[i] for p in self.populations)
         # Groups of documents are the same for both; groups of heads are not.
         return contrast(rope, nope, paired=self.basis != "heads")
 
-    def _left_out(self, values: Array, steady: Mask | None = None) -> Array:
-        """The mean over heads (1 + G, H) and the same without each group of documents.
+    def _left_out(self, found: xr.DataArray, here: xr.DataArray) -> list[Array]:
+        """Per checkpoint the mean over the heads `here` and the same without each group of documents. (1 + G,) each
 
-        Where there are no groups of documents, groups of heads are left out instead. `steady` (H,) are the heads
-        that leaving out is seen on, if not all that are finite throughout.
+        Where there are no groups of documents, groups of heads are left out instead.
         """
         if self.basis == "heads":
-            return without_heads(values[0])
-        if steady is None or not steady.any():
-            return mean_over_heads(values)
-        kept = values[:, steady].mean(axis=1)
-        return np.asarray(np.nanmean(values[0]) + kept - kept[0])
+            whole = found.isel(sample=0).where(here).to_numpy()
+            return [without_heads(row) for row in whole]
+        means = over_heads(found, here).to_numpy()
+        return [row[: 1 + groups] for row, groups in zip(means, self.groups_at, strict=True)]
 
     def series(self, measure: str, population: Population, layer: int | None = None) -> Series | None:
         """The course of a mean, over the heads that every checkpoint has; None where it is not known throughout."""
-        values, steady = self._shared(lambda cell: cell.value(measure), population, layer)
-        if not values[0].shape[1]:
+        found, here = self._shared(self.values(measure), population, layer)
+        if not here.any():
             return None
-        return Series(_name(measure, population, layer), tuple(self._left_out(v, steady) for v in values))
+        return Series(_name(measure, population, layer), tuple(self._left_out(found, here)))
 
     def _shared(
-        self, read: Callable[[Cell], Array], population: Population, layer: int | None = None
-    ) -> tuple[list[Array], Mask]:
-        """Values (1 + G, H) at each checkpoint of the heads measured at all of them, in one order.
+        self, found: xr.DataArray, population: Population, layer: int | None = None
+    ) -> tuple[xr.DataArray, xr.DataArray]:
+        """The heads measured at all checkpoints, and their values.
 
-        With them (H,) which of these heads are finite in every left-out sample too.
+        Left-out samples are kept of those heads only that have all of them at every checkpoint, if any has: the same heads
+        then show the effect of leaving documents out at every checkpoint.
         """
-        keys, values = [], []
-        for i, cell in enumerate(self.cells):
-            value = read(cell)
-            here = self.mask(i, population, layer) & np.isfinite(value[0])
-            keys.append(cell.key[here])
-            values.append(value[:, here])
-        shared = reduce(np.intersect1d, keys)
-        aligned = []
-        for key, value in zip(keys, values, strict=True):
-            order = np.argsort(key)
-            aligned.append(value[:, order[np.searchsorted(key, shared, sorter=order)]])
-        return aligned, np.logical_and.reduce([np.isfinite(value).all(axis=0) for value in aligned])
+        there = found["sample"] <= found["groups"]
+        here = (self.where(population, layer) & np.isfinite(found.isel(sample=0, drop=True))).all("checkpoint")
+        steady = here & (np.isfinite(found) | ~there).all(("checkpoint", "sample"))
+        if steady.any():
+            found = found.where(steady | (found["sample"] == 0))
+        return found, here
 
     @cached_property
     def dropped(self) -> int:
         """Heads that are not measured at every checkpoint: changes are judged without them."""
-        every: NDArray[np.int64] = reduce(np.union1d, [cell.key for cell in self.cells])
-        shared, _ = self._shared(lambda cell: cell.value("r_q"), "all")
-        return len(every) - int(shared[0].shape[1])
+        _, shared = self._shared(self.values("r_q"), "all")
+        return self.data.sizes["head"] - int(shared.sum())
 
     def class_series(self, kind: str, population: Population) -> Series | None:
         """The course of a class's share of the heads that every checkpoint has."""
-
-        def is_kind(cell: Cell) -> Array:
-            r_q, r_k = cell.value("r_q"), cell.value("r_k")
-            found = classify(r_q, r_k, self.thresholds) == kind
-            return np.where(np.isfinite(r_q), found, np.nan)
-
-        def chance(cell: Cell) -> Array:
-            se_q, se_k = (np.nan_to_num(column(cell.heads, f"{name}_se")) for name in R)
-            r_q, r_k = cell.value("r_q")[0], cell.value("r_k")[0]
-            chances = class_probabilities(r_q, r_k, se_q, se_k, self.thresholds)
-            return np.asarray(chances[CLASSES.index(kind)][None])
-
-        values, steady = self._shared(is_kind, population)
-        heads = values[0].shape[1]
+        r_q, r_k = self.values("r_q"), self.values("r_k")
+        found, here = self._shared(r_q.copy(data=self._classes == kind).where(np.isfinite(r_q)), population)
+        heads = int(here.sum())
         if not heads:
             return None
-        chances = self._shared(chance, population)[0]
+        se = (np.nan_to_num(error(self.data, name).to_numpy()) for name in ("r_q", "r_k"))
+        whole_r = (r.isel(sample=0).to_numpy() for r in (r_q, r_k))
+        chances = class_probabilities(*whole_r, *se, self.thresholds)[CLASSES.index(kind)][:, here.to_numpy()]
         unseen = tuple(max(ONE_HEAD, float((c * (1.0 - c)).sum())) / heads**2 for c in chances)
-        means = tuple(self._left_out(v, steady) for v in values)
-        return Series(_name(kind, population), means, heads, unseen)
+        return Series(_name(kind, population), tuple(self._left_out(found, here)), heads, unseen)
 
     def ranked_classes(self, population: Population, i: int) -> tuple[str, list[str]]:
         """The classes of a checkpoint's heads, the largest first, and how sure that one is.
@@ -258,11 +220,10 @@ class Evidence:
         the two are equal, else `unclear`.
         """
         order = sorted(CLASSES, key=lambda kind: -self.count(kind, population, i))
-        cell, here = self.cells[i], self.mask(i, population)
-        r_q, r_k = (cell.value(name)[:, here] for name in R)
-        kinds, known = classify(r_q, r_k, self.thresholds), np.isfinite(r_q)
-        first, second = (self._left_out(np.where(known, kinds == kind, np.nan)) for kind in order[:2])
-        heads = int(known[0].sum())
+        r_q, here = self.values("r_q"), self.where(population)
+        shares = (r_q.copy(data=self._classes == kind).where(np.isfinite(r_q)) for kind in order[:2])
+        first, second = (self._left_out(share, here)[i] for share in shares)
+        heads = len(self.kinds(i, population))
         gap = contrast(first, second, hidden=2 * ONE_HEAD / heads**2)
         if first[0] == second[0]:
             return "tie", order
@@ -275,7 +236,7 @@ class Evidence:
     @cached_property
     def changes(self) -> dict[str, list[Change]]:
         """All changes of every followed mean and class, judged together, by the name of the series."""
-        if len(self.cells) < 2 or self.timeline.kind != "training":
+        if len(self) < 2 or self.timeline.kind != "training":
             return {}
         made = [self.series(m, p) for p in self.populations for m in FOLLOWED]
         made += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
@@ -342,33 +303,16 @@ def matched_evidence(results: Results) -> Evidence | None:
     """Every checkpoint over the same window, if that was measured and is not each one's own anyway."""
     timeline = results.timeline
     own = {stop.window for stop in timeline.measured}
-    if results.matched is None or timeline.matched_window is None or own == {timeline.matched_window}:
+    if results.matched() is None or timeline.matched_window is None or own == {timeline.matched_window}:
         return None
     found = _evidence(results, timeline.matched_window)
-    return found if len(found.cells) == len(own_evidence(results).cells) else None
+    return found if len(found) == len(own_evidence(results)) else None
 
 
 def _evidence(results: Results, window: int | None) -> Evidence:
-    timeline, cells = results.timeline, _cells(results, matched=window is not None)
-    stops = tuple(timeline.stop(cell.model) for cell in cells)
-    return Evidence(timeline, stops, tuple(cells), results.thresholds, window)
-
-
-def _cells(results: Results, matched: bool) -> list[Cell]:
-    end = "_matched" if matched else ""
-    own = (results.heads, results.loo), (results.anatomy, results.loo_anatomy)
-    same = (results.matched, results.loo_matched), (results.anatomy_matched, results.loo_anatomy_matched)
-    names = [f"{name}{end}" for name in optional_names()]
-    asked = [(results.optional.get(name), results.optional.get(f"loo_{name}")) for name in names]
-    tables = [(_by_model(table), _by_model(loo)) for table, loo in (*(same if matched else own), *asked)]
-    found = []
-    for model in results.timeline.models:
-        here = [(table[model], loo.get(model)) for table, loo in tables if model in table]
-        if model in tables[0][0]:
-            groups = max((loo["group"].nunique() for _, loo in here if loo is not None), default=0)
-            found.append(Cell(model, here[0][0].reset_index(drop=True), tuple(here), groups))
-    return found
-
-
-def _by_model(table: pd.DataFrame | None) -> dict[str, pd.DataFrame]:
-    return {} if table is None else dict(iter(table.groupby("model", sort=False, observed=True)))
+    timeline = results.timeline
+    data = results.own() if window is None else results.matched()
+    assert data is not None  # the caller looked
+    data = ordered(data, timeline.models)
+    stops = tuple(timeline.stop(name) for name in data["checkpoint"].to_numpy().tolist())
+    return Evidence(timeline, stops, data, results.thresholds, window)

@@ -8,20 +8,23 @@ such measurements fall into different classes, summed over heads, is what noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.aggregate import Sample, column, samples
 from qkscope.inference.levels import MOST, REACH
 from qkscope.inference.significance import normal_cdf
 from qkscope.measures.pca import FAINT
+from qkscope.results.aggregate import error, measured, ordered
 from qkscope.taxonomy import Thresholds, classify
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 
@@ -74,26 +77,19 @@ class Pair:
         return bool(self.judged.sum() > MOST * len(self.judged))
 
 
-def pair(before: Sample, after: Sample, low: float = Thresholds().low) -> Pair:
-    """The heads measured in both checkpoints, which are neighbours where `same_axis` is to mean something."""
-    both = [sample.select(sample.measured) for sample in (before, after)]
-    # layer and head in one number, so that two checkpoints' heads meet without a table join
-    first, then = (s.heads["layer"].to_numpy() * 2**20 + s.heads["head"].to_numpy() for s in both)
-    _, *rows = np.intersect1d(first, then, assume_unique=True, return_indices=True)
-
-    def stack(read: Callable[[Sample], Array]) -> Array:
-        return np.stack([read(sample)[where] for sample, where in zip(both, rows, strict=True)])
-
-    return Pair(
-        before.model,
-        after.model,
-        stack(lambda s: s.r_q[0]),
-        stack(lambda s: s.r_k[0]),
-        stack(lambda s: column(s.heads, "r_q_se")),
-        stack(lambda s: column(s.heads, "r_k_se")),
-        column(both[1].heads, "same_axis")[rows[1]],
-        low,
-    )
+def pairs(data: xr.Dataset, order: Sequence[str], low: float = Thresholds().low) -> list[Pair]:
+    """The heads measured in both, for each two consecutive checkpoints of `order`."""
+    data = ordered(data, order)
+    names, known = data["checkpoint"].to_numpy().tolist(), measured(data).to_numpy()
+    r_q, r_k = (data[name].isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
+    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
+    same = data["same_axis"].to_numpy() if "same_axis" in data else np.full_like(r_q, np.nan)
+    found = []
+    for i, j in pairwise(range(len(names))):
+        here = known[i] & known[j]
+        both = (each[[i, j]][:, here] for each in (r_q, r_k, se_q, se_k))
+        found.append(Pair(names[i], names[j], *both, same[j, here], low))
+    return found
 
 
 def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit: Thresholds) -> Array:
@@ -166,16 +162,13 @@ def _expected(p: Pair, chances: Array) -> float:
 
 
 def transition_noise(
-    heads: pd.DataFrame, order: Sequence[str], thresholds: Thresholds | None = None
+    data: xr.Dataset, order: Sequence[str], thresholds: Thresholds | None = None
 ) -> pd.DataFrame:
     """How many heads change class or sign between consecutive checkpoints, and how many would by noise alone.
 
     Columns: from_model, to_model, changed, expected_by_noise, sign_changes, sign_changes_expected. Expectations
     are NaN without standard errors. Only heads measured in both checkpoints count.
     """
-    rows = []
-    for before, after in pairwise(samples(heads, None, order)):
-        p = pair(before, after, (thresholds or Thresholds()).low)
-        classes, signs = moved(p, thresholds), turned(p)
-        rows.append((p.from_model, p.to_model, *classes, *signs))
+    found = pairs(data, order, (thresholds or Thresholds()).low)
+    rows = [(p.from_model, p.to_model, *moved(p, thresholds), *turned(p)) for p in found]
     return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))

@@ -89,9 +89,9 @@ def values(data: xr.Dataset, name: str) -> xr.DataArray:
 
     if name in _ABSOLUTE:
         return abs(values(data, _ABSOLUTE[name]))
-    if name not in data:
+    if name not in data and f"pc_{name}" not in data:
         return xr.full_like(data["r_q"], np.nan)
-    found = data[name]
+    found = data[name] if name in data else data[f"pc_{name}"].isel(pc=0, drop=True)
     if "sample" not in found.dims:
         found = found.expand_dims(sample=data["sample"], axis=1)
     if name in ("r_q", "r_k"):
