@@ -33,7 +33,9 @@ GROUP = MeasureGroup(
     compute=compute,
     variables=(
         Variable("kv_head", "key head", "", "the key head that the query head reads", sampled=False),
-        Variable("rope", "RoPE", "", "1: the layer rotates queries and keys, 0: it does not (NoPE)", sampled=False),
+        Variable(
+            "rope", "RoPE", "", "1: the layer rotates queries and keys, 0: it does not (NoPE)", sampled=False
+        ),
         Variable("depth", "depth", "", "layer / (layers - 1)", sampled=False),
     ),
 )
