@@ -362,10 +362,8 @@ MARKUP = [
 @pytest.fixture(scope="module")
 def marked_up(tmp_path_factory):
     """A measured study in which everything that can have a name has markup for one."""
-    from multiprocessing import get_context
-
     import yaml
-    from small_study import make_study, run_quietly
+    from small_study import make_study, run_undrawn
 
     folder = tmp_path_factory.mktemp("markup")
     path = make_study(folder)
@@ -381,10 +379,7 @@ def marked_up(tmp_path_factory):
         phase["label"] = name
     path.write_text(yaml.safe_dump(study))
     results = folder / MARKUP[1].replace("/", "")
-    process = get_context("spawn").Process(target=run_quietly, args=(path, results))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    run_undrawn(path, results)
     return results
 
 
