@@ -84,7 +84,7 @@ def scanned(tmp_path_factory, one_thread):
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory, one_thread):
-    """A finished demo, made once; tests copy it."""
+    """A finished demo, made once."""
     folder = tmp_path_factory.mktemp("shown")
     with pytest.MonkeyPatch.context() as patch:
         undrawn(patch)
@@ -94,7 +94,11 @@ def shown(tmp_path_factory, one_thread):
 
 @pytest.fixture
 def demonstrated(shown, tmp_path, no_drawing):
-    return shutil.copytree(shown, tmp_path / "demo")
+    """The finished demo, where it was made: its tables name that folder. Put back after the test."""
+    shutil.copytree(shown, tmp_path / "kept")
+    yield shown
+    shutil.rmtree(shown)
+    shutil.copytree(tmp_path / "kept", shown)
 
 
 @pytest.mark.parametrize("replace", [False, True])
