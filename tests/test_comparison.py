@@ -15,12 +15,11 @@ from published import published_qk, published_results
 from rich.console import Console
 from simulated import measured, results, truth
 
-from qkscope.claims import claims
 from qkscope.cli import main
 from qkscope.comparison import compare, published
 from qkscope.comparison.differences import rows_of
+from qkscope.comparison.published import READ_OFF
 from qkscope.comparison.words import printed
-from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
 from qkscope.store import write_csv
 from qkscope.taxonomy import Thresholds
@@ -73,40 +72,6 @@ def test_heads_with_the_published_means_agree_with_them():
     assert len(rows) == 280
     assert not found.only_ours
     assert not found.only_theirs
-
-
-def test_published_conclusions_are_answered_as_far_as_their_numbers_allow(tmp_path):
-    # Fewest heads above 0.7 in |r_k| at the end: 212 + 1 of 300; the smallest step of mean r_q is a fall.
-    opposite, monotonic, jump, cause = conclusions(published())
-    assert (opposite.verdict, monotonic.verdict, jump.verdict, cause.verdict) == (
-        "no",
-        "no",
-        "unclear",
-        "unclear",
-    )
-    assert all(number in opposite.headline for number in ("174", "212", "0.50", "0.47"))
-    assert all(number in monotonic.headline for number in ("0.813", "0.809", "S1-2.4M", "S1-3.4M"))
-    assert all(number in jump.headline for number in ("+0.14", "1,160,000", "S1-40K", "S1-1.2M"))
-    write_csv(tmp_path / "qk.csv", published_qk())
-    said = " ".join(
-        CliRunner().invoke(main, ["compare", str(tmp_path), "--with", "published"]).output.split()
-    )
-    own = {claim.id: claim for claim in claims(published_results("means"))}
-    for each in (opposite, monotonic, jump, cause):
-        assert each.headline in said
-        if each.claim in own:
-            assert own[each.claim].headline in said
-
-
-def test_conclusions_follow_the_numbers():
-    data = published()
-    rising = data | {"mean_r_q": [0.1 * i for i in range(10)]}
-    assert conclusions(rising)[1].verdict == "yes"
-    faint = data | {"mean_r_q": [0.8, 0.81, 0.82, 0.819, *data["mean_r_q"][4:]]}
-    assert conclusions(faint)[1].verdict == "unclear"
-    assert conclusions(data | {"mean_r_q": [0.5] * 9 + [0.9]})[2].verdict == "yes"
-    concordant = data | {"mean_r_k": [0.5] * 10}
-    assert conclusions(concordant)[0].verdict == "unclear"
 
 
 def test_heads_with_the_published_cells_agree_with_them():

@@ -153,7 +153,6 @@ ORDER = [
     ["anatomy_means"],
     ["inference"],
     ["claims"],
-    ["conclusions"],
     ["published", "comparison"],
     ["figures"],
     ["report"],

@@ -39,10 +39,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `compare`: numbers that both sides have, checkpoints that only one side has, and notes.
-
-    `answers` compares each conclusion of the published study with ours.
-    """
+    """Result of `compare`: numbers that both sides have, checkpoints that only one side has, and notes."""
 
     ours: str
     theirs: str
@@ -52,7 +49,6 @@ class Comparison:
     notes: tuple[str, ...]
     heads: pd.DataFrame | None = None
     """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
-    answers: tuple[str, ...] = ()
     seeds: tuple[int, int] | None = None
     """How many runs each side has, where it has several: errors are then over these."""
     clear: tuple[Row, ...] = ()
@@ -84,7 +80,7 @@ class Comparison:
             "sentence": self.sentence(),
         }
         whole |= {"rows": rows, "only_ours": self.only_ours, "only_theirs": self.only_theirs}
-        whole |= {"notes": self.notes, "answers": self.answers, "seeds": self.seeds}
+        whole |= {"notes": self.notes, "seeds": self.seeds}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:

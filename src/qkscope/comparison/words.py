@@ -130,7 +130,7 @@ def closing(found: Comparison) -> list[str]:
         lines.append(f"Only in {found.ours}: {', '.join(found.only_ours)}.")
     if found.only_theirs:
         lines.append(f"Only in {found.theirs}: {', '.join(found.only_theirs)}.")
-    return [line for line in (*lines, *found.answers, *found.notes) if line]
+    return [line for line in (*lines, *found.notes) if line]
 
 
 def plain(found: Comparison) -> str:
