@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from qkscope.table import heads_table, read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.together import concat
-    from qkscope.typeset import to_latex, to_markdown
     from qkscope.unit import Unit
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
@@ -67,8 +66,6 @@ _HOME = {
     "read_qk": "table",
     "run_study": "run:run",
     "scan": "scanning",
-    "to_latex": "typeset",
-    "to_markdown": "typeset",
     "transitions": "taxonomy",
     "write_report": "report",
 }
@@ -100,8 +97,6 @@ __all__ = [
     "read_qk",
     "run_study",
     "scan",
-    "to_latex",
-    "to_markdown",
     "transitions",
     "write_report",
 ]
