@@ -18,6 +18,7 @@ from simulated import measured, results, truth
 from qkscope.cli import main
 from qkscope.comparison import compare, published
 from qkscope.comparison.differences import rows_of
+from qkscope.comparison.outcome import Quantity
 from qkscope.comparison.published import READ_OFF
 from qkscope.comparison.words import printed
 from qkscope.errors import TableError
@@ -173,13 +174,13 @@ def test_neither_side_knowing_its_error_is_not_agreement():
     ],
 )
 def test_shares_of_few_heads_are_not_surer_than_one_head(ours, theirs, verdict):
-    key = ("share mixed", "step0")
+    key = (Quantity("mixed heads", "share"), "step0")
     (row,) = rows_of({key: ours}, {key: theirs}, heads=16)
     assert row.agrees is verdict
 
 
 def test_means_are_judged_by_the_errors_that_are_known():
-    key = ("mean r_q", "step0")
+    key = (Quantity("mean r_q", "mean"), "step0")
     judged = {
         (se, other): rows_of({key: (0.38, se)}, {key: (0.6, other)}, heads=16)[0].agrees
         for se, other in ((math.nan, 0.1), (0.1, math.nan), (0.1, 0.1), (0.0, 0.0), (math.nan, math.nan))
@@ -187,9 +188,15 @@ def test_means_are_judged_by_the_errors_that_are_known():
     assert list(judged.values()) == [False, False, True, None, None]
 
 
+def test_depth_cells_are_not_in_the_table_whatever_they_are_called():
+    keys = [(Quantity("a cell", "r_q by depth"), "step0"), (Quantity("r_q by depth of all", "mean"), "step0")]
+    rows = rows_of({key: (0.1, 0.01) for key in keys}, {key: (0.6, 0.01) for key in keys}, heads=16)
+    assert [cells[0] for cells in printed(rows)] == ["r_q by depth of all"]
+
+
 def test_a_printed_error_has_the_digits_that_its_verdict_needs():
     """0.375 against 0.5625 with an error of 0.12 agrees; printed as 0.6 with 0.1 it would look like a difference."""
-    key = ("mean r_q", "step0")
+    key = (Quantity("mean r_q", "mean"), "step0")
     (cells,) = printed(rows_of({key: (0.375, math.nan)}, {key: (0.5625, 0.12)}, heads=16))
     assert cells[2:] == ("0.375", "0.56 ± 0.12", "\u22120.19 ± 0.12", "agrees")
 

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -16,6 +16,17 @@ from qkscope.store import write_csv
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+# A mean over heads, a class's share of the heads, or a cell of the maps of r_q and r_k by depth.
+Kind = Literal["mean", "share", "r_q by depth", "r_k by depth"]
+
+
+class Quantity(NamedTuple):
+    """A number that is compared at several checkpoints: what people call it, and of which kind it is."""
+
+    name: str
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Row:
     their_se: float
     difference: float
     agrees: bool | None
+    kind: Kind
 
     @property
     def equal(self) -> bool:

@@ -280,10 +280,9 @@ def _read_documents(
             raise CaptureError("texts need a tokenizer: give `tokenizer`, or token ids as `texts`")
         corpus = load_corpus(spec, tokenizer, max_length)
         found, available = corpus.documents, corpus.available
-        for message in corpus.warnings:
-            # A study asks for so many documents; a scan takes at most so many.
-            if message != corpus.fewer:
-                _warn(warnings, message)
+        # Not `corpus.warnings`: a scan reads at most `documents` documents, so fewer are as expected.
+        for note in corpus.notes:
+            _warn(warnings, note)
         _warn(warnings, corpus.chunk_hint("--chunk"))
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
