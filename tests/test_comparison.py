@@ -190,7 +190,7 @@ def test_means_are_judged_by_the_errors_that_are_known():
 
 def test_depth_cells_are_not_in_the_table_whatever_they_are_called():
     keys = [(Quantity("a cell", "r_q by depth"), "step0"), (Quantity("r_q by depth of all", "mean"), "step0")]
-    rows = rows_of({key: (0.1, 0.01) for key in keys}, {key: (0.6, 0.01) for key in keys}, heads=16)
+    rows = rows_of(dict.fromkeys(keys, (0.1, 0.01)), dict.fromkeys(keys, (0.6, 0.01)), heads=16)
     assert [cells[0] for cells in printed(rows)] == ["r_q by depth of all"]
 
 

@@ -18,9 +18,10 @@ from tiny import edit_config, make_hang
 
 from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
-from qkscope.run import run, status
+from qkscope.run import engines, run, status
 from qkscope.run.cluster import Greeting, RayEngine, agreed_versions, check_versions
-from qkscope.run.engines import open_engine, parse_shard, shard_of
+from qkscope.run.engines import open_engine
+from qkscope.run.shards import parse_shard, shard_of
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 from qkscope.study import load_study
@@ -94,7 +95,8 @@ def test_shards_then_one_run_that_merges(study, local, tmp_path, capsys):
     capsys.readouterr()
     run(study, out)
     said = capsys.readouterr().err
-    assert "shard 2/3 has not finished: measuring 4 units here instead (checkpoint-2)" in said
+    assert "shard 2/3" in said
+    assert "4 missing units (checkpoint-2)" in said
     assert (out / "qk.csv").read_bytes() == local
     assert not (out / "shards").exists()
     assert status(out).count("done") == 12
@@ -110,17 +112,50 @@ def test_more_shards_than_checkpoints(study, local, tmp_path, capsys):
     assert (out / "qk.csv").read_bytes() == local
 
 
-def test_shards_of_different_studies_do_not_mix(study, tmp_path):
-    out = tmp_path / "results"
-    run(study, out, shard="1/3")
+def test_shards_of_an_edited_study_keep_the_units_that_still_match(study, tmp_path, capsys):
+    out, alone = tmp_path / "results", tmp_path / "alone"
     other = study.with_name("other.yaml")
     other.write_text(study.read_text() + "batch_tokens: 64\n")
-    for shard in ("2/3", None):
-        with pytest.raises(EngineError, match="shards of another study"):
-            run(other, out, shard=shard)
-    with pytest.raises(EngineError, match="with 3 shards, now 4"):
-        run(study, out, shard="2/4")
-    assert len(list(out.glob("moments/*/*.safetensors"))) == 4
+    run(study, out, shard="1/3")
+    run(other, out, shard="2/3")
+    capsys.readouterr()
+    run(other, out)
+    said = capsys.readouterr().err
+    assert "checkpoint-1, all groups: measuring again, because batch_tokens was" in said
+    assert "4 of 12 units are already done" in said
+    run(other, alone)
+    assert (out / "qk.csv").read_bytes() == (alone / "qk.csv").read_bytes()
+
+
+def test_work_may_be_split_into_another_number_of_shards(study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    run(study, out, shard="1/3")
+    found = run(study, out, shard="1/2")
+    assert found.count("done") == 8
+    assert [path.name for path in (out / "shards").glob("*.json")] == ["plan-1-of-2.json"]
+    capsys.readouterr()
+    run(study, out)
+    assert "shard 2/2" in capsys.readouterr().err
+    assert (out / "qk.csv").read_bytes() == local
+
+
+def test_a_shard_that_was_killed_goes_on_with_its_own_units(study, local, tmp_path, monkeypatch):
+    out = tmp_path / "results"
+    do_unit, done = engines.do_unit, []
+
+    def killed_at_the_third(*args):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(do_unit(*args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "do_unit", killed_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            run(study, out, shard="1/3")
+    assert status(out).count("done") == 2
+    assert run(study, out, shard="1/3").count("done") == 4
+    run(study, out)
+    assert (out / "qk.csv").read_bytes() == local
 
 
 def test_shard_and_ray_exclude_each_other(study, tmp_path):
