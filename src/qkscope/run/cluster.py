@@ -22,8 +22,7 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.apart import too_long
-from qkscope.run.engines import DocumentsOf, Tally, do_unit
+from qkscope.run.engines import DocumentsOf, Tally, do_unit, too_long
 from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (

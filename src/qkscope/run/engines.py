@@ -5,30 +5,124 @@ Every engine measures the same units with the same code and writes the same file
 
 from __future__ import annotations
 
+import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from qkscope import store
-from qkscope.checkpoints.weights import Ahead
-from qkscope.errors import EngineError, StoreError
+from qkscope.checkpoints.weights import WeightPrefetcher
+from qkscope.errors import EngineError, MemoryShortError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.apart import MeasurerApart
-from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked
+from qkscope.run.units import (
+    Job,
+    Tick,
+    UnitMeasurer,
+    import_libraries,
+    in_smaller_passes,
+    in_words,
+    marked,
+)
 from qkscope.study import Study
 from qkscope.words import duration
+from qkscope.workers import WorkerDiedError, WorkerProcess, report
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
 
-Measurer = UnitMeasurer | MeasurerApart
 DocumentsOf = Callable[[Job], "list[Document]"]
+# Importing torch from a cold network disk takes longest.
+START_SECONDS = 300.0
+
+
+class SubprocessMeasurer:
+    """Measures units as `UnitMeasurer` does, but in another process and each within `seconds`.
+
+    A pass that hangs inside a library responds to no exception and to no signal that Python handles: it can only be
+    ended with its process. The time includes loading the model, but not starting the process.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._worker: WorkerProcess | None = None
+
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+        return in_smaller_passes(
+            job, documents, on_tokens, lambda each, count: self._measure(each, documents, count)
+        )
+
+    def end(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+        worker = self._worker = self._worker or self._start()
+        try:
+            return worker.call(
+                _unit_bytes, (job, documents), self._seconds, lambda tokens: on_tokens(tokens or 0)
+            )
+        except TimeoutError as error:
+            self.end()
+            raise EngineError(too_long(job, self._seconds)) from error
+        except WorkerDiedError as error:
+            self.end()
+            if error.code == -signal.SIGKILL:
+                raise MemoryShortError(
+                    "its process was killed, probably because the machine ran out of memory"
+                ) from error
+            raise EngineError(
+                f"the process measuring group {job.group} ended with exit code {error.code}, possibly a crash in "
+                "a library"
+            ) from error
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess()
+        torch = sys.modules.get("torch")
+        try:
+            # As many threads as here: sums by another number of threads are rounded differently.
+            worker.call(_prepare, int(torch.get_num_threads()) if torch else 0, START_SECONDS)
+        except TimeoutError as error:
+            raise EngineError(
+                f"the measuring subprocess did not start within {START_SECONDS:.0f} s"
+            ) from error
+        return worker
+
+
+def too_long(job: Job, seconds: float) -> str:
+    return f"group {job.group} took longer than the study's timeout of {seconds:g} s and was stopped"
+
+
+def _prepare(threads: int) -> None:
+    """In the subprocess: import what units need and set the number of torch's threads (0: torch's own)."""
+    import_libraries()
+    if threads:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+@cache
+def _measurer() -> UnitMeasurer:
+    """In the subprocess: the measurer that keeps the model from unit to unit."""
+    return UnitMeasurer()
+
+
+def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> bytes:
+    """In the subprocess: measure a unit. Smaller passes were tried here, so no error asks the caller for them."""
+    try:
+        return _measurer().unit_bytes(*unit, report)
+    except Exception as error:
+        raise EngineError(in_words(error)) from error
+
+
+Measurer = UnitMeasurer | SubprocessMeasurer
 
 
 class Engine(Protocol):
-    """Does units and says which checkpoints could not be finished, and why."""
+    """Measures units; `run` returns the checkpoints that could not be finished, with the reason."""
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]: ...
 
@@ -36,7 +130,7 @@ class Engine(Protocol):
 
 
 def open_engine(name: str, study: Study) -> Engine:
-    """The engine called `name`, ready to run; an EngineError if its place is missing or does not fit."""
+    """The engine called `name`, ready to run; an EngineError if it is not installed or cannot be reached."""
     if name == "local":
         return LocalEngine(study.timeout, study.keep_weights)
     if name == "ray":
@@ -48,7 +142,7 @@ def open_engine(name: str, study: Study) -> Engine:
 
 @dataclass
 class Tally:
-    """Counts finished units, and says so: one line each, with the time that is left."""
+    """Counts finished units and reports each in one line, with an estimate of the time left."""
 
     units: int
     tokens: int
@@ -74,14 +168,14 @@ class Tally:
 class LocalEngine:
     """One unit after the other, each model loaded once for all of its units.
 
-    In this process, unless each unit has only `timeout` seconds.
+    In this process, or with `timeout` in a subprocess.
     """
 
     def __init__(self, timeout: float | None = None, keep_weights: bool = True) -> None:
         self._timeout, self._keep_weights = timeout, keep_weights
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
-        measurer = UnitMeasurer() if self._timeout is None else MeasurerApart(self._timeout)
+        measurer = UnitMeasurer() if self._timeout is None else SubprocessMeasurer(self._timeout)
         try:
             return self._each(jobs, measurer, documents, results, bar)
         finally:
@@ -92,33 +186,33 @@ class LocalEngine:
     ) -> dict[str, str]:
         failures: dict[str, str] = {}
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
-        ahead = Ahead([job.source.source for job in jobs], self._keep_weights)
+        prefetcher = WeightPrefetcher([job.source.source for job in jobs], self._keep_weights)
         last = {str(job.source.source): number for number, job in enumerate(jobs)}
         try:
             for number, job in enumerate(jobs):
                 source = job.source.source
-                if job.name not in failures:  # what its other units would meet too
-                    ahead.wait_for(source)
+                if job.name not in failures:  # its other units would fail in the same way
+                    prefetcher.wait_for(source)
                     if why := self._do(measurer, job, documents, results, tally):
                         failures[job.name] = why
-                    ahead.fetch_after(source)
+                    prefetcher.fetch_after(source)
                 if number == last[str(source)] and not self._keep_weights:
                     measurer.end()
-                    ahead.done(source)
+                    prefetcher.done(source)
         finally:
-            ahead.close()
+            prefetcher.close()
         return failures
 
     def _do(
         self, measurer: Measurer, job: Job, documents: DocumentsOf, results: Path, tally: Tally
     ) -> str | None:
-        """Do one unit; why it failed if it did."""
+        """Measure one unit and write its file; returns why it failed, or None."""
         started = time.monotonic()
         tally.bar.describe(str(job))
         try:
             do_unit(measurer, job, documents(job), job.path(results), tally.bar.advance)
         except StoreError:
-            raise  # a disk that does not take one unit takes none
+            raise  # no other unit could be written either
         except Exception as error:
             tally.failed(job, in_words(error))
             return in_words(error)
@@ -126,7 +220,7 @@ class LocalEngine:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def do_unit(
@@ -136,7 +230,7 @@ def do_unit(
     path: Path,
     on_tokens: Tick,
 ) -> None:
-    """Measure one unit and write its file, whole or not at all, with its marks beside it."""
+    """Measure one unit and write its file atomically, with a mark beside it while it runs."""
     with marked(path) as mark:
 
         def tick(tokens: int) -> None:
