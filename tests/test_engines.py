@@ -19,7 +19,7 @@ from tiny import edit_config, make_hang
 from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
 from qkscope.run import engines, run, status
-from qkscope.run.cluster import Greeting, RayEngine, agreed_versions, check_versions
+from qkscope.run.cluster import RayEngine, WorkerFacts, agreed_versions, check_versions
 from qkscope.run.engines import open_engine
 from qkscope.run.shards import parse_shard, shard_of
 from qkscope.run.unit_queue import UnitQueue
@@ -221,10 +221,10 @@ def test_the_slot_of_a_worker():
 
 def test_workers_with_other_versions_are_refused():
     own = agreed_versions()
-    check_versions(own, Greeting("far", own, shared=True))
+    check_versions(own, WorkerFacts("far", own, shared=True))
     other = {**own, "torch": "1.0"}
     with pytest.raises(EngineError, match=rf"the worker on far has torch 1\.0 instead of {own['torch']}"):
-        check_versions(own, Greeting("far", other, shared=True))
+        check_versions(own, WorkerFacts("far", other, shared=True))
 
 
 def test_no_ray_installed(study, tmp_path, monkeypatch):
@@ -296,15 +296,23 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
+def test_ray_gives_the_same_bytes_as_local_and_a_killed_worker_costs_one_retry(
+    nodes, study, tmp_path, capsys
+):
     """Counterfactual units too: one checkpoint has a rotation of its own."""
     folder = tmp_path / "study"
     shutil.copytree(study.parent, folder)
     edit_config(folder / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
     outs = {engine: tmp_path / engine for engine in ("local", "ray")}
-    for engine, out in outs.items():
-        run(folder / study.name, out, engine=engine)
-        assert "[24/24]" in capsys.readouterr().err
+    with Watcher(outs["ray"], "checkpoint-1/0", kill, times=1) as once:
+        for engine, out in outs.items():
+            run(folder / study.name, out, engine=engine)
+            said = capsys.readouterr().err
+            assert "[24/24]" in said
+            assert said.count(" tokens in ") == 24
+    assert len(once.struck) == 1
+    lost = [line for line in said.splitlines() if "was lost" in line]
+    assert [line.partition(":")[0] for line in lost] == ["checkpoint-1 group 0"]
     made = {path.parent.name for path in outs["ray"].glob("moments/*/*.safetensors")}
     assert sum("~" in name for name in made) == 3
     for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
@@ -313,66 +321,51 @@ def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
     assert list(outs["ray"].rglob(".seen-*")) == []
 
 
-def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path, monkeypatch):
-    check, seen = clusters.check_versions, []
+def test_without_shared_storage_the_driver_writes_and_what_hangs_or_is_broken_is_reported(
+    nodes, tmp_path, monkeypatch
+):
+    path = make_study(tmp_path / "study", groups=2, count=4)
+    make_hang(path.parent / "checkpoint-2")
+    (path.parent / "checkpoint-3" / "model.safetensors").write_bytes(b"not weights")
+    path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\n")
+    run(path, tmp_path / "local", shard="1/3")
+    path.write_text(path.read_text() + "timeout: 15\n")
+    check, write, written = clusters.check_versions, clusters.store.write_bytes, []
 
-    def blind(driver, greeting):
-        seen.append(greeting)
-        object.__setattr__(greeting, "shared", False)
-        check(driver, greeting)
+    def blind(driver, facts):
+        object.__setattr__(facts, "shared", False)
+        check(driver, facts)
 
-    written = []
-    write = clusters.store.write_bytes
     monkeypatch.setattr(clusters, "check_versions", blind)
     monkeypatch.setattr(
         clusters.store, "write_bytes", lambda path, data: (written.append(path), write(path, data))
     )
     out = tmp_path / "results"
-    run(study, out, engine="ray")
-    assert seen
-    assert sum(path.match("moments/*/*.safetensors") for path in written) == 12
-    assert (out / "qk.csv").read_bytes() == local
-
-
-def test_a_killed_worker_costs_one_retry_and_a_unit_that_always_dies_is_reported(
-    nodes, study, local, tmp_path, capsys
-):
-    out = tmp_path / "results"
-    hurried = study.with_name("hurried.yaml")
-    hurried.write_text(study.read_text() + "retries: 2\n")
-    with (
-        Watcher(out, "checkpoint-1/0", kill, times=1) as once,
-        Watcher(out, "checkpoint-3/0", kill) as always,
-        pytest.raises(StudyError, match="checkpoint-3 group 0: its worker was lost 3 times"),
-    ):
-        run(hurried, out, engine="ray")
-    assert (len(once.struck), len(always.struck)) == (1, 3)
-    said = capsys.readouterr().err
-    retried = [line for line in said.splitlines() if "its worker" in line and "again" in line]
-    assert [line.partition(" group")[0] for line in sorted(retried)] == [
-        "checkpoint-1",
-        "checkpoint-3",
-        "checkpoint-3",
-    ]
-    assert said.count(" tokens in ") == 11
+    with pytest.raises(StudyError) as raised:
+        run(path, out, engine="ray")
+    assert "checkpoint-2: group 0 took longer than the study's timeout of 15 s" in str(raised.value)
+    assert "checkpoint-3: " in str(raised.value)
     found = status(out)
-    assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
-    rows = {
-        name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
-        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
-    }
-    assert rows["ray"] == rows["local"]
+    assert (found.count("done"), found.count("running")) == (2, 0)
+    failed = {unit.checkpoint for unit in found.units if unit.state == "failed"}
+    assert failed == {"checkpoint-2", "checkpoint-3"}
+    units = [path for path in written if path.match("moments/*/*.safetensors")]
+    assert sorted(unit.name for unit in units) == ["0.safetensors", "1.safetensors"]
+    for unit in units:
+        assert unit.read_bytes() == (tmp_path / "local" / unit.relative_to(out)).read_bytes()
 
 
 def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
-    # One hundredth of the memory is always in use: Ray then ends what it has begun.
+    at_once = study.with_name("at_once.yaml")
+    at_once.write_text(study.read_text() + "retries: 0\n")
+    # More than one hundredth of the memory is always in use, so Ray ends every worker that it starts.
     scarce = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "50"}
     command = [
         sys.executable,
         "-m",
         "qkscope",
         "run",
-        str(study),
+        str(at_once),
         "--engine",
         "ray",
         "--out",
@@ -385,34 +378,6 @@ def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
     assert not list((tmp_path / "r").rglob("*.running"))
 
 
-def test_a_bad_checkpoint_on_ray(nodes, study, tmp_path):
-    out = tmp_path / "results"
-    folder = tmp_path / "study"
-    make_study(folder)
-    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"not weights")
-    path = folder / "study.yaml"
-    path.write_text(path.read_text() + "cpus: 1\n")
-    with pytest.raises(StudyError, match="checkpoint-2"):
-        run(path, out, engine="ray")
-    found = status(out)
-    assert found.count("done") == 8
-    assert found.count("failed") >= 1
-
-
-def test_a_unit_that_hangs_on_ray_is_given_up_and_the_others_are_done(nodes, tmp_path):
-    path = make_study(tmp_path / "study", groups=2, count=4)
-    make_hang(path.parent / "checkpoint-2")
-    path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\ntimeout: 15\n")
-    out = tmp_path / "results"
-    with pytest.raises(
-        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 15 s"
-    ):
-        run(path, out, engine="ray")
-    found = status(out)
-    assert (found.count("done"), found.count("running")) == (4, 0)
-    assert {unit.checkpoint for unit in found.units if unit.state == "failed"} == {"checkpoint-2"}
-
-
 def test_too_few_gpus_are_said_at_once(nodes, study):
     demanding = study.with_name("demanding.yaml")
     demanding.write_text(study.read_text() + "gpus: 4\n")
@@ -420,7 +385,9 @@ def test_too_few_gpus_are_said_at_once(nodes, study):
         RayEngine(load_study(demanding))
 
 
-def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, local, tmp_path, capsys):
+def test_a_removed_node_costs_one_retry_and_a_unit_that_always_dies_is_reported(
+    nodes, study, local, tmp_path, capsys
+):
     """Last: it leaves the cluster with one node."""
     out = tmp_path / "results"
     doomed = nodes.list_all_nodes()[-1]
@@ -432,9 +399,23 @@ def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, loca
             nodes.remove_node(doomed, allow_graceful=False)
 
     # Each worker begins with the first group of a checkpoint of its own; one of the two lives on the doomed node.
-    with Watcher(out, "checkpoint-1/0", remove), Watcher(out, "checkpoint-2/0", remove):
+    with (
+        Watcher(out, "checkpoint-1/0", remove),
+        Watcher(out, "checkpoint-2/0", remove),
+        Watcher(out, "checkpoint-3/0", kill) as always,
+        pytest.raises(StudyError, match="checkpoint-3 group 0: its worker was lost 3 times"),
+    ):
         run(study, out, engine="ray")
+    assert len(always.struck) == 3
     said = capsys.readouterr().err
-    assert said.count("was lost") == 1
-    assert said.count(" tokens in ") == 12
-    assert (out / "qk.csv").read_bytes() == local
+    retried = [line.partition(" group")[0] for line in said.splitlines() if "measuring it again" in line]
+    assert sorted(retried)[1:] == ["checkpoint-3", "checkpoint-3"]
+    assert retried[0] in ("checkpoint-1", "checkpoint-2")
+    assert said.count(" tokens in ") == 11
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
+    rows = {
+        name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
+        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
+    }
+    assert rows["ray"] == rows["local"]
