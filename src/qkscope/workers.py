@@ -128,9 +128,9 @@ def in_processes(work: Callable[[Piece], Result], pieces: Sequence[Piece], count
     An exception in a piece is raised here. If the caller stops early, all workers are killed at once.
     """
     with ExitStack() as workers, ThreadPoolExecutor(count) as pool:
-        every = [WorkerProcess(share_of=count) for _ in range(count)]
         free: SimpleQueue[WorkerProcess] = SimpleQueue()
-        for worker in every:
+        for _ in range(count):
+            worker = WorkerProcess(share_of=count)
             workers.callback(worker.kill)
             free.put(worker)
 
