@@ -127,6 +127,20 @@ def test_shards_of_an_edited_study_keep_the_units_that_still_match(study, tmp_pa
     assert (out / "qk.csv").read_bytes() == (alone / "qk.csv").read_bytes()
 
 
+def test_a_whole_run_that_fails_leaves_its_own_plan_to_status(study, tmp_path):
+    out, folder = tmp_path / "results", tmp_path / "study"
+    shutil.copytree(study.parent, folder)
+    run(folder / study.name, out, shard="1/3")
+    edited = folder / "edited.yaml"
+    edited.write_text((folder / study.name).read_text() + "batch_tokens: 64\n")
+    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(StudyError, match="checkpoint-2"):
+        run(edited, out)
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed")] == [8, 1]
+    assert not list(out.glob("shards/*.json"))
+
+
 def test_work_may_be_split_into_another_number_of_shards(study, local, tmp_path, capsys):
     out = tmp_path / "results"
     run(study, out, shard="1/3")

@@ -21,7 +21,15 @@ from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, open_engine
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.provenance import provenance, versions
-from qkscope.run.shards import Shard, clear_shards, parse_shard, shard_checkpoints, shard_count, shard_jobs
+from qkscope.run.shards import (
+    Shard,
+    clear_shards,
+    jobs_by_shard,
+    parse_shard,
+    shard_checkpoints,
+    shard_count,
+    shard_jobs,
+)
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
@@ -105,6 +113,7 @@ def _run(
     _say_missing_shards(todo, shard_count(results), checkpoints)
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
+    clear_shards(results)
     _measure(plan, todo, results, engine)
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if all(each.checkpoint.counterfactual for each in measured):
@@ -112,7 +121,6 @@ def _run(
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
     loaded = _put_together(plan, measured, results, claim, replace)
-    clear_shards(results)
     non_finite = loaded.provenance.get("unmeasured") or {}
     for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
         say(f"warning: {name}: {warning}")
@@ -227,10 +235,10 @@ def _summarize_and_draw(results: Results, folder: Path) -> None:
 
 
 def _say_missing_shards(todo: Sequence[Job], count: int, checkpoints: Sequence[Checkpoint]) -> None:
-    for number in range(1, count + 1):
-        if jobs := shard_jobs(todo, checkpoints, Shard(number, count)):
-            names = ", ".join(dict.fromkeys(job.name for job in jobs))
-            say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
+    missing = jobs_by_shard(todo, checkpoints, count) if count else {}
+    for number, jobs in sorted(missing.items()):
+        names = ", ".join(dict.fromkeys(job.name for job in jobs))
+        say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
 
 
 def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:

@@ -2,7 +2,8 @@
 
 Which units belong to a shard follows from the study and N alone, and whether a unit is done from its file alone. So a
 shard needs no record of its own: started again it measures what is missing, and a run without `--shard` measures what
-no shard has finished. `shards/plan-I-of-N.json` lists the units for `qkscope status`.
+no shard has finished. `shards/plan-I-of-N.json` lists the units for `qkscope status`, until a run without `--shard`
+writes the plan of the whole study.
 """
 
 from __future__ import annotations
@@ -64,18 +65,22 @@ def shard_checkpoints(checkpoints: Sequence[Checkpoint], groups: int, shard: Sha
     ]
 
 
+def jobs_by_shard(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], count: int) -> dict[int, list[Job]]:
+    """Units by the number of their shard; shards without a unit are left out."""
+    index = {checkpoint.name: i for i, checkpoint in enumerate(checkpoints)}
+    found: dict[int, list[Job]] = {}
+    for job in jobs:
+        found.setdefault(shard_of(index[job.name], job.group, len(checkpoints), count), []).append(job)
+    return found
+
+
 def shard_jobs(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], shard: Shard) -> list[Job]:
     """The units that belong to a shard."""
-    index = {checkpoint.name: i for i, checkpoint in enumerate(checkpoints)}
-    return [
-        job
-        for job in jobs
-        if shard_of(index[job.name], job.group, len(checkpoints), shard.count) == shard.number
-    ]
+    return jobs_by_shard(jobs, checkpoints, shard.count).get(shard.number, [])
 
 
 def shard_plans(results: Path) -> list[Path]:
-    """The plans of the shards that were started and not yet merged."""
+    """The plans of the shards that were started since the last run of the whole study."""
     return [path for path, planned, _ in _files(results) if planned]
 
 
