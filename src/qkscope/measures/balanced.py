@@ -1,0 +1,276 @@
+"""r in balanced coordinates: it changes only where attention does.
+
+Attention weights do not change under q -> D q, k -> k / D with one factor per rotary pair (any invertible map where
+nothing rotates), nor if one vector is added to all keys. The published r changes under both. Both freedoms are removed
+before the PCA: with A = E[q q'] about zero and B = Cov(k), queries become W q and keys W^-T k.
+
+    rotary pair p   W = (tr B_p / tr A_p)^(1/4)
+    the rest        W = T with T A T' = T^-T B T^-1 = diag(sigma), the balanced realisation
+
+The rest is the dimensions that do not rotate and the pairs that hardly turn within the window. The axes are those of
+
+    S = W M_q W' / n_q + W^-T M_k W^-1 / n_k
+
+which is about each kind's own mean. Every query head has its own W, recomputed in every left-out sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.axes import gap
+from qkscope.measures.blocks import by_key, per_query
+from qkscope.measures.eigen import LARGE, leading
+from qkscope.measures.pca import SAME, explained_by, orient, pearson, ritz, tied
+from qkscope.measures.registry import MeasureGroup, Variable
+from qkscope.measures.spectrum import by_pair
+from qkscope.moments import Moments
+from qkscope.rotation import Rotation
+
+if TYPE_CHECKING:
+    from qkscope.measures.cell import HeadBlock
+
+Array = NDArray[np.float64]
+Dims = NDArray[np.int64] | slice
+
+# A pair that turns by less than this angle (radians) within the window counts as one that does not rotate.
+SLOW = 1e-3
+# A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
+# share of its largest: they are rounding.
+FAINT_PAIR, RANK = 1e-6, 1e-8
+# In heads of at least `LARGE` dimensions, left-out samples are solved within this many leading axes of the whole, and
+# within this many leading directions of its realisation.
+WITHIN, DIRECTIONS = 12, 16
+
+
+@dataclass(frozen=True)
+class Realisation:
+    """Queries x -> T x and keys x -> P x with T A T' = P B P' = diag(sigma), falling, and T P' = 1.
+
+    T, P (H, r, m) · sigma (H, r). Directions that were cut are zero.
+    """
+
+    T: Array
+    P: Array
+    sigma: Array
+
+    @classmethod
+    def of(cls, A: Array, B: Array) -> Realisation:
+        """The balanced realisation of A, B (H, m, m) from the singular values of L_B' L_A, with A = L_A L_A'."""
+        left, right = _factor(B).transpose(0, 2, 1), _factor(A)
+        u, sigma, v = np.linalg.svd(left @ right)
+        kept = sigma > RANK * sigma[:, :1]
+        root = np.sqrt(np.where(kept, sigma, 1.0))[:, :, None]
+        T = np.where(kept[:, :, None], u.transpose(0, 2, 1) @ left / root, 0.0)
+        P = np.where(kept[:, :, None], v @ right.transpose(0, 2, 1) / root, 0.0)
+        return cls(T, P, np.where(kept, sigma, 0.0))
+
+    def near(self, A: Array, B: Array) -> Realisation:
+        """The realisation of slightly different A, B, within the leading `DIRECTIONS` of this one."""
+        T, P = self.T[:, :DIRECTIONS], self.P[:, :DIRECTIONS]
+        inner = Realisation.of(*(X @ Y @ X.transpose(0, 2, 1) for X, Y in ((T, A), (P, B))))
+        return Realisation(inner.T @ T, inner.P @ P, inner.sigma)
+
+    def energy(self, A: Array, B: Array) -> Array:
+        """sqrt(tr T A T' tr P B P') (H,): the sum of sigma, where it is the realisation of A and B."""
+        a, b = (np.einsum("hij,hij->h", X @ Y, X) for X, Y in ((self.T, A), (self.P, B)))
+        return np.asarray(np.sqrt(np.maximum(a, 0.0) * np.maximum(b, 0.0)))
+
+
+def _factor(A: Array) -> Array:
+    """L with L L' = A (H, m, m), positive semidefinite."""
+    try:
+        return np.asarray(np.linalg.cholesky(A), dtype=np.float64)
+    except np.linalg.LinAlgError:  # some A is singular
+        values, vectors = np.linalg.eigh(A)
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :])
+
+
+@dataclass(frozen=True)
+class Split:
+    """Dimensions of a head: `turning` (F,), those of pairs that turn within the window, and the `rest`.
+
+    pair (F,) is the pair of each turning dimension.
+    """
+
+    rotation: Rotation
+    turning: Dims
+    pair: NDArray[np.int64]
+    rest: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rotation: Rotation, width: int) -> Split:
+        pair = np.full(rotation.dim, -1)
+        fast = np.flatnonzero(rotation.frequency * width >= SLOW)
+        pair[rotation.pairs[fast]] = fast[:, None]
+        turning, rest = np.flatnonzero(pair >= 0), np.flatnonzero(pair < 0)
+        return cls(rotation, turning if len(rest) else slice(None), pair[turning], rest)
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """Balanced coordinates of H heads in one sample: the turning dimensions, then the directions of the realisation.
+
+    D_q, D_k (H, F) factors of queries and keys, zero in pairs that are dropped · rest: the realisation of the rest
+    still: that of the dimensions that do not rotate · energy (H, P + 1): sqrt(tr A_p tr B_p) by pair, then of these
+    """
+
+    split: Split
+    D_q: Array
+    D_k: Array
+    rest: Realisation
+    still: Realisation
+    energy: Array
+
+    @classmethod
+    def of(cls, q: Moments, k: Moments, split: Split, whole: Coordinates | None = None) -> Coordinates:
+        """From the moments of a sample; if `whole` is given, its realisation is sought near that of the whole."""
+        rotation, heads = split.rotation, len(q.n)
+        rest = still = _NOTHING
+        if len(split.rest):
+            second = _second_moments(q, k, split.rest)
+            still = rest = whole.rest.near(*second) if whole else Realisation.of(*second)
+        traces = [by_pair(squares, rotation) for squares in _squares(q, k)]
+        energy = np.sqrt(traces[0] * per_query(traces[1], heads))
+        if len(rotation.still):
+            second = _second_moments(q, k, rotation.still)
+            if whole and len(rotation.pairs):
+                still = whole.still
+            elif len(rotation.still) < len(split.rest):
+                still = Realisation.of(*second)
+            energy[:, -1] = still.energy(*second)
+        kept = (energy > FAINT_PAIR * energy.sum(axis=1, keepdims=True))[:, split.pair]
+        ratio = [
+            np.where(kept, trace[:, split.pair], 1.0) for trace in (traces[0], per_query(traces[1], heads))
+        ]
+        D = (ratio[1] / ratio[0]) ** 0.25
+        return cls(split, np.where(kept, D, 0.0), np.where(kept, 1 / D, 0.0), rest, still, energy)
+
+    def scatter(self, q: Moments, k: Moments) -> Array:
+        """S (H, n, n)."""
+        n_q, n_k = np.maximum(q.n, 1), per_query(np.maximum(k.n, 1), len(q.n))
+        S = self._moved(q.M, self.D_q, self.rest.T, n_q)
+        S += self._moved(k.M, self.D_k, self.rest.P, n_k)
+        return S
+
+    def _moved(self, M: Array, D: Array, T: Array, n: NDArray[np.int64]) -> Array:
+        """M / n of the keys or queries in these coordinates: (K, d, d) -> (H, n, n)."""
+        turning, rest, F = self.split.turning, self.split.rest, D.shape[1]
+        each = np.sqrt(n)[:, None]
+        D = by_key(D / each, len(M))
+        if not len(rest):
+            S = M[:, None] * D[:, :, :, None]
+            S *= D[:, :, None, :]
+            return np.asarray(S.reshape(-1, F, F))
+        T = by_key(T / each[:, :, None], len(M))
+        S = np.empty((*D.shape[:2], F + T.shape[2], F + T.shape[2]))
+        S[:, :, :F, :F] = D[:, :, :, None] * M[:, None, turning][..., turning] * D[:, :, None, :]
+        rows = T @ M[:, None, rest]
+        S[:, :, F:, :F] = rows[..., turning] * D[:, :, None, :]
+        S[:, :, :F, F:] = S[:, :, F:, :F].swapaxes(2, 3)
+        S[:, :, F:, F:] = rows[..., rest] @ T.swapaxes(2, 3)
+        return S.reshape(-1, *S.shape[2:])
+
+    def functionals(self, v: Array) -> tuple[Array, Array]:
+        """Axes v (H, n) as vectors f_q, f_k (H, d) of the model's coordinates: v.q' = f_q.q and v.k' = f_k.k."""
+        F, found = self.D_q.shape[1], []
+        for D, T in ((self.D_q, self.rest.T), (self.D_k, self.rest.P)):
+            f = np.empty((len(v), self.split.rotation.dim))
+            f[:, self.split.turning] = D * v[:, :F]
+            if len(self.split.rest):
+                f[:, self.split.rest] = np.einsum("hr,hrm->hm", v[:, F:], T)
+            found.append(f)
+        return found[0], found[1]
+
+
+def _squares(q: Moments, k: Moments) -> tuple[Array, Array]:
+    """Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d)."""
+    of_q, of_k = (np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None] for x in (q, k))
+    return np.maximum(of_q, 0.0) + q.mean_x**2, np.maximum(of_k, 0.0)
+
+
+def _second_moments(q: Moments, k: Moments, dims: NDArray[np.int64]) -> tuple[Array, Array]:
+    """A = E[q q'] and B = Cov(k) of some dimensions. (H, m, m)"""
+    of_q, of_k = (x.M[:, dims[:, None], dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
+    mean = q.mean_x[:, dims]
+    return of_q + mean[:, :, None] * mean[:, None, :], per_query(of_k, len(q.n))
+
+
+def compute(block: HeadBlock) -> Mapping[str, Array]:
+    """The first balanced axis, in every sample. NaN where the rotation is not known."""
+    rotation, shape = block.table.rotation, (block.samples, len(block))
+    names = ("r_q_balanced", "r_k_balanced", "explained_variance_balanced", "gap_balanced")
+    found: dict[str, Array] = {name: np.full(shape, np.nan) for name in names}
+    found["score_energy"] = np.full((*shape, len(rotation.pairs) + 1), np.nan)
+    found["axis_lost_balanced"] = lost = np.zeros(len(block))
+    if not block.table.known:
+        return found
+    split = Split.of(rotation, block.width)
+    large = rotation.dim >= LARGE
+    whole, within, first = None, None, None
+    for i, (q, k) in enumerate(block.moments):
+        here = Coordinates.of(q, k, split, whole)
+        S = here.scatter(q, k)
+        S[block.unmeasured] = 0.0
+        values, v = leading(S, 2) if within is None else ritz(S, 2, within)
+        explained = explained_by(S, values)
+        f_q, f_k = here.functionals(v[:, :, 0])
+        r_q, r_k = _correlation(q, f_q), _correlation(k, f_k)
+        if first is None:
+            sign = orient(v[:, :, :1], r_q[:, None], r_k[:, None])[1][:, 0]
+            first = f_q * sign[:, None], f_k * sign[:, None]
+            undecided = tied(explained)[:, 0]
+            r_q[undecided] = r_k[undecided] = np.nan
+            if large:
+                whole = here
+                size = S.shape[1] - max(0, len(split.rest) - DIRECTIONS)
+                within = leading(S[:, :size, :size], WITHIN)[1] if size >= LARGE else None
+        else:
+            # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
+            overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2
+            sign = np.where(overlap < 0, -1.0, 1.0)
+            lost += np.abs(overlap) < SAME
+        found["r_q_balanced"][i], found["r_k_balanced"][i] = sign * r_q, sign * r_k
+        found["explained_variance_balanced"][i], found["gap_balanced"][i] = explained[:, 0], gap(explained)
+        total = here.energy.sum(axis=1, keepdims=True)
+        found["score_energy"][i] = np.roll(here.energy / np.where(total > 0, total, np.nan), 1, axis=1)
+    if not len(rotation.still):
+        found["score_energy"][:, :, 0] = np.nan
+    return found
+
+
+def _correlation(moments: Moments, f: Array) -> Array:
+    """Pearson's r of f.x with position. (H,)"""
+    length = np.linalg.norm(f, axis=1, keepdims=True)
+    return pearson(moments, (f / np.where(length > 0, length, 1.0))[:, :, None])[:, 0]
+
+
+_NOTHING = Realisation(np.empty((0, 0, 0)), np.empty((0, 0, 0)), np.empty((0, 0)))
+_LOST = "axis_lost_balanced"
+GROUP = MeasureGroup(
+    name="balanced",
+    needs=("moments", "path"),
+    compute=compute,
+    variables=(
+        Variable("r_q_balanced", "balanced r_q", "",
+                 "correlation of queries with position along the first balanced axis; the same for any two models "
+                 "with the same attention", along_axis=True, axis_lost=_LOST),
+        Variable("r_k_balanced", "balanced r_k", "",
+                 "correlation of keys with position along the first balanced axis; the same for any two models "
+                 "with the same attention", along_axis=True, axis_lost=_LOST),
+        Variable("explained_variance_balanced", "balanced explained variance", "share",
+                 "share of the variance in balanced coordinates along the first balanced axis"),
+        Variable("gap_balanced", "balanced eigenvalue gap", "",
+                 "1 - lambda_1 / lambda_0 in balanced coordinates: how clearly the first balanced axis comes first"),
+        Variable(_LOST, "balanced axis lost", "samples",
+                 "left-out samples whose first balanced axis is another axis", sampled=False),
+        Variable("score_energy", "score energy", "share",
+                 "share of sqrt(E|q|^2 Var k) by rotary pair, which no rescaling of queries and keys changes",
+                 ("pair",)),
+    ),
+)  # fmt: skip
