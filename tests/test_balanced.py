@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from reference import jackknife_reference
@@ -13,7 +10,6 @@ from scipy.stats import ortho_group, pearsonr
 from synthetic import rope, summed
 
 from qkscope.heads import HeadIndex
-from qkscope.measures import balanced
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
 from qkscope.moments import Moments

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from qkscope.measures.axes import gap
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.eigen import LARGE, leading
-from qkscope.measures.pca import SAME, explained_by, orient, pearson, ritz, tied
+from qkscope.measures.pca import SAME, orient, pearson, ritz, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.moments import Moments
@@ -43,21 +44,19 @@ SLOW = 1e-3
 # A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
 # share of its largest: they are rounding.
 FAINT_PAIR, RANK = 1e-6, 1e-8
-# In heads of at least `LARGE` dimensions, left-out samples are solved within this many leading axes of the whole, and
-# within this many leading directions of its realisation.
-WITHIN, DIRECTIONS = 12, 16
+# Of heads with at least `LARGE` dimensions, left-out samples are solved within this many leading axes of the whole.
+WITHIN = 12
 
 
 @dataclass(frozen=True)
 class Realisation:
-    """Queries x -> T x and keys x -> P x with T A T' = P B P' = diag(sigma), falling, and T P' = 1.
+    """Queries x -> T x and keys x -> P x with T A T' = P B P' = diag(sigma) and T P' = 1; T, P (H, r, m).
 
-    T, P (H, r, m) · sigma (H, r). Directions that were cut are zero.
+    Directions that were cut are zero.
     """
 
     T: Array
     P: Array
-    sigma: Array
 
     @classmethod
     def of(cls, A: Array, B: Array) -> Realisation:
@@ -68,18 +67,32 @@ class Realisation:
         root = np.sqrt(np.where(kept, sigma, 1.0))[:, :, None]
         T = np.where(kept[:, :, None], u.transpose(0, 2, 1) @ left / root, 0.0)
         P = np.where(kept[:, :, None], v @ right.transpose(0, 2, 1) / root, 0.0)
-        return cls(T, P, np.where(kept, sigma, 0.0))
+        return cls(T, P)
+
+    @cached_property
+    def grams(self) -> tuple[Array, Array]:
+        """T'T and P'P. (H, m, m)"""
+        return self.T.transpose(0, 2, 1) @ self.T, self.P.transpose(0, 2, 1) @ self.P
+
+    def traces(self, A: Array, B: Array) -> tuple[Array, Array]:
+        """tr T A T' and tr P B P' of any A and B. (H,)"""
+        of_q, of_k = self.grams
+        return np.einsum("hij,hij->h", of_q, A), np.einsum("hij,hij->h", of_k, B)
+
+    def along(self, basis: Array) -> Realisation:
+        """The part along the orthonormal columns of `basis` (H, r, c)."""
+        turned = basis.transpose(0, 2, 1)
+        return Realisation(turned @ self.T, turned @ self.P)
+
+    def across(self, basis: Array) -> Realisation:
+        """The part that `along` leaves."""
+        along = self.along(basis)
+        return Realisation(self.T - basis @ along.T, self.P - basis @ along.P)
 
     def near(self, A: Array, B: Array) -> Realisation:
-        """The realisation of slightly different A, B, within the leading `DIRECTIONS` of this one."""
-        T, P = self.T[:, :DIRECTIONS], self.P[:, :DIRECTIONS]
-        inner = Realisation.of(*(X @ Y @ X.transpose(0, 2, 1) for X, Y in ((T, A), (P, B))))
-        return Realisation(inner.T @ T, inner.P @ P, inner.sigma)
-
-    def energy(self, A: Array, B: Array) -> Array:
-        """sqrt(tr T A T' tr P B P') (H,): the sum of sigma, where it is the realisation of A and B."""
-        a, b = (np.einsum("hij,hij->h", X @ Y, X) for X, Y in ((self.T, A), (self.P, B)))
-        return np.asarray(np.sqrt(np.maximum(a, 0.0) * np.maximum(b, 0.0)))
+        """The realisation of slightly different A and B, within the directions of this one."""
+        inner = Realisation.of(*(X @ Y @ X.transpose(0, 2, 1) for X, Y in ((self.T, A), (self.P, B))))
+        return Realisation(inner.T @ self.T, inner.P @ self.P)
 
 
 def _factor(A: Array) -> Array:
@@ -128,22 +141,23 @@ class Coordinates:
     energy: Array
 
     @classmethod
-    def of(cls, q: Moments, k: Moments, split: Split, whole: Coordinates | None = None) -> Coordinates:
-        """From the moments of a sample; if `whole` is given, its realisation is sought near that of the whole."""
+    def of(cls, q: Moments, k: Moments, split: Split, near: Near | None = None) -> Coordinates:
+        """From the moments of a sample: exact, or near the coordinates of the whole."""
         rotation, heads = split.rotation, len(q.n)
         rest = still = _NOTHING
         if len(split.rest):
             second = _second_moments(q, k, split.rest)
-            still = rest = whole.rest.near(*second) if whole else Realisation.of(*second)
+            still = rest = near.rest.near(*second) if near else Realisation.of(*second)
         traces = [by_pair(squares, rotation) for squares in _squares(q, k)]
         energy = np.sqrt(traces[0] * per_query(traces[1], heads))
         if len(rotation.still):
             second = _second_moments(q, k, rotation.still)
-            if whole and len(rotation.pairs):
-                still = whole.still
+            if near:
+                still = near.still
             elif len(rotation.still) < len(split.rest):
                 still = Realisation.of(*second)
-            energy[:, -1] = still.energy(*second)
+            of_q, of_k = still.traces(*second)
+            energy[:, -1] = np.sqrt(np.maximum(of_q, 0.0) * np.maximum(of_k, 0.0))
         kept = (energy > FAINT_PAIR * energy.sum(axis=1, keepdims=True))[:, split.pair]
         ratio = [
             np.where(kept, trace[:, split.pair], 1.0) for trace in (traces[0], per_query(traces[1], heads))
@@ -188,17 +202,56 @@ class Coordinates:
         return found[0], found[1]
 
 
+@dataclass(frozen=True)
+class Near:
+    """The leading axes of the whole, within which left-out samples of large heads are solved.
+
+    rest: the whole's realisation along them, `across`: what is left of it · still: as in `Coordinates`
+    within (H, n, c): the space of their first axes, in coordinates of `rest`
+    """
+
+    rest: Realisation
+    across: Realisation
+    still: Realisation
+    within: Array
+
+    @classmethod
+    def of(cls, whole: Coordinates, axes: Array) -> Near:
+        """From the leading axes (H, n, c) of the whole."""
+        turning = whole.D_q.shape[1]
+        first, second = np.linalg.qr(axes[:, :turning])[0], np.linalg.qr(axes[:, turning:])[0]
+        heads, size, inner = len(axes), first.shape[2], second.shape[2]
+        within = np.zeros((heads, turning + inner, size + inner))
+        within[:, :turning, :size], within[:, turning:, size:] = first, np.eye(inner)
+        if not inner:
+            return cls(whole.rest, whole.rest, whole.still, within)
+        return cls(whole.rest.along(second), whole.rest.across(second), whole.still, within)
+
+    def trace(self, q: Moments, k: Moments, dims: NDArray[np.int64]) -> Array:
+        """The trace of S across the axes. (H,)"""
+        if not len(dims):
+            return np.zeros(len(q.n))
+        return np.add(*self.across.traces(*_covariances(q, k, dims)))
+
+
 def _squares(q: Moments, k: Moments) -> tuple[Array, Array]:
     """Diagonals of A and B: E q_i^2 (H, d) and Var k_i (K, d)."""
     of_q, of_k = (np.einsum("hdd->hd", x.M) / np.maximum(x.n, 1)[:, None] for x in (q, k))
     return np.maximum(of_q, 0.0) + q.mean_x**2, np.maximum(of_k, 0.0)
 
 
+def _covariances(q: Moments, k: Moments, dims: NDArray[np.int64]) -> tuple[Array, Array]:
+    """Of queries and keys in some dimensions, each about its own mean. (H, m, m)"""
+    square = dims[:, None], dims
+    of_q, of_k = (x.M[:, *square] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
+    return of_q, per_query(of_k, len(q.n))
+
+
 def _second_moments(q: Moments, k: Moments, dims: NDArray[np.int64]) -> tuple[Array, Array]:
     """A = E[q q'] and B = Cov(k) of some dimensions. (H, m, m)"""
-    of_q, of_k = (x.M[:, dims[:, None], dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
+    of_q, of_k = _covariances(q, k, dims)
     mean = q.mean_x[:, dims]
-    return of_q + mean[:, :, None] * mean[:, None, :], per_query(of_k, len(q.n))
+    return of_q + mean[:, :, None] * mean[:, None, :], of_k
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
@@ -211,25 +264,22 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     if not block.table.known:
         return found
     split = Split.of(rotation, block.width)
-    large = rotation.dim >= LARGE
-    whole, within, first = None, None, None
+    near: Near | None = None
     for i, (q, k) in enumerate(block.moments):
-        here = Coordinates.of(q, k, split, whole)
+        here = Coordinates.of(q, k, split, near)
         S = here.scatter(q, k)
         S[block.unmeasured] = 0.0
-        values, v = leading(S, 2) if within is None else ritz(S, 2, within)
-        explained = explained_by(S, values)
+        values, v = ritz(S, 2, near.within) if near else leading(S, WITHIN)
+        trace = np.trace(S, axis1=1, axis2=2) + (near.trace(q, k, split.rest) if near else 0.0)
+        explained = values[:, :2] / np.where(trace > 0, trace, np.nan)[:, None]
         f_q, f_k = here.functionals(v[:, :, 0])
         r_q, r_k = _correlation(q, f_q), _correlation(k, f_k)
-        if first is None:
+        if i == 0:
             sign = orient(v[:, :, :1], r_q[:, None], r_k[:, None])[1][:, 0]
             first = f_q * sign[:, None], f_k * sign[:, None]
             undecided = tied(explained)[:, 0]
             r_q[undecided] = r_k[undecided] = np.nan
-            if large:
-                whole = here
-                size = S.shape[1] - max(0, len(split.rest) - DIRECTIONS)
-                within = leading(S[:, :size, :size], WITHIN)[1] if size >= LARGE else None
+            near = Near.of(here, v) if rotation.dim >= LARGE else None
         else:
             # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
             overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2
@@ -250,7 +300,7 @@ def _correlation(moments: Moments, f: Array) -> Array:
     return pearson(moments, (f / np.where(length > 0, length, 1.0))[:, :, None])[:, 0]
 
 
-_NOTHING = Realisation(np.empty((0, 0, 0)), np.empty((0, 0, 0)), np.empty((0, 0)))
+_NOTHING = Realisation(np.empty((0, 0, 0)), np.empty((0, 0, 0)))
 _LOST = "axis_lost_balanced"
 GROUP = MeasureGroup(
     name="balanced",

@@ -144,7 +144,7 @@ def _pooled(q: Moments, k: Moments) -> Array:
     return np.asarray(S)
 
 
-def explained_by(S: Array, values: Array) -> Array:
+def _explained(S: Array, values: Array) -> Array:
     """Eigenvalues (H, m) over the trace; NaN where nothing varies."""
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -172,7 +172,7 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     S = _pooled(q, k)
     wide = components > 1 and S.shape[1] >= LARGE and max(RITZ, 2 * components) <= FEW * S.shape[1]
     values, vectors = leading(S, max(RITZ, 2 * components) if wide else components)
-    v, explained = vectors[:, :, :components], explained_by(S, values[:, :components])
+    v, explained = vectors[:, :, :components], _explained(S, values[:, :components])
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
@@ -247,7 +247,7 @@ def _leave_one_out(
     for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
         S = _pooled(q, k)
         values, u = leading(S, components) if within is None else ritz(S, components, within)
-        explained[g] = explained_by(S, values)
+        explained[g] = _explained(S, values)
         overlap = np.einsum("hdm,hdm->hm", u, v)
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
         r_q[g], r_k[g] = correlate(q, k, u)
