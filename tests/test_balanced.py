@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from reference import jackknife_reference
@@ -10,6 +13,7 @@ from scipy.stats import ortho_group, pearsonr
 from synthetic import rope, summed
 
 from qkscope.heads import HeadIndex
+from qkscope.measures import balanced
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
 from qkscope.moments import Moments
@@ -28,22 +32,25 @@ ROTATIONS = {
 }
 
 
-def vectors(rng, rotation, keys=HEADS, documents=GROUPS * DOCUMENTS, scale=1.0):
-    """q (heads, documents, tokens, d) and k (keys, ...), after rotation: each head with its own mean, drift and noise."""
+def vectors(rng, rotation, keys=HEADS, documents=GROUPS * DOCUMENTS):
+    """q (heads, documents, tokens, d) and k (keys, ...) after rotation; each head has its own mean, drift and noise."""
     found = []
     for heads in (HEADS, keys):
         dim = rotation.dim
         mean, drift = rng.standard_normal((2, heads, 1, 1, dim)) * np.array([1.0, 2.0]).reshape(2, 1, 1, 1, 1)
         mix = rng.standard_normal((heads, 1, dim, dim)) * np.geomspace(2.0, 0.2, dim)
         t = np.arange(LENGTH)
-        noise = rng.standard_normal((heads, documents, LENGTH, dim)) * scale
+        noise = rng.standard_normal((heads, documents, LENGTH, dim))
         u = mean + drift * (t / LENGTH)[:, None] + noise @ mix.swapaxes(2, 3)
         found.append(rotation.rotate(u, t))
     return found
 
 
-def measured(q, k, rotation, known=True):
-    """All variables of the group from vectors (heads, documents, tokens, d), in groups of six documents."""
+def measured(q, k, rotation, known=True, bad=0):
+    """All variables of the group from vectors (heads, documents, tokens, d), in groups of six documents.
+
+    `bad` vectors of the second head's queries were not finite.
+    """
     ratio = len(q) // len(k)
     heads = HeadIndex.of([(0, h) for h in range(len(q))], ratio)
     units = []
@@ -51,6 +58,7 @@ def measured(q, k, rotation, known=True):
         kinds = [summed(x[:, start : start + DOCUMENTS], rotation, EDGES) for x in (q, k)]
         sinks = [Moments.empty(len(x), rotation.dim) for x in (q, k)]
         (every_q, _, path_q), (every_k, _, path_k) = kinds
+        every_q = replace(every_q, bad=np.where(np.arange(len(q)) == 1, bad, 0))
         lengths = (LENGTH,) * len(q[0, start : start + DOCUMENTS])
         units.append(
             Unit(heads, (LENGTH,), (every_q,), (every_k,), *sinks, path_q, path_k,
@@ -185,3 +193,91 @@ def test_what_leaves_attention_as_it_is_leaves_balanced_r(rng, name, change):
     assert (after.arrays["axis_lost_balanced"] == before.arrays["axis_lost_balanced"]).all()
     if change != "turned pairs":
         assert np.abs(after.value("r_q") - before.value("r_q")).max() > 0.01  # the published r changes
+
+
+def test_queries_that_do_not_follow_position_leave_the_sign_to_the_keys(rng):
+    rotation = ROTATIONS["nope"]
+    q, k = vectors(rng, rotation)
+    t = np.arange(LENGTH) / LENGTH
+    drift = (q.mean(axis=1, keepdims=True) - q.mean(axis=(1, 2), keepdims=True)) * (t > -1)[:, None]
+    found = measured(q - drift, k, rotation)  # the mean query is the same at every position
+    r_q, r_k = found.value("r_q_balanced"), found.value("r_k_balanced")
+    assert (np.abs(r_q) < 0.05).all()
+    assert (r_k >= 0).all()
+    assert np.abs(r_k).max() > 0.05
+    assert (measured(q, k, rotation).value("r_q_balanced") > -0.05).all()
+
+
+def test_a_pair_without_energy_is_dropped(rng):
+    rotation = ROTATIONS["rope"]
+    q, k = vectors(rng, rotation)
+    first = rotation.pairs[0]
+    faint_q, faint_k = q.copy(), k.copy()
+    faint_q[..., first] *= 1e-9
+    q[..., first] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        without, faint = measured(q, k, rotation), measured(faint_q, faint_k, rotation)
+    for each in VALUES:
+        assert np.isfinite(without.value(each)).all()
+        np.testing.assert_allclose(faint.value(each), without.value(each), rtol=0, atol=1e-9)
+    assert (without.arrays["score_energy"][:, 1] == 0).all()
+
+
+@pytest.mark.parametrize("name", ROTATIONS)
+def test_vectors_that_do_not_vary_have_no_number(rng, name):
+    rotation = ROTATIONS[name]
+    q, k = vectors(rng, rotation)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for constant in (np.zeros_like(k), np.ones_like(k)):
+            found = measured(q, constant, rotation)
+            assert all(np.isnan(found.value(each)).all() for each in VALUES)
+            assert np.isnan(found.arrays["score_energy"]).all()
+        assert all(np.isnan(measured(np.zeros_like(q), k, rotation).value(each)).all() for each in VALUES)
+
+
+def test_heads_that_were_not_measured_have_no_number(rng):
+    rotation = ROTATIONS["partial"]
+    q, k = vectors(rng, rotation)
+    whole = measured(q, k, rotation)
+    unknown = measured(q, k, rotation, known=False)
+    assert all(np.isnan(unknown.samples(each)).all() for each in VALUES)
+    assert np.isnan(unknown.arrays["score_energy"]).all()
+    found = measured(q, k, rotation, bad=1)
+    for each in VALUES:
+        assert np.isnan(found.samples(each)[:, 1]).all()
+        np.testing.assert_array_equal(found.samples(each)[:, [0, 2, 3]], whole.samples(each)[:, [0, 2, 3]])
+
+
+def test_a_left_out_sample_with_another_axis_leaves_no_error(rng):
+    rotation = ROTATIONS["nope"]
+    q, k = (rng.standard_normal((HEADS, GROUPS * DOCUMENTS, LENGTH, DIM)) for _ in range(2))
+    q[..., 0] *= 2
+    k[..., 0] *= 2
+    q[0, :DOCUMENTS, :, 1] *= 6  # along another axis, the documents of the first group alone vary most
+    k[0, :DOCUMENTS, :, 1] *= 6
+    found = measured(q, k, rotation)
+    assert found.arrays["axis_lost_balanced"].tolist() == [1, 0, 0, 0]
+    for each in ("r_q_balanced", "r_k_balanced"):
+        assert np.isnan(found.error(each)).tolist() == [True, False, False, False]
+        assert np.isfinite(found.left_out(each)).all()
+
+
+@pytest.mark.parametrize("rotation", [rope(96), rope(96, unrotated=64), Rotation.none(96)])
+def test_left_out_samples_of_large_heads_are_close_to_exact(rng, rotation, monkeypatch):
+    q, k = vectors(rng, rotation, keys=2)
+    near = measured(q, k, rotation)
+    for name in ("LARGE", "LARGE_REST"):
+        monkeypatch.setattr(balanced, name, 1000)
+    exact = measured(q, k, rotation)
+    assert (near.arrays["axis_lost_balanced"] == exact.arrays["axis_lost_balanced"]).all()
+    for each in VALUES:
+        np.testing.assert_array_equal(near.value(each), exact.value(each))
+        np.testing.assert_allclose(near.left_out(each), exact.left_out(each), rtol=0, atol=0.02)
+        print(
+            each, near.error(each) / exact.error(each), abs(near.left_out(each) - exact.left_out(each)).max()
+        )
+    np.testing.assert_allclose(
+        near.arrays["score_energy_se"], exact.arrays["score_energy_se"], rtol=0.05, atol=1e-12
+    )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.axes import gap
 from qkscope.measures.blocks import by_key, per_query
-from qkscope.measures.eigen import LARGE, leading
+from qkscope.measures.eigen import leading
 from qkscope.measures.pca import SAME, orient, pearson, ritz, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
@@ -44,8 +44,9 @@ SLOW = 1e-3
 # A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
 # share of its largest: they are rounding.
 FAINT_PAIR, RANK = 1e-6, 1e-8
-# Of heads with at least `LARGE` dimensions, left-out samples are solved within this many leading axes of the whole.
-WITHIN = 12
+# Left-out samples are solved near the leading axes of the whole: of heads with at least so many dimensions, if all of
+# them turn, or else with so many, because a realisation near that of the whole is less exact.
+LARGE, LARGE_REST, WITHIN = 64, 96, 12
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,14 @@ class Realisation:
         return Realisation(inner.T @ self.T, inner.P @ self.P)
 
 
+def _as_slice(dims: NDArray[np.int64]) -> Dims:
+    """Dimensions (m,) without gaps as a slice, which is a view where an index is a copy."""
+    if not len(dims):
+        return slice(0, 0)
+    first, stop = int(dims[0]), int(dims[-1]) + 1
+    return slice(first, stop) if stop - first == len(dims) else dims
+
+
 def _factor(A: Array) -> Array:
     """L with L L' = A (H, m, m), positive semidefinite."""
     try:
@@ -108,13 +117,14 @@ def _factor(A: Array) -> Array:
 class Split:
     """Dimensions of a head: `turning` (F,), those of pairs that turn within the window, and the `rest`.
 
-    pair (F,) is the pair of each turning dimension.
+    pair (F,) is the pair of each turning dimension; `slow` says whether the rest has pairs.
     """
 
     rotation: Rotation
     turning: Dims
     pair: NDArray[np.int64]
-    rest: NDArray[np.int64]
+    rest: Dims
+    slow: bool
 
     @classmethod
     def of(cls, rotation: Rotation, width: int) -> Split:
@@ -122,7 +132,8 @@ class Split:
         fast = np.flatnonzero(rotation.frequency * width >= SLOW)
         pair[rotation.pairs[fast]] = fast[:, None]
         turning, rest = np.flatnonzero(pair >= 0), np.flatnonzero(pair < 0)
-        return cls(rotation, turning if len(rest) else slice(None), pair[turning], rest)
+        slow = len(fast) < len(rotation.pairs)
+        return cls(rotation, _as_slice(turning), pair[turning], _as_slice(rest), slow)
 
 
 @dataclass(frozen=True)
@@ -145,17 +156,16 @@ class Coordinates:
         """From the moments of a sample: exact, or near the coordinates of the whole."""
         rotation, heads = split.rotation, len(q.n)
         rest = still = _NOTHING
-        if len(split.rest):
-            second = _second_moments(q, k, split.rest)
+        second = _second_moments(q, k, split.rest)
+        if second[0].size:
             still = rest = near.rest.near(*second) if near else Realisation.of(*second)
         traces = [by_pair(squares, rotation) for squares in _squares(q, k)]
         energy = np.sqrt(traces[0] * per_query(traces[1], heads))
         if len(rotation.still):
-            second = _second_moments(q, k, rotation.still)
-            if near:
-                still = near.still
-            elif len(rotation.still) < len(split.rest):
-                still = Realisation.of(*second)
+            if split.slow:
+                second = _second_moments(q, k, rotation.still)
+                still = Realisation.of(*second) if near is None else still
+            still = near.still if near else still
             of_q, of_k = still.traces(*second)
             energy[:, -1] = np.sqrt(np.maximum(of_q, 0.0) * np.maximum(of_k, 0.0))
         kept = (energy > FAINT_PAIR * energy.sum(axis=1, keepdims=True))[:, split.pair]
@@ -177,7 +187,7 @@ class Coordinates:
         turning, rest, F = self.split.turning, self.split.rest, D.shape[1]
         each = np.sqrt(n)[:, None]
         D = by_key(D / each, len(M))
-        if not len(rest):
+        if not T.size:
             S = M[:, None] * D[:, :, :, None]
             S *= D[:, :, None, :]
             return np.asarray(S.reshape(-1, F, F))
@@ -196,7 +206,7 @@ class Coordinates:
         for D, T in ((self.D_q, self.rest.T), (self.D_k, self.rest.P)):
             f = np.empty((len(v), self.split.rotation.dim))
             f[:, self.split.turning] = D * v[:, :F]
-            if len(self.split.rest):
+            if T.size:
                 f[:, self.split.rest] = np.einsum("hr,hrm->hm", v[:, F:], T)
             found.append(f)
         return found[0], found[1]
@@ -227,9 +237,9 @@ class Near:
             return cls(whole.rest, whole.rest, whole.still, within)
         return cls(whole.rest.along(second), whole.rest.across(second), whole.still, within)
 
-    def trace(self, q: Moments, k: Moments, dims: NDArray[np.int64]) -> Array:
+    def trace(self, q: Moments, k: Moments, dims: Dims) -> Array:
         """The trace of S across the axes. (H,)"""
-        if not len(dims):
+        if not self.across.T.size:
             return np.zeros(len(q.n))
         return np.add(*self.across.traces(*_covariances(q, k, dims)))
 
@@ -240,18 +250,18 @@ def _squares(q: Moments, k: Moments) -> tuple[Array, Array]:
     return np.maximum(of_q, 0.0) + q.mean_x**2, np.maximum(of_k, 0.0)
 
 
-def _covariances(q: Moments, k: Moments, dims: NDArray[np.int64]) -> tuple[Array, Array]:
+def _covariances(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
     """Of queries and keys in some dimensions, each about its own mean. (H, m, m)"""
-    square = dims[:, None], dims
-    of_q, of_k = (x.M[:, *square] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
+    of_q, of_k = (x.M[:, dims][:, :, dims] / np.maximum(x.n, 1)[:, None, None] for x in (q, k))
     return of_q, per_query(of_k, len(q.n))
 
 
-def _second_moments(q: Moments, k: Moments, dims: NDArray[np.int64]) -> tuple[Array, Array]:
+def _second_moments(q: Moments, k: Moments, dims: Dims) -> tuple[Array, Array]:
     """A = E[q q'] and B = Cov(k) of some dimensions. (H, m, m)"""
     of_q, of_k = _covariances(q, k, dims)
     mean = q.mean_x[:, dims]
-    return of_q + mean[:, :, None] * mean[:, None, :], of_k
+    of_q += mean[:, :, None] * mean[:, None, :]
+    return of_q, of_k
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
@@ -270,6 +280,9 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         S = here.scatter(q, k)
         S[block.unmeasured] = 0.0
         values, v = ritz(S, 2, near.within) if near else leading(S, WITHIN)
+        if near:
+            # Two steps of the power iteration find most of what the first axis has outside of that space.
+            v, values[:, 0] = _refined(S, v[:, :, 0])
         trace = np.trace(S, axis1=1, axis2=2) + (near.trace(q, k, split.rest) if near else 0.0)
         explained = values[:, :2] / np.where(trace > 0, trace, np.nan)[:, None]
         f_q, f_k = here.functionals(v[:, :, 0])
@@ -279,7 +292,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             first = f_q * sign[:, None], f_k * sign[:, None]
             undecided = tied(explained)[:, 0]
             r_q[undecided] = r_k[undecided] = np.nan
-            near = Near.of(here, v) if rotation.dim >= LARGE else None
+            near = Near.of(here, v) if rotation.dim >= (LARGE_REST if here.rest.T.size else LARGE) else None
         else:
             # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
             overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2
@@ -292,6 +305,16 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     if not len(rotation.still):
         found["score_energy"][:, :, 0] = np.nan
     return found
+
+
+def _refined(S: Array, v: Array) -> tuple[Array, Array]:
+    """The axis v (H, n) after two steps of the power iteration, as (H, n, 1), and its eigenvalue (H,)."""
+    u, tiny = v[:, :, None], np.finfo(float).tiny
+    for _ in range(2):
+        u = S @ u
+        value = np.linalg.norm(u, axis=1)
+        u = u / np.maximum(value, tiny)[:, None]
+    return u, value[:, 0]
 
 
 def _correlation(moments: Moments, f: Array) -> Array:
