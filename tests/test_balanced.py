@@ -274,10 +274,8 @@ def test_left_out_samples_of_large_heads_are_close_to_exact(rng, rotation, monke
     assert (near.arrays["axis_lost_balanced"] == exact.arrays["axis_lost_balanced"]).all()
     for each in VALUES:
         np.testing.assert_array_equal(near.value(each), exact.value(each))
-        np.testing.assert_allclose(near.left_out(each), exact.left_out(each), rtol=0, atol=0.02)
-        print(
-            each, near.error(each) / exact.error(each), abs(near.left_out(each) - exact.left_out(each)).max()
-        )
+        np.testing.assert_allclose(near.left_out(each), exact.left_out(each), rtol=0, atol=0.01)
+        np.testing.assert_allclose(near.error(each), exact.error(each), rtol=0.3)
     np.testing.assert_allclose(
         near.arrays["score_energy_se"], exact.arrays["score_energy_se"], rtol=0.05, atol=1e-12
     )
