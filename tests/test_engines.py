@@ -120,7 +120,7 @@ def test_shards_of_different_studies_do_not_mix(study, tmp_path):
             run(other, out, shard=shard)
     with pytest.raises(EngineError, match="with 3 shards, now 4"):
         run(study, out, shard="2/4")
-    assert len(list(out.glob("moments/*/*.safetensors"))) == 4
+    assert len(list(out.glob("units/*/*/moments.safetensors"))) == 4
 
 
 def test_shard_and_ray_exclude_each_other(study, tmp_path):
@@ -233,7 +233,7 @@ class Watcher(threading.Thread):
 
     def __init__(self, out: Path, unit: str, strike, times: int = 10**6) -> None:
         super().__init__(daemon=True)
-        self._mark, self._strike, self._times = out / "moments" / f"{unit}.running", strike, times
+        self._mark, self._strike, self._times = out / "units" / f"{unit}.running", strike, times
         self.struck: list[int] = []
         self.over = False
 
@@ -270,7 +270,7 @@ def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
     for engine, out in outs.items():
         run(folder / study.name, out, engine=engine)
         assert "[24/24]" in capsys.readouterr().err
-    made = {path.parent.name for path in outs["ray"].glob("moments/*/*.safetensors")}
+    made = {path.parent.parent.name for path in outs["ray"].glob("units/*/*/moments.safetensors")}
     assert sum("~" in name for name in made) == 3
     for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
         assert (outs["ray"] / name).read_bytes() == (outs["local"] / name).read_bytes()
@@ -295,7 +295,7 @@ def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path,
     out = tmp_path / "results"
     run(study, out, engine="ray")
     assert seen
-    assert sum(path.match("moments/*/*.safetensors") for path in written) == 12
+    assert sum(path.match("units/*/*/moments.safetensors") for path in written) == 12
     assert (out / "qk.csv").read_bytes() == local
 
 

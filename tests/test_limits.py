@@ -102,11 +102,11 @@ def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
     assert "out of memory in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se"):
         np.testing.assert_allclose(found.qk[name], whole.qk[name], rtol=1e-5, atol=1e-6)
-    unit = tmp_path / "out" / "moments" / "checkpoint-3" / "0.safetensors"
+    unit = tmp_path / "out" / "units" / "checkpoint-3" / "0" / "moments.safetensors"
     meta = store.read_meta(unit)
     assert (
         meta["key"]
-        == store.read_meta(tmp_path / "whole" / "moments" / "checkpoint-3" / "0.safetensors")["key"]
+        == store.read_meta(tmp_path / "whole" / "units" / "checkpoint-3" / "0" / "moments.safetensors")["key"]
     )
     assert meta["batch_tokens"] == 48
     capsys.readouterr()

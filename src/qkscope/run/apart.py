@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any
 
 from qkscope.errors import EngineError, MemoryShortError, QkscopeError
-from qkscope.run.units import Job, Tick, UnitMeasurer, import_libraries, in_smaller_passes, in_words
+from qkscope.run.units import Job, SumFiles, Tick, UnitMeasurer, import_libraries, in_smaller_passes, in_words
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -37,7 +37,7 @@ class MeasurerApart:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection[Any, Any] | None = None
 
-    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         return in_smaller_passes(
             job, documents, on_tokens, lambda each, count: self._do(each, documents, count)
         )
@@ -50,7 +50,7 @@ class MeasurerApart:
         self._pipe.close()
         self._process = self._pipe = None
 
-    def _do(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+    def _do(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         try:
             pipe = self._pipe or self._begin()
             deadline = time.monotonic() + self._seconds
@@ -61,7 +61,7 @@ class MeasurerApart:
                     continue
                 what, said = pipe.recv()
                 if what == "bytes":
-                    return bytes(said)
+                    return dict(said)
                 if what == "error":
                     raise EngineError(said)
                 on_tokens(said)

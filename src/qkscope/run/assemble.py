@@ -191,7 +191,9 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
     parts = {
         "study": dump_study(study, {}),
         "commits": [each.commit for each in planned],
-        "units": [store.read_digest(job.path(results)) for each in planned for job in each.jobs],
+        "units": [
+            store.read_digest(path) for each in planned for job in each.jobs for path in job.files(results)
+        ],
         "said": json.loads(json.dumps(said, default=str)),
         "program": [[str(path.relative_to(package)), store.file_digest(path)] for path in program],
     }

@@ -37,12 +37,12 @@ class Task:
     results: Path
 
     def units(self) -> list[Unit]:
-        return [read_unit(job.path(self.results), job.key) for job in self.jobs]
+        return [read_unit(job.path(self.results), job.keys) for job in self.jobs]
 
     @property
     def bytes(self) -> int:
         """Of its units' files."""
-        return sum(job.path(self.results).stat().st_size for job in self.jobs)
+        return sum(path.stat().st_size for job in self.jobs for path in job.files(self.results))
 
 
 def by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: str) -> Iterator[Result]:

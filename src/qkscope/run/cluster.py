@@ -28,13 +28,16 @@ from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (
     CAPTURE_VERSION,
+    UNITS,
     Job,
     Mark,
+    SumFiles,
     UnitMeasurer,
     import_libraries,
     in_words,
     mark_failed,
     unmark,
+    write_sums,
 )
 from qkscope.study import Study
 
@@ -60,12 +63,12 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit. `data` are its bytes, where the worker could not write them."""
+    """What became of a unit. `data` are the bytes of its files if the worker could not write them."""
 
     seconds: float
     error: str = ""
     disk: bool = False
-    data: bytes | None = None
+    data: SumFiles | None = None
     peak_bytes: int = 0
 
 
@@ -134,7 +137,7 @@ class RayEngine:
         queue = UnitQueue(jobs, self._retries)
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
         texts = _Texts(self._ray, documents)
-        token = results / "moments" / f".seen-{uuid.uuid4().hex}"
+        token = results / UNITS / f".seen-{uuid.uuid4().hex}"
         store.write_text(token, "")
         try:
             while queue.unfinished:
@@ -228,7 +231,7 @@ class RayEngine:
             return
         path = job.path(results)
         if outcome.data is not None:
-            store.write_bytes(path, outcome.data)
+            write_sums(path, outcome.data)
             path.with_suffix(".failed").unlink(missing_ok=True)
         if hand.mark:
             hand.mark.remove()

@@ -17,7 +17,7 @@ from qkscope.checkpoints.weights import Ahead
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.apart import MeasurerApart
-from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked
+from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked, write_sums
 from qkscope.study import Checkpoint, Study, sources
 from qkscope.words import duration
 
@@ -139,14 +139,14 @@ def do_unit(
     path: Path,
     on_tokens: Tick,
 ) -> None:
-    """Measure one unit and write its file, whole or not at all, with its marks beside it."""
+    """Measure one unit and write its files, each whole or not at all, with its marks beside them."""
     with marked(path) as mark:
 
         def tick(tokens: int) -> None:
             mark.beat()
             on_tokens(tokens)
 
-        store.write_bytes(path, measurer.unit_bytes(job, documents, tick))
+        write_sums(path, measurer.unit_bytes(job, documents, tick))
 
 
 @dataclass(frozen=True)

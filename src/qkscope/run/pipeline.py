@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from qkscope import manifest, owner, store
 from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.lock import Claim, claimed
+from qkscope.measures.registry import chosen
 from qkscope.progress import progress, say
 from qkscope.run.assemble import made_from, tables, write_tables
 from qkscope.run.causes import causes
@@ -21,8 +22,8 @@ from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.provenance import provenance, versions
-from qkscope.run.status import Status, status, write_plan, write_shard_plan
-from qkscope.run.units import Job, clear_marks, in_words
+from qkscope.run.status import OLD_UNITS, Status, status, write_plan, write_shard_plan
+from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 from qkscope.taxonomy import too_few_measured, unmeasured_warnings
 
@@ -83,7 +84,7 @@ def run(
             + (" --replace" if replace else "")
         )
         raise KeyboardInterrupt(
-            f"interrupted; finished units are kept in {results / 'moments'}. To continue: {again}"
+            f"interrupted; finished units are kept in {results / UNITS}. To continue: {again}"
         ) from None
 
 
@@ -105,6 +106,11 @@ def _run(
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs, say)
+    if todo and (results / OLD_UNITS).is_dir():
+        say(
+            f"{results / OLD_UNITS} has units of an earlier version, which are measured again; it is not changed and "
+            "can be deleted"
+        )
     _say_missing_shards(todo, behind, count, checkpoints)
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
@@ -191,7 +197,9 @@ def _put_together(
     from qkscope.results import load_results
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
+    digest = made_from(
+        plan.study, measured, results, [plan.warnings, plan.missing, versions(), _measures(plan.study)]
+    )
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
         return load_results(results)
@@ -219,6 +227,11 @@ def _put_together(
         raise
     manifest.note_finished(results, _problem(plan, loaded), claim.require)
     return loaded
+
+
+def _measures(study: Study) -> list[list[object]]:
+    """What is computed, also by other packages."""
+    return [[group.name, group.version, *group.needs] for group in chosen(study.measures)]
 
 
 def _summarize_and_draw(results: Results, folder: Path) -> None:
