@@ -32,9 +32,17 @@ S = TypeVar("S", bound=Sum)
 
 @dataclass(frozen=True)
 class Unit:
-    """The sums of a unit by name, each in a file of its own. `facts` is always there.
+    """Sums of one checkpoint over one group of documents: a unit of work. Each sum is stored as one file.
 
-    A sum that was not measured is None: `path_q`, `path_k`, `scores`; or empty: `keys`.
+    sums               by name; `facts` is always there, any other may be missing
+    q[i], k[i]         moments of ring i, which ends at windows[i]; rows of q as in `heads`, of k as in `heads.keys`
+    sink_q, sink_k     moments of each document's first four tokens, which are also part of the rings
+    path_q, path_k     sums of the vectors before rotation by bins of position; None if not measured
+    scores             sums of the scores of a few queries, by distance; None if not measured
+    keys               samples of keys, one per window; empty if not measured
+    rotations, scales  by layer: R_t, or None if unknown; the factor between q.k and the score
+    unknown_rotations  by layer: why its rotation is unknown
+    lengths            number of tokens read from each document, descending
     """
 
     sums: Mapping[str, Sum]
