@@ -53,7 +53,7 @@ def local(study, tmp_path_factory):
 
 def jobs(*names: str, groups: int = 2) -> list[Job]:
     return [
-        Job(name, name, group, None, {}, None, (8,), 8, 10)  # type: ignore[arg-type]
+        Job(name, name, group, None, {}, {}, None, (8,), 8, 10)  # type: ignore[arg-type]
         for name in names
         for group in range(groups)
     ]

@@ -157,7 +157,7 @@ def test_a_model_that_finds_no_memory_is_said(study, monkeypatch):
 
 
 def test_on_ray_it_waits_until_all_else_is_done_and_is_done_alone():
-    jobs = [Job("a", "a", group, None, {}, None, (8,), 64, 100) for group in range(3)]  # type: ignore[arg-type]
+    jobs = [Job("a", "a", group, None, {}, {}, None, (8,), 64, 100) for group in range(3)]  # type: ignore[arg-type]
     queue = UnitQueue(jobs, retries=2)
     first, second = queue.take(1), queue.take(2)
     assert queue.lose(first, "on somewhere", short_of_memory=True) is None
