@@ -35,7 +35,11 @@ def errors(rng: np.random.Generator, size: float = 0.03, shared: float = 0.3) ->
 def cell(role: str, r_q: np.ndarray, r_k: np.ndarray, noise: Mapping[str, np.ndarray], **more) -> CellData:
     """What a measurement gives: (1 + G, H), the groups' mean and the mean without each, of values off by `noise`."""
     weights, settings, window = ROLES[role]
-    arrays = {"rope": more.get("rope", np.ones(HEADS)), "kv_head": np.zeros(HEADS), "depth": LAYERS / LAYERS.max()}
+    arrays = {
+        "rope": more.get("rope", np.ones(HEADS)),
+        "kv_head": np.zeros(HEADS),
+        "depth": LAYERS / LAYERS.max(),
+    }
     for name, true in (("r_q", r_q), ("r_k", r_k)):
         groups = np.clip(true + noise[name], -1, 1)
         left = (groups.sum(axis=0) - groups) / (GROUPS - 1)
@@ -108,7 +112,9 @@ def test_effects_are_differences_of_the_cells_in_both_orders():
     for name, values in expected.items():
         left = values[1:]
         assert row[name] == pytest.approx(values[0], abs=1e-12), name
-        assert row[f"{name}_se"] == pytest.approx(math.sqrt(7 / 8 * ((left - left.mean()) ** 2).sum()), rel=1e-9)
+        assert row[f"{name}_se"] == pytest.approx(
+            math.sqrt(7 / 8 * ((left - left.mean()) ** 2).sum()), rel=1e-9
+        )
 
 
 def test_parts_sum_to_the_change_in_every_row():
