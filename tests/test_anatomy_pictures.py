@@ -7,14 +7,18 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from qkscope.anatomy_means import PARTS, carried_by, head_means, measured
 from small_study import make_study, run_undrawn
 
 from qkscope.claims import claims
 from qkscope.figures.catalogue import CATALOGUE, draw
+from qkscope.figures.pictures.score_variance import PARTS
 from qkscope.figures.view import look
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import load_results
+from qkscope.results.aggregate import means
+from qkscope.results.curves import carried_by
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.tables import from_qk, select
 
 NAMES = ("score_variance", "wavelengths", "distance_curve")
 IDS = {"scores", "wavelengths", "linearity", "distance"}
@@ -46,7 +50,7 @@ def drawn(name, results):
 
 def test_shares_by_layer_are_means_over_heads(results):
     data = drawn("score_variance", results)
-    table = results.anatomy_matched.set_index("model")
+    table = results.matched_heads.set_index("model")
     for (model, layer, part), rows in data.groupby(["model", "layer", "part"]):
         heads = table.loc[model]
         assert rows["share"].item() == pytest.approx(heads[heads["layer"] == layer][PARTS[part]].mean())
@@ -55,20 +59,21 @@ def test_shares_by_layer_are_means_over_heads(results):
 
 def test_wavelengths_are_shares_of_the_parts_of_r_q(results):
     data = drawn("wavelengths", results)
-    table = results.spectrum_matched
-    table = table[(table["kind"] == "q") & (table["pair"] >= 0)]
-    for (model, layer), rows in data.groupby(["model", "layer"]):
-        part = table[(table["model"] == model) & (table["layer"] == layer)]
-        expected = weighted_shares(part.pivot(index="head", columns="wavelength", values="signal"))
-        assert rows.set_index("wavelength")["share"].loc[expected.index].to_numpy() == pytest.approx(
-            expected.to_numpy()
-        )
-    for model, rows in data[data["layer"].isna()].groupby("model"):
-        part = table[table["model"] == model]
-        expected = weighted_shares(part.pivot(index=["layer", "head"], columns="wavelength", values="signal"))
-        assert rows.set_index("wavelength")["share"].loc[expected.index].to_numpy() == pytest.approx(
-            expected.to_numpy()
-        )
+    matched = results.matched().sel(pair=slice(0, None))
+    for model in results.timeline.models:
+        here = matched.sel(checkpoint=model)
+        signal = pd.DataFrame(here["signal_q"].to_numpy(), columns=here["wavelength"].to_numpy()[0])
+        for layer in (*np.unique(here["layer"]), pd.NA):
+            expected = weighted_shares(
+                signal if pd.isna(layer) else signal[here["layer"].to_numpy() == layer]
+            )
+            rows = data[
+                (data["model"] == model)
+                & (data["layer"].eq(layer) if layer is not pd.NA else data["layer"].isna())
+            ]
+            assert rows.set_index("wavelength")["share"].loc[expected.index].to_numpy() == pytest.approx(
+                expected.to_numpy()
+            )
 
 
 def weighted_shares(signal):
@@ -79,17 +84,16 @@ def weighted_shares(signal):
 
 
 def test_a_head_without_r_q_does_not_count_among_wavelengths():
-    rows = [("m", 256, 0, 0, "q", 0, 100.0, 0.6), ("m", 256, 0, 0, "q", 1, 1000.0, 0.2)]
-    rows += [("m", 256, 0, 1, "q", 0, 100.0, -0.01), ("m", 256, 0, 1, "q", 1, 1000.0, 0.01)]
-    names = ["model", "window", "layer", "head", "kind", "pair", "wavelength", "signal"]
-    found = carried_by(pd.DataFrame(rows, columns=names), "q").set_index("wavelength")["share"]
+    arrays = {"signal_q": np.array([[0, 0.6, 0.2], [0, -0.01, 0.01]])}
+    arrays["wavelength"] = np.tile([np.inf, 100.0, 1000.0], (2, 1))
+    data = select(dataset([CellData(CellInfo("m", 256), [(0, 0), (0, 1)], arrays)]), "own")
+    found = carried_by(data, "q").set_index("wavelength")["share"]
     assert found.to_dict() == pytest.approx({100.0: 0.75, 1000.0: 0.25})
 
 
 def test_shares_of_a_mean_r_q_within_noise_are_not_claimed(results):
-    table = results.spectrum_matched
-    other = replace(results)
-    vars(other)["spectrum_matched"] = table.assign(signal=table["signal"] * 1e-6)
+    data = results.data.load()
+    other = replace(results, data=data.assign(signal_q=data["signal_q"] * 1e-6))
     assert "wavelengths" not in {claim.id for claim in claims(other)}
 
 
@@ -116,14 +120,13 @@ def test_distance_curves_are_means_over_heads_about_the_mean_key(results):
     name = next(heads for heads in data["heads"] if heads.startswith("mean of"))
     curve = data[(data["heads"] == name) & (data["model"] == last)].set_index("distance")["score"]
     assert said.rows[0].value == pytest.approx(curve.loc[1])
-    table = results.distance_matched
-    means = table[table["model"] == last].groupby("distance")["score"].mean()
-    assert curve.to_numpy() == pytest.approx(means.loc[curve.index].to_numpy())
+    scores = results.matched()["distance_score"].sel(checkpoint=last, distance=curve.index.to_list())
+    assert curve.to_numpy() == pytest.approx(scores.to_numpy().mean(axis=0))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_older_results_say_why_there_is_no_picture(results, name, tmp_path):
-    older = replace(results, anatomy=None, anatomy_matched=None, folder=tmp_path)
+    older = replace(results, data=from_qk(results.qk), folder=tmp_path)
     picture = next(p for p in CATALOGUE if p.name.partition("_")[2] == name)
     assert "measure the study again" in picture.why_not(look(older))
     assert not {claim.id for claim in claims(older)} & IDS
@@ -132,7 +135,7 @@ def test_older_results_say_why_there_is_no_picture(results, name, tmp_path):
 def test_claims_are_of_the_tables(results):
     said = {claim.id: claim for claim in claims(results)}
     assert set(said) >= IDS - {"wavelengths"}  # r_q of a model of random weights is within noise
-    last = results.anatomy_matched[results.anatomy_matched["model"] == results.timeline.models[-1]]
+    last = results.matched_heads[results.matched_heads["model"] == results.timeline.models[-1]]
     for row in said["scores"].rows:
         columns = (
             ["share_position", "share_query_position"] if row.measure == "share_positional" else [row.measure]
@@ -146,13 +149,12 @@ def test_claims_are_of_the_tables(results):
 
 @pytest.mark.parametrize(("lead", "verdict"), [(0.9, "majority"), (0.4, "largest")])
 def test_only_more_than_half_of_r_q_is_most(results, lead, verdict):
-    table = results.spectrum_matched
-    pairs = int(table["pair"].max())
-    signal = np.where(table["pair"] == pairs, lead, (1 - lead) / pairs)
-    other = replace(results)
-    vars(other)["spectrum_matched"] = table.assign(
-        signal=signal
-    )  # in place of what is read when first asked for
+    data = results.data.load()
+    pairs = int(data["pair"].max())
+    signal = (
+        data["signal_q"].where(data["pair"] == pairs, (1 - lead) / pairs).where(data["pair"] < pairs, lead)
+    )
+    other = replace(results, data=data.assign(signal_q=signal))
     said = next(claim for claim in claims(other) if claim.id == "wavelengths")
     assert said.verdict == verdict
     assert said.rows[0].value == pytest.approx(lead)
@@ -160,15 +162,14 @@ def test_only_more_than_half_of_r_q_is_most(results, lead, verdict):
 
 def test_errors_of_means_are_over_documents(results):
     model = results.timeline.models[0]
-    each = measured(results, [model])[0]
-    left = results.loo_anatomy[results.loo_anatomy["model"] == model].groupby("group")["share_key"].mean()
-    (row,) = head_means([each], ["share_key"]).to_dict("records")
-    assert row["se_share_key"] == pytest.approx(float(jackknife(left.to_numpy())), rel=1e-9)
+    left = results.own()["share_key"].sel(checkpoint=model).to_numpy()[1:].mean(axis=1)
+    (row,) = means(results.own(), [model], ["share_key"]).to_dict("records")
+    assert row["se_share_key"] == pytest.approx(float(jackknife(left)), rel=1e-9)
 
 
 def test_transitions_count_heads_that_kept_their_axis(results):
     table = pd.read_csv(results.folder / "transitions.csv")
     assert (table["same_axis"] <= table["heads"]).all()
-    kept = results.anatomy.groupby("model", sort=False)["same_axis"].sum().iloc[1:].sum()
+    kept = results.heads.groupby("model", sort=False)["same_axis"].sum().iloc[1:].sum()
     assert table["same_axis"].sum() == kept
     assert set(results.axes) == set(results.timeline.models)

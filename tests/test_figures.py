@@ -14,21 +14,22 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from frames import cells_of, results_of, with_heads, with_values
 from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from published import PUBLISHED, published_qk, published_results
-from qkscope.table import heads_table
-from simulated import results as simulated_results
 
 from qkscope.errors import QkscopeError, TableError
 from qkscope.figures import CATALOGUE, draw, draw_all
-from qkscope.figures.pictures.layer_heatmap_rq import EMPTY, NEGATIVE
+from qkscope.figures.pictures.layer_heatmap import EMPTY, NEGATIVE
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
-from qkscope.taxonomy import CLASSES
+from qkscope.results import load_results
+from qkscope.results.tables import write_tables
+from qkscope.taxonomy import CLASSES, Thresholds
 from qkscope.timeline import timeline_from_names
 from studies import models, training, with_components
 
@@ -100,7 +101,7 @@ def test_lines_of_rope_and_nope_heads_are_their_means(name):
     upper, lower = draw("01_position_signal", study).figure.axes
     assert upper.get_ylim() == lower.get_ylim(), "compared panels have one scale"
     # Over the first tokens of every checkpoint where windows differ.
-    heads = study.heads if study.matched is None else study.matched
+    heads = study.heads if study.matched_heads is None else study.matched_heads
     for code, kind in ((1.0, "RoPE"), (0.0, "NoPE")):
         for column in ("r_q", "r_k"):
             part = heads[heads["rope"] == code].groupby("model", sort=False)[column].mean()
@@ -111,8 +112,7 @@ def test_lines_of_rope_and_nope_heads_are_their_means(name):
 
 def without_nope(study):
     """The same study with all heads in RoPE layers."""
-    tables = {name: getattr(study, name).assign(rope=1.0) for name in ("qk", "heads")}
-    return replace(study, **tables)
+    return with_values(study, rope=np.ones_like(study.own()["rope"]))
 
 
 @pytest.mark.parametrize("name", PUBLISHED_NAMES)
@@ -291,7 +291,8 @@ def test_matched_window_is_dotted_beside_the_own_one():
     drawing = draw("01_position_signal", study)
     axes, _populations = drawing.figure.axes
     hollow = line(axes, "mean $r_k$, first 4,096 tokens")
-    expected = [study.matched[study.matched["model"] == m]["r_k"].mean() for m in study.timeline.models[2:]]
+    matched = study.matched_heads
+    expected = [matched[matched["model"] == m]["r_k"].mean() for m in study.timeline.models[2:]]
     assert list(hollow.get_xdata()) == [2, 3]
     assert hollow.get_ydata() == pytest.approx(expected)
     (dotted,) = [
@@ -315,14 +316,14 @@ def test_matched_window_is_a_thin_bar_and_the_window_of_layers():
         next(c for c in bars.containers if c.get_label() == label)
         for label in ("mixed", "mixed, first 4,096 tokens")
     )
-    shares = study.matched.groupby("model")["class"].apply(lambda c: (c == "mixed").mean())
+    shares = study.matched_heads.groupby("model")["class"].apply(lambda c: (c == "mixed").mean())
     assert [bar.get_height() for bar in thin][2:] == pytest.approx(
         [shares[m] for m in study.timeline.models[2:]]
     )
     assert thin[2].get_width() < own[2].get_width() / 2
     _bins, layers, _bar = draw("06_layer_heatmap_rk", study).figure.axes
     (mesh,) = [each for each in layers.collections if isinstance(each, QuadMesh)]
-    means = study.matched.groupby(["model", "layer"])["r_k"].mean().unstack().loc[study.timeline.models]
+    means = study.matched_heads.groupby(["model", "layer"])["r_k"].mean().unstack().loc[study.timeline.models]
     drawn = np.asarray(mesh.get_array()).reshape(means.shape)
     assert drawn == pytest.approx(np.where(means.to_numpy().round(2) == 0, drawn, means.to_numpy()))
 
@@ -338,6 +339,78 @@ def test_bars_of_uncertainty_are_standard_errors_over_documents():
         expected = np.array([(m - s, m + s) for m, s in whole[[mean, se]].to_numpy()])
         assert np.array([s[:, 1] for s in segments]) == pytest.approx(expected)
     assert (drawing.data["se_r_q"] > 0).all()
+
+
+STEPS = {  # what each part adds to mean r_q and r_k of RoPE heads; NaN: settings and training cannot be separated
+    ("step-100", "step-200"): {"rotation_first": 0.0, "weights_first": None, "window": 0.0},
+    ("step-200", "step-300"): {"rotation_first": -0.1, "weights_first": None, "window": -0.05},
+    ("step-300", "step-400"): {"rotation_first": np.nan, "weights_first": np.nan, "window": 0.02},
+}
+
+
+def with_causes(study):
+    """The study with a causes.csv whose parts add up to the changes of each population's means, own windows."""
+    rows = []
+    for population, flag in (("RoPE", 1.0), ("NoPE", 0.0)):
+        heads = study.heads[study.heads["rope"] == flag]
+        for number, column in (("mean r_q", "r_q"), ("mean r_k", "r_k")):
+            levels = heads.groupby("model")[column].mean()
+            for (before, after), parts in STEPS.items():
+                total = levels[after] - levels[before]
+                rest = total - sum(part for part in parts.values() if part is not None)
+                row = {name: rest if part is None else part for name, part in parts.items()}
+                row |= {f"{name}_se": 0.0 if part == 0 else 0.01 for name, part in parts.items()}
+                row |= {"from_model": before, "to_model": after, "number": number, "population": population}
+                rows.append(row | {"total": total, "total_se": 0.01})
+    return replace(study, causes=pd.DataFrame(rows))
+
+
+def test_bars_of_causes_lead_from_mean_to_mean_in_the_order_of_training():
+    study = with_causes(training(4, widen=2))
+    drawing = draw("11_causes", study)
+    rope = study.heads[study.heads["rope"] == 1]
+    for number, column in (("mean r_q", "r_q"), ("mean r_k", "r_k")):
+        bars, levels = drawing.data[drawing.data["number"] == number], rope.groupby("model")[column].mean()
+        for (before, after), step in bars.groupby(["from_model", "to_model"]):
+            assert step["start"].iloc[0] == pytest.approx(levels[before])
+            assert step["stop"].iloc[-1] == pytest.approx(levels[after])
+            assert step["start"].to_list()[1:] == pytest.approx(step["stop"].to_list()[:-1])
+        parts = bars.groupby(["from_model", "to_model"], sort=False)["part"].apply(list).to_list()
+        whole, window = parts[2]
+        assert parts[:2] == [["training"], ["RoPE settings", "training", "window"]]
+        assert "not separable" in whole
+        assert window == "window"
+    assert set(drawing.data["population"]) == {"RoPE"}
+    for axes, number in zip(drawing.figure.axes, ("mean r_q", "mean r_k"), strict=True):
+        rows = drawing.data[drawing.data["number"] == number]
+        drawn = [bar for container in axes.containers for bar in container if isinstance(bar, Rectangle)]
+        assert [bar.get_y() for bar in drawn] == pytest.approx(rows["start"].to_list())
+        assert [bar.get_height() for bar in drawn] == pytest.approx((rows["stop"] - rows["start"]).to_list())
+        assert [bool(bar.get_hatch()) for bar in drawn] == rows["part"].str.contains(
+            "not separable"
+        ).to_list()
+    for text in (drawing.caption.title, drawing.caption.shows):
+        assert "RoPE heads" in text
+        assert "training context" in text
+
+
+def test_causes_that_were_not_measured_are_not_drawn():
+    study = training(4, widen=2)
+    assert PICTURES["11_causes"].why_not(look(study))
+    assert PICTURES["11_causes"].why_not(look(with_causes(study))) is None
+
+
+def test_a_readme_names_the_file_and_variables_of_its_numbers(drawn, tmp_path):
+    study, made, _folder = drawn
+    for each in made.drawn:
+        (source,) = [
+            line for line in (each.folder / "README.md").read_text().splitlines() if "Data source" in line
+        ]
+        assert "qk.csv" in source
+        assert "measures.safetensors" in source, "the first tokens of every text are not in qk.csv"
+        variables = draw(each.name, study).caption.variables
+        assert variables
+        assert all(f"`{name}`" in source for name in variables)
 
 
 def test_checkpoints_are_spaced_by_steps_on_request():
@@ -375,10 +448,9 @@ def test_a_missing_checkpoint_is_a_gap_on_the_axis():
 
 def test_negative_means_do_not_look_like_zero_and_empty_bins_are_gray():
     study = training(2)
-    layers = study.heads["layer"] <= 1
-    qk = study.qk.assign(r_k=study.qk["r_k"].mask(layers, -0.02))
-    qk = qk[qk["layer"] != 5]
-    study = replace(study, qk=qk, heads=heads_table(qk, dict.fromkeys(study.timeline.models, 12)), loo=None)
+    r_k = study.own()["r_k"].isel(sample=0)
+    study = with_values(study, r_k=r_k.where(study.own()["layer"] > 1, -0.02).to_numpy())
+    study = with_heads(study, lambda layer, _head: layer != 5)
     axes, _layers, bar = draw("06_layer_heatmap_rk", study).figure.axes
     (mesh,) = [each for each in axes.collections if isinstance(each, QuadMesh)]
     cells = study.heads.groupby(["model", "depth_bin"])["r_k"].mean().unstack()
@@ -401,12 +473,11 @@ def test_negative_means_do_not_look_like_zero_and_empty_bins_are_gray():
 @pytest.mark.parametrize("layers", [1, 2, 7, 10])
 def test_a_shallow_model_shows_its_layers(layers):
     study = training(2)
-    qk = study.qk[study.qk["layer"] < layers]
-    heads = heads_table(qk, dict.fromkeys(study.timeline.models, layers))
-    drawing = draw("05_layer_heatmap_rq", replace(study, qk=qk, heads=heads))
+    study = results_of(study.qk[study.qk["layer"] < layers], study.timeline, layers=layers)
+    drawing = draw("05_layer_heatmap_rq", study)
     axes, _bar = drawing.figure.axes
     (mesh,) = [each for each in axes.collections if isinstance(each, QuadMesh)]
-    means = heads.groupby(["model", "layer"])["r_q"].mean().unstack().loc[study.timeline.models]
+    means = study.heads.groupby(["model", "layer"])["r_q"].mean().unstack().loc[study.timeline.models]
     assert np.asarray(mesh.get_array()).reshape(2, layers) == pytest.approx(means.to_numpy())
     assert [text.split("\n")[0] for text in tick_texts(axes)] == [str(layer) for layer in range(layers)]
     assert drawing.data["heads"].gt(0).all()
@@ -421,16 +492,16 @@ def test_portraits_show_the_same_heads_over_the_matched_window():
     assert headings(figure) == [f"{label} · {n} tokens" for label, n in zip(labels, windows, strict=True)]
     clouds = [each for each in figure.axes[-1].collections if isinstance(each, PathCollection)]
     drawn = np.sort(np.concatenate([np.asarray(each.get_offsets())[:, 1] for each in clouds]))
-    expected = np.sort(study.matched.loc[study.matched["model"] == "step-400", "r_k"])
+    last = study.matched_heads["model"] == "step-400"
+    expected = np.sort(study.matched_heads.loc[last, "r_k"])
     assert drawn == pytest.approx(expected)
     assert set(matched["tokens"]) == {4096}
 
 
 def test_unmeasured_heads_are_counted_and_not_drawn():
     study = training(2)
-    qk = study.qk.copy()
-    qk.loc[qk["head"] == 0, "r_k"] = np.nan
-    study = replace(study, qk=qk, heads=heads_table(qk))
+    r_k = study.own()["r_k"].isel(sample=0)
+    study = with_values(study, r_k=r_k.where(study.own()["number"] > 0).to_numpy())
     drawing = draw("03_taxonomy_evolution", study)
     bars = drawing.figure.axes[0]
     heights = sum(c[0].get_height() for c in bars.containers if c.get_label() in CLASSES)
@@ -537,7 +608,7 @@ def test_a_paper_has_its_own_caption_and_a_picture_its_own_width():
 
 
 NEW_PICTURE = """
-from qkscope.aggregate import position_signal
+from qkscope.results.aggregate import position_signal
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.axis import Panel, draw_stack
 from qkscope.figures.tools.marks import Look, correlation_scale, draw_quantity
@@ -693,6 +764,17 @@ def test_drawing_in_processes_gives_the_same_bytes(drawn, tmp_path, monkeypatch)
             assert path.read_bytes() == (folder / "first" / each.name / path.name).read_bytes(), path
 
 
+def test_results_on_disk_are_drawn_in_processes_too(tmp_path, monkeypatch):
+    table = tmp_path / "table"
+    write_tables(table, cells_of(published_qk(), layers=36), PUBLISHED["checkpoints"], Thresholds())
+    monkeypatch.setattr("qkscope.figures.catalogue.CATALOGUE", CATALOGUE[:3])
+    monkeypatch.setattr("qkscope.figures.catalogue.worth", lambda pieces, seconds: pieces)
+    made = draw_all(load_results(table), tmp_path / "figures")
+    data = pd.read_csv(made.drawn[2].folder / "data.csv")
+    means = data[data["population"] == "all"].set_index("model")["mean"]
+    assert means[PUBLISHED["checkpoints"]].to_list() == pytest.approx(PUBLISHED["mean_explained_variance"])
+
+
 def test_drawing_needs_no_pyplot_and_changes_no_setting(tmp_path):
     code = (
         "import sys, matplotlib\n"
@@ -776,13 +858,8 @@ def test_the_script_says_what_is_missing(tmp_path):
 # --- bad input ---------------------------------------------------------------------------------------------------
 
 
-def changed(study, **columns):
-    heads = study.heads.assign(**columns)
-    return replace(study, heads=heads)
-
-
-def twice(study):
-    return replace(study, heads=pd.concat([study.heads, study.heads.iloc[:1]], ignore_index=True))
+def changed(study, name, value):
+    return with_values(study, **{name: np.full_like(study.own()[name], value)})
 
 
 def renamed_stop(study):
@@ -791,11 +868,10 @@ def renamed_stop(study):
 
 
 BAD = {
-    "empty table": (lambda s: replace(s, heads=s.heads.iloc[:0]), "no rows"),
-    "r above 1": (lambda s: changed(s, r_q=1.5), "r_q is 1.5"),
-    "r infinite": (lambda s: changed(s, r_k=-np.inf), "r_k is -inf"),
-    "all heads NaN": (lambda s: changed(s, r_k=np.nan), "nothing was measured"),
-    "duplicate rows": (twice, "is there twice"),
+    "no heads": (lambda s: with_heads(s, lambda *_: False), "nothing was measured"),
+    "r above 1": (lambda s: changed(s, "r_q", 1.5), "r_q is 1.5"),
+    "r infinite": (lambda s: changed(s, "r_k", -np.inf), "r_k is -inf"),
+    "all heads NaN": (lambda s: changed(s, "r_k", np.nan), "nothing was measured"),
     "two stops of one name": (renamed_stop, "twice"),
     "unknown checkpoints": (
         lambda s: replace(s, timeline=timeline_from_names(["step-1", "step-2"])),
@@ -805,42 +881,41 @@ BAD = {
         lambda s: replace(s, timeline=timeline_from_names(["step-100"])),
         "does not name: step-200",
     ),
-    "no class": (lambda s: replace(s, heads=s.heads.drop(columns="class")), "no column class"),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_tables_that_cannot_be_drawn_truthfully_are_refused(case, tmp_path):
+def test_results_that_cannot_be_drawn_are_refused(case, tmp_path):
     spoil, message = BAD[case]
     with pytest.raises(TableError, match=message):
         draw_all(spoil(training(2)), tmp_path)
     assert not any(tmp_path.iterdir())
 
 
-def test_a_checkpoint_of_the_study_that_is_not_in_the_table_is_a_gap():
+def test_a_checkpoint_of_the_study_that_is_not_in_the_results_is_a_gap():
     study = training(3)
-    heads = study.heads[study.heads["model"] != "step-200"]
-    axes, _populations = draw("01_position_signal", replace(study, heads=heads)).figure.axes
+    some = replace(study, data=study.data.isel(cell=[0, 2]))
+    axes, _populations = draw("01_position_signal", some).figure.axes
     assert np.isnan(line(axes, "mean $r_q$").get_ydata()).tolist() == [False, True, False]
 
 
 def test_one_head_draws():
     study = training(2)
-    some = study.qk[(study.qk["layer"] == 0) & (study.qk["head"] == 1)]
-    lone = replace(simulated_results(some, None), timeline=study.timeline)
+    lone = with_heads(study, lambda layer, head: (layer, head) == (0, 1))
     view = look(lone)
     for entry in CATALOGUE:
         if entry.why_not(view) is None:
             entry.draw(view, None).figure.draw_without_rendering()
     (axes,) = draw("01_position_signal", lone).figure.axes
-    assert line(axes, "mean $r_q$").get_ydata() == pytest.approx(some["r_q"].to_numpy())
+    assert line(axes, "mean $r_q$").get_ydata() == pytest.approx(lone.heads["r_q"].to_numpy())
 
 
 def test_a_checkpoint_with_no_measured_head_draws():
     study = training(3)
-    qk = study.qk.copy()
-    qk.loc[qk["model"] == "step-200", ["r_q", "r_k"]] = np.nan
-    study = replace(study, qk=qk, heads=heads_table(qk), loo=None)
+    nan = {name: study.own()[name].to_numpy().copy() for name in ("r_q", "r_k")}
+    for values in nan.values():
+        values[1] = np.nan
+    study = with_values(study, **nan)
     view = look(study)
     for entry in CATALOGUE:
         if entry.why_not(view) is None:

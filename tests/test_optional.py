@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import get_args
 
 import numpy as np
-import pandas as pd
 import pytest
 from small_study import make_study, run_undrawn
 from tiny import tiny_model
@@ -15,7 +14,6 @@ import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
-from qkscope.errors import TableError
 from qkscope.figures.catalogue import CATALOGUE
 from qkscope.figures.view import look
 from qkscope.heads import HeadIndex
@@ -50,35 +48,28 @@ def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):
     assert load_study(make_study(tmp_path)).measures == ["rotation", "per_kind"]
 
 
-def test_a_run_writes_a_table_of_every_measure_over_both_windows(small):
-    found = load_results(small).optional
-    for name in optional_names():
-        for end in ("", "_matched"):
-            assert len(found[f"{name}{end}"]) == 3 * 8
-            assert len(found[f"loo_{name}{end}"]) == 3 * 8 * 4
-    rotation = found["rotation"].set_index(["model", "layer", "head"])
-    assert set(rotation["window"]) == {32, 48}
-    np.testing.assert_allclose(rotation["slope_k"], rotation["alpha_k"] * rotation["window"])
-    np.testing.assert_allclose(
-        rotation["bias_logits"], rotation["bias_strength"] * rotation["window"] / np.sqrt(8)
-    )
-    matched = found["rotation_matched"].set_index(["model", "layer", "head"])
-    np.testing.assert_array_equal(rotation["alpha_k_matched"], matched["alpha_k"])
-    assert (
-        rotation[[f"{name}_se" for name in [v.name for v in groups()["rotation"].variables]]]
-        .notna()
-        .all(axis=None)
-    )
+def test_a_run_has_every_measure_over_both_windows(small):
+    results = load_results(small)
+    for heads in (results.heads, results.matched_heads):
+        assert len(heads) == 3 * 8
+        np.testing.assert_allclose(heads["slope_k"], heads["alpha_k"] * heads["window"])
+        np.testing.assert_allclose(
+            heads["bias_logits"], heads["bias_strength"] * heads["window"] / np.sqrt(8)
+        )
+        for name in ("rotation", "per_kind"):
+            columns = [v.name for v in groups()[name].variables if v.is_column]
+            assert heads[[*columns, *(f"{column}_se" for column in columns)]].notna().all(axis=None), name
+    assert set(results.heads["window"]) == {32, 48}
+    assert set(results.matched_heads["window"]) == {32}
 
 
 def test_plasticity_is_the_plain_mean_of_its_map(small):
-    found = load_results(small).optional
-    cells = found["plasticity_map"]
-    assert (cells["query_bucket"] > cells["key_bucket"]).all()
-    mean = cells.groupby(["model", "layer", "head"])["value"].mean()
-    table = found["plasticity"].set_index(["model", "layer", "head"])["plasticity"].dropna()
-    assert len(table)
-    pd.testing.assert_series_equal(mean, table.loc[mean.index], check_names=False)
+    own = load_results(small).own()
+    cells = own["plasticity_map"]
+    assert cells.where(cells["query_bucket"] <= cells["key_bucket"]).isnull().all()
+    mean = cells.mean(["query_bucket", "key_bucket"]).to_numpy()
+    assert np.isfinite(mean).any()
+    np.testing.assert_allclose(mean, own["plasticity"].isel(sample=0).to_numpy(), rtol=1e-12)
 
 
 @pytest.mark.parametrize("width", [None, 3.3, 6.9])
@@ -97,12 +88,9 @@ def test_pictures_are_drawn_from_a_run(small, name, width):
 def test_lines_are_means_over_heads(small):
     results = load_results(small)
     models = results.timeline.models
-    for name, file, column in (
-        ("drift", "rotation", "bias_logits"),
-        ("plasticity", "plasticity", "plasticity"),
-    ):
+    for name, column in (("drift", "bias_logits"), ("plasticity", "plasticity")):
         data = qkscope.figure(name, results).data.set_index(["population", "model"])
-        table = results.optional[f"{file}_matched"]
+        table = results.matched_heads
         for population in set(data.index.get_level_values(0)):
             rows = (
                 table if population == "all" else table[table["rope"] == {"RoPE": 1, "NoPE": 0}[population]]
@@ -116,7 +104,8 @@ def test_lines_are_means_over_heads(small):
 @pytest.mark.parametrize("name", PICTURES)
 def test_without_its_table_a_picture_says_what_to_do(small, name):
     picture = next(p for p in CATALOGUE if p.name.partition("_")[2] == name)
-    bare = replace(load_results(small), optional={})
+    results = load_results(small)
+    bare = replace(results, data=results.data.drop_vars(["bias_logits", "plasticity"]))
     assert "to the study's measures" in picture.why_not(look(bare))
     assert "plasticity" not in {claim.id for claim in claims(bare)}
 
@@ -124,8 +113,7 @@ def test_without_its_table_a_picture_says_what_to_do(small, name):
 def test_the_claim_about_plasticity_is_of_its_table(small):
     results = load_results(small)
     said = next(claim for claim in claims(results) if claim.id == "plasticity")
-    table = results.optional["plasticity_matched"]
-    means = table.groupby("model")["plasticity"].mean()
+    means = results.matched_heads.groupby("model")["plasticity"].mean()
     assert said.window == "matched"
     assert [row.value for row in said.rows[:2]] == pytest.approx(
         [means["checkpoint-3"], means["checkpoint-1"]]
@@ -136,9 +124,10 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
     results = load_results(small)
     page = payload(results)
     named = {each["name"]: each["label"] for each in page["measures"]}
-    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity"} <= set(named)
+    assert {"bias_logits", "linear_q", "plasticity"} <= set(named)
     assert named["plasticity"] == "plasticity"
-    assert "rotation_pc0_overlap_se" in page["matched"]["columns"]
+    assert "pc0_overlap_se" in page["matched"]["columns"]
+    assert not {"alpha_q", "d_prime", "plasticity_first"} & set(named)  # details
     assert not [part for part in page["parts"] if "drift" in part["name"]]
 
 
@@ -146,14 +135,6 @@ def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):
     """Kept keys do not make a unit another one; missing ones do."""
     path = next((small / "units").rglob("keys.safetensors"))
     assert key_of(path)["parameters"] == {"keys": 3, "documents": 4, "seed": 0}
-
-
-def test_a_damaged_table_is_refused(small, tmp_path):
-    from qkscope.measure_table import read_measures
-
-    (tmp_path / "rotation.csv").write_text("model,layer,head,r_q\na,0,0,1\na,0,0,1\n")
-    with pytest.raises(TableError, match=r"rotation\.csv"):
-        read_measures(tmp_path, optional_names(), 10)
 
 
 def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn():

@@ -39,10 +39,12 @@ _FOLDER = re.compile(r"\d\d_[a-z_]+")
 
 
 def find_pictures() -> tuple[Picture, ...]:
-    """The `PICTURE` of every module of `pictures/`."""
-    names = [f"{pictures.__name__}.{found.name}" for found in iter_modules(pictures.__path__)]
-    found: list[Picture] = [import_module(name).PICTURE for name in names]
-    return tuple(sorted(found, key=lambda picture: picture.name))
+    """Every `Picture` that a module of `pictures/` defines, by name."""
+    modules = [
+        import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
+    ]
+    found = {p.name: p for module in modules for p in vars(module).values() if isinstance(p, Picture)}
+    return tuple(found[name] for name in sorted(found))
 
 
 CATALOGUE = find_pictures()

@@ -24,7 +24,8 @@ class Caption:
     stories   (headline, detail) of what happened, for a figure whose numbers no claim speaks of
     takeaway  how to understand it, where no claim does
     care      what to read with care, one sentence
-    table     the file of the results that the numbers come from; `components`: which axes of it
+    table     the file of the results that the numbers come from
+    variables which columns of it, or variables of measures.safetensors
     window    whose numbers are drawn: each checkpoint's own window, the matched one, or both
     """
 
@@ -36,7 +37,7 @@ class Caption:
     takeaway: str = ""
     care: str = ""
     table: str = "qk.csv"
-    components: str = ""
+    variables: tuple[str, ...] = ()
     window: Literal["own", "matched", "both"] = "both"
 
 
@@ -55,7 +56,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a study. A module of `pictures/` has one as `PICTURE`; the catalogue finds it there.
+    """One figure of a study. The catalogue finds those that a module of `pictures/` defines, such as `PICTURE`.
 
     name     its folder, beginning with its number
     claims   ids of the claims that it shows, the most important first: its README tells them

@@ -15,6 +15,7 @@ from qkscope.claims import Claim
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
+from qkscope.results.dataset import NAME
 from qkscope.timeline import Stop
 from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
@@ -118,14 +119,16 @@ def _folder(view: View) -> Path:
 
 
 def _data(view: View, caption: Caption) -> str:
-    results, table = view.results, Path(caption.table)
-    components = caption.components or ("PC0 (`pc == 0`)" if table.stem == "qk" else "")
-    text = code(_folder(view) / table) + (
-        f", {md(components) if caption.components else components}" if components else ""
-    )
+    """The file and variables that the numbers come from, with the heads and documents behind them."""
+    results = view.results
+    named = ", ".join(map(code, caption.variables))
+    text = code(_folder(view) / caption.table)
+    text += f" ({named}{', rows with `pc == 0`' if caption.table == 'qk.csv' else ''})" if named else ""
     if view.rematched and caption.window == "both":
-        other = code(f"{table.stem}_matched{table.suffix}")
-        text += f" and {other}"
+        more = "" if caption.table == NAME else f" from {code(NAME)}"
+        text += f" over training contexts, and over the {view.matched_text}{more}"
+    elif view.rematched and caption.window == "matched":
+        text += f" over the {view.matched_text}"
     text += f"; {view.heads_text} per {view.noun}"
     sample = results.study.get("heads")
     if isinstance(sample, Mapping) and sample.get("sample"):

@@ -1,16 +1,16 @@
 """What the figures of one study have in common: its checkpoints in order, its two windows, its populations of heads.
 
-Checks the tables once, so that no figure has to: what cannot be drawn truthfully is refused here with the reason.
+`look` checks the numbers once for all figures and refuses what cannot be drawn.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -18,16 +18,19 @@ import pandas as pd
 from qkscope.errors import TableError
 from qkscope.figures.tools.style import FAMILY_COLOURS, drawable
 from qkscope.results import Results
+from qkscope.results.aggregate import measured, populations, present
 from qkscope.timeline import Stop
 from qkscope.words import listing, some, tokens
 
-NEEDED = ("model", "layer", "head", "r_q", "r_k", "class", "polarity", "depth_bin")
+if TYPE_CHECKING:
+    import xarray as xr
+
 OWN, MATCHED = "own", "matched"
 ALL = "all"
-ROPE = {"RoPE": 1.0, "NoPE": 0.0}  # populations, as the column `rope` has them
 SIX, MOST_MODELS = 6, 12  # checkpoints shown where not all can be; models of a study of models
 
-Aggregate = Callable[[pd.DataFrame, pd.DataFrame | None, Sequence[str]], pd.DataFrame]
+# (data, order, population=...) -> a table with a row or more per checkpoint, named in its column `model`.
+Aggregate = Callable[..., pd.DataFrame]
 Spacing = Literal["order", "steps"]
 
 
@@ -119,13 +122,25 @@ class View:
     @cached_property
     def rematched(self) -> list[str]:
         """Checkpoints whose own window is not the matched one: their matched value is drawn beside the own."""
-        matched = self.results.matched
+        matched = self.results.matched()
         if matched is None:
             return []
-        there = set(matched["model"])
+        there = set(matched["checkpoint"].to_numpy().tolist())
         window = self.results.timeline.matched_window
         windows = {stop.model: stop.window for stop in self.stops}
         return [m for m in self.order if m in there and (windows[m] is None or windows[m] != window)]
+
+    @cached_property
+    def same_tokens(self) -> xr.Dataset:
+        """Every checkpoint over the same first tokens, or over its own window where there is nothing else.
+
+        Dimensions checkpoint, sample, head; checkpoints in order.
+        """
+        data = self.results.data
+        again = np.isin(data["checkpoint"].to_numpy(), self.rematched)
+        chosen = np.where(again, data["matched"].to_numpy(), data["own"].to_numpy())
+        found = data.isel(cell=np.flatnonzero(chosen)).swap_dims(cell="checkpoint")
+        return found.sel(checkpoint=self.order)
 
     @property
     def matched_text(self) -> str:
@@ -148,65 +163,62 @@ class View:
     @cached_property
     def populations(self) -> tuple[str, ...]:
         """`("RoPE", "NoPE")` where heads of both kinds of layer were measured; empty for a single population."""
-        rope = self.results.heads["rope"] if "rope" in self.results.heads else pd.Series(dtype=float)
-        return tuple(ROPE) if set(ROPE.values()) <= set(rope.dropna()) else ()
+        found = populations(self.results.own())
+        return () if found == (ALL,) else found
 
     @property
+    def main(self) -> str:
+        """The population of figures that show only one: RoPE heads where there are both, else all heads."""
+        return self.populations[0] if self.populations else ALL
+
+    @cached_property
     def nope_layers(self) -> set[int]:
         """Layers without rotary embedding, where they are known and others have it."""
-        heads = self.results.heads
-        return set(heads.loc[heads["rope"] == 0, "layer"].astype(int)) if self.populations else set()
+        if not self.populations:
+            return set()
+        own = self.results.own()
+        return set(own["layer"].to_numpy()[(own["rope"] == 0).any("checkpoint").to_numpy()].tolist())
+
+    def count(self, population: str = ALL) -> int:
+        """How many heads of a population a checkpoint has; the most of all checkpoints."""
+        return int(present(self.results.own(), population).sum("head").max())
 
     def population_text(self, name: str) -> str:
         """`RoPE heads (36), first 256 tokens`: the heading of a panel."""
-        heads = self.results.heads
-        counts = (heads["rope"] == ROPE[name]).groupby(heads["model"]).sum()
-        return f"{name} heads ({int(counts.max()):,}){self.over_matched}"
-
-    def heads_over_same_tokens(self, model: str) -> pd.DataFrame:
-        """The heads of a checkpoint, over the matched window where it has one."""
-        matched = self.results.matched
-        table = self.results.heads if matched is None or model not in self.rematched else matched
-        return table[table["model"] == model]
+        return f"{name} heads ({self.count(name):,}){self.over_matched}"
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
-        results, matched = self.results, None
-        if self.rematched and results.matched is not None:
-            matched = aggregate(results.matched, results.loo_matched, self.rematched)
-        return self.windows(aggregate(results.heads, results.loo, self.order), matched)
+        own = aggregate(self.results.own(), self.order)
+        return self.windows(own, aggregate(self.same_tokens, self.rematched) if self.rematched else None)
 
-    def same_tokens(self, aggregate: Aggregate, population: str = ALL) -> pd.DataFrame:
+    def over_same_tokens(self, aggregate: Aggregate, population: str = ALL) -> pd.DataFrame:
         """An aggregate over the heads of a population, over the matched window wherever a checkpoint has one."""
-
-        def of(heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str]) -> pd.DataFrame:
-            if population != ALL:
-                heads = heads[heads["rope"] == ROPE[population]]
-            return aggregate(heads, loo, order)
-
-        found = self.both_windows(of)
-        again = (found["window"] == OWN) & found["model"].isin(self.rematched)
-        place = found["model"].map(self.place)
-        return found[~again].iloc[np.argsort(place[~again].to_numpy(), kind="stable")].reset_index(drop=True)
+        found = aggregate(self.same_tokens, self.order, population=population)
+        return self._named(found, found["model"].isin(self.rematched))
 
     def with_populations(self, aggregate: Aggregate) -> pd.DataFrame:
         """All heads over both windows, then each population over the same tokens; says which in `population`."""
         found = {ALL: self.both_windows(aggregate)}
-        found |= {name: self.same_tokens(aggregate, name) for name in self.populations}
-        for name, table in found.items():
-            table.insert(4, "population", name)
-        return pd.concat(found.values(), ignore_index=True)
+        found |= {name: self.over_same_tokens(aggregate, name) for name in self.populations}
+        return _together(found)
+
+    def each_population(self, aggregate: Aggregate) -> pd.DataFrame:
+        """Each population over the same tokens, or all heads where there is one; says which in `population`."""
+        return _together(
+            {name: self.over_same_tokens(aggregate, name) for name in self.populations or (ALL,)}
+        )
 
     def windows(self, own: pd.DataFrame, matched: pd.DataFrame | None) -> pd.DataFrame:
         """Two tables with a `model` column as one that says in `window` over which its numbers are."""
-        frames = [self._named(own, OWN)] + ([] if matched is None else [self._named(matched, MATCHED)])
-        return pd.concat(frames, ignore_index=True)
+        both = own if matched is None else pd.concat([own, matched], ignore_index=True)
+        return self._named(both, pd.Series(np.arange(len(both)) >= len(own)))
 
-    def _named(self, table: pd.DataFrame, window: str) -> pd.DataFrame:
-        sizes = {stop.model: stop.window for stop in self.stops}
-        matched = self.results.timeline.matched_window
-        size = table["model"].map(lambda m: sizes[m] if window == OWN else matched)
-        named = table.assign(label=table["model"].map(self.labels), window=window)
+    def _named(self, table: pd.DataFrame, matched: pd.Series) -> pd.DataFrame:
+        """The table with the label of each checkpoint, which window its numbers are over, and its tokens."""
+        own = table["model"].map({stop.model: stop.window for stop in self.stops})
+        size = own.mask(matched.to_numpy(), self.results.timeline.matched_window)
+        named = table.assign(label=table["model"].map(self.labels), window=np.where(matched, MATCHED, OWN))
         named["tokens"] = pd.array(list(size), dtype="Int64")
         return named[["model", "label", "window", "tokens", *(c for c in table.columns if c != "model")]]
 
@@ -240,7 +252,8 @@ class View:
     @property
     def heads_text(self) -> str:
         """How many heads a checkpoint has, in words."""
-        counts = self.results.heads.groupby("model", sort=False).size().reindex(self.order)
+        own = self.results.own()
+        counts = present(own).sum("head").sel(checkpoint=self.order).to_numpy()
         low, high = int(counts.min()), int(counts.max())
         amount = f"{low:,}" if low == high else f"{low:,} to {high:,}"
         return f"{amount} query head{'s' if high != 1 else ''}"
@@ -260,6 +273,13 @@ class View:
         return "  ·  ".join(part for part in parts if part)
 
 
+def _together(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """Tables by population as one, which says in `population` whose numbers they are."""
+    for name, table in tables.items():
+        table.insert(4, "population", name)
+    return pd.concat(tables.values(), ignore_index=True)
+
+
 def _six(chosen: Sequence[int], count: int) -> list[int]:
     """Six places: the most crowded inner ones dropped, or the widest gaps halved."""
     kept = list(chosen)
@@ -274,28 +294,28 @@ def _six(chosen: Sequence[int], count: int) -> list[int]:
 
 
 def look(results: Results, spacing: Spacing = "order") -> View:
-    """Check the tables and put the checkpoints in order."""
-    for name, table in (("heads", results.heads), ("matched heads", results.matched)):
-        if table is not None:
-            _check(name, table)
-    timeline, there = results.timeline, set(results.heads["model"])
+    """Check the numbers and put the checkpoints in order."""
+    for data in (results.own(), results.matched()):
+        if data is not None:
+            _check_range(data)
+    timeline, there = results.timeline, set(results.own()["checkpoint"].to_numpy().tolist())
     twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
     if twice:
         raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each a name of its own")
     stops = tuple(
-        stop if stop.missing or stop.model in there else replace(stop, missing="no rows in the table")
+        stop if stop.missing or stop.model in there else replace(stop, missing="not in the results")
         for stop in timeline.stops
     )
-    if not (results.heads["r_q"].notna() & results.heads["r_k"].notna()).any():
-        raise TableError("no head of the table has both r_q and r_k: nothing was measured")
+    if not measured(results.own()).any():
+        raise TableError(f"{results.folder}: nothing was measured: no head has both r_q and r_k")
     if all(stop.missing for stop in stops):
         raise TableError(
-            f"none of the study's checkpoints is in the table: the study has {_some(s.model for s in stops)}, "
-            f"the table {_some(there)}; draw with the study file that made the table, or without one"
+            f"none of the study's checkpoints is in the results: the study has {_some(s.model for s in stops)}, "
+            f"the results {_some(there)}; draw with the study file that made the results, or without one"
         )
     unknown = there - {stop.model for stop in stops}
     if unknown:
-        raise TableError(f"the table has checkpoints the study does not name: {_some(unknown)}; add them")
+        raise TableError(f"the results have checkpoints the study does not name: {_some(unknown)}; add them")
     return View(results, stops, spacing)
 
 
@@ -303,28 +323,14 @@ def _some(names: Iterable[str]) -> str:
     return some(sorted(names), 5)
 
 
-def _check(name: str, table: pd.DataFrame) -> None:
-    """Refuse a table that would be drawn wrongly."""
-    missing = [column for column in NEEDED if column not in table.columns]
-    if missing:
-        raise TableError(
-            f"the {name} table has no column {', '.join(missing)}; make it with qkscope.table.heads_table"
-        )
-    if table.empty:
-        raise TableError(f"the {name} table has no rows: nothing was measured, so there is nothing to draw")
-    for column in ("r_q", "r_k"):
-        values = table[column].to_numpy(np.float64)
-        wrong = np.flatnonzero((np.abs(values) > 1 + 1e-6) | np.isinf(values))
+def _check_range(data: xr.Dataset) -> None:
+    """Refuse correlations outside [-1, 1]."""
+    for name in ("r_q", "r_k"):
+        values = data[name].isel(sample=0).to_numpy()
+        wrong = np.argwhere(np.abs(values) > 1 + 1e-6)
         if len(wrong):
-            row = table.iloc[wrong[0]]
+            model, head = data["checkpoint"].to_numpy()[wrong[0][0]], data["head"].to_numpy()[wrong[0][1]]
             raise TableError(
-                f"the {name} table: {column} is {row[column]} for {row['model']}, layer {row['layer']}, head "
-                f"{row['head']} ({len(wrong)} such rows); a correlation is from -1 to 1"
+                f"{name} is {values[tuple(wrong[0])]} for {model}, head {head} ({len(wrong)} such values); "
+                "a correlation is from -1 to 1"
             )
-    twice = table.duplicated(["model", "layer", "head"]).to_numpy()
-    if twice.any():
-        row = table[twice].iloc[0]
-        raise TableError(
-            f"the {name} table: {row['model']}, layer {row['layer']}, head {row['head']} is there twice "
-            f"({int(twice.sum())} such rows); two checkpoints of one name, or rows written twice?"
-        )

@@ -277,6 +277,9 @@ class _File:
             raise ValueError(f"{room:,} bytes of arrays, expected {end:,}")
         return found
 
+    def __reduce__(self) -> Any:
+        return _reopened, (self.path, self._digests)
+
     def array(self, name: str) -> Array:
         """A variable over (cell, sample, head), or (cell, head, *dims), in float64."""
         whole, left = self._read(name), f"{name}{LEFT_OUT}"
@@ -291,6 +294,14 @@ class _File:
         if hashlib.sha256(data).hexdigest() != self._digests[name]:
             raise StoreError(f"{self.path}: damaged (the bytes of {name} do not match their digest)", _AGAIN)
         return np.frombuffer(data, dtype=kind).reshape(shape).astype(np.float64)
+
+
+def _reopened(path: Path, digests: dict[str, str]) -> _File:
+    """The same file in another process, where it was sent to."""
+    file = _File(path)
+    if file._digests != digests:
+        raise StoreError(f"{path}: a run has replaced it while it was being read", "run the command again")
+    return file
 
 
 def _pread(file: int, size: int, at: int) -> bytes:
@@ -355,6 +366,13 @@ def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool 
 
 def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
     """An array for xarray that is read from its file when its values are first used, and then kept."""
+    from xarray.core import indexing
+
+    lazy = indexing.LazilyIndexedArray(_on_disk(read, name, shape))
+    return indexing.MemoryCachedArray(lazy)  # type: ignore[no-untyped-call]
+
+
+def _on_disk(read: Any, name: str, shape: tuple[int, ...]) -> Any:
     from xarray.backends import BackendArray
     from xarray.core import indexing
 
@@ -366,8 +384,10 @@ def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
             support = indexing.IndexingSupport.BASIC
             return indexing.explicit_indexing_adapter(key, self.shape, support, lambda k: read(name)[k])
 
-    lazy = indexing.LazilyIndexedArray(OnDisk())
-    return indexing.MemoryCachedArray(lazy)  # type: ignore[no-untyped-call]
+        def __reduce__(self) -> Any:
+            return _on_disk, (read, name, shape)
+
+    return OnDisk()
 
 
 def _coords(labels: Labels) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,20 +12,25 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from qkscope.causes_table import FACTORS
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.stories import path
+from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.marks import correlation_scale, draw_errors, error_key
 from qkscope.figures.tools.sheet import Key
 from qkscope.figures.tools.style import CAUSE_COLOURS, INK, MUTED, PAPER
-from qkscope.figures.view import View
-from qkscope.words import bare
+from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import finite, over_heads, present, values
+from qkscope.words import bare, listing, number
 
 DRAWN = {"mean r_q": "r_q", "mean r_k": "r_k"}
-UNDIVIDED = "undivided"
-NAMES = {"weights": "training (weights)", "rotation": "RoPE settings", "window": "window"}
+# Bars of a step, in the order in which the causes act: their column in causes.csv and their colour.
+PARTS = {"RoPE settings": "rotation_first", "training": "weights_first", "window": "window"}
+COLOURS = dict(
+    zip(PARTS, (CAUSE_COLOURS[factor] for factor in ("rotation", "weights", "window")), strict=True)
+)
+UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
+GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
 
@@ -32,8 +39,7 @@ def why_not(view: View) -> str | None:
         return "it needs two checkpoints, and there is one"
     if view.of_models:
         return view.why_no_course
-    found = _table(view)
-    return "causes were not measured: `qkscope run` does" if found is None or found.empty else None
+    return "causes were not measured: `qkscope run` does" if _bars(view).empty else None
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
@@ -47,40 +53,46 @@ def draw(view: View, width: float | None = None) -> Drawing:
         if (data["number"] == number).any()
     ]
     caption = _caption(view, data)
-    return Drawing(draw_stack(view, caption.title, panels, _keys(data), width, matched=True), data, caption)
+    return Drawing(draw_stack(view, caption.title, panels, _keys(data), width), data, caption)
+
+
+def _over(view: View) -> str:
+    """Whose windows, where they differ."""
+    return ", training contexts" if view.rematched else ""
 
 
 def _caption(view: View, data: pd.DataFrame) -> Caption:
-    over = f" over the {view.matched_text} of every text" if view.rematched else ""
+    heads, count = heads_of(view.main), view.count(view.main)
+    many = f"all {count:,} heads" if view.main == ALL else f"the {count:,} {heads}"
     return Caption(
-        title=f"What changed mean $r_q$ and $r_k$ of all heads{view.over_matched}",
-        shows=f"Black lines are mean r_q (above) and mean r_k (below), with their signs, of all {_heads(view)} of each "
-        f"{view.noun}{over}. Between two of them stands one bar for each thing "
-        "that changed: training of the weights, RoPE settings, window. Each bar begins where the one before it ends, "
-        "so a long bar down beside one up is a change whose parts oppose each other.",
-        made="each part is the effect of exchanging one factor, averaged over the orders of exchange measured with "
-        "counterfactual checkpoints (Shapley values); parts add up to the change.",
+        title=f"What changed mean $r_q$ and $r_k$ of {heads}{_over(view)}",
+        shows=f"Black lines are mean r_q (above) and mean r_k (below), with their signs, of {many} of each "
+        f"{view.noun} over its training context. Between two of them stands one bar for each thing "
+        "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
+        "before it ends, so a long bar down beside one up is a change whose parts oppose each other.",
+        made=f"effects are means over {heads}. RoPE settings: the earlier weights with the later settings, minus the "
+        "earlier checkpoint. Training: the later checkpoint minus that. Both over the shorter of the two windows, so "
+        "that no weights run past their trained length. Window: what is added when each checkpoint is read over "
+        "its own window instead.",
         drawn="waterfall; both panels have the same scale, error bars are ±1 standard error over documents.",
-        takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones, and the "
-        "effect of one factor depends on what it is combined with; the bars average over that.",
+        takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones. The effect "
+        "of one factor depends on what it is combined with; the bars follow the order of training, and causes.csv has "
+        "the other order too.",
         stories=_stories(view, data),
-        care="All heads are pooled, RoPE and NoPE; heads whose r_k has opposite signs cancel."
-        if view.populations
-        else "",
-        table="causes_matched.csv" if view.rematched else "causes.csv",
-        window="matched",
+        care="Heads whose r_k has opposite signs cancel in mean r_k."
+        + (" NoPE heads are not shown; causes.csv has them." if view.populations else ""),
+        table="causes.csv",
+        variables=tuple(PARTS.values()),
+        window="own",
     )  # fmt: skip
 
 
-def _heads(view: View) -> str:
-    return "heads, RoPE and NoPE together," if view.populations else "heads"
-
-
 def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
-    """The levels drawn: the path of each mean, and its largest steps."""
+    """The levels drawn: the path of each mean, and the step with the largest parts."""
     found = []
     for number_name, steps in data.groupby("number", sort=False):
-        ends = steps.groupby(["from_model", "to_model"], sort=False).agg({"start": "first", "stop": "last"})
+        by_step = steps.groupby(["from_model", "to_model"], sort=False)
+        ends = by_step.agg({"start": "first", "stop": "last"})
         models = [ends.index[0][0], *(after for _, after in ends.index)]
         levels = pd.DataFrame(
             {
@@ -89,43 +101,61 @@ def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
                 "se": np.nan,
             }
         )
-        change = ends["stop"] - ends["start"]
-        before, after = change.abs().idxmax()
-        largest = bare(float(change.loc[(before, after)]), signed=True)
+        sizes = (steps["stop"] - steps["start"]).abs().groupby([steps["from_model"], steps["to_model"]]).sum()
+        before, after = largest = sizes.idxmax()
+        parts = [
+            f"{row['part']} {number(row['stop'] - row['start'], row['se'], signed=True)}"
+            for row in by_step.get_group(largest).to_dict("records")
+        ]
+        total = bare(float(ends["stop"][largest] - ends["start"][largest]), signed=True)
         found.append(
             (
-                f"{number_name} of all heads{view.over_matched}: {path(levels, 'level', 'se')}",
-                f"The largest step, {largest}, is from {view.labels[before]} to {view.labels[after]}.",
+                f"{number_name} of {heads_of(view.main)}{_over(view)}: {path(levels, 'level', 'se')}",
+                f"The largest bars are from {view.labels[before]} to {view.labels[after]}: {listing(parts)}"
+                + (f", together {total}." if len(parts) > 1 else "."),
             )
         )
     return tuple(found)
 
 
-def _table(view: View) -> pd.DataFrame | None:
-    """Over the same tokens where windows differ: no checkpoint runs past its trained length there."""
-    results = view.results
-    return results.causes_matched if view.rematched else results.causes
-
-
 def _bars(view: View) -> pd.DataFrame:
-    """number, from_model, to_model, part, start, stop, se: a row per bar, in the order of the steps."""
-    table, rows = _table(view), []
-    heads = view.results.matched if view.rematched else view.results.heads
-    columns = ["number", "from_model", "to_model", "part", "start", "stop", "se"]
-    if table is None or heads is None:
+    """A row per bar, in the order of the steps: number, population, from_model, to_model, part, start, stop, se.
+
+    A step starts at the mean of its first checkpoint over the heads that both checkpoints have.
+    """
+    columns = ["number", "population", "from_model", "to_model", "part", "start", "stop", "se"]
+    table, rows = view.results.causes, []
+    if table is None:
         return pd.DataFrame(columns=columns)
-    for what, column in DRAWN.items():
-        levels = heads.groupby("model")[column].mean()
-        for step in table[table["number"] == what].to_dict("records"):
-            start = float(levels[step["from_model"]])
-            known = np.isfinite([step[factor] for factor in FACTORS]).all()
-            for part in FACTORS if known else (UNDIVIDED,):
-                source = part if known else "total"
-                stop, error = start + step[source], step[f"{source}_se"]
-                if abs(step[source]) > SMALLEST or error > 0:
-                    rows.append((what, step["from_model"], step["to_model"], part, start, stop, error))
-                start = stop
+    for what, name in DRAWN.items():
+        steps = table[(table["number"] == what) & table["population"].isin([view.main, ALL])]
+        for step in steps.to_dict("records"):
+            start = _level(view, step, name)
+            for part, (value, error) in _parts(step).items():
+                if abs(value) > SMALLEST or error > 0:
+                    place = what, step["population"], step["from_model"], step["to_model"], part
+                    rows.append((*place, start, start + value, error))
+                start += value
     return pd.DataFrame(rows, columns=columns)
+
+
+def _level(view: View, step: Mapping[Hashable, Any], name: str) -> float:
+    """The mean at which a step starts: of its first checkpoint, over the heads that both checkpoints have."""
+    own = view.results.own()
+    before, after = (values(own, name).sel(checkpoint=step[end]) for end in ("from_model", "to_model"))
+    here = present(own, step["population"]).sel(checkpoint=step["to_model"])
+    both = here & finite(after.isel(sample=0, drop=True))
+    return float(over_heads(before, both).isel(sample=0))
+
+
+def _parts(step: Mapping[Hashable, Any]) -> dict[str, tuple[float, float]]:
+    """Effect and error of each bar of a step; what cannot be separated is one bar."""
+    parts = {part: (step[column], step[f"{column}_se"]) for part, column in PARTS.items()}
+    if all(np.isfinite(value) for value, _ in parts.values()):
+        return parts
+    window, _ = parts["window"]
+    rest = step["total"] - window, step["total_se"] if window == 0 else np.nan
+    return {UNDIVIDED: rest, "window": parts["window"]}
 
 
 def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: CheckpointAxis) -> None:
@@ -136,10 +166,13 @@ def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: Che
         low, high = step["start"].to_numpy(), step["stop"].to_numpy()
         axes.hlines(low[0], place[before] - EDGE, left, color=INK, linewidth=2.0, zorder=4)
         axes.hlines(high[-1], right, place[after] + EDGE, color=INK, linewidth=2.0, zorder=4)
-        colours = [CAUSE_COLOURS.get(part, MUTED) for part in step["part"]]
+        colours = [COLOURS.get(part, MUTED) for part in step["part"]]
+        hatched = (step["part"] == UNDIVIDED).to_list()
+        # Edges in the bars' own colour keep the smallest bars visible; hatches are drawn in the edge's colour.
+        rims = [PAPER if each else colour for each, colour in zip(hatched, colours, strict=True)]
         axes.bar(
-            edges[:-1], high - low, np.diff(edges), low, align="edge", color=colours, edgecolor=PAPER,
-            linewidth=0.6, zorder=2, hatch=["//" if part == UNDIVIDED else "" for part in step["part"]],
+            edges[:-1] + GAP, high - low, np.diff(edges) - 2 * GAP, low, align="edge", color=colours, edgecolor=rims,
+            linewidth=0.6, zorder=2, hatch=["//" if each else "" for each in hatched],
         )  # fmt: skip
         middle = (edges[:-1] + edges[1:]) / 2
         draw_errors(axes, middle, high, step["se"].to_numpy(), INK, axis.pitch / 3, 0.9)
@@ -148,10 +181,9 @@ def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: Che
 
 def _keys(data: pd.DataFrame) -> list[Key]:
     there = set(data["part"])
-    keys = [Key(Patch(facecolor=CAUSE_COLOURS[part]), NAMES[part]) for part in FACTORS if part in there]
+    keys = [Key(Patch(facecolor=colour), part) for part, colour in COLOURS.items() if part in there]
     if UNDIVIDED in there:
-        mark = Patch(facecolor=MUTED, hatch="//", edgecolor=PAPER)
-        keys.append(Key(mark, "training and RoPE settings, not separable"))
+        keys.append(Key(Patch(facecolor=MUTED, hatch="//", edgecolor=PAPER), UNDIVIDED))
     keys.append(Key(Line2D([], [], color=INK, linewidth=2.0), "mean of a checkpoint"))
     return [*keys, *([error_key()] if data["se"].notna().any() else [])]
 

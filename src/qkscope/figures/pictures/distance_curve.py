@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
@@ -11,24 +14,28 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from qkscope.anatomy_means import score_by_distance
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.pictures.score_variance import WHY_NOT
+from qkscope.figures.pictures.score_variance import missing
 from qkscope.figures.tools.marks import number_scale, read_limits
-from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
 from qkscope.figures.tools.style import MUTED, shorten
-from qkscope.figures.view import ALL, MATCHED, OWN, ROPE, View
+from qkscope.figures.view import ALL, MATCHED, OWN, View
+from qkscope.results.aggregate import present
+from qkscope.results.curves import score_by_distance
+from qkscope.results.dataset import NAME
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 COUNT = 3  # panels: populations, then single heads
 
 
 def why_not(view: View) -> str | None:
-    if view.why_no_course:
-        return view.why_no_course
-    table = _table(view)
-    if table is None or view.results.anatomy is None:
-        return WHY_NOT
-    return None if table["score"].notna().any() else "the model's rotation is not known"
+    reasons = view.why_no_course, missing(view, "distance_score"), missing(view, "share_position")
+    if any(reasons):
+        return next(filter(None, reasons))
+    known = view.same_tokens["distance_score"].sel(checkpoint=view.shown).notnull().any()
+    return None if known else "the model's rotation is not known"
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
@@ -37,26 +44,20 @@ def draw(view: View, width: float | None = None) -> Drawing:
     shown = [model for model in view.shown if model in set(data["model"])]
     looks = dict(zip(shown, _shades(len(shown)), strict=True))
     names = list(dict.fromkeys(data["heads"]))
-    panels = Panels.of(Paper(width), len(names), 1 if width and width < 5 else 3, 3.2, between=0.3)
+    panels = Panels.of(Paper(width), len(names), between=0.3)
     caption = _caption(view)
-    page = sheet(
-        panels.paper,
-        caption.title,
-        view.subtitle(matched=True),
-        panels.width,
-        panels.body,
-        _keys(view, data, looks),
-    )
     limits = read_limits(data, [("score", "se")])
-    for i, name in enumerate(names):
-        axes = panels.axes(page, i, name)
+
+    def panel(name: str, first: bool, axes: Axes) -> None:
         for model, colour in looks.items():
             _line(axes, data[(data["heads"] == name) & (data["model"] == model)], colour)
         _distances(axes, int(data["distance"].max()), panels.paper)
         number_scale(axes, panels.paper, *limits)
-        first, _ = panels.outer(i)
         axes.tick_params(labelleft=first)
-        name_axis(axes, panels.paper, x="distance, tokens", y="position bias, logits" if first else None)
+
+    drawn = [(name, partial(panel, name, panels.outer(i)[0])) for i, name in enumerate(names)]
+    keys, called = _keys(view, data, looks), ("distance, tokens", "position bias, logits")
+    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, *called)
     return Drawing(page.figure, data, caption)
 
 
@@ -66,31 +67,25 @@ def _caption(view: View) -> Caption:
         shows="A line is what position alone adds to the score of a key at a distance from the query, in logits, "
         "relative to the query's mean over all its keys: above zero, a key at that distance is favoured. "
         + ("Lines run from light to dark in the order of training. " if view.training else "")
-        + f"Panels are means over heads{' of each population' if view.populations else ''} and the RoPE head with the "
-        "largest share of score variance due to key position.",
+        + f"Panels are means over heads{' of each population' if view.populations else ''}, and single heads: those "
+        "with the largest share of score variance due to key position at the last checkpoint, of different layers.",
         made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
         "minus query i's mean over its keys; keys from position 4 on. A point is the mean over all distances within a "
         "third of an octave, so that fast rotations average out instead of being sampled.",
         drawn="line plots over a logarithmic distance, all panels on one scale; bands are the mean of the heads' "
         "standard errors.",
-        table="distance_matched.parquet" if view.rematched else "distance.parquet",
+        table=NAME,
+        variables=("distance_score", "distance_score_se"),
         window="matched",
     )
 
 
-def _table(view: View) -> pd.DataFrame | None:
-    """Over the same tokens, where windows differ."""
-    matched = view.results.distance_matched if view.rematched else None
-    return view.results.distance if matched is None else matched
-
-
 def _curves(view: View) -> pd.DataFrame:
     """A row per group of heads, checkpoint and distance: heads, model, label, window, tokens, distance, score, se."""
-    table, frames = _table(view), []
-    assert table is not None
+    frames = []
     for name, heads in _groups(view).items():
         for model in view.shown:
-            curve = score_by_distance(table[table["model"] == model], heads[heads["model"] == model])
+            curve = score_by_distance(view.same_tokens, model, heads)
             rows = curve.assign(model=model, label=view.labels[model], heads=name)
             rows["window"] = MATCHED if model in view.rematched else OWN
             frames.append(rows)
@@ -98,20 +93,20 @@ def _curves(view: View) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[columns]
 
 
-def _groups(view: View) -> dict[str, pd.DataFrame]:
+def _groups(view: View) -> dict[str, xr.DataArray]:
     """Heads by the name of their panel: each population, then those most determined by position, of other layers."""
-    heads = view.results.heads
-    found: dict[str, pd.DataFrame] = {}
+    data = view.same_tokens
+    found: dict[str, xr.DataArray] = {}
     for name in view.populations or (ALL,):
-        rows = heads if name == ALL else heads[heads["rope"] == ROPE[name]]
-        count = int(rows.groupby("model").size().max())
-        found[f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"] = rows
-    anatomy = view.results.anatomy_matched if view.rematched else view.results.anatomy
-    assert anatomy is not None
-    last = anatomy[anatomy["model"] == view.order[-1]].dropna(subset=["share_position"])
-    last = last.sort_values("share_position", ascending=False).drop_duplicates("layer")
-    for layer, head in last[["layer", "head"]].to_numpy()[: COUNT - len(found)].tolist():
-        found[f"layer {layer} head {head}"] = heads[(heads["layer"] == layer) & (heads["head"] == head)]
+        count = view.count(name)
+        heading = f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"
+        found[heading] = present(data, name)
+    share = data["share_position"].isel(checkpoint=-1, sample=0).to_numpy()
+    most: dict[int, int] = {}  # layer -> its head
+    for at in np.argsort(-share)[: int(np.isfinite(share).sum())]:
+        most.setdefault(int(data["layer"][at]), int(data["number"][at]))
+    for layer, number in list(most.items())[: COUNT - len(found)]:
+        found[f"layer {layer} head {number}"] = (data["layer"] == layer) & (data["number"] == number)
     return found
 
 

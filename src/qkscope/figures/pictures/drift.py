@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.pictures.plasticity import by_population, missing, table_of
+from qkscope.figures.pictures.plasticity import missing
 from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import means
+from qkscope.results.dataset import NAME
 
 COLOUR, DASHED = "#34495e", (0, (3, 1.5))
 LOOKS = {
@@ -22,7 +26,7 @@ LOOKS = {
 
 def draw(view: View, width: float | None = None) -> Drawing:
     """Above: overlap of the drift axis with PC0. Below: the bias it gives to keys, in logits over the window."""
-    data = by_population(view, "rotation", ("pc0_overlap", "bias_logits"))
+    data = view.each_population(partial(means, names=("pc0_overlap", "bias_logits"), of="pc0_overlap"))
     names = view.populations or (ALL,)
 
     def lines(axes: Axes, axis: CheckpointAxis, value: str) -> None:
@@ -56,7 +60,8 @@ def draw(view: View, width: float | None = None) -> Drawing:
         takeaway="Where the overlap is close to 1, r_q and r_k on PC0 describe the drift; where it is small, they "
         "describe another direction than the one along which position moves the vectors. The bias is that of the mean "
         "query, which no single query is: it tells the sign of the tendency, not what a token attends to.",
-        table=table_of(view, "rotation"),
+        table=NAME,
+        variables=("pc0_overlap", "bias_logits"),
         window="matched",
     )  # fmt: skip
     return Drawing(
@@ -68,8 +73,7 @@ def _stories(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tu
     """The paths of overlap and bias of each population."""
     found = []
     for name in names:
-        rows = data[data["population"] == name].set_index("model", drop=False)
-        rows = rows.reindex([model for model in view.order if model in rows.index])
+        rows = data[data["population"] == name]
         last = rows.iloc[-1]
         at = f" at {last['label']}" if len(rows) > 1 else ""
         bias = path(rows, "mean_bias_logits", "se_bias_logits", signed=True)
@@ -83,4 +87,4 @@ def _stories(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tu
     return tuple(found)
 
 
-PICTURE = Picture("13_drift", (), draw, lambda view: missing(view, "rotation"))
+PICTURE = Picture("13_drift", (), draw, lambda view: missing(view, "rotation", "bias_logits"))

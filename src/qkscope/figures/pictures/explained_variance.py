@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 
-from qkscope.aggregate import explained_variance
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import VARIANCE
 from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import explained_variance
 
 SHARE = marks.Look("mean explained variance", VARIANCE, "o")
 BY_POPULATION = {
@@ -21,8 +21,8 @@ BY_POPULATION = {
 
 
 def why_not(view: View) -> str | None:
-    if not view.results.heads["explained_variance"].notna().any():
-        return "the table has no explained_variance"
+    if not view.results.own()["explained_variance"].notnull().any():
+        return "the results have no explained_variance"
     return view.why_no_course
 
 
@@ -62,6 +62,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         + (f" The lower panel has RoPE and NoPE heads apart{view.over_matched}." if view.populations else ""),
         made=f"for each {view.noun}, mean and standard deviation of explained_variance over the heads.",
         drawn="line plot with a band" + ("; both panels have the same scale." if view.populations else "."),
+        variables=("explained_variance",),
         stories=_stories(view, data),
         takeaway="A large share means that queries and keys differ mostly along one direction, so that correlations on "
         "PC0 describe most of what these vectors do; with a small share, position may be carried by other axes that "

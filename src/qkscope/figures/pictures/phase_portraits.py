@@ -56,28 +56,26 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         f"colour is the {'family' if view.of_models else 'class'}."
         + (" Circles are heads of RoPE layers, diamonds of NoPE layers." if view.populations else "")
         + (again if (data["window"] == MATCHED).any() else ""),
-        made=f"none; every measured head of the table is one point. The {view.noun}s shown are "
+        made=f"none; every measured head is one point. The {view.noun}s shown are "
         + (f"{chosen}." if count < len(view.order) else f"all {view.noun}s."),
         drawn="grid of scatter plots with the same axis limits, −0.05 to 1.05 for r_q and −1.05 to 1.05 for r_k.",
+        variables=("r_q", "r_k"),
     )  # fmt: skip
 
 
 def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
     """A row per head of the checkpoints shown, over own windows, then over the matched one."""
     results = view.results
-    points = view.windows(_some(results.heads, models), _some(results.matched, again) if again else None)
+    matched = _some(results.to_dataframe(matched=True), again) if again else None
+    points = view.windows(_some(results.heads, models), matched)
     if view.of_models:
         points["family"] = points["model"].map({stop.model: stop.phase for stop in view.stops})
     return points
 
 
-def _some(heads: pd.DataFrame | None, models: Sequence[str]) -> pd.DataFrame:
-    assert heads is not None
-    heads = heads[heads["model"].isin(models)]
-    place = {model: i for i, model in enumerate(models)}
-    heads = heads.iloc[np.argsort(heads["model"].map(place).to_numpy(), kind="stable")]
-    names = ["model", "layer", "head", "r_q", "r_k", "class", "rope"]
-    return heads[[name for name in names if name in heads]]
+def _some(heads: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    rows = heads.set_index("model", drop=False).loc[list(models)]
+    return rows[["model", "layer", "head", "r_q", "r_k", "class", "rope"]].reset_index(drop=True)
 
 
 def _portrait(
@@ -96,7 +94,7 @@ def _portrait(
         spine.set_visible(True)
         spine.set_color("#b5b5b5")
     column = "family" if "family" in points else "class"
-    nope = points["rope"] == 0 if "rope" in points else pd.Series(False, points.index)
+    nope = points["rope"] == 0
     size = float(np.clip(9000 / max(len(points), 1), 13, 28)) * paper.factor**4
     for name, colour in colours.items():
         mine = (points[column] == name) & (points["class"] != UNMEASURED)
@@ -123,7 +121,7 @@ def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
         return mark
 
     keys = [Key(dot(colour), name) for name, colour in colours.items()]
-    if "rope" in data and (data["rope"] == 0).any():
+    if (data["rope"] == 0).any():
         keys.append(Key(dot(style.PAPER, "o", style.INK), "circle: RoPE head"))
         keys.append(Key(dot(style.PAPER, "D", style.INK), "diamond: NoPE head"))
     return keys

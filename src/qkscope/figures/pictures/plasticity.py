@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import pandas as pd
+from functools import partial
+
 from matplotlib.axes import Axes
 
-from qkscope.anatomy_means import asked_for, head_means
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
-from qkscope.figures.view import ALL, ROPE, View
+from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import means
+from qkscope.results.dataset import NAME
 
 COLOUR, PALE = "#34495e", "#9aa5b1"
 DASHED = (0, (3, 1.5))
@@ -24,46 +26,20 @@ ENDS = {
 }
 
 
-def missing(view: View, measure: str) -> str | None:
-    """Why a measure that studies have to ask for cannot be drawn, if so."""
-    table = view.results.optional.get(measure)
-    if table is None or not set(view.order) <= set(table["model"]):
-        return f"the results have no {measure}.csv: add {measure} to the study's measures and run it again"
+NAMES = ("plasticity", "plasticity_first", "plasticity_last", "plasticity_drop")
+
+
+def missing(view: View, measure: str, variable: str) -> str | None:
+    """Why an optional measure cannot be drawn, if so."""
+    data = view.same_tokens
+    if variable not in data or not data[variable].isel(sample=0).notnull().any("head").all():
+        return f"the results have no {variable}: add {measure} to the study's measures and run it again"
     return view.why_no_course
-
-
-def table_of(view: View, measure: str) -> str:
-    """The file that `by_population` reads."""
-    matched = view.rematched and f"{measure}_matched" in view.results.optional
-    return f"{measure}{'_matched' if matched else ''}.csv"
-
-
-def by_population(view: View, measure: str, names: tuple[str, ...]) -> pd.DataFrame:
-    """Means over heads of columns of an optional table, over the same tokens: of all heads or of each population."""
-    results, again = view.results, None
-    matched = bool(view.rematched) and f"{measure}_matched" in results.optional
-    frames = []
-    for population in view.populations or (ALL,):
-
-        def means(order: list[str], over_matched: bool, population: str = population) -> pd.DataFrame:
-            found = asked_for(results, measure, order, matched=over_matched)
-            if population != ALL:
-                found = [each.of(each.heads["rope"] == ROPE[population]) for each in found]
-            return head_means(found, names)
-
-        kept = [model for model in view.order if not matched or model not in view.rematched]
-        again = means(view.rematched, True) if matched else None
-        table = view.windows(means(kept, False), again)
-        table.insert(4, "population", population)
-        frames.append(table)
-    return pd.concat(frames, ignore_index=True)
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
     """Above: the mean over heads. Below: for queries in the first and in the last fifth of the window."""
-    data = by_population(
-        view, "plasticity", ("plasticity", "plasticity_first", "plasticity_last", "plasticity_drop")
-    )
+    data = view.each_population(partial(means, names=NAMES, of="plasticity"))
     names = view.populations or (ALL,)
     pairs = [(f"mean_{name}", f"se_{name}") for name in ("plasticity", "plasticity_first", "plasticity_last")]
     limits = marks.read_limits(data, pairs)
@@ -95,7 +71,8 @@ def draw(view: View, width: float | None = None) -> Drawing:
         made="a head's value is the mean over pairs of query bucket and earlier key bucket, sixteen buckets a window; "
         "drawn are means over heads with ±1 standard error over documents.",
         drawn="line plots, both panels on one scale.",
-        table=table_of(view, "plasticity"),
+        table=NAME,
+        variables=NAMES,
         window="matched",
     )
     return Drawing(
@@ -103,4 +80,6 @@ def draw(view: View, width: float | None = None) -> Drawing:
     )
 
 
-PICTURE = Picture("12_plasticity", ("plasticity",), draw, lambda view: missing(view, "plasticity"))
+PICTURE = Picture(
+    "12_plasticity", ("plasticity",), draw, lambda view: missing(view, "plasticity", "plasticity")
+)

@@ -7,13 +7,13 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
-from qkscope.aggregate import means
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.stories import heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q
 from qkscope.figures.view import ALL, MATCHED, View
+from qkscope.results.aggregate import means
 from qkscope.words import joined, sentence
 
 QUERY, KEY = marks.Look("mean $r_q$", R_Q, "o"), marks.Look("mean $r_k$", R_K, "s")
@@ -32,7 +32,7 @@ BY_POPULATION = {
 
 def draw(view: View, width: float | None = None) -> Drawing:
     """Blue circles: r_q; red squares: r_k; shaded: +/- 1 standard deviation across heads."""
-    data = view.with_populations(partial(means, values=("r_q", "r_k")))
+    data = view.with_populations(partial(means, names=("r_q", "r_k")))
     whole, apart = data[data["population"] == ALL], data[data["population"] != ALL]
     limits = marks.read_limits(whole, [("mean_r_q", "sd_r_q"), ("mean_r_k", "sd_r_k")])
     if len(apart):
@@ -80,6 +80,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
         stories=_stories(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
+        variables=("r_q", "r_k"),
         care="The upper panel pools RoPE and NoPE heads, as the published figure does."
         if view.populations
         else "",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from qkscope.anatomy_means import PARTS, measured
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.sheet import Key, Panels, Paper, inches, name_axis, scale, sheet
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, inches, scale
 from qkscope.figures.tools.style import LINE, PAPER, PART_COLOURS
-from qkscope.figures.view import MATCHED, OWN, View
-from qkscope.measures.jackknife import jackknife
+from qkscope.figures.view import View
+from qkscope.results.aggregate import means
+from qkscope.results.dataset import NAME
 
-WHY_NOT = "the results have no anatomy: measure the study again to have it"
+PARTS = {
+    "position": "share_position",
+    "query × position": "share_query_position",
+    "key": "share_key",
+    "match": "share_match",
+}
 NAMES = {
     "position": "key position",
     "query × position": "query-dependent position",
@@ -23,23 +30,25 @@ NAMES = {
 }
 
 
-def why_not(view: View) -> str | None:
-    return WHY_NOT if view.results.anatomy is None else None
+def missing(view: View, name: str) -> str | None:
+    """Why a variable that every run measures cannot be drawn, if so."""
+    if name in view.results.data:
+        return None
+    return f"the results have no {name}: measure the study again to have it"
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
     """A bar per layer, first layer at the bottom, its four shares from left to right."""
     data = _by_layer(view)
-    panels = Panels.of(Paper(width), len(view.shown), 1 if width and width < 5 else 3, 2.7, 1.0)
+    panels = Panels.of(Paper(width), len(view.shown), wide=2.7, shape=1.0)
     caption = _caption(view)
     keys = [Key(Patch(facecolor=PART_COLOURS[part]), name) for part, name in NAMES.items()]
-    page = sheet(panels.paper, caption.title, view.subtitle(matched=True), panels.width, panels.body, keys)
-    for i, model in enumerate(view.shown):
-        axes = panels.axes(page, i, view.labels[model])
-        _bars(axes, data[data["model"] == model], panels.paper, view.nope_layers)
-        first, _ = panels.outer(i)
-        layer = "layer (N: NoPE)" if view.populations else "layer"
-        name_axis(axes, panels.paper, x="mean share of score variance", y=layer if first else None)
+    drawn = [
+        (view.labels[model], partial(_bars, data[data["model"] == model], panels.paper, view.nope_layers))
+        for model in view.shown
+    ]
+    names = "mean share of score variance", "layer (N: NoPE)" if view.populations else "layer"
+    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, *names)
     return Drawing(page.figure, data, caption)
 
 
@@ -54,29 +63,28 @@ def _caption(view: View) -> Caption:
         + (f", over the {view.matched_text} of every text." if view.rematched else ".")
         + " The first four tokens are left out as keys.",
         drawn="stacked horizontal bars, one panel per checkpoint, all on the same scale.",
-        table="anatomy_matched.csv" if view.rematched else "anatomy.csv",
+        table=NAME,
+        variables=tuple(PARTS.values()),
         window="matched",
     )
 
 
 def _by_layer(view: View) -> pd.DataFrame:
     """A row per checkpoint, layer and part: the mean share with its error over documents."""
-    again = set(view.rematched) if view.results.anatomy_matched is not None else set()
-    own = measured(view.results, [m for m in view.shown if m not in again])
-    matched = measured(view.results, [m for m in view.shown if m in again], matched=True)
-    rows = []
-    for each in sorted((*own, *matched), key=lambda found: view.place[found.model]):
-        window = MATCHED if each.model in again else OWN
-        for layer in sorted(each.heads["layer"].unique()):
-            here = (each.heads["layer"] == layer).to_numpy()
-            for part in NAMES:
-                means = each.mean(PARTS[part], here)
-                start = (each.model, view.labels[each.model], window, int(layer), part)
-                rows.append((*start, int(here.sum()), means[0], float(jackknife(means[1:]))))
-    return pd.DataFrame(rows, columns=["model", "label", "window", "layer", "part", "heads", "share", "se"])
+    layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()
+    names = tuple(PARTS.values())
+    found = view.over_same_tokens(partial(means, names=names, by="layer", places=layers, of="depth"))
+    found = found[found["model"].isin(view.shown) & (found["heads"] > 0)]
+    columns = {"share": "mean", "se": "se"}
+    parts = [
+        found.assign(part=part, **{name: found[f"{what}_{PARTS[part]}"] for name, what in columns.items()})
+        for part in PARTS
+    ]
+    table = pd.concat(parts).sort_index(kind="stable")
+    return table[["model", "label", "window", "layer", "part", "heads", "share", "se"]].reset_index(drop=True)
 
 
-def _bars(axes: Axes, data: pd.DataFrame, paper: Paper, nope: set[int]) -> None:
+def _bars(data: pd.DataFrame, paper: Paper, nope: set[int], axes: Axes) -> None:
     table = data.pivot(index="layer", columns="part", values="share")[list(NAMES)]
     left = np.zeros(len(table))
     for part in NAMES:
@@ -99,4 +107,6 @@ def layer_scale(axes: Axes, layers: list[int], nope: set[int], paper: Paper) -> 
     scale(axes, "y", shown, texts, paper)
 
 
-PICTURE = Picture("08_score_variance", ("scores", "emergence"), draw, why_not)
+PICTURE = Picture(
+    "08_score_variance", ("scores", "emergence"), draw, lambda view: missing(view, "share_position")
+)

@@ -7,12 +7,12 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
-from qkscope.aggregate import class_shares
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import CLASS_COLOURS
 from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import class_shares
 from qkscope.taxonomy import CLASSES, UNMEASURED
 
 KINDS = marks.Kinds("class", CLASSES, CLASS_COLOURS)
@@ -66,6 +66,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         + (f"; {unmeasured} measurements that are not finite are left out." if unmeasured else "."),
         drawn="stacked bar chart: position-dominated blue, Q-positional indigo, K-positional pink, content-focused "
         "green, mixed gray.",
+        variables=("r_q", "r_k"),
         care="The upper panel pools RoPE and NoPE heads, as the published figure does."
         if view.populations
         else "",

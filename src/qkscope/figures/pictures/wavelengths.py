@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,13 +11,15 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 
-from qkscope.anatomy_means import carried_by
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.pictures.score_variance import WHY_NOT, layer_scale
+from qkscope.figures.pictures.score_variance import layer_scale, missing
 from qkscope.figures.tools.axis import short_count
-from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
 from qkscope.figures.tools.style import lettering
 from qkscope.figures.view import View
+from qkscope.results.aggregate import means
+from qkscope.results.curves import carried_by
+from qkscope.results.dataset import NAME
 from qkscope.words import bare, tokens
 
 COLOURS, NORM, WINDOW = "Greys", Normalize(0, 1), "#d55e00"
@@ -23,60 +27,53 @@ MEAN = "mean"  # the row of all heads
 
 
 def why_not(view: View) -> str | None:
-    table = _table(view)
-    if table is None:
-        return WHY_NOT
-    return None if (table["pair"] >= 0).any() else "no measured layer rotates"
+    if reason := missing(view, "signal_q"):
+        return reason
+    return "no measured layer rotates" if _shares(view).empty else None
 
 
 def draw(view: View, width: float | None = None) -> Drawing:
     """Rows are layers, the first at the bottom; columns are rotary pairs from short wavelengths to long ones."""
-    table = _table(view)
-    assert table is not None
-    data = pd.concat([carried_by(table, "q", by=["layer"]), carried_by(table, "q")], ignore_index=True)
-    data["layer"] = data["layer"].astype("Int64")
-    data = data[data["model"].isin(view.shown)].reset_index(drop=True)
-    data.insert(1, "label", data["model"].map(view.labels))
+    data = _shares(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    panels = Panels.of(Paper(width), len(shown), 1 if width and width < 5 else 3, 3.0, 0.8)
+    panels = Panels.of(Paper(width), len(shown), wide=3.0, shape=0.8)
     caption = _caption(view)
     keys = [Key(Line2D([], [], color=WINDOW, linewidth=1.6), "length of the window")]
-    bar = 0.62 * panels.paper.factor
-    page = sheet(
-        panels.paper, caption.title, view.subtitle(matched=True), panels.width, panels.body + bar, keys
-    )
-    layers = sorted(int(layer) for layer in view.results.heads["layer"].unique())
+    layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()
     ends = float(data["wavelength"].min()), float(data["wavelength"].max())
-    named = "layer (N: NoPE)" if view.populations else "layer"
-    for i, model in enumerate(shown):
-        axes = panels.axes(page, i, _heading(view, data, model))
-        _map(axes, data[data["model"] == model], layers, ends, panels.paper)
-        first, _ = panels.outer(i)
-        name_axis(axes, panels.paper, x="wavelength, tokens", y=named if first else None)
+    drawn = [
+        (_heading(view, rows, model), partial(_map, rows, layers, ends, panels.paper))
+        for model, rows in ((model, data[data["model"] == model]) for model in shown)
+    ]
+    names = "wavelength, tokens", "layer (N: NoPE)" if view.populations else "layer"
+    foot = 0.62 * panels.paper.factor
+    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, *names, foot)
     length, size = min(3.6, panels.width / 2), panels.paper.points(8.5)
     axes = page.axes((panels.width - length) / 2, panels.body, length, 0.12)
-    drawn = page.figure.colorbar(ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal")
+    bar = page.figure.colorbar(ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal")
     ticks = [0.0, 0.5, 1.0]
-    drawn.set_ticks(ticks)
+    bar.set_ticks(ticks)
     axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks], **lettering(size))
     axes.tick_params(length=2)
     axes.set_xlabel("share of $r_q$", **lettering(size, math=True), labelpad=2)
     return Drawing(page.figure, data, caption)
 
 
-def _table(view: View) -> pd.DataFrame | None:
-    """Over the same tokens, where windows differ."""
-    results = view.results
-    matched = results.spectrum_matched if view.rematched else None
-    return results.spectrum if matched is None else matched
+def _shares(view: View) -> pd.DataFrame:
+    """A row per checkpoint shown, layer (none: all heads) and wavelength, over the same tokens."""
+    data = view.same_tokens.sel(checkpoint=view.shown)
+    found = pd.concat([carried_by(data, "q", by="layer"), carried_by(data, "q")], ignore_index=True)
+    found["layer"] = found["layer"].astype("Int64")
+    found.insert(1, "label", found["model"].map(view.labels))
+    return found
 
 
-def _heading(view: View, data: pd.DataFrame, model: str) -> str:
+def _heading(view: View, rows: pd.DataFrame, model: str) -> str:
     """The checkpoint, its window where windows differ, and mean r_q of the heads that rotate."""
-    window = int(data.loc[data["model"] == model, "window"].iloc[0])
-    heads = view.heads_over_same_tokens(model)
-    r_q = bare(float(heads.loc[~heads["layer"].isin(view.nope_layers), "r_q"].mean()))
-    return f"{view.labels[model]}{f' · {tokens(window)}' if data['window'].nunique() > 1 else ''} · r_q {r_q}"
+    differ = len(np.unique(view.same_tokens["window"].to_numpy())) > 1
+    window = f" · {tokens(int(rows['window'].iloc[0]))}" if differ else ""
+    mean = means(view.same_tokens, [model], ("r_q",), population=view.main)["mean_r_q"].item()
+    return f"{view.labels[model]}{window} · r_q {bare(mean)}"
 
 
 def _caption(view: View) -> Caption:
@@ -95,12 +92,13 @@ def _caption(view: View) -> Caption:
         made="each pair's part of r_q, in absolute value, over the sum of these values; mean over the heads of a layer "
         "weighted by |r_q|. In data.csv, rows without a layer are the mean over all heads.",
         drawn="heat maps, one per checkpoint, with one colour scale and the same axes.",
-        table="spectrum_matched.parquet" if view.rematched else "spectrum.parquet",
+        table=NAME,
+        variables=("signal_q", "wavelength"),
         window="matched",
     )
 
 
-def _map(axes: Axes, data: pd.DataFrame, layers: list[int], ends: tuple[float, float], paper: Paper) -> None:
+def _map(data: pd.DataFrame, layers: list[int], ends: tuple[float, float], paper: Paper, axes: Axes) -> None:
     by_layer = data.dropna(subset=["layer"]).pivot(index="layer", columns="wavelength", values="share")
     overall = data[data["layer"].isna()].set_index("wavelength")["share"].reindex(by_layer.columns)
     # An empty row between the layers and the mean over all heads.

@@ -6,7 +6,7 @@ no heading (the paper's caption replaces it), smaller letters but never below 7 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -238,15 +238,15 @@ class Panels:
         cls,
         paper: Paper,
         count: int,
-        columns: int = 3,
+        columns: int | None = None,
         wide: float = 3.2,
         shape: float = 0.85,
         between: float = 0.72,
         below: float = 0.59,
     ) -> Panels:
         """`shape` is the height of a panel over its width; `between` inches lie between panels of a row, and `below`
-        between rows, without their headings."""
-        columns = min(count, columns)
+        between rows, without their headings. Default: three columns, one in a single column of a paper."""
+        columns = min(count, columns or (1 if paper.narrow else 3))
         if paper.width is not None:
             gaps = (columns - 1) * between * paper.factor
             wide = (paper.width - paper.left - paper.right - gaps) / columns
@@ -283,3 +283,25 @@ class Panels:
     def outer(self, i: int) -> tuple[bool, bool]:
         """Whether the i-th panel is the first of its row, and whether none is below it: where axes are named."""
         return i % self.columns == 0, i + self.columns >= self.count
+
+
+def draw_panels(
+    panels: Panels,
+    title: str,
+    subtitle: str,
+    keys: Sequence[Key],
+    drawn: Sequence[tuple[str, Callable[[Axes], None]]],
+    x: str,
+    y: str,
+    foot: float = 0.0,
+) -> Sheet:
+    """A sheet of panels, given as (heading, what draws into it), whose axes are all called `x` and `y`.
+
+    The vertical axis is named at the first panel of a row. `foot` inches stay free below the panels.
+    """
+    page = sheet(panels.paper, title, subtitle, panels.width, panels.body + foot, keys)
+    for i, (heading, draw) in enumerate(drawn):
+        axes = panels.axes(page, i, heading)
+        draw(axes)
+        name_axis(axes, panels.paper, x=x, y=y if panels.outer(i)[0] else None)
+    return page

@@ -17,26 +17,26 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize, to_hex
 
-from qkscope.aggregate import DEPTH_BINS, depth_cells
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools import style
 from qkscope.figures.tools.sheet import Paper, Sheet, name_axis, sheet
-from qkscope.figures.view import OWN, View
+from qkscope.figures.view import View
+from qkscope.heads import DEPTH_BINS
+from qkscope.results.aggregate import depth_cells, means, present, values
 from qkscope.words import MINUS, bare, number
 
 NEGATIVE, EMPTY = "#bfe3d5", "#e4e4e4"
 
 
 def heatmap(name: str, value: str, colours: str) -> Picture:
-    """The figure of means of `value`, a column of the heads table, in the colours of a map of matplotlib."""
+    """The figure of means of a measure, in the colours of a map of matplotlib."""
     return Picture(name, (), partial(draw, value, colours))
 
 
 def draw(value: str, colours: str, view: View, width: float | None = None) -> Drawing:
     """Depth bins above, layers below; a model with ten layers or fewer has one panel, of its layers."""
-    bins = view.both_windows(partial(depth_cells, value=value))
-    bins = bins[bins["window"] == OWN]
-    layers = view.same_tokens(partial(depth_cells, value=value, by="layer"))
+    bins = view.windows(depth_cells(view.results.own(), view.order, value), None)
+    layers = view.over_same_tokens(partial(depth_cells, value=value, by="layer"))
     held = _layers_of_bins(view)
     shallow = bool(held) and all(len(found) <= 1 for found in held.values())
     names = (
@@ -94,8 +94,9 @@ def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) ->
         stories=_stories(view, value, layers) if "layer" in panels else (),
         takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
         "lower one."
-        if len(panels) == 2
+        if both
         else "",
+        variables=(value,),
         care="Bins pool RoPE and NoPE layers, as the published figure does: a bin's mean may be that of neither."
         if view.populations and "depth_bin" in panels
         else "",
@@ -139,11 +140,11 @@ def _stories(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str
 def _signs(view: View) -> str:
     """How many heads have r_k below zero at the first and last checkpoint, and mean |r_k| there."""
     kind, said = "RoPE heads" if view.populations else "heads", []
-    for model in (view.order[0], view.order[-1]):
-        heads = view.heads_over_same_tokens(model).dropna(subset=["r_k"])
-        heads = heads[~heads["layer"].isin(view.nope_layers)]
-        below, size = int((heads["r_k"] < 0).sum()), bare(float(heads["r_k"].abs().mean()))
-        said.append(f"{below} of {len(heads)} {kind} at {view.labels[model]} (mean |r_k| {size})")
+    data, ends = view.same_tokens, (view.order[0], view.order[-1])
+    r_k = values(data, "r_k").isel(sample=0).where(present(data, view.main))
+    for _, row in means(data, ends, ("abs_r_k",), population=view.main).iterrows():
+        below, size = int((r_k.sel(checkpoint=row["model"]) < 0).sum()), bare(row["mean_abs_r_k"])
+        said.append(f"{below} of {row['heads']} {kind} at {view.labels[row['model']]} (mean |r_k| {size})")
     return f"Heads of opposite sign cancel in a mean: r_k is below zero in {said[0]} and {said[1]}."
 
 
@@ -347,4 +348,5 @@ def _range(layers: Sequence[int]) -> str:
     return f"{layers[0]}–{layers[-1]}" if whole else ", ".join(map(str, layers))
 
 
-PICTURE = heatmap("05_layer_heatmap_rq", "r_q", "Blues")
+QUERIES = heatmap("05_layer_heatmap_rq", "r_q", "Blues")
+KEYS = heatmap("06_layer_heatmap_rk", "r_k", "Reds")
