@@ -14,7 +14,7 @@ import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
-from qkscope.errors import TableError
+from qkscope.errors import StudyError, TableError
 from qkscope.figures.catalogue import CATALOGUE
 from qkscope.figures.view import look
 from qkscope.heads import HeadIndex

@@ -78,6 +78,8 @@ class MeasureGroup:
     """Computed only where a study asks for it in `measures:`."""
     version: int = 1
     """Raise it when the numbers change: cached values are then computed again."""
+    uses: tuple[str, ...] = ()
+    """Sums that it reads where they were measured, without needing them."""
     sums: tuple[type[Sum], ...] = ()
     """Sums that only this group needs; `needs` need not name them."""
 
@@ -140,7 +142,7 @@ def sums_for(asked: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
     known = sums()
     wanted = {FactSum.name}
     for group in asked:
-        names = {*group.needs, *(kind.name for kind in group.sums)}
+        names = {*group.needs, *group.uses, *(kind.name for kind in group.sums)}
         if unknown := sorted(names - set(known)):
             raise StudyError(
                 f"measures: {group.name} needs the sum {unknown[0]}, which no installed package declares; known sums: "
