@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
 from benchmarks.made import all_heads, documents, dumped, smollm2, study_of_units
+from benchmarks.tables import write_study
 from qkscope.run.plan import Planned
 from qkscope.study import Study
 from qkscope.unit import Unit
@@ -80,13 +81,11 @@ def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
 
 
 def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
-    from qkscope.run.assemble import tables
-
-    tables(study, planned, Path(folder))
+    write_study(study, planned, folder)
     # What the first run has let go is not there for the second.
     ctypes.CDLL(None).malloc_trim(0)
     started = time.perf_counter()
-    peak = peak_megabytes(lambda: tables(study, planned, Path(folder)))
+    peak = peak_megabytes(lambda: write_study(study, planned, folder))
     return {"seconds": time.perf_counter() - started, "peak MB": peak}
 
 
