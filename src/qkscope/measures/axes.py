@@ -50,9 +50,28 @@ GROUP = MeasureGroup(
     needs=("moments",),
     compute=None,
     variables=(
-        Variable("overlap", "PC0 overlap", "", "overlap of PC0 with PC0 of the checkpoint before"),
-        Variable("overlap_pc", "component before", "", "which earlier axis PC0 overlaps most", sampled=False),
-        Variable("same_axis", "same axis", "", "1: PC0 continues PC0 of the checkpoint before, 0: it does not", sampled=False),
+        Variable(
+            "overlap",
+            "PC0 overlap with the checkpoint before",
+            "",
+            "|cosine| between PC0 and PC0 of the checkpoint before",
+        ),
+        Variable(
+            "overlap_pc",
+            "component before",
+            "",
+            "which earlier axis PC0 overlaps most",
+            sampled=False,
+            detail=True,
+        ),
+        Variable(
+            "same_axis",
+            "same axis",
+            "",
+            "1: PC0 continues PC0 of the checkpoint before, 0: it does not",
+            sampled=False,
+            detail=True,
+        ),
     ),
 )
 
@@ -66,7 +85,11 @@ def continuity(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -
     heads = len(v)
     if before is None or before[0].shape != v.shape:
         none = np.full(heads, np.nan)
-        return {"overlap": np.full((1 + len(loo), heads), np.nan), "overlap_pc": none, "same_axis": none.copy()}
+        return {
+            "overlap": np.full((1 + len(loo), heads), np.nan),
+            "overlap_pc": none,
+            "same_axis": none.copy(),
+        }
     overlap = overlaps(before[0], v)
     known = np.isfinite(overlap).all(axis=(1, 2))
     left = np.full((len(loo), heads), np.nan)

@@ -39,6 +39,7 @@ class Variable:
 
     sampled     it is also computed without each group of documents, so it has a standard error
     along_axis  it depends on the first principal axis: where a left-out sample has another one, it has no error
+    detail      it is in the tables but not in the report's menus: a count, a check, a variant of another number
     """
 
     name: str
@@ -48,6 +49,7 @@ class Variable:
     dims: tuple[str, ...] = ()
     sampled: bool = True
     along_axis: bool = False
+    detail: bool = False
 
     @property
     def is_column(self) -> bool:
