@@ -31,8 +31,8 @@ def cells_of(
     matched: bool = False,
     curves: Mapping[str, np.ndarray] | None = None,
 ) -> list[CellData]:
-    """A cell per model. `table` is a qk table (rows of each `pc`) or one row a head; every column that a measure declares
-    is taken over, with its values without each group from `left_out` (model, layer, head, group, ...).
+    """A cell per model. `table` is a qk table (rows of each `pc`) or one row a head; every column that a measure
+    declares is taken over, with its values without each group from `left_out` (model, layer, head, group, ...).
 
     `curves` are arrays over (model, head, ...) of variables with further dimensions.
     """
@@ -99,13 +99,19 @@ def results_of(
     return Results(folder=Path(folder), timeline=timeline, data=dataset(cells), **fields)
 
 
-def left_out_of(data: xr.Dataset, names: Sequence[str] = ("r_q", "r_k", "explained_variance")) -> pd.DataFrame:
+def left_out_of(
+    data: xr.Dataset, names: Sequence[str] = ("r_q", "r_k", "explained_variance")
+) -> pd.DataFrame:
     """model, layer, head, group and measures without each group of documents."""
     parts = []
     for i, model in enumerate(data["checkpoint"].to_numpy()):
         here = np.flatnonzero(data["depth"].notnull().to_numpy()[i])
         for g in range(int(data["groups"].to_numpy()[i])):
-            columns = {"model": model, "layer": data["layer"].to_numpy()[here], "head": data["number"].to_numpy()[here]}
+            columns = {
+                "model": model,
+                "layer": data["layer"].to_numpy()[here],
+                "head": data["number"].to_numpy()[here],
+            }
             columns |= {"group": g} | {name: data[name].to_numpy()[i, g + 1, here] for name in names}
             parts.append(pd.DataFrame(columns))
     return pd.concat(parts, ignore_index=True)
@@ -129,5 +135,8 @@ def with_values(results: Results, which: str = "own", **measures: np.ndarray) ->
 
 def with_heads(results: Results, change: Any) -> Results:
     """The same results with only the heads for which `change(layer, number)` is true."""
-    kept = [bool(change(a, b)) for a, b in zip(results.data["layer"].values, results.data["number"].values, strict=True)]
+    kept = [
+        bool(change(a, b))
+        for a, b in zip(results.data["layer"].values, results.data["number"].values, strict=True)
+    ]
     return replace(results, data=results.data.isel(head=np.flatnonzero(kept)))

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from qkscope.moments import Accumulator, Moments
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
+    from qkscope.results.tables import read_qk
     from qkscope.run import run as run_study
     from qkscope.scanning import scan
     from qkscope.scanning.vectors import analyze
     from qkscope.study import Study, load_study
-    from qkscope.results.tables import read_qk
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.together import concat
     from qkscope.typeset import to_latex, to_markdown

@@ -38,7 +38,7 @@ def claims(results: Results) -> tuple[Claim, ...]:
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
-        made = [make(context) for make in CLAIMS] if context.best.cells else []
+        made = [make(context) for make in CLAIMS] if len(context.best) else []
         found = [claim for claim in made if claim is not None]
         _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise))
         weakref.finalize(results, _KNOWN.pop, key, None)

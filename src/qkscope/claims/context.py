@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-
-import pandas as pd
 
 from qkscope.claims.claim import Population, Row
 from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
@@ -65,11 +64,11 @@ class Context:
     @property
     def training(self) -> bool:
         """Whether there are several checkpoints of one run."""
-        return self.results.timeline.kind == "training" and len(self.best.cells) > 1
+        return self.results.timeline.kind == "training" and len(self.best) > 1
 
     @property
     def several_models(self) -> bool:
-        return self.results.timeline.kind == "models" and len(self.best.cells) > 1
+        return self.results.timeline.kind == "models" and len(self.best) > 1
 
     @property
     def comparable(self) -> bool:
@@ -97,7 +96,7 @@ class Context:
 
     @property
     def last(self) -> int:
-        return len(self.best.cells) - 1
+        return len(self.best) - 1
 
     def model(self, i: int) -> str:
         return self.best.stops[i].model
@@ -117,7 +116,7 @@ class Context:
 
     def at(self, i: int) -> str:
         """` at LC2-80`; nothing for a single model."""
-        return f" at {self.labels[i]}" if len(self.best.cells) > 1 else ""
+        return f" at {self.labels[i]}" if len(self.best) > 1 else ""
 
     def heads(self, population: Population | None = None) -> str:
         """` in RoPE heads`; nothing where there is one population."""
@@ -201,9 +200,9 @@ class Context:
         return ""
 
 
-def head_names(heads: pd.DataFrame) -> list[str]:
-    """`layer 4 head 2` of each row."""
-    return [f"layer {layer} head {head}" for layer, head in heads[["layer", "head"]].to_numpy().tolist()]
+def head_names(heads: Iterable[tuple[int, int]]) -> list[str]:
+    """`layer 4 head 2` of each."""
+    return [f"layer {layer} head {head}" for layer, head in heads]
 
 
 def small(unit: Unit) -> str:

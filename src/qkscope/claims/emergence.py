@@ -15,7 +15,7 @@ FEW = 3
 def emergence(c: Context) -> Claim | None:
     """The layers whose signal reaches half of its rise first."""
     e, p, measure = c.best, c.main, c.lead
-    if not c.training or len(e.cells) < FEW or e.basis != "documents" or not c.comparable:
+    if not c.training or len(e) < FEW or e.basis != "documents" or not c.comparable:
         return None
     many = {layer: s for layer in e.layers(p) if (s := e.series(measure, p, layer)) is not None}
     if len(many) < 2:

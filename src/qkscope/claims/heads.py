@@ -91,8 +91,8 @@ def _path(c: Context) -> tuple[Row, str] | None:
 
 def _content(c: Context) -> str:
     """That content-focused heads may follow position elsewhere: their range of position's share."""
-    kind, cell, here = "content-focused", c.best.cells[c.last], c.best.mask(c.last, c.main)
-    r_q, r_k, share = (cell.value(m)[0, here] for m in ("r_q", "r_k", "share_positional"))
+    kind, here = "content-focused", c.best.mask(c.last, c.main)
+    r_q, r_k, share = (c.best.value(m, c.last)[here] for m in ("r_q", "r_k", "share_positional"))
     shares = share[(classify(r_q, r_k, c.best.thresholds) == kind) & np.isfinite(share)]
     said = f"{kind.capitalize()} means low r along PC0 only"
     if len(shares) and shares.max() > MISSED:
@@ -226,9 +226,9 @@ def _line(x: str) -> Compared:
 
 def _missed(c: Context, x: str) -> list[str]:
     """The heads in which eta clearly exceeds |r|."""
-    cell, here = c.best.cells[c.last], c.best.mask(c.last, c.main)
-    eta, r = (cell.value(name)[0] for name in (f"eta_{x}", f"abs_r_{x}"))
-    return head_names(cell.heads[here & (eta > r + MISSED)])
+    here = c.best.mask(c.last, c.main)
+    eta, r = (c.best.value(name, c.last) for name in (f"eta_{x}", f"abs_r_{x}"))
+    return head_names(c.best.heads(here & (eta > r + MISSED)))
 
 
 def _named(heads: list[str], total: int) -> str:
@@ -238,4 +238,4 @@ def _named(heads: list[str], total: int) -> str:
 
 
 def _median(c: Context, measure: str) -> float:
-    return float(np.nanmedian(c.best.cells[c.last].value(measure)[0, c.best.mask(c.last, c.main)]))
+    return float(np.nanmedian(c.best.value(measure, c.last)[c.best.mask(c.last, c.main)]))

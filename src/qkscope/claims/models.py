@@ -17,7 +17,7 @@ def between_models(c: Context) -> Claim | None:
     if not c.several_models:
         return None
     e, measure = c.best, c.lead
-    known = [i for i in range(len(e.cells)) if math.isfinite(e.level(measure, c.main, i)[0])]
+    known = [i for i in range(len(e)) if math.isfinite(e.level(measure, c.main, i)[0])]
     order = sorted(known, key=lambda i: -e.level(measure, c.main, i)[0])
     if len(order) < 2:
         return None

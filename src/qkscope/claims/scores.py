@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
 
-from qkscope.anatomy_means import carried_by, score_by_distance
 from qkscope.claims.claim import Claim, Population, Row, See
 from qkscope.claims.context import MOST_NAMED, Context, head_names
 from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, Largest, rank, rule
 from qkscope.inference.contrast import exceeds
 from qkscope.inference.levels import MOST, rule_of_sign
+from qkscope.results.curves import carried_by, score_by_distance
 from qkscope.words import bare, in_words, joined, listing, number, percent, sentence, tokens
 
 LONG = 8  # windows: up to this length, wavelengths are counted together
@@ -47,14 +46,14 @@ scores = Largest(
 
 def wavelengths(c: Context) -> Claim | None:
     """The rotary pair that carries most of r_q at the last checkpoint."""
-    table = c.results.spectrum_matched if c.matched else c.results.spectrum
-    if c.several_models or table is None:
+    data = c.best.data
+    if c.several_models or "signal_q" not in data:
         return None
     p: Population = "RoPE" if c.other else "all"
     model = c.model(c.last)
-    if not _above_noise(c, p, table[table["model"] == model]):
+    if not _above_noise(c, p):
         return None
-    found = carried_by(table, "q").dropna()
+    found = carried_by(data, "q").dropna()
     now = found[found["model"] == model].sort_values("share", ascending=False, kind="stable")
     if len(now) < 2:
         return None
@@ -96,10 +95,13 @@ def wavelengths(c: Context) -> Claim | None:
     return Claim("wavelengths", question, *text, verdict, tuple(rows), c.best.name, how, see, surprise)
 
 
-def _above_noise(c: Context, p: Population, spectrum: pd.DataFrame) -> bool:
+def _above_noise(c: Context, p: Population) -> bool:
     """Whether mean r_q, the sum of its parts, is above its error and its null: else the parts are noise too."""
-    parts = spectrum[(spectrum["kind"] == "q") & (spectrum["pair"] >= 0)]
-    value = parts.groupby(["layer", "head"])["signal"].sum().mean()
+    parts = c.best.data["signal_q"].isel(checkpoint=c.last).sel(pair=slice(0, None)).to_numpy()
+    rotating = np.isfinite(parts).any(axis=1)
+    if not rotating.any():
+        return False
+    value = np.nansum(parts[rotating], axis=1).mean()
     _, se = c.best.level("r_q", p, c.last)
     null, _ = c.best.level("r_q_null", p, c.last)
     return bool(abs(value) > np.nan_to_num([null, 2 * se]).max())
@@ -121,27 +123,27 @@ def _wave(c: Context, p: Population, model: str, wave: float, share: float) -> R
     return Row(what, "signal_q", p, model, float(share), window=c.best.name, unit="share", at=float(wave))
 
 
-def _near(c: Context, table: pd.DataFrame, heads: pd.DataFrame) -> str:
+def _near(c: Context) -> str:
     """How many heads score highest within NEAR tokens, and which do not."""
-    rows = table.merge(heads[["layer", "head"]], on=["layer", "head"]).dropna(subset=["score"])
-    top = rows.loc[rows.groupby(["layer", "head"])["score"].idxmax()]
-    far = top[top["distance"] > NEAR]
-    said = f"{len(top) - len(far)} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
-    if 0 < len(far) <= MOST_NAMED:
-        places = zip(head_names(far), far["distance"], strict=True)
+    score = c.best.data["distance_score"].isel(checkpoint=c.last).to_numpy()
+    here = c.best.mask(c.last, c.main) & np.isfinite(score).any(axis=1)
+    top = c.best.data["distance"].to_numpy()[np.nanargmax(score[here], axis=1)]
+    far = top > NEAR
+    said = f"{int((~far).sum())} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
+    if 0 < far.sum() <= MOST_NAMED:
+        names = np.array(head_names(c.best.heads(here)))[far]
+        places = zip(names.tolist(), top[far].tolist(), strict=True)
         others = listing([f"{name} ({tokens(int(at))} back)" for name, at in places])
-        said += f"; the other{'s are' if len(far) > 1 else ' is'} {others}"
+        said += f"; the other{'s are' if far.sum() > 1 else ' is'} {others}"
     return sentence(said)
 
 
 def distance(c: Context) -> Claim | None:
     """The mean score of the key just before the query, above that of the average key."""
-    table = c.results.distance_matched if c.matched else c.results.distance
-    if c.several_models or table is None:
+    if c.several_models or "distance_score" not in c.best.data:
         return None
     model, p = c.model(c.last), c.main
-    cell, here = c.best.cells[c.last], c.best.mask(c.last, p)
-    curve = score_by_distance(table[table["model"] == model], cell.heads[here])
+    curve = score_by_distance(c.best.data, model, c.best.where(p))
     if curve.empty:
         return None
     near = curve.iloc[0]
@@ -171,7 +173,7 @@ def distance(c: Context) -> Claim | None:
     ]  # fmt: skip
     meaning = joined(
         "Predicted from mean queries and keys at each position, so content plays no part.",
-        _near(c, table[table["model"] == model], cell.heads[here]),
+        _near(c),
     )
     bound = "The error shown is the mean of the heads' errors, an upper bound of that of their mean."
     curve_text = sentence(f"{c.over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}")

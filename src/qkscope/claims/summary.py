@@ -4,31 +4,32 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from qkscope import aggregate
 from qkscope.claims.catalogue import claims
 from qkscope.inference.transitions import transition_noise
-from qkscope.results import Results
+from qkscope.results import Results, aggregate
 from qkscope.taxonomy import UNMEASURED
 from qkscope.words import tokens
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 
 def summary(results: Results) -> dict[str, Any]:
     """Study, checkpoints with their own-window and matched-window numbers, transitions, findings, warnings."""
     timeline = results.timeline
-    own = _headlines(results, results.heads, results.loo)
-    matched = {} if results.matched is None else _headlines(results, results.matched, results.loo_matched)
+    same = results.matched()
+    own, matched = _headlines(results, results.own()), {} if same is None else _headlines(results, same)
     said = ("model", "label", "phase", "step", "window", "missing")
     checkpoints = [
         {name: getattr(stop, name) for name in said}
         | {"own": own.get(stop.model), "matched": matched.get(stop.model)}
         for stop in timeline.stops
     ]
-    found_noise = transition_noise(results.heads, timeline.models, results.thresholds)
+    found_noise = transition_noise(results.own(), timeline.models, results.thresholds)
     result: dict[str, Any] = _for_json(
         {
             "study": {name: getattr(timeline, name) for name in ("name", "title", "kind", "matched_window")}
@@ -42,18 +43,18 @@ def summary(results: Results) -> dict[str, Any]:
     return result
 
 
-def _headlines(results: Results, heads: pd.DataFrame, loo: pd.DataFrame | None) -> dict[str, dict[str, Any]]:
+def _headlines(results: Results, data: xr.Dataset) -> dict[str, dict[str, Any]]:
     """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads."""
     order = results.timeline.models
     tables: dict[str, dict[str, Any]] = {}
-    for row in aggregate.position_signal(heads, loo, order).to_dict("records"):
+    for row in aggregate.position_signal(data, order).to_dict("records"):
         tables[row.pop("model")] = row
-    for row in aggregate.explained_variance(heads, loo, order).to_dict("records"):
+    for row in aggregate.explained_variance(data, order).to_dict("records"):
         tables[row["model"]] |= {"mean_explained_variance": row["mean"], "se_explained_variance": row["se"]}
-    for row in aggregate.above_null(heads, order).to_dict("records"):
+    for row in aggregate.above_null(data, order).to_dict("records"):
         tables[row["model"]] |= {"above_null_q": row["share_q"], "above_null_k": row["share_k"]}
-    classes = aggregate.class_shares(heads, loo, order, results.thresholds)
-    polarities = aggregate.polarity_shares(heads, loo, order, results.thresholds)
+    classes = aggregate.class_shares(data, order, results.thresholds)
+    polarities = aggregate.polarity_shares(data, order, results.thresholds)
     for key, table in (("class", classes), ("polarity", polarities)):
         for row in table.to_dict("records"):
             if row[key] == UNMEASURED:
@@ -73,15 +74,14 @@ def warnings(results: Results) -> list[str]:
         before, after = timeline.measured[i - 1], timeline.measured[i]
         windows = f"{tokens(before.window or 0)} and {after.label} over {tokens(after.window or 0)}"
         found.append(f"{before.label} was measured over {windows}: compare them over the matched window")
-    for model, table in results.heads.groupby("model", sort=False, observed=True):
-        unmeasured = int((~(table["r_q"].notna() & table["r_k"].notna())).sum())
-        if unmeasured:
-            found.append(
-                f"{model}: {unmeasured} of {len(table)} heads could not be measured and are left out"
-            )
-        below = int(aggregate.positional_below_null(table, results.thresholds).sum())
-        if below:
-            found.append(f"{model}: {below} heads of a positional class do not exceed their null")
+    data = results.own()
+    here, known = aggregate.present(data).to_numpy(), aggregate.measured(data).to_numpy()
+    below = aggregate.positional_below_null(data, results.thresholds)
+    for i, model in enumerate(data["checkpoint"].to_numpy()):
+        if lost := int((here[i] & ~known[i]).sum()):
+            found.append(f"{model}: {lost} of {here[i].sum()} heads could not be measured and are left out")
+        if count := int(below[i].sum()):
+            found.append(f"{model}: {count} heads of a positional class do not exceed their null")
     return list(dict.fromkeys(found))
 
 

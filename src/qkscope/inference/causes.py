@@ -1,13 +1,13 @@
 """What changed a number between neighbouring checkpoints A and B: training, RoPE settings or the window.
 
-At the shorter of the two windows, weights and settings are exchanged one at a time, through two counterfactual cells. The
-real order is settings first, then training:
+At the shorter of the two windows, weights and settings are exchanged one at a time, through two counterfactual cells.
+The real order is settings first, then training:
 
     rotation_first = (A's weights, B's settings) - A        weights_first = B - (A's weights, B's settings)
 
-`rotation` and `weights` are the means over both orders (Shapley's parts). Then the window: B over its own window minus B over
-A's. No checkpoint is run past the length it was trained with. Effects are means over the heads of one population, with
-jackknife errors over documents, which all cells share.
+`rotation` and `weights` are the means over both orders (Shapley's parts). Then the window: B over its own window
+minus B over A's. No checkpoint is run past the length it was trained with. Effects are means over the heads of one
+population, with jackknife errors over documents, which all cells share.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from qkscope.causes_table import CAUSES_COLUMNS, EFFECTS
 from qkscope.checkpoints.rope import same_rotation
 from qkscope.inference.levels import ONE_HEAD
 from qkscope.inference.transitions import class_probabilities
-from qkscope.results.aggregate import ROPE, error, jackknife, over_heads, values
+from qkscope.results.aggregate import ROPE, error, finite, jackknife, over_heads, values
 from qkscope.results.dataset import CellInfo
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 
@@ -53,9 +53,7 @@ def share_of(kind: str) -> str:
     return f"share of {kind} heads"
 
 
-def causes(
-    data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis: SameAxis
-) -> pd.DataFrame:
+def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis: SameAxis) -> pd.DataFrame:
     """causes.csv: a row per step between neighbours in `order`, population and number, with CAUSES_COLUMNS."""
     import pandas as pd
 
@@ -80,24 +78,25 @@ def _numbers(data: xr.Dataset, limits: Thresholds) -> xr.DataArray:
     """Values of heads whose mean each number is; a class's are 0 and 1. (number, cell, sample, head)"""
     import xarray as xr
 
-    found = {name: values(data, measure) for name, measure in MEANS.items() if measure.removeprefix("abs_") in data}
+    found = {
+        name: values(data, measure) for name, measure in MEANS.items() if measure.removeprefix("abs_") in data
+    }
     r_q, r_k = found[MEAN_R_Q], found[MEAN_R_K]
-    kinds, known = classify(r_q.to_numpy(), r_k.to_numpy(), limits), np.isfinite(r_q + r_k)
+    kinds, known = classify(r_q.to_numpy(), r_k.to_numpy(), limits), finite(r_q + r_k)
     found |= {share_of(kind): r_q.copy(data=kinds == kind).where(known) for kind in CLASSES}
     plain = [each.reset_coords(drop=True).assign_coords(groups=data["groups"]) for each in found.values()]
-    return xr.concat(plain, "number", coords="minimal", compat="override", join="exact").assign_coords(number=list(found))
+    return xr.concat(plain, "number", coords="minimal", compat="override", join="exact").assign_coords(
+        number=list(found)
+    )
 
 
 def _hidden(data: xr.Dataset, limits: Thresholds) -> Mapping[str, Array]:
     """By class, per head the variance of its membership that leaving documents out does not show. (cell, head)"""
-    r, se = ([f(data, name).to_numpy() for name in ("r_q", "r_k")] for f in (_whole, error))
-    chances = class_probabilities(*(x.reshape(-1) for x in (*r, *se)), limits)
-    found = np.nan_to_num(chances * (1.0 - chances)).reshape(len(CLASSES), *r[0].shape)
+    q, k = (values(data, name).isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
+    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
+    chances = class_probabilities(q, k, se_q, se_k, limits)
+    found = np.nan_to_num(chances * (1.0 - chances))
     return {share_of(kind): each for kind, each in zip(CLASSES, found, strict=True)}
-
-
-def _whole(data: xr.Dataset, name: str) -> xr.DataArray:
-    return values(data, name).isel(sample=0)
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -130,18 +129,23 @@ def _path(cells: Sequence[CellInfo], before: str, after: str) -> _Roles | None:
 
 def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
     """Each effect as weights of the cells; one that cannot be separated is missing."""
-    found = {"total": {"b0": 1.0, "a0": -1.0}, "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0})}
+    found = {
+        "total": {"b0": 1.0, "a0": -1.0},
+        "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0}),
+    }
     if not exchanged:
-        weights = {"b": 1.0, "a": -1.0}
-        return found | dict.fromkeys(("weights", "weights_first", "weights_other_order"), weights) | dict.fromkeys(
-            ("rotation", "rotation_first", "rotation_other_order"), {}
-        )
+        for order in ("", "_first", "_other_order"):
+            found |= {f"weights{order}": {"b": 1.0, "a": -1.0}, f"rotation{order}": {}}
+        return found
     orders = []
     if "ab" in roles:
         found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
         orders.append("first")
     if "ba" in roles:
-        found |= {"weights_other_order": {"ba": 1.0, "a": -1.0}, "rotation_other_order": {"b": 1.0, "ba": -1.0}}
+        found |= {
+            "weights_other_order": {"ba": 1.0, "a": -1.0},
+            "rotation_other_order": {"b": 1.0, "ba": -1.0},
+        }
         orders.append("other_order")
     for factor in ("weights", "rotation") if orders else ():
         parts = [found[f"{factor}_{order}"] for order in orders]
@@ -169,7 +173,7 @@ def _step(
     exchanged = not same_rotation(infos["a0"].settings, infos["b0"].settings)
     effects = _effects(roles, exchanged)
     used = sorted({roles[cell] for part in effects.values() for cell in part})
-    known = np.isfinite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
+    known = finite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
     # Of real order: which heads kept their first axis when one factor alone changed.
     edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
     stayed = {
@@ -182,12 +186,18 @@ def _step(
     same_text = infos["a"].texts == infos["b"].texts
     rows = []
     for population in populations if len(populations) > 1 else ["all"]:
-        here = known if population == "all" else known & (rope.isel(cell=roles["b"], drop=True) == ROPE[population])
+        here = (
+            known
+            if population == "all"
+            else known & (rope.isel(cell=roles["b"], drop=True) == ROPE[population])
+        )
         found: dict[str, tuple[Array, Array]] = {}
         for name, part in effects.items():
             found[name] = _effect(part, roles, numbers, here, same_text)
         for factor, kept in stayed.items():
-            found[f"{factor}_same_axis"] = _effect(effects[f"{factor}_first"], roles, numbers, here, same_text, kept)
+            found[f"{factor}_same_axis"] = _effect(
+                effects[f"{factor}_first"], roles, numbers, here, same_text, kept
+            )
         counts = here.sum("head").to_numpy()
         for n, number in enumerate(numbers["number"].to_numpy().tolist()):
             if not counts[n]:
@@ -199,7 +209,11 @@ def _step(
                 if number in hidden and name in effects:
                     se = math.hypot(se, _unseen(effects[name], roles, hidden[number], here[n].to_numpy()))
                 row |= {name: value, f"{name}_se": se}
-            row |= {"window_tokens": infos["a"].window, "same_text": int(same_text), "groups": infos["a"].groups}
+            row |= {
+                "window_tokens": infos["a"].window,
+                "same_text": int(same_text),
+                "groups": infos["a"].groups,
+            }
             rows.append(row)
     return rows
 
@@ -226,12 +240,19 @@ def _effect(
         return np.zeros(count), np.zeros(count)
     # Without common documents nothing cancels between the two checkpoints: the errors of their cells add.
     later = {"b", "b0", "ba"}
-    sets = [part] if same_text else [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
+    sets = (
+        [part]
+        if same_text
+        else [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
+    )
     value, variance = np.zeros(count), np.zeros(count)
     for some in sets:
         if not some:
             continue
-        terms = [weight * numbers.isel(cell=roles[cell], drop=True).drop_vars("groups") for cell, weight in some.items()]
+        terms = [
+            weight * numbers.isel(cell=roles[cell], drop=True).drop_vars("groups")
+            for cell, weight in some.items()
+        ]
         groups = {int(numbers["groups"][roles[cell]]) for cell in some}
         summed = sum(terms[1:], terms[0]).assign_coords(groups=groups.pop() if len(groups) == 1 else 0)
         if stayed is not None:

@@ -20,12 +20,21 @@ from qkscope.inference.transitions import class_probabilities
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.results import Results
-from qkscope.results.aggregate import ROPE, Population, classes, error, ordered, over_heads, present, values
+from qkscope.results.aggregate import (
+    ROPE,
+    Population,
+    classes,
+    error,
+    finite,
+    ordered,
+    over_heads,
+    present,
+    values,
+)
 from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.timeline import Stop, Timeline
 
 if TYPE_CHECKING:
-    import pandas as pd
     import xarray as xr
 
 Array = NDArray[np.float64]
@@ -111,7 +120,7 @@ class Evidence:
         """The same at one checkpoint. (H,)"""
         return np.asarray(self.where(population, layer).to_numpy()[i])
 
-    def heads(self, i: int, here: Mask) -> list[tuple[int, int]]:
+    def heads(self, here: Mask) -> list[tuple[int, int]]:
         """(layer, head) of the heads in a mask."""
         layer, number = self.data["layer"].to_numpy()[here], self.data["number"].to_numpy()[here]
         return list(zip(layer.tolist(), number.tolist(), strict=True))
@@ -122,7 +131,7 @@ class Evidence:
 
     def known(self, measure: str, population: Population = "all") -> bool:
         """Whether some head of every checkpoint has this measure."""
-        found = np.isfinite(self.values(measure).isel(sample=0)) & self.where(population)
+        found = finite(self.values(measure).isel(sample=0)) & self.where(population)
         return bool(found.any("head").all())
 
     def mean(self, measure: str, population: Population, i: int, layer: int | None = None) -> Array:
@@ -184,12 +193,12 @@ class Evidence:
     ) -> tuple[xr.DataArray, xr.DataArray]:
         """The heads measured at all checkpoints, and their values.
 
-        Left-out samples are kept of those heads only that have all of them at every checkpoint, if any has: the same heads
-        then show the effect of leaving documents out at every checkpoint.
+        Left-out samples are kept of those heads only that have all of them at every checkpoint, if any has: the same
+        heads then show the effect of leaving documents out at every checkpoint.
         """
         there = found["sample"] <= found["groups"]
-        here = (self.where(population, layer) & np.isfinite(found.isel(sample=0, drop=True))).all("checkpoint")
-        steady = here & (np.isfinite(found) | ~there).all(("checkpoint", "sample"))
+        here = (self.where(population, layer) & finite(found.isel(sample=0, drop=True))).all("checkpoint")
+        steady = here & (finite(found) | ~there).all(("checkpoint", "sample"))
         if steady.any():
             found = found.where(steady | (found["sample"] == 0))
         return found, here
@@ -203,13 +212,14 @@ class Evidence:
     def class_series(self, kind: str, population: Population) -> Series | None:
         """The course of a class's share of the heads that every checkpoint has."""
         r_q, r_k = self.values("r_q"), self.values("r_k")
-        found, here = self._shared(r_q.copy(data=self._classes == kind).where(np.isfinite(r_q)), population)
+        found, here = self._shared(r_q.copy(data=self._classes == kind).where(finite(r_q)), population)
         heads = int(here.sum())
         if not heads:
             return None
-        se = (np.nan_to_num(error(self.data, name).to_numpy()) for name in ("r_q", "r_k"))
-        whole_r = (r.isel(sample=0).to_numpy() for r in (r_q, r_k))
-        chances = class_probabilities(*whole_r, *se, self.thresholds)[CLASSES.index(kind)][:, here.to_numpy()]
+        se_q, se_k = (np.nan_to_num(error(self.data, name).to_numpy()) for name in ("r_q", "r_k"))
+        q, k = (r.isel(sample=0).to_numpy() for r in (r_q, r_k))
+        chances = class_probabilities(q, k, se_q, se_k, self.thresholds)[CLASSES.index(kind)]
+        chances = chances[:, here.to_numpy()]
         unseen = tuple(max(ONE_HEAD, float((c * (1.0 - c)).sum())) / heads**2 for c in chances)
         return Series(_name(kind, population), tuple(self._left_out(found, here)), heads, unseen)
 
@@ -221,7 +231,7 @@ class Evidence:
         """
         order = sorted(CLASSES, key=lambda kind: -self.count(kind, population, i))
         r_q, here = self.values("r_q"), self.where(population)
-        shares = (r_q.copy(data=self._classes == kind).where(np.isfinite(r_q)) for kind in order[:2])
+        shares = (r_q.copy(data=self._classes == kind).where(finite(r_q)) for kind in order[:2])
         first, second = (self._left_out(share, here)[i] for share in shares)
         heads = len(self.kinds(i, population))
         gap = contrast(first, second, hidden=2 * ONE_HEAD / heads**2)

@@ -87,8 +87,8 @@ def pairs(data: xr.Dataset, order: Sequence[str], low: float = Thresholds().low)
     found = []
     for i, j in pairwise(range(len(names))):
         here = known[i] & known[j]
-        both = (each[[i, j]][:, here] for each in (r_q, r_k, se_q, se_k))
-        found.append(Pair(names[i], names[j], *both, same[j, here], low))
+        q, k, error_q, error_k = (each[[i, j]][:, here] for each in (r_q, r_k, se_q, se_k))
+        found.append(Pair(names[i], names[j], q, k, error_q, error_k, same[j, here], low))
     return found
 
 

@@ -77,7 +77,8 @@ GROUP = MeasureGroup(
 
 
 def continuity(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> dict[str, Array]:
-    """The variables of GROUP of one cell, from axes v (H, d, m) and left-out first axes (G, H, d) of the cell before it and of itself.
+    """The variables of GROUP of one cell, from axes v (H, d, m) and left-out first axes (G, H, d) of the cell before
+    it and of itself.
 
     NaN where there is none before, or it has other heads.
     """

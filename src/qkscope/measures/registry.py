@@ -62,8 +62,8 @@ class MeasureGroup:
     """Variables that are computed together.
 
     `compute` gets a block of H heads and returns an array per variable: (1 + G, H, *dims) where it is sampled (all
-    documents, then without each group), (H, *dims) where it is not. Numbers that compare two cells have no `compute`: they
-    are added when the cells are put together.
+    documents, then without each group), (H, *dims) where it is not. Numbers that compare two cells have no `compute`:
+    they are added when the cells are put together.
     """
 
     name: str

@@ -21,8 +21,11 @@ RAMPS = {
 CAUSES = style.CAUSE_COLOURS
 # The variable of each part of the variance of scores.
 _PARTS = {
-    "position": "share_position", "key": "share_key", "match": "share_match", "query × position": "share_query_position",
-}  # fmt: skip
+    "position": "share_position",
+    "key": "share_key",
+    "match": "share_match",
+    "query × position": "share_query_position",
+}
 
 
 def properties() -> str:

@@ -1,8 +1,9 @@
 """Numbers over heads with document-level errors: the only place that averages over the dimension `head`.
 
-Everything here takes `data` with the dimensions `checkpoint, sample, head`: `results.own()` or `results.matched()`. The
-heads are the same in every checkpoint, so their spread (`sd_` columns) is a description, not an uncertainty; standard
-errors are over documents. A head whose correlations are not both finite is unmeasured: it counts in no mean or share of r.
+Everything here takes `data` with the dimensions `checkpoint, sample, head`: `results.own()` or `results.matched()`.
+The heads are the same in every checkpoint, so their spread (`sd_` columns) is a description, not an uncertainty;
+standard errors are over documents. A head whose correlations are not both finite is unmeasured: it counts in no mean
+or share of r.
 """
 
 from __future__ import annotations
@@ -34,27 +35,31 @@ _ABSOLUTE = {"abs_r_q": "r_q", "abs_r_k": "r_k"}
 def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.DataArray:
     """The mean over heads (those in `where`), sample by sample.
 
-    Sample 0 averages the heads that are finite there. A head that one left-out sample lacks would shift that sample's mean
-    by its own level, so left-out samples average the heads that are finite in all of them, about the mean of sample 0.
+    Sample 0 averages the heads that are finite there. A head that one left-out sample lacks would shift that sample's
+    mean by its own level, so left-out samples average the heads that are finite in all of them, about the mean of
+    sample 0.
     """
     import xarray as xr
 
-    with xr.set_options(arithmetic_join="exact"):
+    with xr.set_options(arithmetic_join="exact"):  # type: ignore[no-untyped-call]
         chosen = values if where is None else values.where(where)
         there = chosen["sample"] <= chosen["groups"]
-        kept = chosen.where((np.isfinite(chosen) | ~there).all("sample"))
+        kept = chosen.where((finite(chosen) | ~there).all("sample"))
         shift = (kept - kept.isel(sample=0, drop=True)).mean("head")
-        return (chosen.isel(sample=0, drop=True).mean("head") + shift.where(shift["sample"] > 0, 0.0)).where(there)
+        return (chosen.isel(sample=0, drop=True).mean("head") + shift.where(shift["sample"] > 0, 0.0)).where(
+            there
+        )
 
 
 def difference(values: xr.DataArray, before: str, after: str) -> xr.DataArray:
-    """`after` minus `before` within each sample: checkpoints are measured on the same documents, so what they share cancels.
+    """`after` minus `before` within each sample: checkpoints are measured on the same documents, so what they share
+    cancels.
 
     With different numbers of groups nothing can be paired: only sample 0 is left.
     """
     import xarray as xr
 
-    with xr.set_options(arithmetic_join="exact"):
+    with xr.set_options(arithmetic_join="exact"):  # type: ignore[no-untyped-call]
         sides = [values.sel(checkpoint=name) for name in (before, after)]
         counts = [int(side["groups"]) for side in sides]
         of_checkpoint = [name for name, coord in values.coords.items() if "checkpoint" in coord.dims]
@@ -76,14 +81,19 @@ def jackknife(values: xr.DataArray) -> xr.DataArray:
     return (((count - 1) / count.where(count > 1) * spread) ** 0.5).where(~missing)
 
 
+def finite(values: xr.DataArray) -> xr.DataArray:
+    """Where values are neither NaN nor infinite."""
+    return abs(values) < np.inf
+
+
 # --- what they are taken over -----------------------------------------------------------------------------------------
 
 
 def values(data: xr.Dataset, name: str) -> xr.DataArray:
     """A measure of every head, (checkpoint, sample, head); NaN where it was not measured.
 
-    r_q and r_k only of heads that have both. Along an axis that some left-out sample lost, the left-out values are those
-    of another axis and are NaN.
+    r_q and r_k only of heads that have both. Along an axis that some left-out sample lost, the left-out values are
+    those of another axis and are NaN.
     """
     import xarray as xr
 
@@ -95,7 +105,7 @@ def values(data: xr.Dataset, name: str) -> xr.DataArray:
     if "sample" not in found.dims:
         found = found.expand_dims(sample=data["sample"], axis=1)
     if name in ("r_q", "r_k"):
-        found = found.where(np.isfinite(data["r_q"] + data["r_k"]))
+        found = found.where(finite(data["r_q"] + data["r_k"]))
     if found.attrs.get("along_axis") and "axis_lost" in data:
         found = found.where((data["axis_lost"] == 0) | (data["sample"] == 0))
     return found
@@ -121,7 +131,7 @@ def present(data: xr.Dataset, population: str = "all") -> xr.DataArray:
 
 def measured(data: xr.Dataset) -> xr.DataArray:
     """Whether both correlations of a head are finite. (checkpoint, head)"""
-    return np.isfinite((data["r_q"] + data["r_k"]).isel(sample=0, drop=True))
+    return finite((data["r_q"] + data["r_k"]).isel(sample=0, drop=True))
 
 
 def populations(data: xr.Dataset) -> tuple[Population, ...]:
@@ -160,13 +170,17 @@ def means(
     import pandas as pd
 
     data = ordered(data, order)
-    here = present(data, population) & np.isfinite(values(data, of).isel(sample=0, drop=True))
+    here = present(data, population) & finite(values(data, of).isel(sample=0, drop=True))
     arrays = {name: values(data, name).load() for name in names}
     where = _coordinate(data, by) if by else None
     frames = []
     for place in places if by else [None]:
         some = here if where is None else here & (where == place)
-        columns: dict[str, Any] = {"model": data["checkpoint"].to_numpy(), by: place, "heads": some.sum("head")}
+        columns: dict[str, Any] = {
+            "model": data["checkpoint"].to_numpy(),
+            by: place,
+            "heads": some.sum("head"),
+        }
         for name, array in arrays.items():
             found = over_heads(array, some)
             columns[f"mean_{name}"] = found.isel(sample=0)
@@ -239,9 +253,9 @@ def class_shares(
 ) -> pd.DataFrame:
     """How many of the measured heads are of each class. Columns: model, class, heads, share, se, borderline.
 
-    Every class has a row in every checkpoint. If any checkpoint has unmeasured heads, each gets a row with their number
-    and no share. `borderline` counts the heads of the class that would be of another one if their r_q, |r_k| or both were
-    one standard error off (NaN without standard errors).
+    Every class has a row in every checkpoint. If any checkpoint has unmeasured heads, each gets a row with their
+    number and no share. `borderline` counts the heads of the class that would be of another one if their r_q, |r_k|
+    or both were one standard error off (NaN without standard errors).
     """
     data = ordered(data, order)
     here, labels = present(data, population).to_numpy(), classes(data, limits)
@@ -268,9 +282,7 @@ def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np
     return np.asarray(moved & np.isfinite(se_q) & np.isfinite(se_k) & measured(data).to_numpy())
 
 
-def polarity_shares(
-    data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None
-) -> pd.DataFrame:
+def polarity_shares(data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None) -> pd.DataFrame:
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
     data = ordered(data, order)
     labels = polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low)
@@ -317,8 +329,8 @@ def above_null(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
 def positional_below_null(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np.bool_]:
     """Heads of a positional class whose correlation chance reaches as well. (checkpoint, head)
 
-    Their class comes from the size of r alone; they are not to be called positional. Queries count for position-dominated
-    and Q-positional heads, keys for position-dominated and K-positional ones.
+    Their class comes from the size of r alone; they are not to be called positional. Queries count for
+    position-dominated and Q-positional heads, keys for position-dominated and K-positional ones.
     """
     kind = classes(data, limits)[:, 0]
     fails = {}

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | None = None) -> pd.DataFrame:
     """How much of the position signal each wavelength carries: |part of r| over its sum, by heads weighted with |r|.
 
-    The weights keep heads with r near 0, whose parts are noise, from counting as much as others. Columns: model, window,
-    `by` (such as layer) if given, wavelength, share. Heads of layers that do not rotate are left out.
+    The weights keep heads with r near 0, whose parts are noise, from counting as much as others. Columns: model,
+    window, `by` (such as layer) if given, wavelength, share. Heads of layers that do not rotate are left out.
     """
     import pandas as pd
 
@@ -32,7 +32,9 @@ def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | 
         | {"wavelength": data["wavelength"].sel(pair=slice(0, None)).to_numpy()[checkpoint, head, pair]}
         | {"part": part[checkpoint, head, pair], "weight": weight[checkpoint, head]}
     )
-    sums = rows.groupby(["model", "window", *([by] if by else []), "wavelength"], sort=False)[["part", "weight"]].sum()
+    sums = rows.groupby(["model", "window", *([by] if by else []), "wavelength"], sort=False)[
+        ["part", "weight"]
+    ].sum()
     share = sums["part"] / sums["weight"].where(sums["weight"] > 0)
     return share.rename("share").reset_index()
 
@@ -40,13 +42,15 @@ def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | 
 def score_by_distance(data: xr.Dataset, model: str, where: xr.DataArray) -> pd.DataFrame:
     """The mean position bias of the heads in `where` of one checkpoint by distance: distance, score, se.
 
-    The score of a key is relative to the query's mean over its keys. `se` is the mean of the heads' errors, which the error
-    of their mean cannot exceed.
+    The score of a key is relative to the query's mean over its keys. `se` is the mean of the heads' errors, which the
+    error of their mean cannot exceed.
     """
     import pandas as pd
 
     here = where.sel(checkpoint=model) if "checkpoint" in where.dims else where
-    score, se = (data[name].sel(checkpoint=model).where(here) for name in ("distance_score", "distance_score_se"))
+    score, se = (
+        data[name].sel(checkpoint=model).where(here) for name in ("distance_score", "distance_score_se")
+    )
     table = {"distance": data["distance"].to_numpy(), "score": score.mean("head").to_numpy()}
     found = pd.DataFrame(table | {"se": se.where(score.notnull()).mean("head").to_numpy()})
     return found.dropna(subset=["score"]).reset_index(drop=True)

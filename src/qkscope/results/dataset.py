@@ -4,8 +4,8 @@
     sample  0 = all documents, g = without group g of them
     head    union of (layer, head) over the study; coordinates `layer` and `number`
 
-Maps, curves and spectra have further dimensions instead of `sample`, and their standard error in `<name>_se`. Where a cell
-has no such head, group or entry, the value is NaN.
+Maps, curves and spectra have further dimensions instead of `sample`, and their standard error in `<name>_se`. Where a
+cell has no such head, group or entry, the value is NaN.
 
 `measures.safetensors` stores sample 0 in float64 and the other samples as float32 differences from it. Dimensions,
 coordinates, labels, units and a digest per array are JSON in its header. Variables are read when they are first used.
@@ -42,7 +42,7 @@ FORMAT = 1
 LEFT_OUT = ".left_out"
 # The header lists variables, cells and heads (0.2 MB for 154 checkpoints with 1,024 heads). Limits of what is read.
 HEADER_BYTES, LONGEST_DIM = 16_000_000, 1_000_000
-_TYPES = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
+_TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _AGAIN = "run the study again to rewrite it"
 
 
@@ -154,7 +154,9 @@ def _gathered(
     row = {head: i for i, head in enumerate(labels.heads)}
     sampled = variable.sampled and not variable.dims
     shape = labels.shape(variable)
-    for name in (variable.name, f"{variable.name}_se") if variable.sampled and variable.dims else (variable.name,):
+    for name in (
+        (variable.name, f"{variable.name}_se") if variable.sampled and variable.dims else (variable.name,)
+    ):
         whole = np.full((shape[0], labels.samples, shape[1]) if sampled else shape, np.nan)
         for i, cell in enumerate(cells):
             if name not in cell.arrays:
@@ -163,7 +165,7 @@ def _gathered(
             if sampled:
                 whole[i, : len(array), at] = array.T
             else:
-                whole[(i, at, *(slice(length) for length in array.shape[1:]))] = array
+                whole[i][np.ix_(at, *map(np.arange, array.shape[1:]))] = array
         yield name, whole
 
 
@@ -259,8 +261,14 @@ class _File:
             for name, kind, shape in _entries(variable, self.labels):
                 entry, size = table[name], int(np.prod(shape, dtype=object)) * _TYPES[kind].itemsize
                 start, stop = (int(n) for n in entry["data_offsets"])
-                if entry["dtype"] != kind or tuple(entry["shape"]) != shape or (start, stop) != (end, end + size):
-                    raise ValueError(f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}")
+                if (
+                    entry["dtype"] != kind
+                    or tuple(entry["shape"]) != shape
+                    or (start, stop) != (end, end + size)
+                ):
+                    raise ValueError(
+                        f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}"
+                    )
                 if name not in self._digests:
                     raise ValueError(f"{name} has no digest")
                 found[name] = _TYPES[kind], shape, start, stop
@@ -327,9 +335,7 @@ def _read_variable(record: Mapping[str, Any]) -> Variable:
     return variable
 
 
-def _as_xarray(
-    labels: Labels, known: Sequence[Variable], read: Any, lazy: bool = False
-) -> xr.Dataset:
+def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool = False) -> xr.Dataset:
     import xarray as xr
 
     found: dict[str, xr.Variable] = {}
@@ -361,13 +367,17 @@ def _lazy(read: Any, name: str, shape: tuple[int, ...]) -> Any:
             support = indexing.IndexingSupport.BASIC
             return indexing.explicit_indexing_adapter(key, self.shape, support, lambda k: read(name)[k])
 
-    return indexing.MemoryCachedArray(indexing.LazilyIndexedArray(OnDisk()))
+    lazy = indexing.LazilyIndexedArray(OnDisk())
+    return indexing.MemoryCachedArray(lazy)  # type: ignore[no-untyped-call]
 
 
 def _coords(labels: Labels) -> dict[str, Any]:
     kinds = {"window": np.int64, "groups": np.int64, "own": bool, "matched": bool}
     coords: dict[str, Any] = {
-        name: ("cell", np.array([getattr(cell, name) for cell in labels.cells], dtype=kinds.get(name, object)))
+        name: (
+            "cell",
+            np.array([getattr(cell, name) for cell in labels.cells], dtype=kinds.get(name, object)),
+        )
         for name in CellInfo.__dataclass_fields__
     }
     layer, number = np.array(labels.heads, dtype=np.int64).reshape(-1, 2).T

@@ -68,7 +68,7 @@ class Results:
 
     @cached_property
     def heads(self) -> pd.DataFrame:
-        """A row per checkpoint and head over the training context: every scalar measure with its error, and the class."""
+        """A row per checkpoint and head over the training context: every scalar measure, its error, and the class."""
         return head_table(self.own(), self.thresholds)
 
     @cached_property
@@ -131,8 +131,8 @@ class Results:
         if rows.empty:
             layers, heads = table["layer"], table["head"]
             raise TableError(
-                f"layer {layer}, head {head} was not measured; measured are layers {layers.min()} to {layers.max()} with "
-                f"heads {heads.min()} to {heads.max()}"
+                f"layer {layer}, head {head} was not measured; measured are layers {layers.min()} to "
+                f"{layers.max()} with heads {heads.min()} to {heads.max()}"
             )
         names = ("model", "label", "phase", "step")
         stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
@@ -153,14 +153,18 @@ class Results:
         if data is None:
             raise self._no_matched()
         if by not in data or data[by].dims != ("checkpoint", "sample", "head"):
-            known = [str(name) for name in data.data_vars if data[name].dims == ("checkpoint", "sample", "head")]
+            known = [
+                str(name) for name in data.data_vars if data[name].dims == ("checkpoint", "sample", "head")
+            ]
             raise TableError(f"by={by!r}; expected one of {', '.join(known)}")
         table = self.to_dataframe(matched=matched)
         for name in (before, after):
             if name not in set(table["model"]):
                 there = ", ".join(dict.fromkeys(table["model"]))
                 raise TableError(f"checkpoint {name!r} was not measured; measured are {there}")
-        columns: dict[str, Any] = {name: data[at].to_numpy() for name, at in (("layer", "layer"), ("head", "number"))}
+        columns: dict[str, Any] = {
+            name: data[at].to_numpy() for name, at in (("layer", "layer"), ("head", "number"))
+        }
         for name in dict.fromkeys((by, *JUDGED)):
             found = values(data, name)
             moved = difference(found, before, after)
@@ -168,11 +172,16 @@ class Results:
                 f"{name}_{when}": found.sel(checkpoint=model).isel(sample=0).to_numpy()
                 for when, model in (("before", before), ("after", after))
             }
-            columns |= {f"{name}_change": moved.isel(sample=0).to_numpy(), f"{name}_change_se": jackknife(moved).to_numpy()}
+            columns |= {
+                f"{name}_change": moved.isel(sample=0).to_numpy(),
+                f"{name}_change_se": jackknife(moved).to_numpy(),
+            }
         found = pd.DataFrame(columns)
         for when, model in (("before", before), ("after", after)):
             side = table[table["model"] == model][["layer", "head", "class"]]
-            found = found.merge(side.rename(columns={"class": f"class_{when}"}), on=["layer", "head"], validate="one_to_one")
+            found = found.merge(
+                side.rename(columns={"class": f"class_{when}"}), on=["layer", "head"], validate="one_to_one"
+            )
         order = found[f"{by}_change"].abs().sort_values(ascending=False, kind="stable").index
         return found.loc[order].head(n).reset_index(drop=True)
 

@@ -3,8 +3,8 @@
 qk.csv     a row per checkpoint, head and principal component, over each checkpoint's training context
 heads.csv  a row per checkpoint, window and head: every measure with its standard error, and the class
 
-A qk.csv made by somebody else's script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then empty. In
-memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
+A qk.csv made by somebody else's script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then
+empty. In memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ def select(data: xr.Dataset, which: str) -> xr.Dataset:
 def _counterfactual(data: xr.Dataset) -> NDArray[np.bool_]:
     names = data["checkpoint"].to_numpy()
     return np.asarray(
-        np.logical_or.reduce([(data[c].to_numpy() != names) & (data[c].to_numpy() != "") for c in ("weights_of", "rotation_of")])
+        np.logical_or.reduce(
+            [
+                (data[c].to_numpy() != names) & (data[c].to_numpy() != "")
+                for c in ("weights_of", "rotation_of")
+            ]
+        )
     )
 
 
@@ -105,7 +110,9 @@ def qk_table(data: xr.Dataset) -> pd.DataFrame:
     columns: dict[str, Any] = {"model": each(data["checkpoint"].to_numpy()[checkpoint])}
     columns |= {"layer": each(data["layer"].to_numpy()[head]), "head": each(data["number"].to_numpy()[head])}
     columns["pc"] = np.tile(np.arange(components), len(checkpoint))
-    columns |= {name: each(data[name].to_numpy()[checkpoint, head]) for name in ("kv_head", "n_q", "n_k", "rope")}
+    columns |= {
+        name: each(data[name].to_numpy()[checkpoint, head]) for name in ("kv_head", "n_q", "n_k", "rope")
+    }
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
         columns[name] = data[f"pc_{name}"].to_numpy()[checkpoint, head].reshape(-1)
     table = pd.DataFrame(columns)[list(QK_COLUMNS)]

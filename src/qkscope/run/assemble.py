@@ -1,7 +1,7 @@
 """Unit files -> the dataset of a results folder.
 
-A pure function of the units and the study: the same files give the same bytes, in any order, on any machine and with any
-engine. The numbers of a finished cell are cached in `cells/`, so adding a checkpoint costs that checkpoint.
+A pure function of the units and the study: the same files give the same bytes, in any order, on any machine and with
+any engine. The numbers of a finished cell are cached in `cells/`, so adding a checkpoint costs that checkpoint.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def assemble(study: Study, measured: Sequence[Planned], results: Path) -> Assemb
 def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Planned, tuple[int, ...]]]:
     """Each checkpoint with the windows it is measured over.
 
-    A checkpoint of the training run: its own window, the common one, and the shorter of the windows of each two neighbours,
-    at which they are compared. A counterfactual one: the windows of the comparisons it was made for.
+    A checkpoint of the training run: its own window, the common one, and the shorter of the windows of each two
+    neighbours, at which they are compared. A counterfactual one: the windows of the comparisons it was made for.
     """
     windows = {each.checkpoint.name: {each.checkpoint.window} for each in measured}
     run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
@@ -138,8 +138,8 @@ def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Pl
 def _checkpoints_before(study: Study, measured: Sequence[Planned]) -> dict[str, tuple[str, int]]:
     """By checkpoint, the cell (name, own window) that its axes are compared with.
 
-    The one before it in training; of a counterfactual checkpoint, the earlier of the two it is made of. Heads of different
-    models are not one head at two times.
+    The one before it in training; of a counterfactual checkpoint, the earlier of the two it is made of. Heads of
+    different models are not one head at two times.
     """
     if study.kind != "training":
         return {}
@@ -165,7 +165,7 @@ def _task(study: Study, each: Planned, windows: tuple[int, ...], results: Path) 
 
 
 def _measure(task: Task) -> str | None:
-    """Measure the cells of one checkpoint from its units, unless their files are current; a warning about its rotation."""
+    """Measure the cells of one checkpoint that are not cached; returns a warning about its rotation, if any."""
     groups = chosen(task.study.measures)
     # Keys are sampled over the training context and the common window only.
     without_keys = [group for group in groups if "keys" not in group.needs]

@@ -231,7 +231,13 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Pat
     steps = order if study.kind == "training" else []
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
     write_axes(made, folder / "axes.safetensors")
-    lost = {name: n for name, n in zip(order, ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist(), strict=True) if n}
+    lost = {
+        name: n
+        for name, n in zip(
+            order, ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist(), strict=True
+        )
+        if n
+    }
     warnings = unmeasured_warnings(head_table(own, limits), lost)
     plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
     store.write_text(folder / "study.yaml", dump_study(study, provenance(plan, measured, lost)))
