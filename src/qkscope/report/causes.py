@@ -62,7 +62,7 @@ def interacts(row: Mapping[Any, Any]) -> bool:
     """
     first, other = row["weights_first"], row["weights_other_order"]
     error = math.hypot(row["weights_first_se"], row["weights_other_order_se"])
-    return abs(first - other) > AGREES_WITHIN * error
+    return bool(abs(first - other) > AGREES_WITHIN * error)
 
 
 def _known(value: float) -> float | None:

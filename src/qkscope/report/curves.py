@@ -79,7 +79,7 @@ def wavelengths(data: xr.Dataset, order: Sequence[str]) -> list[dict[str, Any]] 
     if "signal_q" not in data:
         return None
     data = ordered(data, order)
-    rotating = np.isfinite(data["signal_q"].sel(pair=slice(0, None))).any("pair").sum("head")
+    rotating = data["signal_q"].sel(pair=slice(0, None)).notnull().any("pair").sum("head")
     if not rotating.any():
         return None
     counts = dict(zip(data["checkpoint"].to_numpy(), rotating.to_numpy().tolist(), strict=True))
@@ -102,7 +102,7 @@ def distances(data: xr.Dataset, order: Sequence[str]) -> dict[str, Any] | None:
     """Population -> its mean curve at each checkpoint, relative to the average key, in logits."""
     if "distance_score" not in data:
         return None
-    known = np.isfinite(data["distance_score"]).any(("checkpoint", "head")).to_numpy()
+    known = data["distance_score"].notnull().any(("checkpoint", "head")).to_numpy()
     places = data["distance"].to_numpy()[known].tolist()
     if not places:
         return None
