@@ -46,8 +46,8 @@ def pair(runs: list[Path]) -> Path:
     return write_report(runs[0], beside=runs[1])
 
 
-def means(folder: Path, rope: int, table: str = "qk") -> pd.Series:
-    rows = pd.read_csv(folder / f"{table}.csv").query("pc == 0 and rope == @rope")
+def means(folder: Path, rope: int, window: str = "own") -> pd.Series:
+    rows = pd.read_csv(folder / "heads.csv").query(f"{window} == 1 and rope == @rope")
     return rows.groupby("model")["r_q"].mean()
 
 
@@ -76,7 +76,7 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
     show(page, "both")
     expect(page.locator(dashed)).to_have_count(4)
     page.locator("label[for=window-matched]").click()
-    matched = means(runs[1], 1, "qk_matched")[LAST]
+    matched = means(runs[1], 1, "matched")[LAST]
     assert f"RoPE r_q B: mean {matched:.3f} ±" in mark.get_attribute("aria-label")
 
 
