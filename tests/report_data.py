@@ -162,8 +162,11 @@ def hash_of(name: str) -> int:
     return int.from_bytes(name.encode()[-16:].ljust(16, b"x"), "big")
 
 
-def with_anatomy(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """A qk table with what attention scores and paths say: numbers between 0 and 1, shares that add up to 1."""
+def with_anatomy(qk: pd.DataFrame, seed: int, start: str) -> pd.DataFrame:
+    """A qk table with what attention scores and paths say: numbers between 0 and 1, shares that add up to 1.
+
+    The checkpoint `start` has none before it.
+    """
     first = qk[qk["pc"] == 0][["model", "layer", "head"]].reset_index(drop=True)
     noise = np.random.default_rng(seed)
     groups_of = [groups()[name] for name in ("scores", "position", "continuity")]
@@ -171,8 +174,7 @@ def with_anatomy(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
     found = pd.DataFrame(noise.uniform(0, 1, (len(first), len(names))), columns=names)
     found[list(PARTS)] = noise.dirichlet(np.ones(len(PARTS)), len(first))
     found["share_positional"] = found["share_position"] + found["share_query_position"]
-    start = first["model"] == first["model"].iloc[0]
-    found["same_axis"] = np.where(start, np.nan, np.where(first["head"] % 4 == 2, 0.0, 1.0))
+    found["same_axis"] = np.where(first["model"] == start, np.nan, np.where(first["head"] % 4 == 2, 0.0, 1.0))
     found = pd.concat([first, found.assign(overlap_pc=0.0, sink=20 * found["sink"] - 4)], axis=1)
     return qk.merge(found, on=["model", "layer", "head"], how="left", validate="many_to_one")
 
@@ -247,7 +249,7 @@ def write_results(
             for i in here
         ]
         qk = change(pd.concat(frames, ignore_index=True))
-        table = with_anatomy(qk, seed=5) if everything else qk
+        table = with_anatomy(qk, seed=5, start=names[0]) if everything else qk
         found = cells_of(
             table,
             loo_frame(table, 8, seed=3) if loo else None,
