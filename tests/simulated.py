@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from frames import results_of
 from scipy.signal import lfilter
 
 from qkscope.heads import HeadIndex
@@ -15,7 +16,6 @@ from qkscope.path import SINK, Bins, bin_edges
 from qkscope.path import Path as BinSums
 from qkscope.results import Results
 from qkscope.rotation import Rotation
-from qkscope.table import heads_table
 from qkscope.timeline import Stop, Timeline
 from qkscope.unit import Unit, rings
 
@@ -91,29 +91,24 @@ def results(
     matched: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     kind: str = "training",
     labels: Sequence[str] | None = None,
+    phases: Sequence[str] | None = None,
+    **more: Any,
 ) -> Results:
-    """A Results as `load_results` gives it."""
+    """A Results as `load_results` gives it; `more` goes to `results_of`."""
     names = list(dict.fromkeys(qk["model"]))
     windows = windows or [None] * len(names)
-    labels = labels or names
     stops = tuple(
-        Stop(name, label, "Stage 1", window=window, step=i)
-        for i, (name, label, window) in enumerate(zip(names, labels, windows, strict=True))
+        Stop(name, label, phase, window=window, step=i)
+        for i, (name, label, phase, window) in enumerate(
+            zip(names, labels or names, phases or ["Stage 1"] * len(names), windows, strict=True)
+        )
     )
     smallest = min((w for w in windows if w is not None), default=None)
     timeline = Timeline("simulated", "A simulated study", stops, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
-    layers = dict.fromkeys(names, 1 + int(qk["layer"].max()))
-    return Results(
-        folder=Path("simulated"),
-        timeline=timeline,
-        qk=qk,
-        heads=heads_table(qk, layers),
-        qk_matched=None if matched is None else matched[0],
-        matched=None if matched is None else heads_table(matched[0], layers),
-        loo=loo,
-        loo_matched=None if matched is None else matched[1],
-        study={"groups": GROUPS},
-    )
+    same, same_loo = matched or (None, None)
+    layers = 1 + int(qk["layer"].max())
+    fields: dict[str, Any] = {"study": {"groups": GROUPS}, "layers": layers} | more
+    return results_of(qk, timeline, loo, matched=same, left_out_matched=same_loo, **fields)
 
 
 PARTS = ("share_position", "share_query_position", "share_key", "share_match")
@@ -128,7 +123,7 @@ def anatomy(
     noise: float = 0.01,
     groups: int = GROUPS,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """anatomy.csv and its leave-one-out table: each measure's true values (checkpoints, heads), measured with noise."""
+    """Tables of further measures, and without each group: true values (checkpoints, heads), measured with noise."""
     rng = np.random.default_rng(seed)
     count = len(rope)
     layer, head = np.divmod(np.arange(count), PER_LAYER)

@@ -38,7 +38,8 @@ class Variable:
     """One number per head, or an array of numbers with the extra dimensions `dims`.
 
     sampled     it is also computed without each group of documents, so it has a standard error
-    along_axis  it depends on the first principal axis: where a left-out sample has another one, it has no error
+    along_axis  it depends on a first principal axis: where a left-out sample has another one, it has no error
+    axis_lost   the variable that counts these samples
     detail      it is in the tables but not in the report's menus: a count, a check, a variant of another number
     """
 
@@ -49,6 +50,7 @@ class Variable:
     dims: tuple[str, ...] = ()
     sampled: bool = True
     along_axis: bool = False
+    axis_lost: str = "axis_lost"
     detail: bool = False
 
     @property

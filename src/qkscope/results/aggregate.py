@@ -41,14 +41,42 @@ def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.Da
     """
     import xarray as xr
 
-    with xr.set_options(arithmetic_join="exact"):  # type: ignore[no-untyped-call]
-        chosen = values if where is None else values.where(where)
-        there = chosen["sample"] <= chosen["groups"]
-        kept = chosen.where((finite(chosen) | ~there).all("sample"))
-        shift = (kept - kept.isel(sample=0, drop=True)).mean("head")
-        return (chosen.isel(sample=0, drop=True).mean("head") + shift.where(shift["sample"] > 0, 0.0)).where(
-            there
+    values = values.transpose(..., "sample", "head")
+    array, there = values.to_numpy(), _there(values)
+    if where is not None:
+        first = values.isel(sample=0, drop=True)
+        xr.align(first, where, join="exact", copy=False)
+        array = np.where(
+            where.broadcast_like(first).transpose(*first.dims).to_numpy()[..., None, :], array, np.nan
         )
+    known = np.isfinite(array)
+    complete = (known | ~there[..., None]).all(axis=-2)
+    kept = np.where(complete[..., None, :], array, 0.0)
+    shift = _divided((kept - kept[..., :1, :]).sum(axis=-1), complete.sum(axis=-1, keepdims=True))
+    shift[..., 0] = 0.0
+    whole = _divided(np.where(known, array, 0.0)[..., 0, :].sum(axis=-1), known[..., 0, :].sum(axis=-1))
+    return _like(values, np.where(there, whole[..., None] + shift, np.nan), "head")
+
+
+def _there(values: xr.DataArray) -> NDArray[np.bool_]:
+    """Which samples a checkpoint has: as many as it has groups. (..., sample)"""
+    groups, outer = values.coords["groups"], [dim for dim in values.dims if dim not in ("sample", "head")]
+    counts = groups.to_numpy().reshape([values.sizes[dim] if dim in groups.dims else 1 for dim in outer])
+    found = np.arange(values.sizes["sample"]) <= counts[..., None]
+    return np.broadcast_to(found, (*(values.sizes[dim] for dim in outer), values.sizes["sample"]))
+
+
+def _like(values: xr.DataArray, array: Array, dropped: str) -> xr.DataArray:
+    """An array with the labels of `values` without one dimension."""
+    import xarray as xr
+
+    coords = {name: coord for name, coord in values.coords.items() if dropped not in coord.dims}
+    return xr.DataArray(array, coords, [dim for dim in values.dims if dim != dropped])
+
+
+def _divided(sums: Array, counts: NDArray[np.int64]) -> Array:
+    """A mean; NaN of nothing."""
+    return np.asarray(sums / np.where(counts > 0, counts, np.nan))
 
 
 def difference(values: xr.DataArray, before: str, after: str) -> xr.DataArray:
@@ -73,12 +101,16 @@ def jackknife(values: xr.DataArray) -> xr.DataArray:
 
     NaN with fewer than two groups, and where a left-out value is missing.
     """
-    left = values.isel(sample=slice(1, None))
-    there, count = left["sample"] <= left["groups"], left["groups"]
-    missing = (there & left.isnull()).any("sample")
-    mean = left.where(there).sum("sample") / count.where(count > 0)
-    spread = ((left - mean) ** 2).where(there).sum("sample")
-    return (((count - 1) / count.where(count > 1) * spread) ** 0.5).where(~missing)
+    outer = [dim for dim in values.dims if dim not in ("sample", "head")]
+    heads = ["head"] if "head" in values.dims else []
+    values = values.transpose(*outer, *heads, "sample")
+    there = _there(values)[..., 1:]
+    there = np.broadcast_to(there[..., None, :] if heads else there, values.isel(sample=slice(1, None)).shape)
+    left = np.where(there, values.to_numpy()[..., 1:], 0.0)  # NaN stays NaN where there is a sample
+    count = there.sum(axis=-1)
+    apart = np.where(there, left - _divided(left.sum(axis=-1), count)[..., None], 0.0)
+    variance = (apart**2).sum(axis=-1) * (count - 1) / np.where(count > 1, count, np.nan)
+    return _like(values, np.sqrt(variance), "sample")
 
 
 def finite(values: xr.DataArray) -> xr.DataArray:

@@ -146,7 +146,7 @@ const head = (() => {
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name }) => [
-          h("span", { title: data.measureMeans(name) }, data.measureName(name)),
+          [h("span", { title: data.measureMeans(name) }, data.measureName(name))],
           each(measured(name)),
         ]),
       ["key head", kv === null ? "not known" : String(kv)],
