@@ -19,9 +19,10 @@ from qkscope.path import Path as BinSums
 from qkscope.path import bin_edges
 from qkscope.rotation import Rotation
 from qkscope.run.plan import Planned
-from qkscope.run.units import Job, dump_unit
-from qkscope.store import write_bytes
+from qkscope.run.units import Job, dump_unit, sum_settings, write_sums
+from qkscope.store import dump_tensors
 from qkscope.study import Study, load_study, sources
+from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.unit import Unit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,19 +117,18 @@ def random_unit(rng: np.random.Generator, heads: HeadIndex, dim: int, windows: S
 
     (q, sink_q, path_q), (k, sink_k, path_k) = kind(len(heads)), kind(len(heads.keys))
     layers = np.unique(heads.layer).tolist()
-    return Unit(
-        heads=heads,
-        windows=tuple(windows),
-        q=q,
-        k=k,
-        sink_q=sink_q,
-        sink_k=sink_k,
-        path_q=path_q,
-        path_k=path_k,
-        rotations=dict.fromkeys(layers, Rotation.plain(dim, 2e6)),
-        scales=dict.fromkeys(layers, dim**-0.5),
-        lengths=(windows[-1],) * 4,
+    rotations = dict.fromkeys(layers, Rotation.plain(dim, 2e6))
+    scales, lengths = dict.fromkeys(layers, dim**-0.5), (windows[-1],) * 4
+    return Unit.of(
+        FactSum(heads, tuple(windows), lengths, {**rotations}, scales),
+        MomentSum(tuple(windows), q, k, sink_q, sink_k),
+        PathSum(path_q, path_k),
     )
+
+
+def dumped(unit: Unit) -> dict[str, bytes]:
+    """The bytes of each sum of a unit."""
+    return {name: dump_tensors(*each.to_arrays()) for name, each in unit.sums.items()}
 
 
 def study_of_units(
@@ -148,16 +148,18 @@ def study_of_units(
     planned: list[Planned] = []
     blank: Any = None
     for each in sources(study):
+        sums = {kind.name: sum_settings(kind, {}) for kind in (FactSum, MomentSum, PathSum)}
         jobs = tuple(
-            Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, heads, tuple(windows), 1, 1)
+            Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, sums, heads, tuple(windows), 1, 1)
             for group in range(groups)
         )
         planned.append(Planned(each, "", blank, heads, blank, jobs, ""))
         for job in jobs:
             path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
             if path == first:
-                write_bytes(path, dump_unit(random_unit(rng, heads, dim, windows), job))
+                write_sums(path, dump_unit(random_unit(rng, heads, dim, windows), job))
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.hardlink_to(first)
+                path.mkdir(parents=True)
+                for file in first.iterdir():
+                    (path / file.name).hardlink_to(file)
     return study, planned

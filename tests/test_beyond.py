@@ -4,6 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from qkscope.anatomy_table import (
+    DISTANCE_COLUMNS,
+    SPECTRUM_COLUMNS,
+    anatomy_columns,
+    anatomy_table,
+    distance_table,
+    loo_anatomy_columns,
+    loo_anatomy_table,
+    spectrum_table,
+)
 from reference import (
     anatomy_reference,
     between_documents_reference,
@@ -16,16 +26,6 @@ from simulated import unit_of
 from synthetic import rope
 from test_anatomy import documents
 
-from qkscope.anatomy_table import (
-    DISTANCE_COLUMNS,
-    SPECTRUM_COLUMNS,
-    anatomy_columns,
-    anatomy_table,
-    distance_table,
-    loo_anatomy_columns,
-    loo_anatomy_table,
-    spectrum_table,
-)
 from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
 from qkscope.heads import HeadIndex
 from qkscope.lags import distances

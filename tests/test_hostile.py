@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from fuzz.readers import Spec
+from qkscope.table import read_qk
 
 from qkscope import store
 from qkscope.cli import main
@@ -25,7 +26,6 @@ from qkscope.errors import CorpusError, TableError, VectorsError, printable
 from qkscope.measures.pca import measure_batch
 from qkscope.moments import Accumulator
 from qkscope.study import validate
-from qkscope.table import read_qk
 from qkscope.vectors.files import read_moments
 from qkscope.vectors.layout import find_models
 

@@ -26,6 +26,7 @@ from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
 from qkscope.study.schema import Measure
+from qkscope.sums import KeySum
 
 PICTURES = ("drift", "plasticity")
 
@@ -144,8 +145,8 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
 
 def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):
     """Kept keys do not make a unit another one; missing ones do."""
-    path = next((small / "moments").rglob("*.safetensors"))
-    assert key_of(path)["keys"] == [3, 4, 0]
+    path = next((small / "units").rglob("keys.safetensors"))
+    assert key_of(path)["parameters"] == {"keys": 3, "documents": 4, "seed": 0}
 
 
 def test_a_damaged_table_is_refused(small, tmp_path):
@@ -171,7 +172,7 @@ def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn()
             for row, document in enumerate(self.batch.documents):
                 seen[layer, document.index] = k[row].float().numpy().copy()
 
-    unit = measure(model, texts, heads, (16, 32), save=Watch(), keep_keys=how)
+    unit = measure(model, texts, heads, (16, 32), save=Watch(), sums={KeySum: {"keys": 2, "documents": 2}})
     assert [sample.window for sample in unit.keys] == [16, 32]
     for sample in unit.keys:
         for at, i in enumerate(how.choose([d.index for d in texts])):

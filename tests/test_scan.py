@@ -13,15 +13,15 @@ import pytest
 import torch
 from click.testing import CliRunner
 from families import build, tokens
+from qkscope.anatomy_table import anatomy_columns, read_anatomy
+from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from reference import combined_pca_reference
 from rich.console import Console
 from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
-from qkscope.anatomy_table import anatomy_columns, read_anatomy
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
 from qkscope.scanning import ScanResult, scan
-from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from qkscope.taxonomy import CLASSES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
