@@ -145,9 +145,10 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
     results = load_results(small)
     page = payload(results)
     named = {each["name"]: each["label"] for each in page["measures"]}
-    assert {"rotation_bias_logits", "per_kind_linear_q", "plasticity"} <= set(named)
+    assert {"bias_logits", "linear_q", "plasticity"} <= set(named)
     assert named["plasticity"] == "plasticity"
-    assert "rotation_pc0_overlap_se" in page["matched"]["columns"]
+    assert "pc0_overlap_se" in page["matched"]["columns"]
+    assert not {"alpha_q", "d_prime", "plasticity_first"} & set(named)  # details
     assert not [part for part in page["parts"] if "drift" in part["name"]]
 
 

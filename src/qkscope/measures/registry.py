@@ -44,6 +44,7 @@ class Variable:
     sampled     it is also computed without each group of documents, so it has a standard error
     along_axis  it depends on a first principal axis: where a left-out sample has another one, it has no error
     axis_lost   the variable that counts these samples
+    detail      it is in the tables but not in the report's menus: a count, a check, a variant of another number
     """
 
     name: str
@@ -54,6 +55,7 @@ class Variable:
     sampled: bool = True
     along_axis: bool = False
     axis_lost: str = "axis_lost"
+    detail: bool = False
 
     @property
     def is_column(self) -> bool:

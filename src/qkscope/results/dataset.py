@@ -341,6 +341,7 @@ def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool 
     found: dict[str, xr.Variable] = {}
     for v in known:
         attrs: dict[str, Any] = {"label": v.label, "units": v.units, "description": v.description}
+        attrs["detail"] = int(v.detail)
         shape, dims = labels.shape(v), ("cell", "head", *v.dims)
         if v.sampled and not v.dims:
             shape, dims = (shape[0], labels.samples, shape[1]), ("cell", "sample", "head")
