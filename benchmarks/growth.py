@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
 from benchmarks.made import all_heads, documents, dumped, smollm2, study_of_units
+from benchmarks.tables import write_study
 from qkscope.run.plan import Planned
 from qkscope.study import Study
 from qkscope.unit import Unit
@@ -19,7 +20,7 @@ def growth(size: Size) -> Iterator[Row]:
     """Slopes of log value against log size, with standard errors. Documents of 256 tokens, SmolLM2-135M. Time:
     from the end of a unit's first pass to the end of its last, so that fixed costs of a unit do not count; mean
     over units with 128 documents in total, interleaved. Peak memory: of a process that measures one unit,
-    including its model. Heads, windows and checkpoints: from unit files (heads of 64, 4 groups) to tables, second
+    including its model. Heads and checkpoints: from unit files (heads of 64, 4 groups) to tables, second
     of two runs.
     """
     counts, tokens, threads = size.pick(((8, 16, 32, 64), 256, 2), ((2, 4), 16, 1))
@@ -28,7 +29,6 @@ def growth(size: Size) -> Iterator[Row]:
     yield from _rows("documents", "capture", units, less=1)
     steps = size.pick((1, 2, 4, 8), (1, 2))
     yield from _rows("heads", "tables", {16 * n: _study(1, n, 1) for n in steps})
-    yield from _rows("windows", "tables", {n: _study(1, 2, n) for n in steps[:3]})
     yield from _rows("checkpoints", "tables", {n: _study(n, 2, 1) for n in steps})
 
 
@@ -80,13 +80,11 @@ def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
 
 
 def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
-    from qkscope.run.assemble import tables
-
-    tables(study, planned, Path(folder))
+    write_study(study, planned, folder)
     # What the first run has let go is not there for the second.
     ctypes.CDLL(None).malloc_trim(0)
     started = time.perf_counter()
-    peak = peak_megabytes(lambda: tables(study, planned, Path(folder)))
+    peak = peak_megabytes(lambda: write_study(study, planned, folder))
     return {"seconds": time.perf_counter() - started, "peak MB": peak}
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 
@@ -139,10 +140,13 @@ def study_of_units(
     heads = HeadIndex.of(sample_heads(range(layers), 16, None), 4)
     for number in range(checkpoints):
         (folder / f"step-{number}").mkdir(parents=True)
-    listed = ", ".join(f"{{folder: step-{number}}}" for number in range(checkpoints))
-    text = (
-        f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\ncheckpoints: [{listed}]\n"
-    )
+    # As SmolLM3's: most checkpoints have the shortest window, the last ones the longer.
+    ends = [max(1, checkpoints - 2 * (len(windows) - 1 - i)) for i in range(len(windows))]
+    phases = ""
+    for window, start, stop in zip(windows, [0, *ends], ends, strict=False):
+        listed = ", ".join(f"{{folder: step-{number}}}" for number in range(start, stop))
+        phases += f"  - {{label: {window}, window: {window}, checkpoints: [{listed}]}}\n" if listed else ""
+    text = f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\nphases:\n{phases}"
     (folder / "study.yaml").write_text(text)
     study = load_study(folder / "study.yaml")
     planned: list[Planned] = []
@@ -153,7 +157,8 @@ def study_of_units(
             Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, sums, heads, tuple(windows), 1, 1)
             for group in range(groups)
         )
-        planned.append(Planned(each, "", blank, heads, blank, jobs, ""))
+        shape, corpus = SimpleNamespace(num_layers=layers), SimpleNamespace(digest="")
+        planned.append(Planned(each, "", cast("Any", shape), heads, cast("Any", corpus), jobs, "{}"))
         for job in jobs:
             path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
             if path == first:

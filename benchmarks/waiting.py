@@ -34,7 +34,7 @@ def reading(size: Size) -> Iterator[Row]:
     import pandas as pd
 
     from qkscope.results import load_results
-    from qkscope.table import QK_COLUMNS
+    from qkscope.results.tables import QK_COLUMNS
 
     names = ["model", "layer", "head", "pc"]
     several = range(size.pick(25, 2))

@@ -9,19 +9,25 @@ from __future__ import annotations
 import base64
 import json
 import re
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
-from qkscope.anatomy_table import DISTANCE_COLUMNS, anatomy_columns
-from qkscope.table import QK_COLUMNS, heads_table
+from frames import cells_of, results_of
 
+from qkscope.causes_table import CAUSES_COLUMNS
+from qkscope.lags import distances
+from qkscope.measures.registry import groups, variables
+from qkscope.report.columns import PARTS
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
+from qkscope.results.tables import write_tables
+from qkscope.taxonomy import Thresholds
 from qkscope.timeline import Stop, Timeline
 
 SMOLLM3 = (
@@ -100,15 +106,15 @@ def _left_out(shape: Shape) -> list[str]:
     return [column for part, columns in parts.items() if not getattr(shape, part) for column in columns]
 
 
-def loo_frame(qk: pd.DataFrame, groups: int, seed: int) -> pd.DataFrame:
-    """PC0 without each group of documents: the value plus a little noise."""
-    rows = qk[qk["pc"] == 0]
+def loo_frame(table: pd.DataFrame, groups: int, seed: int) -> pd.DataFrame:
+    """Every sampled measure of PC0 without each group of documents: the value plus a little noise."""
+    rows = table[table["pc"] == 0]
     noise = np.random.default_rng(seed)
-    columns = ["model", "layer", "head", "r_q", "r_k", "explained_variance"]
+    names = [name for name, one in variables().items() if one.sampled and not one.dims and name in rows]
     frames = []
     for group in range(groups):
-        moved = rows[columns].assign(group=group)
-        for name in ("r_q", "r_k", "explained_variance"):
+        moved = rows[["model", "layer", "head", *names]].assign(group=group)
+        for name in names:
             moved[name] = moved[name] + noise.normal(0, 0.004, len(rows))
         frames.append(moved)
     return pd.concat(frames, ignore_index=True)
@@ -156,49 +162,54 @@ def hash_of(name: str) -> int:
     return int.from_bytes(name.encode()[-16:].ljust(16, b"x"), "big")
 
 
-def anatomy_frame(qk: pd.DataFrame, seed: int) -> pd.DataFrame:
-    """anatomy.csv's rows for the heads of a table: every measure a number between 0 and 1, shares that add up to 1."""
-    rows = qk[qk["pc"] == 0]
+def with_anatomy(qk: pd.DataFrame, seed: int, start: str) -> pd.DataFrame:
+    """A qk table with what attention scores and paths say: numbers between 0 and 1, shares that add up to 1.
+
+    The checkpoint `start` has none before it.
+    """
+    first = qk[qk["pc"] == 0][["model", "layer", "head"]].reset_index(drop=True)
     noise = np.random.default_rng(seed)
-    frame = rows[["model", "layer", "head", "kv_head", "rope"]].reset_index(drop=True)
-    frame = frame.reindex(columns=list(anatomy_columns()))
-    measured = [name for name in anatomy_columns() if name not in rows.columns]
-    frame[measured] = noise.uniform(0, 1, (len(frame), len(measured)))
-    shares = [name for name in measured if name.startswith("share_") and not name.endswith("_se")]
-    frame[shares] = noise.dirichlet(np.ones(len(shares)), len(frame))
-    first = frame["model"] == frame["model"].iloc[0]
-    same = np.where(first, np.nan, np.where(frame["head"] % 4 == 2, 0.0, 1.0))
-    return frame.assign(same_axis=same, overlap_pc=0.0, sink=20 * frame["sink"] - 4)
+    groups_of = [groups()[name] for name in ("scores", "position", "continuity")]
+    names = [one.name for group in groups_of for one in group.variables] + ["gap"]
+    found = pd.DataFrame(noise.uniform(0, 1, (len(first), len(names))), columns=names)
+    found[list(PARTS)] = noise.dirichlet(np.ones(len(PARTS)), len(first))
+    found["share_positional"] = found["share_position"] + found["share_query_position"]
+    found["same_axis"] = np.where(first["model"] == start, np.nan, np.where(first["head"] % 4 == 2, 0.0, 1.0))
+    found = pd.concat([first, found.assign(overlap_pc=0.0, sink=20 * found["sink"] - 4)], axis=1)
+    return qk.merge(found, on=["model", "layer", "head"], how="left", validate="many_to_one")
 
 
-def distance_frame(qk: pd.DataFrame) -> pd.DataFrame:
-    """distance.parquet's rows: scores that fall with the distance, the faster the larger r_q."""
-    rows = qk[qk["pc"] == 0]
-    distance = np.array([1, 2, 4, 8, 16, 32, 64, 128])
-    frame = (
-        rows[["model", "layer", "head", "r_q"]]
-        .fillna(0)
-        .merge(pd.DataFrame({"distance": distance}), how="cross")
-    )
-    score = 2 - frame["r_q"] * np.log2(frame["distance"])
-    return frame.assign(window=256, score=score, score_se=0.01, measured=score)[list(DISTANCE_COLUMNS)]
+def curves_of(qk: pd.DataFrame, window: int = 256) -> dict[str, np.ndarray]:
+    """Over (model, head, place): scores that fall with the distance, the faster the larger r_q; three wavelengths."""
+    first = qk[qk["pc"] == 0]
+    models = first["model"].nunique()
+    r_q = first["r_q"].fillna(0).to_numpy().reshape(models, -1, 1)
+    still = first["rope"].to_numpy().reshape(models, -1, 1) == 0
+    score = 2 - r_q * np.log2(distances(window))
+    signal = np.where(still, [1.0, np.nan, np.nan, np.nan], [np.nan, 0.2, 0.7, 0.1]) * r_q
+    waves = np.where(still, [np.inf, np.nan, np.nan, np.nan], [np.nan, 20.0, 400.0, 9000.0])
+    found = {"distance_score": score, "distance_score_measured": score, "wavelength": waves}
+    found |= {"signal_q": signal, "signal_k": signal, "energy_q": np.abs(signal), "energy_k": np.abs(signal)}
+    return found | {
+        f"{name}_se": np.full_like(values, 0.01) for name, values in found.items() if name != "wavelength"
+    }
 
 
 def causes_frame(names: list[str]) -> pd.DataFrame:
-    """causes.csv's rows: each step's change of two numbers with its three parts."""
+    """causes.csv of RoPE and NoPE heads: the third checkpoint changes the settings, which interact with training."""
     found = []
     for i, (before, after) in enumerate(pairwise(names)):
-        for number in ("mean r_q", "mean r_k"):
-            parts = {"weights": 0.08, "rotation": -0.05 * i, "window": 0.01 * i}
-            row = {
-                "from_model": before,
-                "to_model": after,
-                "number": number,
-                "total": sum(parts.values()),
-                **parts,
-            }
-            found.append(row | {f"{name}_se": 0.004 for name in ("total", *parts)})
-    return pd.DataFrame(found)
+        for population, number in product(("RoPE", "NoPE"), ("mean r_q", "mean r_k")):
+            weights, rotation = (0.08, -0.05 * i) if population == "RoPE" else (0.01, 0.0)
+            swapped = 0.06 if i == 1 and population == "RoPE" else 0.0
+            effects = {"weights_first": weights, "rotation_first": rotation, "window": 0.01 * i}
+            effects |= {"weights_other_order": weights - swapped, "rotation_other_order": rotation + swapped}
+            effects |= {"weights": weights - swapped / 2, "rotation": rotation + swapped / 2}
+            effects |= {"total": weights + rotation + 0.01 * i, "weights_same_axis": weights}
+            row = {"from_model": before, "to_model": after, "number": number, "population": population}
+            row |= effects | {f"{name}_se": 0.004 for name in (*effects, "rotation_same_axis")}
+            found.append(row | {"rotation_same_axis": rotation, "window_tokens": 256, "same_text": 1})
+    return pd.DataFrame(found).assign(heads=24, groups=8)[list(CAUSES_COLUMNS)]
 
 
 def write_results(
@@ -211,27 +222,51 @@ def write_results(
     families: bool = False,
     missing: dict[str, str] | None = None,
     title: str = "SmolLM3-3B over training",
+    everything: bool = False,
+    change: Callable[[pd.DataFrame], pd.DataFrame] = lambda qk: qk,
 ) -> Path:
-    """Write a results folder and return it."""
+    """Write a results folder as a run does and return it.
+
+    With `everything` it holds scores, curves and causes too; `change` is applied to the qk tables.
+    """
     shape = shape or Shape()
     folder.mkdir(parents=True, exist_ok=True)
-    names = [name for _, _, members in phases for name in members]
     study = study_dict(phases, shape, families=families, title=title)
     study["provenance"]["missing"] = missing or {}
     (folder / "study.yaml").write_text(yaml.safe_dump(study, allow_unicode=True), encoding="utf-8")
-    measured = [name for name in names if name not in (missing or {})]
-    for table, damp in (("qk", 1.0), ("qk_matched", 0.93)):
-        if table == "qk_matched" and not matched:
+    windows = {
+        name: window for _, window, members in phases for name in members if name not in (missing or {})
+    }
+    names, smallest = list(windows), min(windows.values())
+    cells = []
+    for which, damp in (("own", 1.0), ("matched", 0.93)):
+        # A checkpoint whose training context is the smallest window has one cell for both.
+        here = [i for i, name in enumerate(names) if which == "own" or windows[name] > smallest]
+        if not here or (which == "matched" and not matched):
             continue
         frames = [
-            qk_frame(name, i / max(1, len(measured) - 1), shape, seed=i + 7 if families else 7, damp=damp)
-            for i, name in enumerate(measured)
+            qk_frame(names[i], i / max(1, len(names) - 1), shape, seed=i + 7 if families else 7, damp=damp)
+            for i in here
         ]
-        whole = pd.concat(frames, ignore_index=True)
-        whole.to_csv(folder / f"{table}.csv", index=False)
-        if loo:
-            suffix = table.removeprefix("qk")
-            loo_frame(whole, 8, seed=3).to_parquet(folder / f"loo{suffix}.parquet", index=False)
+        qk = change(pd.concat(frames, ignore_index=True))
+        table = with_anatomy(qk, seed=5, start=names[0]) if everything else qk
+        found = cells_of(
+            table,
+            loo_frame(table, 8, seed=3) if loo else None,
+            layers=shape.layers,
+            window=windows if which == "own" else smallest,
+            own=which == "own",
+            matched=which == "matched",
+            curves=curves_of(qk) if everything else None,
+        )
+        both = [matched and cell.info.window == smallest for cell in found]
+        cells += [
+            replace(c, info=replace(c.info, matched=c.info.matched or b))
+            for c, b in zip(found, both, strict=True)
+        ]
+    write_tables(folder, cells, names, Thresholds())
+    if everything:
+        causes_frame(names).to_csv(folder / "causes.csv", index=False)
     return folder
 
 
@@ -245,20 +280,27 @@ def make_results(
     loo: bool = False,
     study: dict[str, Any] | None = None,
     provenance: dict[str, Any] | None = None,
+    matched: bool = False,
+    extra: Mapping[str, Any] | None = None,
 ) -> Results:
-    """Results in memory, of any names and size: nothing is written but what a test writes."""
+    """Results in memory, of any names and size: nothing is written but what a test writes.
+
+    `extra` are columns of further measures; with `matched` the first tokens have the same numbers.
+    """
     steps = max(1, len(names) - 1)
     qk = pd.concat(
         [qk_frame(name, i / steps, shape, seed=7) for i, name in enumerate(names)], ignore_index=True
-    )
-    qk = qk.reindex(columns=list(QK_COLUMNS))
+    ).assign(**(extra or {}))
+    left = loo_frame(qk, 8, seed=3) if loo else None
     stops = tuple(Stop(name, name, f"Phase of {name}", window=4096, step=i) for i, name in enumerate(names))
-    return Results(
+    return results_of(
+        qk,
+        Timeline("synthetic", title, stops, kind="training" if kind == "training" else "models"),
+        left,
+        matched=qk if matched else None,
+        left_out_matched=left if matched else None,
         folder=folder,
-        timeline=Timeline("synthetic", title, stops, kind="training" if kind == "training" else "models"),
-        qk=qk,
-        heads=heads_table(qk, dict.fromkeys(names, shape.layers)),
-        loo=loo_frame(qk, 8, seed=3) if loo else None,
+        layers=shape.layers,
         study=study or {},
         provenance=provenance or {},
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
+from qkscope.errors import StudyError
 from qkscope.figures.catalogue import CATALOGUE
 from qkscope.figures.view import look
 from qkscope.heads import HeadIndex
@@ -23,7 +23,6 @@ from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
-from qkscope.study.schema import Measure
 from qkscope.sums import KeySum
 
 PICTURES = ("drift", "plasticity")
@@ -40,8 +39,19 @@ def small(tmp_path_factory):
     return folder / "results"
 
 
-def test_the_schema_names_every_measure_and_no_other():
-    assert set(get_args(Measure)) == set(optional_names())
+def test_a_study_may_name_every_optional_measure_and_no_other(small, tmp_path):
+    study = tmp_path / "study.yaml"
+    text = (
+        "name: x\nwindows: [16]\ncorpus: {{source: stdlib}}\ncheckpoints: [{{model: a/b}}]\nmeasures: [{}]\n"
+    )
+    study.write_text(text.format(", ".join(optional_names())))
+    assert load_study(study, optional_names()).measures == list(optional_names())
+    study.write_text(text.format("rotatoin"))
+    with pytest.raises(StudyError, match="did you mean rotation"):
+        load_study(study, optional_names())
+    assert load_study(study).measures == [
+        "rotatoin"
+    ]  # as of results made with a package that is not installed
 
 
 def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):

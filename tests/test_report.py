@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+from frames import left_out_of, with_values
 from hypothesis import given
 from hypothesis import strategies as st
 from report_data import (
     Shape,
-    anatomy_frame,
     causes_frame,
     column,
-    distance_frame,
     make_results,
     page_data,
     unpack,
@@ -30,9 +30,10 @@ from report_data import (
 
 from qkscope.claims import Claim, Row, See, claims
 from qkscope.errors import TableError
+from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
 from qkscope.report.causes import causes
-from qkscope.report.columns import NAMED_CLASSES, components, measures, regions, since
+from qkscope.report.columns import NAMED_CLASSES, class_codes, components, measures, regions, since
 from qkscope.report.curves import curves, distances
 from qkscope.report.data import grid_of, payload
 from qkscope.report.encode import (
@@ -49,7 +50,6 @@ from qkscope.report.encode import (
 from qkscope.report.grid import Grid
 from qkscope.report.methods import methods, plain
 from qkscope.report.page import VIEWS, labels, present, window_name
-from qkscope.report.window import training_context
 from qkscope.results import load_results
 from qkscope.taxonomy import CLASSES, Thresholds, classify
 from qkscope.timeline import Stop, Timeline
@@ -151,7 +151,7 @@ def test_every_row_of_the_table_is_on_the_page(results, data, name):
 
 
 def test_matched_window_is_its_own_columns(results, data):
-    want = results.matched.set_index(["model", "layer", "head"])["r_q"].loc[("step300", 2, 1)]
+    want = results.matched_heads.set_index(["model", "layer", "head"])["r_q"].loc[("step300", 2, 1)]
     assert column(data["matched"], "r_q").reshape(3, 4, 4)[2, 2, 1] == pytest.approx(want, abs=1.5 / SCALE)
     assert column(data["own"], "r_q").reshape(3, 4, 4)[2, 2, 1] != pytest.approx(want, abs=1e-3)
 
@@ -164,14 +164,16 @@ def test_classes_are_those_of_the_heads_table(results, data):
 
 
 def test_a_head_missing_from_one_checkpoint_leaves_a_gap(tmp_path):
-    results = make_results(tmp_path, ["step1", "step2"], SMALL)
-    heads = results.heads[~((results.heads["model"] == "step2") & (results.heads["layer"] == 3))]
-    grid = Grid.of(heads, ["step1", "step2"], training=True)
-    placed = grid.place(heads)
-    column = placed.column("r_q").reshape(2, 16)
-    assert np.isfinite(column[0]).all()
-    assert np.isnan(column[1, 12:]).all()
-    assert (placed.codes("class", NAMED_CLASSES).reshape(2, 16)[1, 12:] == 255).all()
+    data = make_results(tmp_path, ["step1", "step2"], SMALL).own()
+    there = (data["checkpoint"] == "step1") | (data["layer"] < 3)
+    data = data.assign({name: data[name].where(there) for name in ("depth", "r_q", "r_k")})
+    grid = Grid.of(data, ["step1", "step2"], training=True)
+    found = grid.arrange(data["r_q"].isel(sample=0)).reshape(2, 16)
+    assert np.isfinite(found[0]).all()
+    assert np.isnan(found[1, 12:]).all()
+    codes = class_codes(data, grid, Thresholds()).reshape(2, 16)
+    assert (codes[1, 12:] == NO_CODE).all()
+    assert (codes[1, :12] != NO_CODE).all()
 
 
 def test_heads_of_different_models_are_different_heads(tmp_path):
@@ -201,26 +203,26 @@ def test_means_are_over_one_population_and_their_errors_over_documents(results, 
         np.testing.assert_allclose(means[kind]["r_q"]["mean"], want.mean(), atol=1.5 / SCALE)
         np.testing.assert_allclose(means[kind]["r_q"]["sd"], want.std(ddof=0), atol=1.5 / SCALE)
         key = ["model", "layer", "head"]
-        left = results.loo.merge(heads[key], on=key).groupby(["model", "group"], sort=False)["r_q"].mean()
+        left = left_out_of(results.own()).merge(heads[key], on=key)
+        left = left.groupby(["model", "group"], sort=False)["r_q"].mean()
         groups = left.groupby("model", sort=False)
         errors = np.sqrt((groups.size() - 1) * groups.var(ddof=0))
         np.testing.assert_allclose(means[kind]["r_q"]["se"], errors, atol=1.5 / SCALE)
 
 
 def test_a_study_without_nope_layers_has_one_population(results):
-    heads = results.heads.assign(rope=1.0)
-    data = payload(replace(results, heads=heads, matched=None, loo_matched=None))
+    rope = np.ones((3, results.data.sizes["head"]))
+    data = payload(with_values(results, rope=rope))
     assert data["populations"] == ["all"]
     assert data["own"]["averages"]["heads"]["all"] == [16, 16, 16]
 
 
 def test_the_position_share_is_what_position_explains_alone_and_with_the_query(tmp_path):
-    folder = write_results(tmp_path / "r", SMALL, (("A", 256, ("step1", "step2")),), matched=False, loo=False)
-    anatomy = anatomy_frame(load_results(folder).qk, seed=5)
-    anatomy.to_csv(folder / "anatomy.csv", index=False)
-    found = training_context(load_results(folder)).heads
-    want = anatomy["share_position"] + anatomy["share_query_position"]
-    np.testing.assert_allclose(found["share_positional"], want)
+    folder = write_results(tmp_path / "r", SMALL, (("A", 256, ("step1", "step2")),), everything=True)
+    own = payload(load_results(folder))["own"]
+    parts = column(own, "share_position") + column(own, "share_query_position")
+    np.testing.assert_allclose(column(own, "share_positional"), parts, atol=3 / SCALE)
+    assert np.isfinite(column(own, "share_positional_se")).all()
 
 
 def test_absent_columns_are_none(tmp_path):
@@ -238,8 +240,8 @@ def test_absent_columns_are_none(tmp_path):
 def test_components_are_left_out_past_a_size_and_it_is_said(tmp_path, checkpoints, errors, values):
     names = [f"step{i}" for i in range(checkpoints)]
     results = make_results(tmp_path, names[:1], Shape(layers=36, heads=16, components=10))
-    grid = Grid.of(results.heads, names, training=True)
-    more, omitted = components(results, grid)
+    grid = Grid.of(results.own(), names, training=True)
+    more, omitted = components(results.own(), grid)
     assert (more is not None) is values
     assert ("r_q_se" in (more or {})) is errors
     assert (omitted is None) is errors
@@ -268,9 +270,7 @@ def test_no_table_is_a_clear_error(tmp_path):
 
 def test_ten_by_576_heads_stay_under_two_megabytes(tmp_path):
     names = [f"stage1-step-{40_000 * (i + 1)}" for i in range(10)]
-    results = make_results(tmp_path, names, Shape(), loo=True)
-    doubled = type(results)(**{**vars(results), "matched": results.heads, "loo_matched": results.loo})
-    text = render(doubled)
+    text = render(make_results(tmp_path, names, Shape(), loo=True, matched=True))
     assert len(text.encode()) < 2_000_000
     assert page_data(text)["omitted"] is None
 
@@ -375,19 +375,15 @@ def test_views_without_data_are_left_out(data, page):
         assert f'id="{view}"' not in page
 
 
-def test_measures_that_were_asked_for_are_explained(results):
-    asked = {"plasticity": results.heads, "rotation": results.heads}
-    assert methods(results)["asked"] == []
-    told = methods(replace(results, optional=asked))["asked"]
-    assert [text.partition(":")[0] for text in told] == ["Drift", "Plasticity"]
-
-
-def test_causes_are_those_of_each_window(results):
-    table = causes_frame(list(results.timeline.models))
-    other = table.assign(total=table["total"] + 1)
-    data = payload(replace(results, causes=table, causes_matched=other))
-    assert data["own"]["causes"][0]["total"] + 1 == pytest.approx(data["matched"]["causes"][0]["total"])
-    assert present(data)["causes"]
+def test_every_measure_is_explained_in_the_words_of_its_declaration(tmp_path):
+    text = html.unescape(
+        render(make_results(tmp_path, ["step1"], SMALL, extra={"plasticity": 0.5, "mu_q": 1.0}))
+    )
+    told = text.split("Every measure on this page")[1].split("</details>")[0]
+    known = variables()
+    for name in ("r_q", "plasticity"):
+        assert f"<dd>{known[name].description}</dd>" in told
+    assert known["mu_q"].label not in told  # a detail
 
 
 def test_a_number_of_a_claim_stands_on_the_page_in_its_unit(results):
@@ -420,7 +416,7 @@ def test_since_is_where_the_last_class_began_for_good():
 
 
 def test_since_is_that_of_the_heads_table(results, data):
-    last = {"own": results.heads, "matched": results.matched}
+    last = {"own": results.heads, "matched": results.matched_heads}
     for window, table in last.items():
         classes = table.pivot_table(index=["layer", "head"], columns="model", values="class", aggfunc="first")
         for number, (_, row) in zip(data[window]["since"], classes.sort_index().iterrows(), strict=True):
@@ -438,28 +434,55 @@ def test_regions_lie_in_their_classes(limit):
 
 
 def test_any_number_of_a_head_is_a_measure(tmp_path):
-    results = make_results(tmp_path, ["step1", "step2"], SMALL)
-    extra = {
-        "sink": np.linspace(-40, 55, len(results.heads)),
-        "share_key": 0.5,
-        "share_match": 0.5,
-        "empty": np.nan,
-    }
-    heads = results.heads.assign(**extra, sink_se=0.5)
-    found = type(results)(**{**vars(results), "heads": heads})
-    assert measures(heads) == [
-        "r_q",
-        "r_k",
-        "explained_variance",
-        "depth",
-        "sink",
-        "share_key",
-        "share_match",
-    ]
-    data = payload(found)
+    sink = np.linspace(-40, 55, 2 * 16 * SMALL.components)
+    extra = {"sink": sink, "share_key": 0.5, "share_match": 0.5, "gap": np.nan, "alpha_q": 1.0}
+    results = make_results(tmp_path, ["step1", "step2"], SMALL, loo=True, extra=extra)
+    found = measures(results.own())
+    assert found[:3] == ["r_q", "r_k", "explained_variance"]
+    assert set(found[3:]) == {"depth", "sink", "share_key", "share_match"}
+    data = payload(results)
     assert [part["name"] for part in data["parts"]] == ["share_key", "share_match"]
-    np.testing.assert_allclose(column(data["own"], "sink"), extra["sink"], atol=0.0051)
+    np.testing.assert_allclose(column(data["own"], "sink"), sink[:: SMALL.components], atol=0.0051)
     assert "sink_se" in data["own"]["columns"]
+
+
+def strange(folder: Path, label: str) -> Path:
+    """A results folder with a measure of a package that is not installed here."""
+    write_results(folder, SMALL, (("A", 256, ("step1", "step2")),), matched=False)
+    path = folder / "measures.safetensors"
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    table = json.loads(data[8 : 8 + size])
+    described = json.loads(table["__metadata__"]["dataset"])
+    values = np.arange(2 * 16, dtype="<f8") / 32
+    start = len(data) - 8 - size
+    table["cone_k"] = {"dtype": "F64", "shape": [2, 16], "data_offsets": [start, start + values.nbytes]}
+    described["digests"]["cone_k"] = hashlib.sha256(values.tobytes()).hexdigest()
+    described["variables"].append(
+        {
+            "name": "cone_k",
+            "label": label,
+            "units": "sr",
+            "description": HOSTILE,
+            "dims": [],
+            "sampled": False,
+        }
+    )
+    table["__metadata__"]["dataset"] = json.dumps(described)
+    header = json.dumps(table).encode()
+    header += b" " * (-len(header) % 8)
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data[8 + size :] + values.tobytes())
+    return folder
+
+
+def test_a_measure_of_another_package_is_on_the_page(tmp_path):
+    text = render(load_results(strange(tmp_path / "r", HOSTILE)))
+    data = page_data(text)
+    (found,) = [one for one in data["measures"] if one["name"] == "cone_k"]
+    assert (found["label"], found["units"], found["description"]) == (HOSTILE, "sr", HOSTILE)
+    np.testing.assert_allclose(column(data["own"], "cone_k"), np.arange(32) / 32, atol=1.5 / SCALE)
+    assert "<img" not in text
+    assert html.escape(HOSTILE) in text
 
 
 def test_large_numbers_get_a_scale_of_their_own():
@@ -469,81 +492,102 @@ def test_large_numbers_get_a_scale_of_their_own():
     assert pack_column([np.nan]) is None
 
 
-def test_a_layer_that_does_not_rotate_has_no_curve_by_rotary_pair(results):
-    heads = results.heads[["model", "layer", "head"]].assign(kind="q", window=256, wavelength=8.0, share=1.0)
-    heads = heads.assign(energy=1.0, energy_se=0.0, signal_se=0.0)
-    still = heads["layer"] == 3
-    pairs = [heads[~still].assign(pair=pair, signal=0.1 + pair) for pair in (0, 1)]
-    other = replace(results)
-    vars(other)["spectrum"] = pd.concat([*pairs, heads[still].assign(pair=-1, signal=0.7)])
-    (curve,) = curves(training_context(other), grid_of(other), list(other.timeline.models))
-    assert curve["at"] == [0, 1]
-    values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(3, 16, 2)
-    assert np.isnan(values[:, 12:]).all()
-    np.testing.assert_allclose(values[:, :12], np.broadcast_to([0.1, 1.1], (3, 12, 2)), atol=1e-3)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Results that hold everything."""
+    phases = (("Early", 256, ("step100", "step200")), ("Late", 512, ("step300",)))
+    return load_results(write_results(tmp_path_factory.mktemp("whole") / "r", SMALL, phases, everything=True))
 
 
-def test_curves_are_those_of_the_tables(tmp_path):
-    folder = write_results(tmp_path / "r", SMALL, (("A", 256, ("step1", "step2")),), matched=False, loo=False)
-    results = load_results(folder)
-    table = distance_frame(results.qk)
-    table.to_parquet(folder / "distance.parquet", index=False)
-    anatomy_frame(results.qk, seed=5).to_csv(folder / "anatomy.csv", index=False)
-    data = payload(load_results(folder))
-    (curve,) = data["own"]["curves"]
-    assert curve["at"] == [1, 2, 4, 8, 16, 32, 64, 128]
-    values = unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(2, 4, 4, 8)
-    want = table[(table["model"] == "step2") & (table["layer"] == 1) & (table["head"] == 3)]["score"]
-    np.testing.assert_allclose(values[1, 1, 3], want, atol=0.51e-3)
+def unpacked(curve: dict, *shape: int) -> np.ndarray:
+    return unpack(curve["column"]["values"], curve["column"]["scale"]).reshape(*shape, len(curve["at"]))
+
+
+def test_a_layer_that_does_not_rotate_has_no_curve_by_rotary_pair(whole):
+    found = {one["name"]: one for one in curves(whole.own(), grid_of(whole), list(whole.timeline.models))}
+    curve = found["signal_q"]
+    assert curve["at"] == [0, 1, 2]
+    values = unpacked(curve, 3, 4, 4)
+    assert np.isnan(values[:, 3]).all()
+    want = whole.own()["signal_q"].to_numpy().reshape(3, 4, 4, 4)[:, :3, :, 1:]
+    np.testing.assert_allclose(values[:, :3], want, atol=1e-3)
+
+
+def test_curves_are_those_of_the_dataset(whole):
+    data = payload(whole)
+    curve = data["own"]["curves"][0]
+    assert curve["name"] == "distance"
+    want = whole.own()["distance_score"].sel(checkpoint="step200", head="L1H3")
+    assert curve["at"] == want["distance"].values.tolist()
+    np.testing.assert_allclose(unpacked(curve, 3, 4, 4)[1, 1, 3], want, atol=0.51e-3)
     shown = [one["name"] for one in data["measures"]]
     assert {"eta_q", "r_k_const", "R_q", "score_sd", "sink", "overlap", "gap"} <= set(shown)
     assert not [
         name for name in shown if name.endswith(("_se", "_from4")) or name in ("same_axis", "overlap_pc")
     ]
-    assert len(data["parts"]) == 4
+    assert [part["label"] for part in data["parts"]] == [
+        *("key position", "query-dependent position", "key content", "content match")
+    ]
 
 
-def test_the_mean_curve_by_distance_is_the_table_s_own(results):
-    """No smoothing on top of the table's: the chart shows the numbers of the claim."""
-    at = np.unique(np.rint(32 * 2 ** (np.arange(24) / 8)).astype(int))
-    heads = results.heads[["model", "layer", "head"]].assign(window=256, score_se=0.01)
-    table = heads.merge(pd.DataFrame({"distance": at, "score": np.resize([1.0, -1.0], len(at))}), how="cross")
-    window = replace(training_context(results), distance=table)
-    found = distances(window, list(results.timeline.models))
+def test_the_mean_curve_by_distance_is_the_dataset_s_own(whole):
+    """No smoothing on top of the dataset's: the chart shows the numbers of the claim."""
+    data = whole.own()
+    jagged = data["distance_score"] * 0 + np.resize([1.0, -1.0], data.sizes["distance"])
+    found = distances(data.assign(distance_score=jagged), list(whole.timeline.models))
     for curves_of in found["curves"].values():
-        assert curves_of[0]["score"] == np.resize([1.0, -1.0], len(at)).tolist()
+        assert curves_of[0]["score"] == np.resize([1.0, -1.0], data.sizes["distance"]).tolist()
 
 
-def test_a_curve_by_rotary_pair_has_each_checkpoint_s_wavelengths(results):
-    models = list(results.timeline.models)
-    heads = results.heads[["model", "layer", "head"]].assign(kind="q", window=256, share=1.0)
-    heads = heads.assign(energy=1.0, energy_se=0.0, signal_se=0.0, signal=0.1)
-    theta = heads["model"].map({model: 10.0 * (i + 1) for i, model in enumerate(models)})
-    table = pd.concat([heads.assign(pair=pair, wavelength=theta * 2**pair) for pair in (0, 1)])
-    other = replace(results)
-    vars(other)["spectrum"] = table
-    (curve,) = curves(training_context(other), grid_of(other), models)
-    assert curve["waves"] == [[10.0 * (i + 1), 20.0 * (i + 1)] for i in range(len(models))]
+def test_a_curve_by_rotary_pair_has_each_checkpoint_s_wavelengths(whole):
+    models = list(whole.timeline.models)
+    data = whole.own()
+    longer = data["wavelength"] * xr.DataArray([1.0, 2.0, 3.0], dims="checkpoint")
+    (curve,) = [
+        c for c in curves(data.assign(wavelength=longer), grid_of(whole), models) if c["name"] == "signal_q"
+    ]
+    assert curve["waves"] == [[20.0 * n, 400.0 * n, 9000.0 * n] for n in (1, 2, 3)]
     # Layers that rotate differently share no axis of wavelengths: the pairs are numbered.
-    vars(other)["spectrum"] = table.assign(wavelength=table["wavelength"] * (1 + table["layer"]))
-    (curve,) = curves(training_context(other), grid_of(other), models)
+    own = data["wavelength"] * (1 + data["layer"])
+    (curve,) = [
+        c for c in curves(data.assign(wavelength=own), grid_of(whole), models) if c["name"] == "signal_q"
+    ]
     assert "waves" not in curve
 
 
-def test_causes_are_rows_with_known_parts():
+def test_causes_are_those_of_the_real_order_and_the_first_population():
     names = ["a", "b", "c"]
     table = causes_frame(names)
-    table.loc[1, ["rotation", "rotation_se"]] = np.nan
-    found = causes(table, names)
-    assert [(one["from"], one["to"], one["number"]) for one in found[:2]] == [
-        (0, 1, "mean r_q"),
-        (0, 1, "mean r_k"),
+    found = causes(table, names, "RoPE")
+    assert [(one["from"], one["to"], one["number"]) for one in found] == [
+        (i, i + 1, f"mean {r}") for i in (0, 1) for r in ("r_q", "r_k")
     ]
-    assert [part["name"] for part in found[0]["parts"]] == ["weights", "rotation", "window"]
-    assert [part["name"] for part in found[1]["parts"]] == ["weights", "window"]
+    assert [part["name"] for part in found[2]["parts"]] == ["rotation", "weights", "window"]
+    assert [part["value"] for part in found[2]["parts"]] == [-0.05, 0.08, 0.01]
     assert sum(part["value"] for part in found[2]["parts"]) == pytest.approx(found[2]["total"])
-    assert causes(None, names) == []
-    assert len(causes(table, names[:2])) == 2
+    assert causes(table, names, "NoPE")[0]["total"] == 0.01
+    assert causes(table.assign(population="all"), names, "RoPE")
+    assert causes(None, names, "all") == []
+    assert len(causes(table, names[:2], "RoPE")) == 2
+    table.loc[0, ["rotation_first", "rotation_first_se"]] = np.nan
+    assert [part["name"] for part in causes(table, names, "RoPE")[0]["parts"]] == ["weights", "window"]
+
+
+@pytest.mark.parametrize(("error", "told"), [(0.004, True), (0.04, False), (np.nan, False)])
+def test_causes_interact_where_the_two_orders_differ_by_more_than_their_error(error, told):
+    names = ["a", "b", "c"]
+    table = causes_frame(names).assign(weights_first_se=error, weights_other_order_se=error)
+    same, other = (causes(table, names, "RoPE")[i]["other"] for i in (0, 2))
+    assert same == []
+    assert [(part["name"], pytest.approx(part["value"])) for part in other] == (
+        [("weights", 0.02), ("rotation", 0.01)] if told else []
+    )
+
+
+def test_both_windows_have_the_same_causes(results):
+    data = payload(replace(results, causes=causes_frame(list(results.timeline.models))))
+    assert len(data["causes"]) == 4
+    assert present(data)["causes"]
 
 
 # ---- colours ----

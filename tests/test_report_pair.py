@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from frames import with_heads, with_values
 from report_data import Shape, column, make_results, page_data, write_results
 
 from qkscope.claims import claims
@@ -29,11 +30,8 @@ HOSTILE = "</script><img src=x onerror=alert(1)>"
 
 def run(folder: Path, names: list[str] = NAMES, *, name: str = "first", shift: float = 0.0) -> Results:
     results = make_results(folder, names, SHAPE, loo=True)
-    moved = {
-        table: getattr(results, table).assign(r_q=lambda t: np.clip(t["r_q"] + shift, 0, 0.999))
-        for table in ("qk", "heads", "loo")
-    }
-    return replace(results, timeline=replace(results.timeline, name=name), **moved)
+    moved = with_values(results, r_q=np.clip(results.own()["r_q"].to_numpy() + shift, 0, 0.999))
+    return replace(moved, timeline=replace(results.timeline, name=name))
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def test_the_first_run_is_on_the_page_as_it_is_alone(two):
 
 def test_the_second_run_stands_row_by_row_beside_the_first(two, tmp_path):
     """Checkpoints under other names, in another order, one of them alone, and a head less in the first run."""
-    ours = replace(two[0], heads=two[0].heads.query("layer > 0 or head > 0"))
+    ours = with_heads(two[0], lambda layer, head: layer > 0 or head > 0)
     theirs = run(tmp_path / "b", ["c", "b", "a"], name="second", shift=0.05)
     stops = tuple(
         replace(s, step=n, phase="x") for s, n in zip(theirs.timeline.stops, (2, 9, 0), strict=True)
@@ -77,10 +75,12 @@ def test_the_second_run_stands_row_by_row_beside_the_first(two, tmp_path):
 def test_a_matched_window_is_shown_where_both_have_the_same(tmp_path):
     folders = [write_results(tmp_path / name, SHAPE, (("S", 256, NAMES[:2]),)) for name in ("a", "b")]
     ours, theirs = map(load_results, folders)
-    assert same_windows(match(ours, theirs)).theirs.matched is not None
+    assert same_windows(match(ours, theirs)).theirs.matched() is not None
     longer = replace(theirs, timeline=replace(theirs.timeline, matched_window=512))
-    assert same_windows(match(ours, longer)).ours.matched is None
-    assert same_windows(match(ours, replace(theirs, matched=None))).ours.matched is None
+    assert same_windows(match(ours, longer)).ours.matched() is None
+    none = ("cell", np.zeros(theirs.data.sizes["cell"], dtype=bool))
+    alone = replace(theirs, data=theirs.data.assign_coords(matched=none))
+    assert same_windows(match(ours, alone)).ours.matched() is None
 
 
 def test_the_page_says_what_compare_says(two):
@@ -108,15 +108,15 @@ def test_the_first_sentence_counts_the_heads_that_differ(two):
 
 def test_heads_that_moved_against_each_other_are_not_called_equal(two, tmp_path):
     """The averages agree while every head differs: the sentence is about the heads."""
-    turn = np.where(np.arange(len(two[0].heads)) % 2, 0.2, -0.2)
-    theirs = replace(two[0], heads=two[0].heads.assign(r_q=two[0].heads["r_q"] + turn), loo=None)
+    r_q = two[0].own()["r_q"].to_numpy()
+    theirs = with_values(two[0], r_q=r_q + np.where(np.arange(r_q.shape[2]) % 2, 0.2, -0.2))
     said = heads_differ(match(two[0], theirs))
     assert "9 of 9 RoPE heads" in said
     assert "0.200" in said
 
 
 def test_without_errors_the_sentence_counts_heads_that_are_not_equal(two):
-    bare = [replace(side, heads=side.heads.assign(r_q_se=np.nan)) for side in two]
+    bare = [replace(side, data=side.data.assign(pc_r_q_se=side.data["pc_r_q_se"] * np.nan)) for side in two]
     last = [side.heads[side.heads["model"] == NAMES[-1]]["r_q"].to_numpy() for side in two]
     said = heads_differ(match(*bare))
     assert f"{(last[0] != last[1]).sum()} of {len(last[0])} heads" in said

@@ -50,14 +50,27 @@ GROUP = MeasureGroup(
     needs=("moments",),
     compute=None,
     variables=(
-        Variable("overlap", "PC0 overlap", "", "overlap of PC0 with PC0 of the checkpoint before"),
-        Variable("overlap_pc", "component before", "", "which earlier axis PC0 overlaps most", sampled=False),
+        Variable(
+            "overlap",
+            "PC0 overlap with the checkpoint before",
+            "",
+            "|cosine| between PC0 and PC0 of the checkpoint before",
+        ),
+        Variable(
+            "overlap_pc",
+            "component before",
+            "",
+            "which earlier axis PC0 overlaps most",
+            sampled=False,
+            detail=True,
+        ),
         Variable(
             "same_axis",
             "same axis",
             "",
             "1: PC0 continues PC0 of the checkpoint before, 0: it does not",
             sampled=False,
+            detail=True,
         ),
     ),
 )

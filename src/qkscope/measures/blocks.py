@@ -8,24 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.heads import HeadIndex
-from qkscope.sums import Sum
-from qkscope.unit import samples_of
-
-if TYPE_CHECKING:
-    from qkscope.measures.cell import Cell, HeadBlock
 
 Number = TypeVar("Number", bound=np.generic)
-S = TypeVar("S", bound=Sum)
-
-# Merged once for all blocks of a cell, for as long as the cell is in use.
-_SAMPLES: WeakKeyDictionary[Cell, dict[type[Sum], list[Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -58,14 +48,3 @@ def per_query(of_keys: NDArray[Number], queries: int) -> NDArray[Number]:
 def by_key(of_queries: NDArray[Number], keys: int) -> NDArray[Number]:
     """Numbers of the queries (H, ...) of a block, by the key that they read: a view (K, H / K, ...)."""
     return of_queries.reshape(keys, len(of_queries) // keys, *of_queries.shape[1:])
-
-
-def sums_of(block: HeadBlock, kind: type[S]) -> list[S]:
-    """A sum of the block's checkpoint over the window, of all heads: over all documents, then without each group.
-
-    The block's heads are at `block.rows.queries` and `block.rows.keys`.
-    """
-    found = _SAMPLES.setdefault(block.cell, {})
-    if kind not in found:
-        found[kind] = samples_of(block.cell.units, kind, block.cell.width)
-    return found[kind]

@@ -346,14 +346,23 @@ GROUP = MeasureGroup(
         Variable(
             "explained_variance", "explained variance", "share", "share of the pooled variance along PC0"
         ),
-        Variable("gap", "eigenvalue gap", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"),
         Variable(
-            "axis_lost", "axis lost", "samples", "left-out samples whose PC0 is another axis", sampled=False
+            "gap", "gap between PC0 and PC1", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"
         ),
-        Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False),
-        Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False),
-        Variable("bad_q", "bad queries", "tokens", "queries that are NaN or infinite", sampled=False),
-        Variable("bad_k", "bad keys", "tokens", "keys that are NaN or infinite", sampled=False),
+        Variable(
+            "axis_lost",
+            "axis lost",
+            "samples",
+            "samples whose PC0 is another axis",
+            sampled=False,
+            detail=True,
+        ),
+        Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False, detail=True),
+        Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False, detail=True),
+        Variable(
+            "bad_q", "bad queries", "tokens", "queries that are NaN or infinite", sampled=False, detail=True
+        ),
+        Variable("bad_k", "bad keys", "tokens", "keys that are NaN or infinite", sampled=False, detail=True),
         Variable("pc_r_q", "r_q by component", "", "r_q along each principal axis", ("pc",)),
         Variable("pc_r_k", "r_k by component", "", "r_k along each principal axis", ("pc",)),
         Variable(

@@ -95,18 +95,53 @@ GROUP = MeasureGroup(
     optional=True,
     variables=(
         Variable(
-            "explained_q", "first axis of queries", "share", "variance share of the queries' own first axis"
+            "explained_q",
+            "first axis of queries",
+            "share",
+            "variance share of the queries' own first axis",
+            detail=True,
         ),
-        Variable("explained_k", "first axis of keys", "share", "variance share of the keys' own first axis"),
         Variable(
-            "abs_r_q", "|r| of queries alone", "", "|r| with position along the queries' own first axis"
+            "explained_k",
+            "first axis of keys",
+            "share",
+            "variance share of the keys' own first axis",
+            detail=True,
         ),
-        Variable("abs_r_k", "|r| of keys alone", "", "|r| with position along the keys' own first axis"),
         Variable(
-            "linear_q", "linear share of queries", "share", "variance of queries that is linear in position"
+            "abs_r_q",
+            "|r| of queries alone",
+            "",
+            "|r| with position along the queries' own first axis",
+            detail=True,
         ),
-        Variable("linear_k", "linear share of keys", "share", "variance of keys that is linear in position"),
-        Variable("separability", "separability", "share", "pooled variance between mean query and mean key"),
-        Variable("d_prime", "d'", "sd", "distance of mean query and mean key in standard deviations"),
+        Variable(
+            "abs_r_k",
+            "|r| of keys alone",
+            "",
+            "|r| with position along the keys' own first axis",
+            detail=True,
+        ),
+        Variable(
+            "linear_q",
+            "queries: share linear in position",
+            "share",
+            "share of the variance of queries alone that is linear in position",
+        ),
+        Variable(
+            "linear_k",
+            "keys: share linear in position",
+            "share",
+            "share of the variance of keys alone that is linear in position",
+        ),
+        Variable(
+            "separability",
+            "share between queries and keys",
+            "share",
+            "share of the variance of queries and keys together that lies between their means",
+        ),
+        Variable(
+            "d_prime", "d'", "sd", "distance of mean query and mean key in standard deviations", detail=True
+        ),
     ),
 )

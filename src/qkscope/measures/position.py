@@ -202,16 +202,18 @@ def _variables() -> tuple[Variable, ...]:
                         "",
                         f"correlation of {who} with position along PC0{where}",
                         along_axis=True,
+                        detail=True,
                     )
                 )
             found += [
-                Variable(f"eta_{kind}{end}", f"eta of {who}", "",
+                Variable(f"eta_{kind}{end}", f"eta_{kind}", "",
                          f"correlation ratio of {who} with position along PC0: any function of position{where}",
-                         along_axis=True),
-                Variable(f"r_{kind}_const{end}", f"constant part of r_{kind}", "",
-                         f"part of r_{kind} that rotating the constant mean vector produces{where}", along_axis=True),
-                Variable(f"R_{kind}{end}", f"R of {who}", "",
-                         f"best linear readout of position from the whole vector of {who}{where}"),
+                         along_axis=True, detail=bool(end)),
+                Variable(f"r_{kind}_const{end}", f"r_{kind} from rotating a constant vector", "",
+                         f"part of r_{kind} that rotating the constant mean vector produces{where}",
+                         along_axis=True, detail=bool(end)),
+                Variable(f"R_{kind}{end}", f"R_{kind}", "",
+                         f"best linear readout of position from the whole vector of {who}{where}", detail=bool(end)),
             ]  # fmt: skip
     return tuple(found)
 

@@ -44,6 +44,7 @@ class Variable:
     sampled     it is also computed without each group of documents, so it has a standard error
     along_axis  it depends on a first principal axis: where a left-out sample has another one, it has no error
     axis_lost   the variable that counts these samples
+    detail      it is in the tables but not in the report's menus: a count, a check, a variant of another number
     """
 
     name: str
@@ -54,6 +55,7 @@ class Variable:
     sampled: bool = True
     along_axis: bool = False
     axis_lost: str = "axis_lost"
+    detail: bool = False
 
     @property
     def is_column(self) -> bool:
@@ -78,6 +80,8 @@ class MeasureGroup:
     """Computed only where a study asks for it in `measures:`."""
     version: int = 1
     """Raise it when the numbers change: cached values are then computed again."""
+    uses: tuple[str, ...] = ()
+    """Sums that it reads where they were measured, without needing them."""
     sums: tuple[type[Sum], ...] = ()
     """Sums that only this group needs; `needs` need not name them."""
 
@@ -140,7 +144,7 @@ def sums_for(asked: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
     known = sums()
     wanted = {FactSum.name}
     for group in asked:
-        names = {*group.needs, *(kind.name for kind in group.sums)}
+        names = {*group.needs, *group.uses, *(kind.name for kind in group.sums)}
         if unknown := sorted(names - set(known)):
             raise StudyError(
                 f"measures: {group.name} needs the sum {unknown[0]}, which no installed package declares; known sums: "

@@ -172,41 +172,83 @@ GROUP = MeasureGroup(
     optional=True,
     variables=(
         Variable(
-            "drift_r_q", "r_q along drift", "", "correlation of queries with position along the drift axis"
+            "drift_r_q",
+            "r_q along drift",
+            "",
+            "correlation of queries with position along the drift axis",
+            detail=True,
         ),
         Variable(
-            "drift_r_k", "r_k along drift", "", "correlation of keys with position along the drift axis"
+            "drift_r_k",
+            "r_k along drift",
+            "",
+            "correlation of keys with position along the drift axis",
+            detail=True,
         ),
-        Variable("alpha_q", "slope of queries", "per token", "slope of queries along the drift axis"),
-        Variable("alpha_k", "slope of keys", "per token", "slope of keys along the drift axis"),
+        Variable(
+            "alpha_q", "slope of queries", "per token", "slope of queries along the drift axis", detail=True
+        ),
+        Variable("alpha_k", "slope of keys", "per token", "slope of keys along the drift axis", detail=True),
         Variable(
             "slope_q",
-            "drift of queries",
-            "per window",
-            "slope of queries along the drift axis, over the window",
+            "drift of queries over the window",
+            "",
+            "how far mean queries move over the window along the drift axis, in units of the vectors",
         ),
         Variable(
-            "slope_k", "drift of keys", "per window", "slope of keys along the drift axis, over the window"
+            "slope_k",
+            "drift of keys over the window",
+            "",
+            "how far mean keys move over the window along the drift axis, in units of the vectors",
         ),
-        Variable("mu_q", "mean query along drift", "", "mean projection of queries on the drift axis"),
-        Variable("mu_k", "mean key along drift", "", "mean projection of keys on the drift axis"),
-        Variable("bias_strength", "bias", "per token", "change of the mean query's score with key position"),
-        Variable("separation", "separation", "share", "share of E|q - k|^2 along the separation axis"),
         Variable(
-            "separation_top", "separation, top axis", "share", "the same along the axis where it is largest"
+            "mu_q", "mean query along drift", "", "mean projection of queries on the drift axis", detail=True
         ),
-        Variable("agreement", "agreement", "", "overlap of the separation axis with that top axis"),
-        Variable("share_drift", "drift share", "share", "pooled variance along the drift axis"),
         Variable(
-            "share_separation", "separation share", "share", "pooled variance along the separation axis"
+            "mu_k", "mean key along drift", "", "mean projection of keys on the drift axis", detail=True
         ),
-        Variable("share_plane", "plane share", "share", "pooled variance in the plane of both axes"),
-        Variable("pc0_overlap", "overlap with PC0", "", "overlap of the drift axis with PC0"),
+        Variable(
+            "bias_strength",
+            "bias",
+            "per token",
+            "change of the mean query's score with key position",
+            detail=True,
+        ),
+        Variable(
+            "separation",
+            "separation of queries and keys",
+            "share",
+            "share of E|q - k|^2 that lies between the mean query and the mean key, drift aside",
+        ),
+        Variable(
+            "separation_top",
+            "separation, top axis",
+            "share",
+            "the same along the axis where it is largest",
+            detail=True,
+        ),
+        Variable(
+            "agreement", "agreement", "", "overlap of the separation axis with that top axis", detail=True
+        ),
+        Variable("share_drift", "drift share", "share", "pooled variance along the drift axis", detail=True),
+        Variable(
+            "share_separation",
+            "separation share",
+            "share",
+            "pooled variance along the separation axis",
+            detail=True,
+        ),
+        Variable(
+            "share_plane", "plane share", "share", "pooled variance in the plane of both axes", detail=True
+        ),
+        Variable(
+            "pc0_overlap", "overlap of drift axis and PC0", "", "|cosine| between the drift axis and PC0"
+        ),
         Variable(
             "bias_logits",
-            "bias in logits",
+            "bias to near keys",
             "logits",
-            "score change over the window; positive: nearer keys score higher",
+            "score that the drift adds to a key at the end of the window over one at its beginning",
         ),
     ),
 )

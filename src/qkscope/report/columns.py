@@ -1,63 +1,34 @@
-"""Tables of heads -> packed columns: every measure of PC0, class, since when; the components beyond the first.
+"""The dataset -> packed columns: every measure of PC0, class, since when; the components beyond the first.
 
-Principal components beyond the first are the bulk of the file; past a size they are left out, and the page says so.
+What a measure is called, its unit and its meaning are those of its declaration, stored with the variable. Principal
+components beyond the first are the bulk of the file; past a size they are left out, and the page says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
-from qkscope.report.grid import Grid, numbers
+from qkscope.results.aggregate import classes, error, present
 from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
 
 if TYPE_CHECKING:
-    from qkscope.results import Results
+    import xarray as xr
+
+    from qkscope.report.grid import Grid
 
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
 NAMED_CLASSES = (*CLASSES, UNMEASURED)
-
-# Numbers of the tables that say which head it is or how much was read, not how it behaves.
-_NO_MEASURES = {"layer", "head", "kv_head", "pc", "rope", "depth_bin", "n_q", "n_k"}
-_NO_MEASURES |= {"overlap_pc", "same_axis", "axis_lost"}
-_ABOUT_A_MEASURE = ("_se", "_null")
-_WITHOUT_SINK = "_from4"  # the same measures without the first four tokens: in anatomy.csv, not on the page
-# Those that the table of heads has columns for; the portrait has a few more, a head's page all.
-_IN_TABLE = ("share_positional", "r_q", "r_k")
-_IN_PORTRAIT = (*_IN_TABLE, "explained_variance", "eta_q", "eta_k", "sink", "plasticity")
 # What determines where a head looks: four parts of the variance of its scores over keys, which add up to 1.
-PARTS = {
-    "share_position": "key position",
-    "share_query_position": "query-dependent position",
-    "share_key": "key content",
-    "share_match": "content match",
-}
-_WORDS = {
-    "share_positional": "position share",
-    "explained_variance": "explained variance",
-    "depth": "depth in the network",
-    "r_q_const": "r_q from rotating a constant vector",
-    "r_k_const": "r_k from rotating a constant vector",
-    **{name: f"share of {words}" for name, words in PARTS.items()},
-    "score_sd": "standard deviation of scores",
-    "sink": "sink, logits",
-    "overlap": "PC0 overlap with the checkpoint before",
-    "gap": "gap between PC0 and PC1",
-    "rotation_slope_q": "drift of queries over the window",
-    "rotation_slope_k": "drift of keys over the window",
-    "rotation_bias_logits": "bias to near keys, logits",
-    "rotation_separation": "separation of queries and keys",
-    "rotation_pc0_overlap": "overlap of drift axis and PC0",
-    "per_kind_linear_q": "queries: share linear in position",
-    "per_kind_linear_k": "keys: share linear in position",
-    "per_kind_separability": "share between queries and keys",
-    "plasticity_drop": "plasticity, first minus last fifth",
-}
+PARTS = ("share_position", "share_query_position", "share_key", "share_match")
+# Those that the table of heads has columns for; a head's page and the portrait's menus have all.
+_IN_TABLE = ("share_positional", "r_q", "r_k")
+_SCALAR = (("head",), ("sample", "head"))
 
 # base64 characters of the components beyond the first: with errors and nulls up to the first limit (a report of
 # 10 x 576 heads stays below 2 MB), the bare values up to the second, none above it.
@@ -66,30 +37,32 @@ VALUES_LIMIT = 6_000_000
 MOST_ROWS_WITH_ERRORS = 50_000
 
 
-def measures(heads: pd.DataFrame) -> list[str]:
-    """The numeric columns of a table of heads that a head can be placed or coloured by, in the table's order."""
-    return [
+def measures(data: xr.Dataset) -> list[str]:
+    """Measures that a head can be placed or coloured by: one number per head, measured somewhere; r first."""
+    found = [
         str(name)
-        for name, kind in heads.dtypes.items()
-        if kind.kind in "fiu"
-        and name not in _NO_MEASURES
-        and not str(name).endswith((*_ABOUT_A_MEASURE, _WITHOUT_SINK))
-        and np.isfinite(heads[name]).any()
+        for name, variable in data.data_vars.items()
+        if variable.dims[1:] in _SCALAR
+        and not variable.attrs.get("detail")
+        and np.isfinite(_whole(variable)).any()
     ]
+    return sorted(found, key=lambda name: VALUES.index(name) if name in VALUES else len(VALUES))
 
 
-def described(names: list[str]) -> list[dict[str, Any]]:
-    """Measures as the page names them, and where it shows them."""
-    words = {name: name for name in (*VALUES, "eta_q", "eta_k", "R_q", "R_k")} | _WORDS
+def described(data: xr.Dataset, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Measures as they are declared, and whether the table of heads shows them."""
     return [
-        {
-            "name": name,
-            "label": words.get(name, name.replace("_", " ")),
-            "inTable": name in _IN_TABLE,
-            "inPortrait": name in _IN_PORTRAIT,
-        }
+        {"name": name, "inTable": name in _IN_TABLE}
+        | {key: str(data[name].attrs.get(key) or "") for key in ("units", "description")}
+        | {"label": str(data[name].attrs.get("label") or name)}
         for name in names
     ]
+
+
+def parts(data: xr.Dataset, names: Sequence[str]) -> list[dict[str, str]]:
+    """The parts of the variance of scores that were measured; their labels without `share of`."""
+    found = described(data, [name for name in PARTS if name in names])
+    return [{"name": one["name"], "label": one["label"].removeprefix("share of ")} for one in found]
 
 
 def regions(limit: Thresholds) -> list[dict[str, Any]]:
@@ -100,19 +73,39 @@ def regions(limit: Thresholds) -> list[dict[str, Any]]:
     return [{"name": str(name), "r_q": q, "r_k": k} for name, (q, k) in zip(names, fields, strict=True)]
 
 
-def first_component(heads: pd.DataFrame, grid: Grid, names: list[str]) -> dict[str, Any]:
-    """PC0 of every row: packed columns (those that a table has), class codes, since when."""
-    placed = grid.place(heads)
-    # In a large study only the correlations keep their errors.
-    sure = names if grid.rows <= MOST_ROWS_WITH_ERRORS else [name for name in names if name in VALUES]
-    also = [f"{name}{end}" for name in sure for end in _ABOUT_A_MEASURE]
-    columns = {name: pack_column(placed.column(name)) for name in (*names, *also, "same_axis")}
-    classes = placed.codes("class", NAMED_CLASSES)
+def first_component(data: xr.Dataset, grid: Grid, names: Sequence[str], limits: Thresholds) -> dict[str, Any]:
+    """PC0 of every row: packed columns (those that were measured), class codes, since when."""
+    shown = {name: _whole(data[name]) for name in (*names, "same_axis") if name in data}
+    for name in names:
+        # In a large study only the correlations keep their errors.
+        if (
+            name in data
+            and "sample" in data[name].dims
+            and (grid.rows <= MOST_ROWS_WITH_ERRORS or name in VALUES)
+        ):
+            shown[f"{name}_se"] = error(data, name)
+    for name in ("r_q", "r_k"):
+        shown[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0, drop=True)
+    columns = {name: pack_column(grid.arrange(found)) for name, found in shown.items()}
+    codes = class_codes(data, grid, limits)
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
-        "class": pack(classes),
-        "since": since(classes.reshape(-1, len(grid.index))) if grid.training else None,
+        "class": pack(codes),
+        "since": since(codes.reshape(-1, len(grid.heads))) if grid.training else None,
     }
+
+
+def _whole(found: xr.DataArray) -> xr.DataArray:
+    """Over all documents."""
+    return found.isel(sample=0, drop=True) if "sample" in found.dims else found
+
+
+def class_codes(data: xr.Dataset, grid: Grid, limits: Thresholds) -> NDArray[np.uint8]:
+    """The class of every row as its place in NAMED_CLASSES, NO_CODE where a checkpoint lacks the head. (rows,)"""
+    kinds, here = classes(data, limits)[:, 0], present(data)
+    codes = sum((kinds == name) * float(code) for code, name in enumerate(NAMED_CLASSES))
+    placed = grid.arrange(here.copy(data=np.where(here, codes, np.nan)))
+    return np.where(np.isfinite(placed), placed, NO_CODE).astype(np.uint8)
 
 
 def since(codes: NDArray[np.uint8]) -> list[int | None]:
@@ -126,10 +119,9 @@ def since(codes: NDArray[np.uint8]) -> list[int | None]:
     return [int(stop) if here else None for stop, here in zip(first, known, strict=True)]
 
 
-def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str | None]:
-    """The components beyond the first over the own windows, (rows, count) each, and what was left out and why."""
-    later = results.qk[results.qk["pc"] > 0]
-    count = int(later["pc"].max()) if len(later) else 0
+def components(data: xr.Dataset, grid: Grid) -> tuple[dict[str, Any] | None, str | None]:
+    """The components beyond the first over the training contexts, (rows, count) each, and what was left out and why."""
+    count = int(data.sizes["pc"]) - 1
     if count == 0:
         return None, "The table holds the first principal component only."
     column_size = grid.rows * count * 2 * 4 / 3
@@ -139,13 +131,9 @@ def components(results: Results, grid: Grid) -> tuple[dict[str, Any] | None, str
             f"({grid.rows:,} measurements of a head); they are in qk.csv."
         )
     whole = column_size * (len(VALUES) + len(ERRORS)) <= ERRORS_LIMIT
-    names = (*VALUES, *ERRORS) if whole else VALUES
     more: dict[str, Any] = {"count": count, "thousandths": []}
-    placed = grid.place(later)
-    where = (placed.row, placed.table["pc"].to_numpy(int) - 1)
-    for name in names:
-        found = np.full((grid.rows, count), np.nan)
-        found[where] = numbers(placed.table, name)
+    for name in (*VALUES, *ERRORS) if whole else VALUES:
+        found = grid.arrange(data[f"pc_{name}"].isel(pc=slice(1, None)))
         small = pack_thousandths(found) if name.endswith("_se") else None
         more[name] = small or pack_numbers(found)
         if small:

@@ -9,73 +9,81 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from qkscope.anatomy_means import carried_by, score_by_distance
-from qkscope.head_numbers import KEY
-from qkscope.report.averages import members, populations
 from qkscope.report.encode import listed, pack_column
-from qkscope.report.grid import Grid
+from qkscope.results.aggregate import ordered, populations, present
+from qkscope.results.curves import carried_by, score_by_distance
 
 if TYPE_CHECKING:
-    from qkscope.report.window import Window
+    import xarray as xr
 
-LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in its parquet file
+    from qkscope.report.grid import Grid
+
+LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in measures.safetensors
 
 
-def curves(window: Window, grid: Grid, order: Sequence[str]) -> list[dict[str, Any]]:
-    """What the tables hold of every head; each with the places of its axis and packed (rows, places)."""
-    title = "Mean score by distance, logits"
-    found = [_curve(window.distance, grid, "distance", "score", "distance", title, "tokens back")]
-    spectrum = window.spectrum
+def curves(data: xr.Dataset, grid: Grid, order: Sequence[str]) -> list[dict[str, Any]]:
+    """What was measured of every head; each with the places of its axis and packed (rows, places)."""
+    found = []
+    if "distance_score" in data:
+        title = "Mean score by distance, logits"
+        found.append(_curve(data["distance_score"], grid, "distance", title, "tokens back") | {"log": True})
     for kind in ("q", "k"):
+        if f"signal_{kind}" not in data:
+            continue
         # dimensions that do not rotate have no pair and no place on this axis
-        part = None if spectrum is None else spectrum[(spectrum["kind"] == kind) & (spectrum["pair"] >= 0)]
+        signal = data[f"signal_{kind}"].sel(pair=slice(0, None))
         title = f"Part of r_{kind} from each rotary pair"
-        curve = _curve(part, grid, f"signal_{kind}", "signal", "pair", title, "rotary pair, fast to slow")
-        waves = None if part is None or curve is None else _waves(part, order, curve["at"])
-        if curve is not None and waves is not None:
+        curve = _curve(signal, grid, f"signal_{kind}", title, "rotary pair, fast to slow")
+        waves = _waves(
+            data["wavelength"].sel(pair=slice(0, None)).where(np.isfinite(signal)), order, curve["at"]
+        )
+        if waves is not None:
             title = f"Part of r_{kind} from each rotary wavelength"
             curve |= {"waves": waves, "title": title, "axis": "wavelength, tokens", "log": True}
         found.append(curve)
-    return [curve for curve in found if curve is not None]
+    return [curve for curve in found if curve["column"] is not None]
 
 
-def _waves(part: pd.DataFrame, order: Sequence[str], pairs: Sequence[int]) -> list[list[float | None]] | None:
+def _waves(
+    found: xr.DataArray, order: Sequence[str], pairs: Sequence[int]
+) -> list[list[float | None]] | None:
     """For each checkpoint the wavelength of every pair; None where heads of one checkpoint differ in them."""
-    by_pair = part.groupby(["model", "pair"])["wavelength"]
-    if (by_pair.nunique(dropna=False) > 1).any() or not np.isfinite(part["wavelength"]).all():
+    low, high = found.min("head"), found.max("head")
+    if not ((low == high) & np.isfinite(high) | low.isnull()).all():
         return None
-    found = by_pair.first().unstack("pair").reindex(index=list(order), columns=list(pairs))
-    return [listed(row) for _, row in found.iterrows()]
+    return [listed(row) for row in low.reindex(checkpoint=list(order), pair=list(pairs)).to_numpy()]
 
 
-def _curve(
-    table: pd.DataFrame | None, grid: Grid, name: str, value: str, along: str, title: str, axis: str
-) -> dict[str, Any] | None:
-    """`value` of every head at the places `along`; NaN where a checkpoint's window or layer has no such place."""
-    if table is None or table.empty:
-        return None
-    placed = grid.place(table)
-    places, column = np.unique(placed.table[along].to_numpy(), return_inverse=True)
-    if grid.rows * len(places) * 2 * 4 / 3 > LIMIT:
-        return None
-    values = np.full((grid.rows, len(places)), np.nan)
-    values[placed.row, column] = placed.table[value].to_numpy(np.float64)
-    packed = pack_column(values)
-    if packed is None:
-        return None
-    # Distances double: a logarithmic axis gives each its room.
-    log = along == "distance" and bool(places[0] > 0)
-    return {"name": name, "title": title, "axis": axis, "log": log, "at": places.tolist(), "column": packed}
+def _curve(found: xr.DataArray, grid: Grid, name: str, title: str, axis: str) -> dict[str, Any]:
+    """Values of every head along the last dimension, at the places where there are some.
+
+    NaN where a checkpoint's window or layer has no such place; the column is None where it is too large for the page.
+    """
+    values, places = grid.arrange(found), found[found.dims[-1]].to_numpy()
+    known = np.isfinite(values).any(axis=0)
+    fits = grid.rows * known.sum() * 2 * 4 / 3 <= LIMIT
+    packed = pack_column(values[:, known]) if fits else None
+    return {
+        "name": name,
+        "title": title,
+        "axis": axis,
+        "log": False,
+        "at": places[known].tolist(),
+        "column": packed,
+    }
 
 
-def wavelengths(window: Window, order: Sequence[str]) -> list[dict[str, Any]] | None:
+def wavelengths(data: xr.Dataset, order: Sequence[str]) -> list[dict[str, Any]] | None:
     """For each checkpoint, the wavelengths of its rotation and the share of r_q that each carries."""
-    if window.spectrum is None or not (window.spectrum["pair"] >= 0).any():
+    if "signal_q" not in data:
         return None
-    shares = carried_by(window.spectrum, "q").dropna(subset="share")
-    rotating = window.spectrum[window.spectrum["pair"] >= 0].drop_duplicates(KEY).groupby("model").size()
+    data = ordered(data, order)
+    rotating = data["signal_q"].sel(pair=slice(0, None)).notnull().any("pair").sum("head")
+    if not rotating.any():
+        return None
+    counts = dict(zip(data["checkpoint"].to_numpy(), rotating.to_numpy().tolist(), strict=True))
+    shares = carried_by(data, "q").dropna(subset="share")
     found = []
     for model in order:
         here = shares[shares["model"] == model].sort_values("wavelength")
@@ -83,24 +91,27 @@ def wavelengths(window: Window, order: Sequence[str]) -> list[dict[str, Any]] | 
             {
                 "at": here["wavelength"].tolist(),
                 "share": listed(here["share"]),
-                "heads": int(rotating.get(model, 0)),
+                "heads": counts.get(model, 0),
                 "window": int(here["window"].iloc[0]) if len(here) else None,
             }
         )
     return found
 
 
-def distances(window: Window, order: Sequence[str]) -> dict[str, Any] | None:
+def distances(data: xr.Dataset, order: Sequence[str]) -> dict[str, Any] | None:
     """Population -> its mean curve at each checkpoint, relative to the average key, in logits."""
-    table = window.distance
-    if table is None or not table["score"].notna().any():
+    if "distance_score" not in data:
         return None
-    places = sorted(table["distance"].unique().tolist())
-    found: dict[str, Any] = {kind: [] for kind in populations(window.heads)}
-    for model in order:
-        heads, scores = (each[each["model"] == model] for each in (window.heads, table))
-        for kind, curves_of in found.items():
-            curve = score_by_distance(scores, heads[members(heads, kind)])
-            values = curve.set_index("distance")[["score", "se"]].reindex(places)
-            curves_of.append({"score": listed(values["score"]), "se": listed(values["se"])})
+    known = data["distance_score"].notnull().any(("checkpoint", "head")).to_numpy()
+    places = data["distance"].to_numpy()[known].tolist()
+    if not places:
+        return None
+    found: dict[str, Any] = {}
+    for kind in populations(data):
+        here, found[kind] = present(data, kind), []
+        for model in order:
+            values = (
+                score_by_distance(data, model, here).set_index("distance")[["score", "se"]].reindex(places)
+            )
+            found[kind].append({"score": listed(values["score"]), "se": listed(values["se"])})
     return {"at": places, "curves": found}

@@ -1,4 +1,4 @@
-"""Where each (checkpoint, head) of the tables stands on the page.
+"""Where each (checkpoint, head) of the dataset stands on the page.
 
 Over training every checkpoint measures the same heads, so row = checkpoint * heads + head, with missing values where a
 checkpoint lacks a head. In a study of different models a head belongs to one model only, so row = head and `owner`
@@ -7,76 +7,59 @@ names its model.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from qkscope.report.encode import NO_CODE
+from qkscope.results.aggregate import ordered, present
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Where each (checkpoint, head) of the tables stands in the page's arrays.
+    """Which heads the page has: (owner, layer, head) in order; owner is 0 for all heads over training."""
 
-    `index` is sorted and unique with the levels (owner, layer, head); owner is 0 for all heads over training.
-    """
-
-    models: list[str]
-    index: pd.MultiIndex
+    models: Sequence[str]
+    heads: Sequence[tuple[int, int, int]]
     training: bool
 
     @classmethod
-    def of(cls, heads: pd.DataFrame, models: list[str], *, training: bool) -> Grid:
-        place = {model: number for number, model in enumerate(models)}
-        here = heads[heads["model"].isin(models)]
-        owner = np.zeros(len(here), dtype=int) if training else here["model"].map(place).to_numpy(int)
-        arrays = [owner, here["layer"].to_numpy(int), here["head"].to_numpy(int)]
-        index = pd.MultiIndex.from_arrays(arrays, names=["owner", "layer", "head"]).unique().sort_values()
-        return cls(models, index, training)
+    def of(cls, data: xr.Dataset, models: Sequence[str], *, training: bool) -> Grid:
+        data = ordered(data, models)
+        keys = list(zip(data["layer"].to_numpy().tolist(), data["number"].to_numpy().tolist(), strict=True))
+        order = {model: i for i, model in enumerate(models)}
+        owners = [0 if training else order[model] for model in data["checkpoint"].to_numpy()]
+        here = present(data).to_numpy()
+        found = {(owners[i], *keys[j]) for i, j in zip(*np.nonzero(here), strict=True)}
+        return cls(models, sorted(found), training)
 
     @property
     def rows(self) -> int:
-        return len(self.index) * (len(self.models) if self.training else 1)
+        return len(self.heads) * (len(self.models) if self.training else 1)
 
-    def place(self, table: pd.DataFrame) -> Placed:
-        """Find the rows of the page for a table's rows."""
-        order = {model: number for number, model in enumerate(self.models)}
-        number = table["model"].map(order).fillna(-1).to_numpy(np.int64)
-        owner = np.zeros_like(number) if self.training else number
-        keys = pd.MultiIndex.from_arrays([owner, table["layer"].to_numpy(int), table["head"].to_numpy(int)])
-        head = self.index.get_indexer(keys).astype(np.int64)
-        on_page = (number >= 0) & (head >= 0)
-        row = number * len(self.index) + head if self.training else head
-        return Placed(table[on_page], row[on_page], head[on_page], self.rows)
+    @cached_property
+    def _place(self) -> dict[tuple[int, int, int], int]:
+        return {key: i for i, key in enumerate(self.heads)}
 
-
-@dataclass(frozen=True)
-class Placed:
-    """The rows of a table that are on the page: `row` among the page's `rows`, `head` among its heads."""
-
-    table: pd.DataFrame
-    row: NDArray[np.int64]
-    head: NDArray[np.int64]
-    rows: int
-
-    def column(self, name: str) -> NDArray[np.float64]:
-        """A numeric column of a table with one row per (checkpoint, head), (rows,), NaN where there is none."""
-        found = np.full(self.rows, np.nan)
-        found[self.row] = numbers(self.table, name)
-        return found
-
-    def codes(self, name: str, names: tuple[str, ...]) -> NDArray[np.uint8]:
-        """A column of names as positions in `names`, (rows,) uint8; NO_CODE where the head is not in the table."""
-        found = np.full(self.rows, NO_CODE, dtype=np.uint8)
-        code = self.table[name].map({value: number for number, value in enumerate(names)})
-        found[self.row] = code.fillna(NO_CODE).to_numpy(np.uint8)
-        return found
-
-
-def numbers(table: pd.DataFrame, name: str) -> NDArray[np.float64]:
-    """A column as float64, (rows,); NaN where absent."""
-    if name not in table:
-        return np.full(len(table), np.nan)
-    return np.asarray(pd.to_numeric(table[name], errors="coerce").to_numpy(np.float64, na_value=np.nan))
+    def arrange(self, found: xr.DataArray) -> Array:
+        """(checkpoint, head, ...) as the rows of the page, (rows, ...); NaN where there is no such head."""
+        known = {model: i for i, model in enumerate(found["checkpoint"].to_numpy())}
+        keys = list(zip(found["layer"].to_numpy().tolist(), found["number"].to_numpy().tolist(), strict=True))
+        values = found.to_numpy()
+        arranged = np.full((self.rows, *values.shape[2:]), np.nan)
+        for number, model in enumerate(self.models):
+            if model not in known:
+                continue
+            owner = 0 if self.training else number
+            place = np.array([self._place.get((owner, *key), -1) for key in keys], dtype=np.int64)
+            start = number * len(self.heads) if self.training else 0
+            arranged[start + place[place >= 0]] = values[known[model], place >= 0]
+        return arranged

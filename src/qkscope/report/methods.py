@@ -13,7 +13,6 @@ import numpy as np
 from qkscope.defaults import GROUPS
 from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.measures.pca import FAINT
-from qkscope.report.grid import numbers
 
 if TYPE_CHECKING:
     from qkscope.provenance import CheckpointRecord, CorpusRecord
@@ -22,18 +21,6 @@ if TYPE_CHECKING:
 # Shown in their own place on the page, or of no interest to a reader of the results.
 _NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}
 _NOT_SETTINGS |= {"thresholds", "retries", "keep_weights", "gpus", "cpus", "device", "device_map"}
-
-# The measures that a study asks for by name.
-_ASKED = {
-    "rotation": "Drift: how far mean queries or keys move over the window along their covariance with position, in "
-    "the units of the vectors. Bias to near keys: the logits that this drift adds to a key at the end of the window "
-    "over one at its beginning. Separation: the share of the squared distance between queries and keys that lies "
-    "between their means, drift aside.",
-    "per_kind": "Share linear in position: of the variance of queries alone, or of keys alone. Share between queries "
-    "and keys: of the variance of both together, the part between their means.",
-    "plasticity": "Plasticity: how undetermined a query's preference between two keys is, given only the query's "
-    "position: 1 undetermined, 0 determined, by position or by key content.",
-}
 
 
 def methods(results: Results) -> dict[str, Any]:
@@ -50,11 +37,9 @@ def methods(results: Results) -> dict[str, Any]:
         "windows": windows(results),
         "thresholds": results.thresholds,
         "matched_window": results.timeline.matched_window,
-        "has_matched": results.matched is not None,
-        "has_errors": bool(np.isfinite(numbers(results.heads, "r_q_se")).any()),
-        "has_null": bool(np.isfinite(numbers(results.heads, "r_q_null")).any()),
-        "has_anatomy": results.anatomy is not None,
-        "asked": [text for measure, text in _ASKED.items() if measure in results.optional],
+        "has_matched": results.matched() is not None,
+        "has_errors": bool(np.isfinite(results.heads["r_q_se"]).any()),
+        "has_null": bool(np.isfinite(results.heads["r_q_null"]).any()),
         "faint": FAINT,
         "level": level(results.study or {}),
     }
@@ -130,11 +115,9 @@ def checkpoints(results: Results) -> list[dict[str, str]]:
 
 def _vectors(results: Results) -> dict[str, str]:
     """Query and key vectors each head was measured on: one number, or a range."""
-    if "n_q" not in results.heads:
-        return {}
     found = {}
     for model, rows in results.heads.groupby("model", sort=False):
-        n = np.concatenate([numbers(rows, "n_q"), numbers(rows, "n_k")])
+        n = rows[["n_q", "n_k"]].to_numpy()
         n = n[np.isfinite(n)]
         if len(n):
             low, high = int(n.min()), int(n.max())

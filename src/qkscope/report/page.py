@@ -127,7 +127,7 @@ def _filled(
             told={view: _beside(view, found) for view in VIEWS},
             json=json_for_html(data),
             labels=labels(results.timeline),
-            two_windows=results.matched is not None,
+            two_windows=results.matched() is not None,
             timeline=results.timeline,
             heads=len(data["heads"]["layer"]),
             scripts=scripts,
@@ -150,7 +150,7 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
     runs = [data, *([data["other"]] if "other" in data else [])]
     windows = [run[name] for run in runs for name in ("own", "matched") if run[name]]
     has = {
-        "causes": data["kind"] == "training" and any(one["causes"] for one in windows),
+        "causes": data["kind"] == "training" and any(run["causes"] for run in runs),
         "scores": bool(data["parts"]),
         "spectrum": any(one["wavelengths"] for one in windows),
         "distance": any(one["distances"] for one in windows),

@@ -10,19 +10,19 @@ import numpy as np
 from qkscope.comparison import compare_matched
 from qkscope.comparison.words import closing, printed
 from qkscope.inference.levels import AGREES_WITHIN
-from qkscope.report.averages import ALL, members, populations
 from qkscope.report.data import grid_of, payload
-from qkscope.report.grid import numbers
+from qkscope.results.aggregate import ROPE, populations
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.comparison import Comparison, Matched
+    from qkscope.results import Results
     from qkscope.timeline import Timeline
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.
-OF_A_RUN = ("stops", "own", "matched", "more", "omitted")
+OF_A_RUN = ("stops", "own", "matched", "causes", "more", "omitted")
 # Rows of differing numbers that the page lists; `qkscope compare --csv` writes all.
 MOST_ROWS = 400
 
@@ -40,12 +40,18 @@ class Difference:
 def same_windows(found: Matched) -> Matched:
     """Both runs over the first tokens, where both have the same number of them."""
     sides = (found.ours, found.theirs)
-    if all(side.matched is not None for side in sides) and (
+    if all(side.matched() is not None for side in sides) and (
         sides[0].timeline.matched_window == sides[1].timeline.matched_window
     ):
         return found
-    ours, theirs = (replace(side, matched=None, loo_matched=None) for side in sides)
+    ours, theirs = (_own_only(side) for side in sides)
     return replace(found, ours=ours, theirs=theirs)
+
+
+def _own_only(side: Results) -> Results:
+    """The same results without what was measured over the first tokens."""
+    none = ("cell", np.zeros(side.data.sizes["cell"], dtype=bool))
+    return replace(side, data=side.data.assign_coords(matched=none))
 
 
 def pair_payload(found: Matched) -> dict[str, Any]:
@@ -75,8 +81,8 @@ def heads_differ(found: Matched) -> str:
     """One sentence about the heads at the last checkpoint that both runs have, over the window the page starts with."""
     ours, theirs = found.ours, found.theirs
     tables = (ours.heads, theirs.heads)
-    if ours.matched is not None and theirs.matched is not None:
-        tables = (ours.matched, theirs.matched)
+    if ours.matched_heads is not None and theirs.matched_heads is not None:
+        tables = (ours.matched_heads, theirs.matched_heads)
     last, other = ours.timeline.models[-1], theirs.timeline.models[-1]
     label = ours.timeline.stop(last).label
     sides = [t[t["model"] == model] for t, model in zip(tables, (last, other), strict=True)]
@@ -88,16 +94,16 @@ def heads_differ(found: Matched) -> str:
     if not change[known].any():
         return f"r_q of every head is the same in both runs at {label}."
     typical = f"the median difference is {change[known].median():.3f}"
-    error = np.hypot(numbers(both, "r_q_se"), numbers(both, "r_q_se_b"))
+    error = np.hypot(both["r_q_se"], both["r_q_se_b"])
     if not np.isfinite(error).any():
         told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
         return f"At {label}, r_q of {told} differs between the runs; {typical}."
     clear = change > AGREES_WITHIN * error
-    told = " and ".join(_counted(clear, both[known], kind) for kind in populations(both))
+    told = " and ".join(_counted(clear, both[known], kind) for kind in populations(ours.own()))
     return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."
 
 
 def _counted(clear: pd.Series[bool], heads: pd.DataFrame, kind: str) -> str:
     """`31 of 36 RoPE heads`."""
-    here = heads.index[members(heads, kind)]
-    return f"{int(clear[here].sum())} of {len(here)} {'' if kind == ALL else f'{kind} '}heads"
+    here = heads.index if kind == "all" else heads.index[heads["rope"] == ROPE[kind]]
+    return f"{int(clear[here].sum())} of {len(here)} {'' if kind == 'all' else f'{kind} '}heads"

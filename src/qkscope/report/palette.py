@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qkscope.anatomy_means import PARTS
 from qkscope.figures.tools import style
 
 DARK_PAPER = "#191b1f"
@@ -20,6 +19,13 @@ RAMPS = {
     "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
 }
 CAUSES = style.CAUSE_COLOURS
+# The variable of each part of the variance of scores.
+_PARTS = {
+    "position": "share_position",
+    "key": "share_key",
+    "match": "share_match",
+    "query × position": "share_query_position",
+}
 
 
 def properties() -> str:
@@ -36,7 +42,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
     for name, colour in (CAUSES | style.ROPE_COLOURS).items():
         yield name, colour, on_dark(colour)
     for part, colour in style.PART_COLOURS.items():
-        yield PARTS[part], colour, on_dark(colour)
+        yield _PARTS[part], colour, on_dark(colour)
     for code, colour in enumerate(style.CLASS_COLOURS.values()):
         # Unmeasured heads are hatched paper in both schemes.
         dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from qkscope import manifest, owner, store
 from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.lock import Claim, claimed
-from qkscope.measures.registry import chosen
+from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, say
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
@@ -63,7 +63,7 @@ def run(
         raise EngineError(
             f"--shard cannot be combined with --engine {engine}, which distributes the units itself: use one of them"
         )
-    study = load_study(study_path)
+    study = load_study(study_path, optional_names())
     if not study.keep_weights and (part or engine != "local"):
         raise EngineError(
             "keep_weights: false does not work with workers or shards, which share the hub cache: one would "

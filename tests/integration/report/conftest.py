@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 from report_browser import PHASES, SMALL, Open
-from report_data import Shape, anatomy_frame, causes_frame, distance_frame, write_foreign, write_results
+from report_data import Shape, write_foreign, write_results
 
 from qkscope.report import write_report
-from qkscope.results import load_results
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +76,9 @@ def report(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def full_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of results that hold everything: anatomy, distance curves, causes, over both windows."""
-    folder = write_results(tmp_path_factory.mktemp("full") / "full", SMALL, PHASES, title="Everything")
-    results = load_results(folder)
-    for end, qk in (("", results.qk), ("_matched", results.qk_matched)):
-        anatomy_frame(qk, seed=5).to_csv(folder / f"anatomy{end}.csv", index=False)
-        distance_frame(qk).to_parquet(folder / f"distance{end}.parquet", index=False)
-    results = load_results(folder)
-    causes = causes_frame(results.timeline.models)
-    return write_report(replace(results, causes=causes, causes_matched=causes.assign(window=0.0)))
+    """A report of results that hold everything: scores, curves and causes, over both windows."""
+    folder = tmp_path_factory.mktemp("full") / "full"
+    return write_report(write_results(folder, SMALL, PHASES, title="Everything", everything=True))
 
 
 @pytest.fixture(scope="module")

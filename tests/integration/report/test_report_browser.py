@@ -119,9 +119,10 @@ def test_marks_have_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: 
 
 def test_the_window_changes_every_number(open_page: Open, report: Path, folder: Path) -> None:
     page = open_page(report)
-    for window, name in (("matched", "qk_matched.csv"), ("own", "qk.csv")):
+    heads = pd.read_csv(folder / "heads.csv")
+    for window in ("matched", "own"):
         page.locator(f"label[for=window-{window}]").click()
-        table = pd.read_csv(folder / name).query("pc == 0 and model == 'lc-256-to-512-step-100'")
+        table = heads.query(f"{window} == 1 and model == 'lc-256-to-512-step-100'")
         first = table[(table["layer"] == 0) & (table["head"] == 0)].iloc[0]
         expect(page.locator('#table tbody tr [data-column="r_q"]').first).to_contain_text(f"{first.r_q:.3f}")
         mean = table[table["rope"] == 1]["r_q"].mean()

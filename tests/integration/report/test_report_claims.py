@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from playwright.sync_api import Page, expect
 from report_browser import MINUS, Open
 from whole_study import whole
@@ -16,8 +17,6 @@ from whole_study import whole
 from qkscope.claims import Claim, Row, claims
 from qkscope.report import write_report
 from qkscope.results import Results
-
-KEY = ["model", "layer", "head"]
 
 
 @pytest.fixture(scope="module")
@@ -34,32 +33,31 @@ def whole_report(study: Results, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def heads_of(study: Results, row: Row) -> pd.DataFrame:
-    """The heads a row is about, with the columns of every table of its window."""
-    end = "_matched" if row.window == "matched" else ""
-    heads = study.matched if end else study.heads
-    for table in (getattr(study, f"anatomy{end}"), study.optional[f"plasticity{end}"]):
-        more = [name for name in table if name not in heads]
-        heads = heads.merge(table[[*KEY, *more]], on=KEY)
+    """The heads a row is about, with every measure over its window."""
+    heads = study.matched_heads if row.window == "matched" else study.heads
     rope = {"RoPE": [1.0], "NoPE": [0.0], "all": [0.0, 1.0]}[row.population]
     return heads[(heads["model"] == row.model) & heads["rope"].isin(rope)]
 
 
+def data_of(study: Results, row: Row) -> xr.Dataset:
+    """The checkpoint a row is about, over its window: the heads of its population."""
+    data = (study.matched() if row.window == "matched" else study.own()).sel(checkpoint=row.model)
+    rope = {"RoPE": [1.0], "NoPE": [0.0], "all": [0.0, 1.0]}[row.population]
+    return data.isel(head=np.flatnonzero(np.isin(data["rope"], rope)))
+
+
 def share_of_wave(study: Results, row: Row) -> float:
     """|part of r_q| of one wavelength over the sum of all, averaged over heads weighted with |r_q|."""
-    table = study.spectrum_matched if row.window == "matched" else study.spectrum
-    table = table[(table["model"] == row.model) & (table["kind"] == "q")]
-    parts = table.pivot(index=["layer", "head"], columns="wavelength", values="signal")
-    size, weight = np.abs(parts.to_numpy()), np.abs(parts.to_numpy().sum(axis=1))
+    data = data_of(study, row).sel(pair=slice(0, None))
+    parts, waves = data["signal_q"].to_numpy(), data["wavelength"].to_numpy()[0]
+    size, weight = np.abs(parts), np.abs(parts.sum(axis=1))
     shares = size / size.sum(axis=1, keepdims=True)
-    return float(np.average(shares[:, parts.columns.get_loc(row.at)], weights=weight))
+    return float(np.average(shares[:, np.argmin(np.abs(waves - row.at))], weights=weight))
 
 
 def score_at(study: Results, row: Row) -> float:
     """The mean position bias at a distance."""
-    table = study.distance_matched if row.window == "matched" else study.distance
-    heads = heads_of(study, row)[["layer", "head"]]
-    table = table[table["model"] == row.model].merge(heads, on=["layer", "head"])
-    return float(table.groupby("distance")["score"].mean().loc[row.at])
+    return float(np.mean(data_of(study, row)["distance_score"].sel(distance=int(row.at)).to_numpy()))
 
 
 def again(study: Results, row: Row) -> float:

@@ -11,10 +11,9 @@ import pytest
 import yaml
 from playwright.sync_api import Page, expect
 from report_browser import MINUS, PHASES, PICTURES, Open, violations
-from report_data import Shape, anatomy_frame, causes_frame, distance_frame, make_results, write_results
+from report_data import Shape, make_results, write_results
 
 from qkscope.report import write_report
-from qkscope.results import load_results
 
 SHAPE = Shape(layers=4, heads=4, group=2, components=2)
 HOSTILE = "</script><img src=x onerror=alert(1)>"
@@ -23,20 +22,14 @@ LAST = "lc-256-to-512-step-100"
 
 def run(folder: Path, seed: int) -> Path:
     """Results that hold everything; those of another seed differ in r_q."""
-    write_results(folder, SHAPE, PHASES, title=f"A small study, seed {seed}")
     noise = np.random.default_rng(seed)
-    for table in ("qk", "qk_matched"):
-        qk = pd.read_csv(folder / f"{table}.csv")
-        qk["r_q"] = (qk["r_q"] + seed * noise.normal(-0.05, 0.08, len(qk)) * (qk["pc"] == 0)).clip(0, 0.99)
-        qk.to_csv(folder / f"{table}.csv", index=False)
-    results = load_results(folder)
-    qk = results.qk
-    for end, table in (("", qk), ("_matched", results.qk_matched)):
-        anatomy_frame(table, seed=5 + seed).to_csv(folder / f"anatomy{end}.csv", index=False)
-        distance_frame(table).to_parquet(folder / f"distance{end}.parquet", index=False)
-    parts = dict.fromkeys(("same_axis", "another_axis", "same_axis_se", "another_axis_se"), np.nan)
-    causes = causes_frame(list(dict.fromkeys(qk["model"]))).assign(**parts, same_text=1, heads=16, groups=8)
-    causes.to_csv(folder / "causes.csv", index=False)
+
+    def moved(qk: pd.DataFrame) -> pd.DataFrame:
+        shift = seed * noise.normal(-0.05, 0.08, len(qk)) * (qk["pc"] == 0)
+        return qk.assign(r_q=(qk["r_q"] + shift).clip(0, 0.99))
+
+    title = f"A small study, seed {seed}"
+    write_results(folder, SHAPE, PHASES, title=title, everything=True, change=moved)
     study = yaml.safe_load((folder / "study.yaml").read_text())
     (folder / "study.yaml").write_text(yaml.safe_dump(study | {"name": folder.name}))
     return folder
@@ -53,8 +46,8 @@ def pair(runs: list[Path]) -> Path:
     return write_report(runs[0], beside=runs[1])
 
 
-def means(folder: Path, rope: int, table: str = "qk") -> pd.Series:
-    rows = pd.read_csv(folder / f"{table}.csv").query("pc == 0 and rope == @rope")
+def means(folder: Path, rope: int, window: str = "own") -> pd.Series:
+    rows = pd.read_csv(folder / "heads.csv").query(f"{window} == 1 and rope == @rope")
     return rows.groupby("model")["r_q"].mean()
 
 
@@ -83,7 +76,7 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
     show(page, "both")
     expect(page.locator(dashed)).to_have_count(4)
     page.locator("label[for=window-matched]").click()
-    matched = means(runs[1], 1, "qk_matched")[LAST]
+    matched = means(runs[1], 1, "matched")[LAST]
     assert f"RoPE r_q B: mean {matched:.3f} ±" in mark.get_attribute("aria-label")
 
 

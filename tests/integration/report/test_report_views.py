@@ -308,21 +308,22 @@ def test_every_layer_has_a_row_and_nope_layers_are_marked(
 
 
 def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Path, report: Path) -> None:
-    page = open_page(full_report, "#window=own")
+    page = open_page(full_report)
     expect(page.locator("#causes svg .mark")).to_have_count(3)
     mark = page.locator("#causes svg .mark").last
     said = mark.get_attribute("aria-label").translate(MINUS)
-    assert "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, weights 0.080 ± 0.004" in said
-    expect(page.locator("#causes .legend")).to_contain_text("window")
-    page.locator("label[for=window-matched]").click()
-    expect(page.locator("#causes .legend")).not_to_contain_text("window")
-    expect(page.locator("#causes svg")).to_contain_text("first 256 tokens")
+    assert "LC1-50 → LC1-100, change of mean r_q 0.000 ± 0.004, RoPE settings -0.100 ± 0.004" in said
+    # The causes of a change do not depend on the window that is shown.
+    page.locator("label[for=window-own]").click()
+    assert mark.get_attribute("aria-label").translate(MINUS) == said
+    # Only where the two orders differ by more than their error is the other one told.
+    expect(page.locator("#causes-note")).to_contain_text("S1-200 → LC1-50")
+    expect(page.locator("#causes-note")).to_contain_text("training 0.020 ± 0.004, RoPE settings 0.010")
+    expect(page.locator("#causes-note")).not_to_contain_text("LC1-50 → LC1-100")
     page.locator("#causes-numbers").click()
     first = page.locator("#causes-drawing table tr").nth(1).locator("td").all_inner_texts()
-    # Total, weights, RoPE settings: equal windows have no column, settings that did not change no number.
-    assert len(first) == 3
-    assert first[1].startswith("0.080")
-    assert first[2] == "–"
+    # Total, RoPE settings, training, window: what did not change has no number.
+    assert [cell[:5] for cell in first] == ["0.080", "–", "0.080", "–"]
     page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
@@ -344,10 +345,10 @@ def test_panels_count_the_heads_that_they_show(open_page: Open, full_report: Pat
 
 def test_a_head_without_an_error_says_so(open_page: Open, folder: Path, tmp_path: Path) -> None:
     results = load_results(folder)
-    lost = (results.heads["layer"] == 0) & (results.heads["head"] == 1)
-    heads = results.heads.copy()
-    heads.loc[lost, ["r_q_se", "r_k_se"]] = np.nan
-    page = open_page(write_report(replace(results, heads=heads), tmp_path / "lost.html"), "#window=own")
+    lost = (results.data["layer"] == 0) & (results.data["number"] == 1)
+    errors = {name: results.data[name].where(~lost) for name in ("pc_r_q_se", "pc_r_k_se")}
+    other = replace(results, data=results.data.assign(errors))
+    page = open_page(write_report(other, tmp_path / "lost.html"), "#window=own")
     cells = page.locator("#table tbody tr[data-head='1'] .lost")
     expect(cells).to_have_count(2)
     assert cells.first.get_attribute("title")
@@ -369,7 +370,8 @@ def test_every_chart_has_its_numbers(open_page: Open, full_report: Path) -> None
     rotating = page.evaluate("data.heads.filter((d) => d.population === data.populations[0]).length")
     assert sum(map(int, counts)) == rotating
     page.locator("#distance-numbers").click()
-    expect(page.locator("#distance-drawing tbody tr")).to_have_count(8)
+    places = page.evaluate("store.over().distances.at.length")
+    expect(page.locator("#distance-drawing tbody tr")).to_have_count(places)
 
 
 def test_noise_around_zero_stays_flat_and_the_distance_axis_ends_with_a_tick(
@@ -385,7 +387,7 @@ def test_noise_around_zero_stays_flat_and_the_distance_axis_ends_with_a_tick(
     assert least <= -0.5
     assert most >= 0.5
     ticks = page.locator("#distance-drawing svg g[aria-hidden] text").all_text_contents()
-    assert "128" in ticks
+    assert str(raw["matched"]["distances"]["at"][-1]) in ticks
 
 
 @pytest.mark.parametrize("fragment", ["", "#window=own&search=L1&measure=r_q", "#view=head"])
@@ -407,10 +409,10 @@ def with_data(report: Path, folder: Path, **changed: object) -> Path:
 
 def test_causes_say_which_changes_are_not_known(open_page: Open, full_report: Path, tmp_path: Path) -> None:
     page = open_page(full_report)
-    expect(page.locator("#causes-note")).to_have_text("")
-    matched = page_data(full_report.read_text(encoding="utf-8"))["matched"]
-    known = [cause for cause in matched["causes"] if cause["to"] != 2]
-    page = open_page(with_data(full_report, tmp_path, matched=matched | {"causes": known}))
+    expect(page.locator("#causes-note")).not_to_contain_text("Not measured")
+    causes = page_data(full_report.read_text(encoding="utf-8"))["causes"]
+    known = [cause for cause in causes if cause["to"] != 2]
+    page = open_page(with_data(full_report, tmp_path, causes=known))
     expect(page.locator("#causes-note")).to_contain_text("S1-200 → LC1-50")
 
 
@@ -419,6 +421,26 @@ def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: 
     page = open_page(with_data(report, tmp_path, phases=phases), width=390)
     expect(page.locator("#signal-drawing svg text", has_text=re.compile(r"^LC1$"))).to_have_count(1)
     expect(page.locator("#signal-drawing svg")).not_to_contain_text("…")
+
+
+def test_a_measure_of_another_package_is_in_the_menus(open_page: Open, report: Path, tmp_path: Path) -> None:
+    data = page_data(report.read_text(encoding="utf-8"))
+    hostile = "<img src=x onerror=alert(1)> cone"
+    found = {"name": "cone_k", "label": hostile, "units": "sr", "description": hostile, "inTable": False}
+    windows = {
+        name: data[name] | {"columns": data[name]["columns"] | {"cone_k": data[name]["columns"]["r_q"]}}
+        for name in ("own", "matched")
+    }
+    page = open_page(with_data(report, tmp_path, measures=[*data["measures"], found], **windows))
+    for menu in ("across", "up", "tint"):
+        option = page.locator(f"#{menu} option[value=cone_k]")
+        expect(option).to_have_text(f"{hostile}, sr")
+        assert option.get_attribute("title") == hostile
+        page.locator(f"#{menu}").select_option("cone_k")
+    expect(page.locator("#portrait svg").first).to_contain_text("cone")
+    page.evaluate("location.hash = '#view=head&head=2.1'")
+    expect(page.locator("#head")).to_contain_text(hostile)
+    assert page.locator("img").count() == 0
 
 
 def test_a_head_shows_its_shares_and_curves(open_page: Open, full_report: Path, tmp_path: Path) -> None:
@@ -440,7 +462,7 @@ def test_a_head_without_a_curve_shows_no_empty_one(
     open_page: Open, full_report: Path, tmp_path: Path
 ) -> None:
     matched = page_data(full_report.read_text(encoding="utf-8"))["matched"]
-    (known,) = matched["curves"]
+    known = matched["curves"][0]
     size = len(unpack(known["column"]["values"]))
     none = {"values": pack(np.full(size, MISSING, dtype=np.int16)), "scale": SCALE}
     both = [known, known | {"name": "none", "title": "Of no head", "column": none}]

@@ -1,6 +1,6 @@
 // @ts-check
-/* Causes: each change between neighbouring checkpoints, split into the parts of weights, RoPE settings and window.
- * Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum.
+/* Causes: each change between neighbouring checkpoints, split in the real order: RoPE settings, training, window.
+ * Both windows of the page have the same causes. Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum.
  * Two runs stand one below the other, change by change. */
 "use strict";
 
@@ -12,15 +12,14 @@ const causes = (() => {
 
   const numbers = store.choices.number;
   /** @type {Record<string, string>} */
-  const FACTORS = { weights: "weights", rotation: "RoPE settings", window: "window" };
+  const FACTORS = { rotation: "RoPE settings", weights: "training", window: "window" };
   const shownNumber = () => (numbers.includes(state.number) ? state.number : numbers[0]);
 
   /* "mean share_key" as the page calls that measure elsewhere. */
   /** @param {string} number */
   function named(number) {
     const measure = number.replace(/^mean /, "");
-    const known = [measure, `rotation_${measure}`].find((name) => data.measureLabel(name) !== name);
-    return known ? `mean ${data.measureLabel(known)}` : number;
+    return measure === number ? number : `mean ${data.measureName(measure)}`;
   }
 
   /** @typedef {Cause & { run: number }} Change */
@@ -30,7 +29,7 @@ const causes = (() => {
   function changes() {
     const found = store
       .runs()
-      .flatMap((run) => store.over(run).causes.map((cause) => ({ ...cause, run })))
+      .flatMap((run) => data.causes(run).map((cause) => ({ ...cause, run })))
       .filter((cause) => cause.number === shownNumber());
     return found.sort((a, b) => a.to - b.to || a.run - b.run);
   }
@@ -51,13 +50,15 @@ const causes = (() => {
   const rowName = ({ from, to, run }) =>
     `${data.stops[from].label} → ${data.stops[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
+  /** @param {Effect[]} list */
+  const effects = (list) =>
+    list.filter(({ value }) => value).map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
+
   /** @param {Change} cause */
   function lines(cause) {
-    const said = cause.parts
-      .filter(({ value }) => value)
-      .map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
+    const other = cause.other.length ? [`in the other order: ${effects(cause.other).join(", ")}`] : [];
     const total = `change of ${named(cause.number)} ${text.withError(cause.total, cause.total_se)}`;
-    return [rowName(cause), total, ...said];
+    return [rowName(cause), total, ...effects(cause.parts), ...other];
   }
 
   /** @type {(list: Change[], width: number) => any} */
@@ -74,7 +75,7 @@ const causes = (() => {
       className: "plot",
       style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: {
-        label: `change of ${named(shownNumber())}${data.matched ? `, ${data.windowName(state.window)}` : ""}`,
+        label: `change of ${named(shownNumber())}`,
         tickSize: 0,
         nice: true,
         ticks: Math.max(3, width / 110),
@@ -107,11 +108,13 @@ const causes = (() => {
   /* The factors that changed anything between these checkpoints. */
   /** @param {Change[]} list */
   const acting = (list) =>
-    new Set(list.flatMap(({ parts: all }) => all.filter(({ value }) => value).map(({ name }) => name)));
+    Object.keys(FACTORS).filter((factor) =>
+      list.some(({ parts: all }) => all.some(({ name, value }) => name === factor && value)),
+    );
 
   /** @param {Change[]} list */
   function legend(list) {
-    const keys = [...acting(list)].map((name) =>
+    const keys = acting(list).map((name) =>
       h(
         "span",
         { class: "key" },
@@ -128,7 +131,7 @@ const causes = (() => {
     const drawing = dom.find("causes-drawing");
     if (!list.length) {
       const whose = data.runNames.length ? `${store.runs().map((run) => data.runNames[run]).join(" and ")}: ` : "";
-      marks.mount(drawing, h("p", { class: "absent" }, `${whose}not measured over this window.`));
+      marks.mount(drawing, h("p", { class: "absent" }, `${whose}not measured.`));
       return;
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
@@ -144,13 +147,24 @@ const causes = (() => {
     axes.dress(svg, `Causes of each change of ${named(shownNumber())}`);
     marks.mount(drawing, legend(list), svg, numbersTable(list));
     const gaps = lacking(list);
-    dom.find("causes-note").textContent = gaps.length ? `Not measured: ${gaps.join(", ")}.` : "";
+    const said = gaps.length ? [`Not measured: ${gaps.join(", ")}.`] : [];
+    dom.find("causes-note").textContent = [...said, ...list.flatMap(interaction)].join(" ");
   }
+
+  /* What is said of a change whose two orders differ by more than their error. */
+  /** @param {Change} cause */
+  const interaction = (cause) =>
+    cause.other.length
+      ? [
+          `${rowName(cause)}: RoPE settings and training interact; had training come first, ` +
+            `${effects(cause.other).join(", ")}.`,
+        ]
+      : [];
 
   /* A factor that did not change has no part; one that never can, as the window of equal windows, no column. */
   /** @param {Change[]} list */
   function numbersTable(list) {
-    const names = Object.keys(FACTORS).filter((name) => acting(list).has(name));
+    const names = acting(list);
     const rows = list.map((cause) => [
       rowName(cause),
       text.withError(cause.total, cause.total_se),
@@ -190,5 +204,5 @@ const causes = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["number", "run", "window"] };
+  return { setUp, draw, needs: ["number", "run"] };
 })();

@@ -82,8 +82,13 @@ const data = (() => {
 
   /* What heads can be placed by; |r_k| is computed here. */
   const measures = raw.measures.flatMap((one) =>
-    one.name === "r_k" ? [one, { name: "abs_r_k", label: "|r_k|", inTable: false, inPortrait: true }] : [one],
+    one.name === "r_k"
+      ? [one, { ...one, name: "abs_r_k", label: "|r_k|", description: `size of ${one.label}`, inTable: false }]
+      : [one],
   );
+  const byName = new Map(measures.map((one) => [one.name, one]));
+  /** @type {(name: string) => string} */
+  const measureLabel = (name) => byName.get(name)?.label || name;
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
   /** @type {(stop: number, head: number) => number} */
@@ -160,8 +165,17 @@ const data = (() => {
     /** @type {(name: string) => boolean} */
     has: (name) => name in own.columns,
 
+    measureLabel,
+
+    /* With its unit where it has one; a share is called so. */
     /** @type {(name: string) => string} */
-    measureLabel: (name) => measures.find((one) => one.name === name)?.label || name,
+    measureName(name) {
+      const units = byName.get(name)?.units;
+      return units && units !== "share" ? `${measureLabel(name)}, ${units}` : measureLabel(name);
+    },
+
+    /** @type {(name: string) => string | null} */
+    measureMeans: (name) => byName.get(name)?.description || null,
 
     /* What a reader calls a window. */
     /** @param {WindowName} name */
@@ -174,7 +188,10 @@ const data = (() => {
     /** @type {(windowName: WindowName, run: number) => Table} */
     table: (windowName, run) => (windowName === "matched" && runs[run].matched) || runs[run].own,
 
-    /* Averages, curves and causes of a run over the window asked for. */
+    /** @type {(run: number) => Cause[]} */
+    causes: (run) => parts[run].causes,
+
+    /* Averages and curves of a run over the window asked for. */
     /** @type {(windowName: WindowName, run: number) => PackedWindow} */
     over: (windowName, run) => (windowName === "matched" && parts[run].matched) || parts[run].own,
 

@@ -77,14 +77,14 @@ const dom = (() => {
     for (const input of fieldset?.querySelectorAll("input") || []) input.checked = input.value === value;
   }
 
-  /* A menu with its name before it. */
-  /** @type {(id: string, label: string, entries: [any, any][], value: any,
+  /* A menu with its name before it; the third part of an entry says what it means. */
+  /** @type {(id: string, label: string, entries: [any, any, any?][], value: any,
    *   act: (value: string) => void) => { field: HTMLLabelElement, box: HTMLSelectElement }} */
   function menu(id, label, entries, value, act) {
     const box = h(
       "select",
       { id },
-      entries.map(([key, name]) => h("option", { value: String(key) }, String(name))),
+      entries.map(([key, name, means]) => h("option", { value: String(key), title: means || null }, String(name))),
     );
     box.value = String(value);
     box.addEventListener("change", () => act(box.value));

@@ -145,7 +145,10 @@ const head = (() => {
       ...(store.table().since ? [["final class since", each(since)]] : []),
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
-        .map(({ name, label }) => [label, each(measured(name))]),
+        .map(({ name }) => [
+          [h("span", { title: data.measureMeans(name) }, data.measureName(name))],
+          each(measured(name)),
+        ]),
       ["key head", kv === null ? "not known" : String(kv)],
       ["position embedding", rope === null ? "not known" : rope === 1 ? "RoPE" : "NoPE"],
     ];

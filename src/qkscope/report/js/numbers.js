@@ -15,7 +15,7 @@ const numbers = (() => {
     .sort(data.measures, ({ name }) => (store.choices.measure.includes(name) ? store.choices.measure.indexOf(name) : 99))
     .filter(({ name }) => name !== "depth");
 
-  /** @typedef {{ what: string, population: string, cells: string[] }} Line */
+  /** @typedef {{ what: string, means: string | null, population: string, cells: string[] }} Line */
 
   /* Columns: the chosen checkpoint of each run shown, and the first one where training has one before it. */
   const columns = () => {
@@ -26,8 +26,9 @@ const numbers = (() => {
   /** @returns {Line[]} */
   function lines() {
     const found = data.populations.flatMap((population) =>
-      measures.map(({ name, label }) => ({
-        what: `mean ${label}`,
+      measures.map(({ name }) => ({
+        what: `mean ${data.measureName(name)}`,
+        means: data.measureMeans(name),
         population,
         cells: columns().map(({ stop, run }) => {
           const { mean, se } = store.over(run).averages.means[population]?.[name] || { mean: [], se: [] };
@@ -43,7 +44,7 @@ const numbers = (() => {
             heads.filter((d) => data.code(store.table(run), stop, d.index) === code).length,
         );
         return cells.some(Boolean)
-          ? [{ what: `${name} heads`, population, cells: cells.map(String) }]
+          ? [{ what: `${name} heads`, means: null, population, cells: cells.map(String) }]
           : [];
       }),
     );
@@ -59,11 +60,11 @@ const numbers = (() => {
     const heads = columns().map(({ stop, run }) =>
       h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.stops[stop].label)),
     );
-    const rows = pager.cut(list).map(({ what, population, cells }) =>
+    const rows = pager.cut(list).map(({ what, means, population, cells }) =>
       h(
         "tr",
         {},
-        h("th", { scope: "row" }, what),
+        h("th", { scope: "row", title: means }, what),
         two ? h("td", {}, population) : null,
         cells.map((cell) => h("td", { class: "num" }, cell)),
       ),

@@ -275,7 +275,7 @@ const portrait = (() => {
     const { field, box } = dom.menu(
       key,
       label,
-      names.map((one) => [one, one === "rope" ? "RoPE/NoPE" : data.measureLabel(one)]),
+      names.map((one) => [one, one === "rope" ? "RoPE/NoPE" : data.measureName(one), data.measureMeans(one)]),
       state[key],
       (value) => store.set({ [key]: value }),
     );

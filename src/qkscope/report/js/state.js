@@ -20,7 +20,7 @@ const store = (() => {
   );
   // The sentence that opens a page of two runs is about r_q.
   if (data.runNames.length) signals.sort((a, b) => Number(b === "r_q") - Number(a === "r_q"));
-  const placed = data.measures.filter(({ inPortrait }) => inPortrait).map(({ name }) => name);
+  const placed = data.measures.map(({ name }) => name);
 
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
@@ -30,7 +30,7 @@ const store = (() => {
     measure: signals, // of the signal's chart
     map: signals, // of the map by layer
     number: [
-      ...new Set(data.letters.flatMap((_, run) => data.over("own", run).causes.map(({ number }) => number))),
+      ...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number))),
     ],
     across: ["r_q", ...placed.filter((name) => name !== "r_q")],
     up: ["r_k", ...placed.filter((name) => name !== "r_k")],

@@ -70,7 +70,14 @@ const headTable = (() => {
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell() });
     for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
       if (inTable)
-        found.push({ key: name, name: label, by: (d) => at(name, d), cell: measureCell(name), num: true });
+        found.push({
+          key: name,
+          name: label,
+          by: (d) => at(name, d),
+          cell: measureCell(name),
+          num: true,
+          means: data.measureMeans(name) || undefined,
+        });
     return found;
   }
 

@@ -51,13 +51,21 @@ interface Wavelengths {
   window: Maybe;
 }
 
+interface Effect {
+  name: string;
+  value: number;
+  se: Maybe;
+}
+
 interface Cause {
   from: number;
   to: number;
   number: string;
+  heads: number;
   total: number;
   total_se: Maybe;
-  parts: { name: string; value: number; se: Maybe }[];
+  parts: Effect[]; // RoPE settings first, then training
+  other: Effect[]; // training first; empty where that makes no clear difference
 }
 
 /* Everything measured over one window. */
@@ -69,7 +77,6 @@ interface PackedWindow {
   wavelengths: Wavelengths[] | null;
   distances: { at: number[]; curves: Record<string, { score: Maybe[]; se: Maybe[] }[]> } | null;
   curves: PackedCurve[];
-  causes: Cause[];
 }
 
 /* What a run has of its own. */
@@ -82,8 +89,18 @@ interface PackedRun {
   };
   own: PackedWindow;
   matched: PackedWindow | null;
+  causes: Cause[];
   more: { count: number; thousandths: string[]; [column: string]: any } | null;
   omitted: string | null;
+}
+
+/* A measure as it is declared. */
+interface Measure {
+  name: string;
+  label: string;
+  units: string;
+  description: string;
+  inTable: boolean;
 }
 
 /* The first run, what all views share, and where the page has two runs the second. */
@@ -99,7 +116,7 @@ interface Payload extends PackedRun {
   regions: { name: string; r_q: number; r_k: number }[];
   ramps: { sequential: string[]; diverging: string[] };
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
-  measures: { name: string; label: string; inTable: boolean; inPortrait: boolean }[];
+  measures: Measure[];
   parts: { name: string; label: string }[];
   populations: string[];
   matchedWindow: Maybe;
