@@ -220,7 +220,7 @@ course = results.head(layer=4, head=2)
 moved = results.changed(first, last, n=10, by="r_q", matched=True)
 ```
 
-Other class thresholds, the study's claims, a figure one paper column wide, tables for a paper:
+Other class thresholds, the study's claims, a figure one paper column wide:
 
 ```python
 strict = results.rethreshold(high=0.8, low=0.2)
@@ -228,8 +228,6 @@ for claim in qkscope.claims_of(strict):
     print(claim.headline)
 drawing = qkscope.figure("position_signal", strict, width=3.3)  # a notebook displays it
 drawing.figure.savefig("signal.pdf")
-print(qkscope.to_latex(moved[["layer", "head", "r_q_change", "r_q_change_se"]]))
-print(qkscope.to_markdown(moved.head(3)))
 ```
 
 Compare two runs, and combine several runs into one `Results`:

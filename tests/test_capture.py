@@ -414,7 +414,7 @@ def test_saved_vectors_are_a_deterministic_sample_that_others_can_check(tmp_path
         first, second = (table.to_pydict() for table in tables)
         assert first["position"] == second["position"]
         labels = [
-            (i, t) for i, n in enumerate((50, 20, 45)) for t in sampled_positions(i, n, 0.4, (5,)).tolist()
+            (i, t) for i, n in enumerate((50, 20, 45)) for t in sampled_positions(i, n, 0.4, 5).tolist()
         ]
         assert list(zip(first["example_id"], first["position"], strict=True)) == labels
         layer, head, kind = int(name[1:3]), int(name[4:6]), "qk".index(name[6])
@@ -441,7 +441,7 @@ def test_all_vectors_saved_analyse_to_the_moments_result(tmp_path: Any) -> None:
 
 
 def test_a_longer_document_keeps_the_positions_of_the_shorter() -> None:
-    short, long = sampled_positions(7, 100, 0.3, (0,)), sampled_positions(7, 1000, 0.3, (0,))
+    short, long = sampled_positions(7, 100, 0.3, 0), sampled_positions(7, 1000, 0.3, 0)
     assert short.tolist() == [t for t in long.tolist() if t < 100]
     assert 250 < len(long) < 350
-    assert sampled_positions(8, 100, 0.3, (0,)).tolist() != short.tolist()
+    assert sampled_positions(8, 100, 0.3, 0).tolist() != short.tolist()

@@ -15,12 +15,12 @@ from published import published_qk, published_results
 from rich.console import Console
 from simulated import measured, results, truth
 
-from qkscope.claims import claims
 from qkscope.cli import main
 from qkscope.comparison import compare, published
 from qkscope.comparison.differences import rows_of
+from qkscope.comparison.outcome import Quantity
+from qkscope.comparison.published import READ_OFF
 from qkscope.comparison.words import printed
-from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
 from qkscope.store import write_csv
 from qkscope.taxonomy import Thresholds
@@ -73,40 +73,6 @@ def test_heads_with_the_published_means_agree_with_them():
     assert len(rows) == 280
     assert not found.only_ours
     assert not found.only_theirs
-
-
-def test_published_conclusions_are_answered_as_far_as_their_numbers_allow(tmp_path):
-    # Fewest heads above 0.7 in |r_k| at the end: 212 + 1 of 300; the smallest step of mean r_q is a fall.
-    opposite, monotonic, jump, cause = conclusions(published())
-    assert (opposite.verdict, monotonic.verdict, jump.verdict, cause.verdict) == (
-        "no",
-        "no",
-        "unclear",
-        "unclear",
-    )
-    assert all(number in opposite.headline for number in ("174", "212", "0.50", "0.47"))
-    assert all(number in monotonic.headline for number in ("0.813", "0.809", "S1-2.4M", "S1-3.4M"))
-    assert all(number in jump.headline for number in ("+0.14", "1,160,000", "S1-40K", "S1-1.2M"))
-    write_csv(tmp_path / "qk.csv", published_qk())
-    said = " ".join(
-        CliRunner().invoke(main, ["compare", str(tmp_path), "--with", "published"]).output.split()
-    )
-    own = {claim.id: claim for claim in claims(published_results("means"))}
-    for each in (opposite, monotonic, jump, cause):
-        assert each.headline in said
-        if each.claim in own:
-            assert own[each.claim].headline in said
-
-
-def test_conclusions_follow_the_numbers():
-    data = published()
-    rising = data | {"mean_r_q": [0.1 * i for i in range(10)]}
-    assert conclusions(rising)[1].verdict == "yes"
-    faint = data | {"mean_r_q": [0.8, 0.81, 0.82, 0.819, *data["mean_r_q"][4:]]}
-    assert conclusions(faint)[1].verdict == "unclear"
-    assert conclusions(data | {"mean_r_q": [0.5] * 9 + [0.9]})[2].verdict == "yes"
-    concordant = data | {"mean_r_k": [0.5] * 10}
-    assert conclusions(concordant)[0].verdict == "unclear"
 
 
 def test_heads_with_the_published_cells_agree_with_them():
@@ -208,13 +174,13 @@ def test_neither_side_knowing_its_error_is_not_agreement():
     ],
 )
 def test_shares_of_few_heads_are_not_surer_than_one_head(ours, theirs, verdict):
-    key = ("share mixed", "step0")
+    key = (Quantity("mixed heads", "share"), "step0")
     (row,) = rows_of({key: ours}, {key: theirs}, heads=16)
     assert row.agrees is verdict
 
 
 def test_means_are_judged_by_the_errors_that_are_known():
-    key = ("mean r_q", "step0")
+    key = (Quantity("mean r_q", "mean"), "step0")
     judged = {
         (se, other): rows_of({key: (0.38, se)}, {key: (0.6, other)}, heads=16)[0].agrees
         for se, other in ((math.nan, 0.1), (0.1, math.nan), (0.1, 0.1), (0.0, 0.0), (math.nan, math.nan))
@@ -222,9 +188,15 @@ def test_means_are_judged_by_the_errors_that_are_known():
     assert list(judged.values()) == [False, False, True, None, None]
 
 
+def test_depth_cells_are_not_in_the_table_whatever_they_are_called():
+    keys = [(Quantity("a cell", "r_q by depth"), "step0"), (Quantity("r_q by depth of all", "mean"), "step0")]
+    rows = rows_of({key: (0.1, 0.01) for key in keys}, {key: (0.6, 0.01) for key in keys}, heads=16)
+    assert [cells[0] for cells in printed(rows)] == ["r_q by depth of all"]
+
+
 def test_a_printed_error_has_the_digits_that_its_verdict_needs():
     """0.375 against 0.5625 with an error of 0.12 agrees; printed as 0.6 with 0.1 it would look like a difference."""
-    key = ("mean r_q", "step0")
+    key = (Quantity("mean r_q", "mean"), "step0")
     (cells,) = printed(rows_of({key: (0.375, math.nan)}, {key: (0.5625, 0.12)}, heads=16))
     assert cells[2:] == ("0.375", "0.56 ± 0.12", "\u22120.19 ± 0.12", "agrees")
 

@@ -237,7 +237,9 @@ def test_the_selection_is_the_first_that_are_long_enough(tmp_path):
     assert "2 of 5 texts were left out: they do not have at least 6 tokens (min_tokens)" in corpus.warnings
     fewer = load_corpus(spec(str(path), min_tokens=6, documents=10), Words(), 5)
     assert len(fewer.documents) == 4
-    assert "10 documents requested, 4 found" in fewer.warnings
+    (about_number,) = set(fewer.warnings) - set(fewer.notes)
+    assert "10" in about_number
+    assert "4" in about_number
 
 
 def test_filled_counts_documents_and_tokens_counts_their_beginnings(tmp_path):

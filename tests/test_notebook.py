@@ -136,18 +136,3 @@ def test_runs_together_keep_their_checkpoints_apart(tmp_path):
 def test_runs_that_cannot_be_told_apart_are_refused(study, runs, words):
     with pytest.raises(TableError, match=words):
         qkscope.concat(runs(study))
-
-
-def test_tables_for_papers_escape_names():
-    table = pd.DataFrame({"a_b": ["x_1 & 50%", "p|q"], "r": [0.12345, np.nan], "n": [1, 2]})
-    latex = qkscope.to_latex(table)
-    assert r"a\_b & r & n \\" in latex
-    assert r"x\_1 \& 50\% & 0.123 & 1 \\" in latex
-    assert r"p\textbar{}q & -- & 2 \\" in latex
-    assert latex.startswith("\\begin{tabular}{lrr}\n")
-    assert qkscope.to_markdown(table, decimals=1).splitlines() == [
-        r"| a\_b | r | n |",
-        "| --- | ---: | ---: |",
-        r"| x\_1 &amp; 50% | 0.1 | 1 |",
-        r"| p\|q | – | 2 |",
-    ]

@@ -131,7 +131,7 @@ def test_no_such_place_is_a_sentence(command, tmp_path):
 
 # Data flows one way: each package may import those of its own line and of the lines before.
 ORDER = [
-    ["errors", "store", "progress", "words", "typeset", "defaults"],
+    ["errors", "store", "progress", "words", "defaults"],
     ["manifest", "lock", "workers"],
     ["checkpoints"],
     ["study"],
@@ -153,7 +153,6 @@ ORDER = [
     ["anatomy_means"],
     ["inference"],
     ["claims"],
-    ["conclusions"],
     ["published", "comparison"],
     ["figures"],
     ["report"],

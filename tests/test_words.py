@@ -11,6 +11,7 @@ from qkscope.words import (
     capital,
     count,
     duration,
+    escape_markdown,
     joined,
     listing,
     number,
@@ -86,3 +87,7 @@ def test_counts_lists_windows_and_sentences():
         "± is so. A.",
         "B at 1.5 times. C.",
     ]
+
+
+def test_names_in_markdown_are_shown_literally():
+    assert escape_markdown("a_b | <i>x</i> & [y](z)") == r"a\_b \| &lt;i&gt;x&lt;/i&gt; &amp; \[y\](z)"

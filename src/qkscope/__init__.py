@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from qkscope.study import Study, load_study
     from qkscope.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.together import concat
-    from qkscope.typeset import to_latex, to_markdown
     from qkscope.unit import Unit
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
@@ -66,8 +65,6 @@ _HOME = {
     "read_qk": "results.tables",
     "run_study": "run:run",
     "scan": "scanning",
-    "to_latex": "typeset",
-    "to_markdown": "typeset",
     "transitions": "taxonomy",
     "write_report": "report",
 }
@@ -98,8 +95,6 @@ __all__ = [
     "read_qk",
     "run_study",
     "scan",
-    "to_latex",
-    "to_markdown",
     "transitions",
     "write_report",
 ]

@@ -212,7 +212,6 @@ def list_checkpoints(model: str) -> None:
     metavar="[RATE]",
     help="Also write this share of the vectors as parquet.  [0.05 without a value]",
 )
-@click.option("--vectors-apart", is_flag=True, help="Sample keys at other positions than queries.")
 @click.option("--token-str", is_flag=True, help="Also write the token of each vector.")
 @click.option(
     "--measures",

@@ -16,6 +16,8 @@ MINUS = "\u2212"
 Unit = Literal["r", "share", "heads", "logits"]
 # Decimals of a number whose error is not known, and the most any number gets.
 DECIMALS, MOST_DECIMALS = 2, 3
+# HTML's own signs as entities: not every Markdown renderer accepts a backslash before them.
+_MARKDOWN = {"&": "&amp;", "<": "&lt;", ">": "&gt;"} | {sign: f"\\{sign}" for sign in "\\`*_{}[]#|!~$"}
 _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
 
@@ -146,3 +148,8 @@ def once(texts: Iterable[str]) -> list[str]:
 def joined(*parts: str) -> str:
     """Sentences in a row, without the empty ones."""
     return " ".join(part for part in parts if part)
+
+
+def escape_markdown(text: str) -> str:
+    """The text as Markdown that is shown literally: no markup, no HTML, no formulas."""
+    return "".join(_MARKDOWN.get(sign, sign) for sign in text)

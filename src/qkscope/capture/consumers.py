@@ -176,11 +176,10 @@ class _Part:
 
 
 class VectorSample:
-    """Keeps a deterministic share of the tokens' queries and keys, to be written in the public layout.
+    """Keeps a deterministic sample of the queries and keys, to be written in the public layout.
 
-    Whether a token is kept follows from (seed, document, position) alone: the same tokens for every head, every
-    checkpoint and every machine, and for q and k unless they are drawn `apart`. `names` turns a token's number into the
-    text that is written beside it.
+    Whether a token is in the sample depends on (seed, document, position) alone: the same tokens for q and k, every
+    head, every checkpoint and every machine. `names` gives the text of a token id, which is written beside the vector.
     """
 
     def __init__(
@@ -190,47 +189,43 @@ class VectorSample:
         window: int,
         *,
         seed: int = 0,
-        apart: bool = False,
         names: Callable[[int], str] | None = None,
     ) -> None:
         self._numbers = {
             "q": {layer: heads.head[rows] for layer, rows in _rows_by_layer(heads.layer).items()},
             "k": {layer: heads.keys[rows, 1] for layer, rows in _rows_by_layer(heads.keys[:, 0]).items()},
         }
-        self._rate, self._window, self._names = rate, window, names
-        self._seeds = {"q": [seed], "k": [seed, 1] if apart else [seed]}
-        self._labels: dict[str, list[NDArray[np.int64]]] = {"q": [], "k": []}
+        self._rate, self._window, self._seed, self._names = rate, window, seed, names
+        self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a batch each
         self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}
-        self._picked: dict[str, list[NDArray[np.int64]]] = {}
+        self._picked: list[NDArray[np.int64]] = []
 
     def begin(self, batch: Batch) -> None:
         pairs = list(zip(batch.documents, batch.lengths, strict=True))
-        for kind, seed in self._seeds.items():
-            picked = [sampled_positions(document.index, n, self._rate, seed) for document, n in pairs]
-            rows = [
-                np.stack([np.full(len(t), document.index), t, document.tokens[t]])
-                for (document, _), t in zip(pairs, picked, strict=True)
-            ]
-            self._picked[kind] = picked
-            self._labels[kind].append(np.concatenate(rows, axis=1))
+        self._picked = [sampled_positions(document.index, n, self._rate, self._seed) for document, n in pairs]
+        rows = [
+            np.stack([np.full(len(t), document.index), t, document.tokens[t]])
+            for (document, _), t in zip(pairs, self._picked, strict=True)
+        ]
+        self._labels.append(np.concatenate(rows, axis=1))
 
     def __call__(self, layer: int, q: Any, k: Any) -> None:
         for kind, x in (("q", q), ("k", k)):
             if layer in self._numbers[kind]:
-                rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked[kind])]
+                rows = [x[row][:, t].float().cpu().numpy() for row, t in enumerate(self._picked)]
                 every = np.concatenate(rows, axis=1)
                 self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
 
     def write(self, root: FilePath, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""
-        for kind, found in self._labels.items():
-            example, position, token = np.concatenate(found, axis=1)
-            order = np.lexsort([position, example])
-            labels: dict[str, Any] = {"example_id": example[order], "position": position[order]}
-            if self._names is not None:
-                known = {int(i): self._names(int(i)) for i in np.unique(token)}
-                labels["token_str"] = [known[i] for i in token[order].tolist()]
-            for layer, numbers in self._numbers[kind].items():
+        example, position, token = np.concatenate(self._labels, axis=1)
+        order = np.lexsort([position, example])
+        labels: dict[str, Any] = {"example_id": example[order], "position": position[order]}
+        if self._names is not None:
+            known = {int(i): self._names(int(i)) for i in np.unique(token)}
+            labels["token_str"] = [known[i] for i in token[order].tolist()]
+        for kind, by_layer in self._numbers.items():
+            for layer, numbers in by_layer.items():
                 vectors = np.concatenate(self._vectors[kind, layer], axis=1)[:, order]
                 labels["sliding_window"] = (
                     architecture.sliding_window if architecture.sliding[layer] else None
@@ -241,10 +236,9 @@ class VectorSample:
                     )
 
 
-def sampled_positions(document: int, length: int, rate: float, seed: Sequence[int]) -> NDArray[np.int64]:
-    """The positions below `length` that a sample of this rate keeps; a longer document keeps these too."""
-    first, *rest = seed
-    return np.flatnonzero(np.random.default_rng([first, document, *rest]).random(length) < rate)
+def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDArray[np.int64]:
+    """The positions below `length` that are sampled at this rate; a longer document has these too."""
+    return np.flatnonzero(np.random.default_rng([seed, document]).random(length) < rate)
 
 
 def _single(array: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from qkscope import aggregate
-from qkscope.comparison.outcome import Row
+from qkscope.comparison.outcome import Kind, Quantity, Row
 from qkscope.comparison.words import CELLS
 from qkscope.head_numbers import KEY
 from qkscope.inference.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING
@@ -18,7 +18,7 @@ from qkscope.results import Results
 from qkscope.store import read_json
 from qkscope.taxonomy import CLASSES, Thresholds
 
-Numbers = dict[tuple[str, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
+Numbers = dict[tuple[Quantity, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
 
 
 def numbers_of(side: Results, rematched: Sequence[str]) -> Numbers:
@@ -28,7 +28,9 @@ def numbers_of(side: Results, rematched: Sequence[str]) -> Numbers:
         matched = measured(side.matched, side.loo_matched, rematched, side.thresholds)
         prefix = f"first {side.timeline.matched_window:,}: "
         found |= {
-            (prefix + name, model): value for (name, model), value in matched.items() if "depth" not in name
+            (Quantity(prefix + name, kind), model): value
+            for ((name, kind), model), value in matched.items()
+            if kind not in CELLS
         }
     return found
 
@@ -40,34 +42,35 @@ def measured(
     found: Numbers = {}
     for row in aggregate.position_signal(heads, loo, order).to_dict("records"):
         for name, key in (("mean r_q", "r_q"), ("mean r_k", "r_k"), ("mean |r_k|", "abs_r_k")):
-            found[name, row["model"]] = row[f"mean_{key}"], row[f"se_{key}"]
+            found[Quantity(name, "mean"), row["model"]] = row[f"mean_{key}"], row[f"se_{key}"]
     for row in aggregate.explained_variance(heads, loo, order).to_dict("records"):
-        found["mean explained variance", row["model"]] = row["mean"], row["se"]
+        found[Quantity("mean explained variance", "mean"), row["model"]] = row["mean"], row["se"]
     for row in aggregate.class_shares(heads, loo, order, thresholds).to_dict("records"):
         if row["class"] in CLASSES:
-            found[f"share {row['class']}", row["model"]] = row["share"], row["se"]
-    for name, value in zip(CELLS, ("r_q", "r_k"), strict=True):
+            found[Quantity(f"share {row['class']}", "share"), row["model"]] = row["share"], row["se"]
+    for kind, value in zip(CELLS, ("r_q", "r_k"), strict=True):
         for row in aggregate.depth_cells(heads, loo, order, value).to_dict("records"):
-            found[cell_name(name, row["depth_bin"]), row["model"]] = row["mean"], row["se"]
+            found[depth_cell(kind, row["depth_bin"]), row["model"]] = row["mean"], row["se"]
     return found
 
 
-def cell_name(name: str, depth_bin: int) -> str:
+def depth_cell(kind: Kind, depth_bin: int) -> Quantity:
     """`r_q by depth, 0.3 to 0.4`."""
-    return f"{name}, {depth_bin / 10:.1f} to {(depth_bin + 1) / 10:.1f}"
+    return Quantity(f"{kind}, {depth_bin / 10:.1f} to {(depth_bin + 1) / 10:.1f}", kind)
 
 
 def rows_of(ours: Numbers, theirs: Numbers, heads: int) -> tuple[Row, ...]:
     """Every number both sides have, quantity by quantity, of `heads` heads. An empty depth bin is no number."""
     rows = []
-    for key, (value, se) in ours.items():
-        other, other_se = theirs.get(key, (math.nan, math.nan))
+    for (quantity, checkpoint), (value, se) in ours.items():
+        other, other_se = theirs.get((quantity, checkpoint), (math.nan, math.nan))
         if math.isfinite(value) and math.isfinite(other):
             # Leaving documents out often moves no head between classes: each share is not surer than half a head.
-            unseen = math.sqrt(2 * ONE_HEAD) / max(heads, 1) if "share " in key[0] else 0.0
+            unseen = math.sqrt(2 * ONE_HEAD) / max(heads, 1) if quantity.kind == "share" else 0.0
             verdict = agrees(value - other, se, other_se, unseen)
-            rows.append(Row(*key, value, se, other, other_se, value - other, verdict))
-    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in ours))}
+            sides = (value, se, other, other_se)
+            rows.append(Row(quantity.name, checkpoint, *sides, value - other, verdict, quantity.kind))
+    place = {name: i for i, name in enumerate(dict.fromkeys(quantity.name for quantity, _ in ours))}
     return tuple(sorted(rows, key=lambda row: place[row.quantity]))
 
 

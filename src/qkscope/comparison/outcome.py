@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -16,6 +16,17 @@ from qkscope.store import write_csv
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+
+# A mean over heads, a class's share of the heads, or a cell of the maps of r_q and r_k by depth.
+Kind = Literal["mean", "share", "r_q by depth", "r_k by depth"]
+
+
+class Quantity(NamedTuple):
+    """A number that is compared at several checkpoints: what people call it, and of which kind it is."""
+
+    name: str
+    kind: Kind
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,7 @@ class Row:
     their_se: float
     difference: float
     agrees: bool | None
+    kind: Kind
 
     @property
     def equal(self) -> bool:
@@ -39,10 +51,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Result of `compare`: numbers that both sides have, checkpoints that only one side has, and notes.
-
-    `answers` compares each conclusion of the published study with ours.
-    """
+    """Result of `compare`: numbers that both sides have, checkpoints that only one side has, and notes."""
 
     ours: str
     theirs: str
@@ -52,7 +61,6 @@ class Comparison:
     notes: tuple[str, ...]
     heads: pd.DataFrame | None = None
     """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
-    answers: tuple[str, ...] = ()
     seeds: tuple[int, int] | None = None
     """How many runs each side has, where it has several: errors are then over these."""
     clear: tuple[Row, ...] = ()
@@ -84,7 +92,7 @@ class Comparison:
             "sentence": self.sentence(),
         }
         whole |= {"rows": rows, "only_ours": self.only_ours, "only_theirs": self.only_theirs}
-        whole |= {"notes": self.notes, "answers": self.answers, "seeds": self.seeds}
+        whole |= {"notes": self.notes, "seeds": self.seeds}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:

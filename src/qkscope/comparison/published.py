@@ -10,12 +10,10 @@ from typing import Any
 import pandas as pd
 
 from qkscope.anatomy_means import asked_for
-from qkscope.claims import claims
-from qkscope.comparison.differences import Numbers, cell_name, measured, rows_of, threshold_note
+from qkscope.comparison.differences import Numbers, depth_cell, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
-from qkscope.comparison.outcome import Comparison
+from qkscope.comparison.outcome import Comparison, Quantity
 from qkscope.comparison.words import CELLS
-from qkscope.conclusions import READ_OFF, conclusions
 from qkscope.errors import TableError
 from qkscope.heads import sample_heads
 from qkscope.measures.jackknife import jackknife
@@ -23,6 +21,8 @@ from qkscope.results import Results
 from qkscope.taxonomy import Thresholds
 from qkscope.words import tokens
 
+# How far a mean read off a published plot may be from the one plotted.
+READ_OFF = 0.002
 # How far a number printed with two decimals may be from the one meant.
 PRINTED = 0.005
 # Half a unit of the last of three printed decimals.
@@ -66,14 +66,7 @@ def with_published(ours: Results) -> Comparison:
     only_ours, only_theirs = (
         tuple(model for model in side if model not in order) for side in (own, data["checkpoints"])
     )
-    answers = _answers(ours, data)
-    return Comparison(run_name(ours), "published", rows, only_ours, only_theirs, notes, answers=answers)
-
-
-def _answers(ours: Results, data: dict[str, Any]) -> tuple[str, ...]:
-    own = {claim.id: claim for claim in claims(ours)}
-    lines = [line for each in conclusions(data) for line in each.lines(own)]
-    return ("Conclusions of the published study, checked against its numbers and these results:", *lines)
+    return Comparison(run_name(ours), "published", rows, only_ours, only_theirs, notes)
 
 
 def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
@@ -83,7 +76,7 @@ def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str
         shared = pd.Series(list(zip(each.heads["layer"], each.heads["head"], strict=True))).isin(sample)
         for name, (column, _) in PLASTICITY.items():
             means = each.mean(column, shared.to_numpy())
-            found[name, each.model] = float(means[0]), float(jackknife(means[1:]))
+            found[Quantity(name, "mean"), each.model] = float(means[0]), float(jackknife(means[1:]))
     return found
 
 
@@ -112,13 +105,13 @@ def _published_numbers(data: dict[str, Any]) -> Numbers:
     }
     for i, model in enumerate(data["checkpoints"]):
         for key, name in names.items():
-            found[name, model] = data[key][i], READ_OFF
-        counts = {kind: column[i] for kind, column in data["taxonomy_head_counts"].items()}
-        for kind, heads in counts.items():
-            found[f"share {kind}", model] = heads / sum(counts.values()), 0.0
+            found[Quantity(name, "mean"), model] = data[key][i], READ_OFF
+        counts = {name: column[i] for name, column in data["taxonomy_head_counts"].items()}
+        for name, heads in counts.items():
+            found[Quantity(f"share {name}", "share"), model] = heads / sum(counts.values()), 0.0
         for name, (_, key) in PLASTICITY.items():
-            found[name, model] = data["rotation_and_plasticity"][key][i], PRINTED_3
-        for name, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
+            found[Quantity(name, "mean"), model] = data["rotation_and_plasticity"][key][i], PRINTED_3
+        for kind, key in zip(CELLS, ("depth_heatmap_r_q", "depth_heatmap_r_k"), strict=True):
             for depth_bin, value in enumerate(data[key][i]):
-                found[cell_name(name, depth_bin), model] = value, PRINTED
+                found[depth_cell(kind, depth_bin), model] = value, PRINTED
     return found

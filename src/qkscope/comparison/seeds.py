@@ -11,7 +11,7 @@ import numpy as np
 
 from qkscope.comparison.differences import Numbers, numbers_of, text_notes, threshold_note
 from qkscope.comparison.matching import head_keys, match, part, run_name
-from qkscope.comparison.outcome import Comparison, Row
+from qkscope.comparison.outcome import Comparison, Quantity, Row
 from qkscope.comparison.words import CELLS
 from qkscope.errors import TableError
 from qkscope.inference.levels import rule_of_arms
@@ -91,21 +91,22 @@ def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> N
     windows = {model: side.timeline.stop(pairs[model]).window for model in order}
     other = [pairs[model] for model in order if windows[model] != side.timeline.matched_window]
     found = {(name, first[model]): value for (name, model), value in numbers_of(side, other).items()}
-    for name in dict.fromkeys(name for name, _ in found):
-        values = [found[name, model][0] for model in order if (name, model) in found]
-        if len(values) == len(order) and not name.startswith(CELLS):
-            found[name, IN_SUM] = float(np.mean(values)), np.nan
+    for quantity in dict.fromkeys(quantity for quantity, _ in found):
+        values = [found[quantity, model][0] for model in order if (quantity, model) in found]
+        if len(values) == len(order) and quantity.kind not in CELLS:
+            found[quantity, IN_SUM] = float(np.mean(values)), np.nan
     return found
 
 
-def _judged(key: tuple[str, str], numbers: Sequence[Numbers], ours: int) -> ArmDifference:
+def _judged(key: tuple[Quantity, str], numbers: Sequence[Numbers], ours: int) -> ArmDifference:
     values = np.array([each[key][0] for each in numbers])
     return arm_difference(values[:ours], values[ours:])
 
 
-def _row(key: tuple[str, str], found: ArmDifference) -> Row:
+def _row(key: tuple[Quantity, str], found: ArmDifference) -> Row:
+    quantity, checkpoint = key
     sides = (found.ours, found.our_se, found.theirs, found.their_se)
-    return Row(*key, *sides, found.difference, found.agrees)
+    return Row(quantity.name, checkpoint, *sides, found.difference, found.agrees, quantity.kind)
 
 
 def _arm_names(ours: Sequence[Results], theirs: Sequence[Results]) -> tuple[str, str]:

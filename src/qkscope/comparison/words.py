@@ -14,10 +14,10 @@ from qkscope.words import bare, capital, count, number
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from qkscope.comparison.outcome import Comparison, Row
+    from qkscope.comparison.outcome import Comparison, Kind, Row
 
-# Quantities of which there are many: told in a line each.
-CELLS = ("r_q by depth", "r_k by depth")
+# Kinds of which there are many numbers: a line summarises each.
+CELLS: tuple[Kind, Kind] = ("r_q by depth", "r_k by depth")
 # What a sentence is about first, where it differs.
 _FIRST = ("mean r_q", "mean r_k")
 _JUDGED = {True: "agrees", False: "differs", None: "cannot tell"}
@@ -25,7 +25,7 @@ _JUDGED = {True: "agrees", False: "differs", None: "cannot tell"}
 
 def headline_rows(rows: Sequence[Row]) -> list[Row]:
     """All numbers but the many cells of the depth maps."""
-    return [row for row in rows if not row.quantity.startswith(CELLS)]
+    return [row for row in rows if row.kind not in CELLS]
 
 
 def difference(found: Comparison) -> str:
@@ -115,22 +115,22 @@ def printed(rows: Sequence[Row]) -> list[tuple[str, ...]]:
             number(row.difference, _error(row), signed=True, digits=2),
             _JUDGED[row.agrees],
         )
-        for row in rows
-        if not row.quantity.startswith(CELLS) and not row.equal
+        for row in headline_rows(rows)
+        if not row.equal
     ]
 
 
 def closing(found: Comparison) -> list[str]:
     """What stands below the table, a line each."""
-    equal = sum(row.equal and not row.quantity.startswith(CELLS) for row in found.rows)
+    equal = sum(row.equal for row in headline_rows(found.rows))
     lines = [f"{equal} numbers are exactly equal and not shown." if equal else ""]
-    lines += [_cells(found.rows, name) for name in CELLS]
+    lines += [_cells(found.rows, kind) for kind in CELLS]
     lines += [verdict(found)]
     if found.only_ours:
         lines.append(f"Only in {found.ours}: {', '.join(found.only_ours)}.")
     if found.only_theirs:
         lines.append(f"Only in {found.theirs}: {', '.join(found.only_theirs)}.")
-    return [line for line in (*lines, *found.answers, *found.notes) if line]
+    return [line for line in (*lines, *found.notes) if line]
 
 
 def plain(found: Comparison) -> str:
@@ -162,14 +162,14 @@ def rich(found: Comparison) -> RenderableType:
     return Group(table, *(Text(line) for line in (difference(found), *closing(found))))
 
 
-def _cells(rows: Sequence[Row], name: str) -> str:
-    cells = [row for row in rows if row.quantity.startswith(name)]
+def _cells(rows: Sequence[Row], kind: Kind) -> str:
+    cells = [row for row in rows if row.kind == kind]
     if not cells:
         return ""
     worst = max(cells, key=lambda row: abs(row.difference))
     agree = sum(row.agrees is True for row in cells)
     largest = bare(worst.difference, 3, signed=True)
     return (
-        f"Mean {name}: {agree} of {len(cells)} cells agree; the largest difference is {largest} "
-        f"({worst.quantity.removeprefix(name).strip(' ,')}, {worst.checkpoint})."
+        f"Mean {kind}: {agree} of {len(cells)} cells agree; the largest difference is {largest} "
+        f"({worst.quantity.removeprefix(kind).strip(' ,')}, {worst.checkpoint})."
     )

@@ -67,17 +67,25 @@ class Corpus:
     documents: list[Document]
     digest: str
     """Of all tokens in order: two corpora with the same digest measure the same."""
-    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was left out, and what is odd about the documents."""
     origin: str = ""
     """Where the texts came from exactly: paths, a dataset's commit, Python's version."""
     available: int = 0
     """Tokens of the texts that were read, used or not."""
-    fewer: str = ""
-    """The one of the warnings that says that there are fewer documents than asked for."""
+    requested: int = 0
+    """How many documents were requested; 0 for all there are."""
     possible: int = 0
     """About how many documents there would be if the texts were cut; 0 where they are, or nobody wants more."""
     texts: str = ""
     """Digest of the texts, their tokenizer and how documents are selected, whatever the length of documents."""
+
+    @property
+    def warnings(self) -> list[str]:
+        """The notes, and that there are fewer documents than requested."""
+        found = len(self.documents)
+        fewer = [f"{self.requested} documents requested, {found} found"] if found < self.requested else []
+        return [*self.notes, *fewer]
 
     def filled(self, window: int) -> int:
         """How many documents have at least `window` tokens."""
@@ -153,14 +161,20 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
                     break
     _check_selection(spec, read, short, documents, notes)
     memory.save()
-    warnings = notes.warnings + memory.warnings
     origin = "; ".join(notes.origins)
     cut = chunk is not None or spec.chunk is not None or len(documents) == spec.documents
     possible = 0 if cut else memory.met // max_tokens
     selection = [spec.documents, spec.min_tokens, spec.chunk, spec.start, spec.seed]
     texts_digest = store.short_digest([memory.texts, memory.tokenizer_identity, selection])
     return Corpus(
-        documents, digest(documents), warnings, origin, memory.met, notes.fewer, possible, texts_digest
+        documents,
+        digest(documents),
+        notes=notes.warnings + memory.warnings,
+        origin=origin,
+        available=memory.met,
+        requested=spec.documents or 0,
+        possible=possible,
+        texts=texts_digest,
     )
 
 
@@ -252,9 +266,6 @@ def _check_selection(
         )
     if short:
         notes.warnings.append(f"{short} of {read} texts were left out: they do not have {limit}")
-    if spec.documents and len(documents) < spec.documents:
-        notes.fewer = f"{spec.documents} documents requested, {len(documents)} found"
-        notes.warnings.append(notes.fewer)
 
 
 def _as_ids(item: Any, index: int) -> Tokens:

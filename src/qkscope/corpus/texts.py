@@ -75,7 +75,6 @@ class Notes:
 
     origins: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    fewer: str = ""
 
 
 def read_texts(spec: Spec, notes: Notes) -> Generator[Text]:

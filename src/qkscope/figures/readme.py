@@ -16,8 +16,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.timeline import Stop
-from qkscope.typeset import escape_markdown
-from qkscope.words import joined, listing, once, sentence, tokens
+from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
 MOST_STORIES = 3
 WORDS = 450  # of a README with several stories

@@ -18,9 +18,6 @@ ONE_HEAD = 0.5
 HEAD_GROUPS, FEWEST_HEADS = 10, 20
 # From this number of steps on, a step's error is averaged with the mean over the steps.
 STEPS_TO_POOL = 3
-# A published step can be placed in training if its interval is at most this many times the median one, or this part
-# of all training.
-PLACED_WITHIN, PLACED_IN_PART = 2.0, 0.2
 # The value that fits both checkpoints lies within this many errors of the first one's: a head that really moved far
 # says nothing about the noise half-way.
 REACH = 1.5

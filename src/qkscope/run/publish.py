@@ -25,7 +25,7 @@ from qkscope.manifest import Entries, Manifest
 from qkscope.measures.registry import optional_names
 from qkscope.progress import say
 from qkscope.results import load_results
-from qkscope.typeset import escape_markdown
+from qkscope.words import escape_markdown
 
 CACHE = ".hub"
 PICTURE = "figures/01_position_signal/figure.png"

@@ -155,7 +155,6 @@ def scan(
     measures: Sequence[str] = defaults.MEASURES,
     batch_tokens: int = defaults.BATCH_TOKENS,
     save_vectors: float | None = None,
-    vectors_apart: bool = False,
     token_str: bool = False,
     include_sliding: bool = False,
     trust_remote_code: bool = False,
@@ -205,7 +204,8 @@ def scan(
     holds = None
     if out is not None:
         settings: dict[str, Any] = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
-        asked = None if save_vectors is None else [save_vectors, vectors_apart, token_str]
+        # Folders of earlier versions record a second setting, which was almost always False.
+        asked = None if save_vectors is None else [save_vectors, False, token_str]
         settings |= _vectors(Path(out), asked)
         holds = _holding(subject, corpus, chosen, measures, components, settings)
         refuse_other(Path(out), holds, replace=replace)
@@ -213,7 +213,7 @@ def scan(
     sample = None
     if save_vectors is not None:
         names = subject.token_names() if token_str else None
-        sample = VectorSample(chosen, save_vectors, max_length, seed=seed, apart=vectors_apart, names=names)
+        sample = VectorSample(chosen, save_vectors, max_length, seed=seed, names=names)
     units = _measure_groups(
         subject,
         [corpus[group::count] for group in range(count)],
@@ -280,10 +280,9 @@ def _read_documents(
             raise CaptureError("texts need a tokenizer: give `tokenizer`, or token ids as `texts`")
         corpus = load_corpus(spec, tokenizer, max_length)
         found, available = corpus.documents, corpus.available
-        for message in corpus.warnings:
-            # A study asks for so many documents; a scan takes at most so many.
-            if message != corpus.fewer:
-                _warn(warnings, message)
+        # Not `corpus.warnings`: a scan reads at most `documents` documents, so fewer are as expected.
+        for note in corpus.notes:
+            _warn(warnings, note)
         _warn(warnings, corpus.chunk_hint("--chunk"))
     if not any(len(document.tokens) >= max_length for document in found):
         longest = max(len(document.tokens) for document in found)
