@@ -22,7 +22,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 
 from qkscope.heads import depth, depth_bin, sample_heads
 from qkscope.results import Results
-from qkscope.table import QK_COLUMNS, heads_table
+from qkscope.results.tables import QK_COLUMNS, from_qk
 from qkscope.taxonomy import CLASSES
 from qkscope.timeline import timeline_from_names
 
@@ -122,4 +122,4 @@ def published_results(exact: str = "means") -> Results:
     """The same as loaded results."""
     qk = published_qk(exact)
     timeline = timeline_from_names(list(dict.fromkeys(qk["model"])), "SmolLM3-3B")
-    return Results(Path("results/smollm3_training_progress"), timeline, qk, heads_table(qk))
+    return Results(Path("results/smollm3_training_progress"), timeline, from_qk(qk))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from frames import results_of
 from scipy.signal import lfilter
 
 from qkscope.heads import HeadIndex
@@ -15,7 +15,6 @@ from qkscope.path import SINK, Bins, bin_edges
 from qkscope.path import Path as BinSums
 from qkscope.results import Results
 from qkscope.rotation import Rotation
-from qkscope.table import heads_table
 from qkscope.timeline import Stop, Timeline
 from qkscope.unit import Unit, rings
 
@@ -102,18 +101,9 @@ def results(
     )
     smallest = min((w for w in windows if w is not None), default=None)
     timeline = Timeline("simulated", "A simulated study", stops, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
-    layers = dict.fromkeys(names, 1 + int(qk["layer"].max()))
-    return Results(
-        folder=Path("simulated"),
-        timeline=timeline,
-        qk=qk,
-        heads=heads_table(qk, layers),
-        qk_matched=None if matched is None else matched[0],
-        matched=None if matched is None else heads_table(matched[0], layers),
-        loo=loo,
-        loo_matched=None if matched is None else matched[1],
-        study={"groups": GROUPS},
-    )
+    both = matched or (None, None)
+    tables = {"matched": both[0], "left_out_matched": both[1], "layers": 1 + int(qk["layer"].max())}
+    return results_of(qk, timeline, loo, study={"groups": GROUPS}, **tables)
 
 
 PARTS = ("share_position", "share_query_position", "share_key", "share_match")

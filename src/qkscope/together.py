@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def concat(runs: Sequence[Results | Path | str]) -> Results:
     """Combine several runs into one Results: checkpoint `c` of run `r` becomes `r/c` of family `r`.
 
-    A measure that some runs lack is NaN there. Numbers over the first tokens of every checkpoint are kept where all runs
-    have the same such window. All runs need the same class thresholds: use `rethreshold` first.
+    A measure that some runs lack is NaN there. Numbers over a matched window are kept where all runs have the same one.
+    All runs need the same class thresholds: use `rethreshold` first.
     """
     import xarray as xr
 
@@ -61,7 +61,9 @@ def _renamed(data: xr.Dataset, run: str, matched: bool) -> xr.Dataset:
         for each in ("checkpoint", "weights_of", "rotation_of")
     }
     found = data.assign_coords(names)
-    return found if matched else found.assign_coords(matched=("cell", np.zeros(data.sizes["cell"], dtype=bool)))
+    return (
+        found if matched else found.assign_coords(matched=("cell", np.zeros(data.sizes["cell"], dtype=bool)))
+    )
 
 
 def _in_order(data: xr.Dataset) -> xr.Dataset:

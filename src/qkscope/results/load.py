@@ -237,8 +237,7 @@ def _load(place: Path) -> Results:
         data = read_dataset(folder / NAME)
         if (folder / "study.yaml").is_file():
             return _of_study(folder, data)
-        names = select(data, "own")["checkpoint"].to_numpy().tolist()
-        return Results(folder=folder, timeline=timeline_from_names(names, name=folder.name), data=data)
+        return results_of(data, folder, folder.name)
     if not table.is_file():
         raise TableError(
             f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
@@ -246,8 +245,16 @@ def _load(place: Path) -> Results:
     qk = read_qk(table)
     if place.is_dir() and (folder / "study.yaml").is_file():
         return _of_study(folder, None, qk)
-    timeline = timeline_from_names(list(dict.fromkeys(qk["model"])), name=folder.name)
-    return Results(folder=folder, timeline=timeline, data=from_qk(qk))
+    return results_of(from_qk(qk), folder, folder.name)
+
+
+def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
+    """Results without a study: the order of checkpoints comes from their names, their windows from the dataset."""
+    own = select(data, "own")
+    windows = dict(zip(own["checkpoint"].to_numpy().tolist(), own["window"].to_numpy().tolist(), strict=True))
+    timeline = timeline_from_names(list(windows), name=name)
+    stops = tuple(replace(stop, window=windows[stop.model] or None) for stop in timeline.stops)
+    return Results(folder=folder, timeline=replace(timeline, stops=stops), data=data)
 
 
 def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = None) -> Results:
