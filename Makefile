@@ -12,6 +12,10 @@
 .PHONY: setup demo bench-quick test soak test-lowest test-latest freeze check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin
+# Without compiled files every process, and the tests start many, would compile torch and transformers again.
+unexport PYTHONDONTWRITEBYTECODE
+# In the order of their names: files with few tests, which would come last, take longest.
+TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/ready
 
@@ -29,7 +33,7 @@ demo: .venv/demo
 test: check
 	scripts/setup.sh browser
 	$(BIN)/python scripts/fetch_smollm2.py
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest $(TWO_AT_A_TIME)
 
 soak: setup
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak
@@ -43,7 +47,7 @@ test-latest: setup
 	scripts/setup.sh latest $(PYTHON)
 	scripts/setup.sh browser
 	$(BIN)/python scripts/fetch_smollm2.py
-	OMP_NUM_THREADS=1 .venv-latest/bin/pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 .venv-latest/bin/pytest $(TWO_AT_A_TIME)
 
 freeze:
 	.venv-latest/bin/python scripts/freeze_constraints.py

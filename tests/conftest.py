@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import os
 import sys
@@ -18,6 +19,12 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 sys.path.insert(0, str(Path(__file__).parent))
 # A busy machine starts no processes in the middle of a test; those of processes ask for them.
 workers.PAYS_FROM = math.inf
+
+
+def pytest_collection_finish():
+    """Take what libraries hold out of garbage collection: every run and scan collects, and would look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 from pathlib import Path
 
@@ -68,6 +69,16 @@ def run_quietly(study: Path, out: Path) -> None:
     """A run in a process of its own, without drawing."""
     from qkscope.run import run
 
+    gc.freeze()  # a forked process need not look through what its libraries hold
     one_thread()
     without_drawing()
     run(study, out)
+
+
+def run_undrawn(study: Path, out: Path) -> None:
+    """A run in this process, without drawing: for fixtures of a module, which `no_drawing` does not reach."""
+    from qkscope.run import run
+
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn(patch)
+        run(study, out)

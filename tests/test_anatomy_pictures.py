@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
-from small_study import make_study, run_quietly
+from small_study import make_study, run_undrawn
 
 from qkscope.anatomy_means import PARTS, carried_by, head_means, measured
 from qkscope.claims import claims
@@ -22,15 +22,8 @@ IDS = {"scores", "wavelengths", "linearity", "distance"}
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
-    import qkscope.figures
-    import qkscope.report
-
-    own = qkscope.figures.draw_all, qkscope.report.write_report
     folder = tmp_path_factory.mktemp("anatomy")
-    try:
-        run_quietly(make_study(folder), folder / "out")
-    finally:
-        qkscope.figures.draw_all, qkscope.report.write_report = own
+    run_undrawn(make_study(folder), folder / "out")
     return load_results(folder / "out")
 
 

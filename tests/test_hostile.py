@@ -362,10 +362,8 @@ MARKUP = [
 @pytest.fixture(scope="module")
 def marked_up(tmp_path_factory):
     """A measured study in which everything that can have a name has markup for one."""
-    from multiprocessing import get_context
-
     import yaml
-    from small_study import make_study, run_quietly
+    from small_study import make_study, run_undrawn
 
     folder = tmp_path_factory.mktemp("markup")
     path = make_study(folder)
@@ -381,10 +379,7 @@ def marked_up(tmp_path_factory):
         phase["label"] = name
     path.write_text(yaml.safe_dump(study))
     results = folder / MARKUP[1].replace("/", "")
-    process = get_context("spawn").Process(target=run_quietly, args=(path, results))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    run_undrawn(path, results)
     return results
 
 
@@ -421,10 +416,12 @@ def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, 
     from qkscope.figures import catalogue, draw_all
 
     monkeypatch.setattr(catalogue, "CATALOGUE", ())
-    rows = [f"step-{step},0,0,0,0.5,0.5" for step in range(1, 1001)]
-    (tmp_path / "qk.csv").write_text("\n".join(["model,layer,head,pc,r_q,r_k", *rows]))
-    draw_all(tmp_path / "qk.csv")
-    assert "drawing 1,000 checkpoints takes about 2 minutes" in capsys.readouterr().err
+    monkeypatch.setattr(catalogue, "MANY", 10)
+    for count in (9, 10):
+        rows = [f"step-{step},0,0,0,0.5,0.5" for step in range(1, count + 1)]
+        (tmp_path / "qk.csv").write_text("\n".join(["model,layer,head,pc,r_q,r_k", *rows]))
+        draw_all(tmp_path / "qk.csv")
+        assert ("10 checkpoints" in capsys.readouterr().err) == (count == 10)
 
 
 @pytest.mark.parametrize(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
-from small_study import make_study
+from small_study import make_study, run_undrawn
 from tiny import make_hang
 
 from qkscope import store
 from qkscope.checkpoints import Source, load_model
 from qkscope.errors import CheckpointError, StudyError, out_of_memory
+from qkscope.results import load_results
 from qkscope.run import apart, run, status
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
@@ -92,22 +94,28 @@ def narrow(monkeypatch):
     return narrowed
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A study, which tests leave as it is, and its results without any want of memory."""
+    folder = tmp_path_factory.mktemp("whole")
+    study = make_study(folder / "study", groups=2, count=4)
+    run_undrawn(study, folder / "out")
+    return study, load_results(folder / "out")
+
+
 @pytest.mark.parametrize("library", ["torch", "numpy"])
 def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
-    study, tmp_path, narrow, library, capsys
+    whole, tmp_path, narrow, library, capsys
 ):
-    whole = run(study, tmp_path / "whole")
+    study, plain = whole
     narrow(48, library)
     found = run(study, tmp_path / "out")
     assert "out of memory in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se"):
-        np.testing.assert_allclose(found.qk[name], whole.qk[name], rtol=1e-5, atol=1e-6)
-    unit = tmp_path / "out" / "moments" / "checkpoint-3" / "0.safetensors"
-    meta = store.read_meta(unit)
-    assert (
-        meta["key"]
-        == store.read_meta(tmp_path / "whole" / "moments" / "checkpoint-3" / "0.safetensors")["key"]
-    )
+        np.testing.assert_allclose(found.qk[name], plain.qk[name], rtol=1e-5, atol=1e-6)
+    unit = Path("moments", "checkpoint-3", "0.safetensors")
+    meta = store.read_meta(tmp_path / "out" / unit)
+    assert meta["key"] == store.read_meta(plain.folder / unit)["key"]
     assert meta["batch_tokens"] == 48
     capsys.readouterr()
     run(study, tmp_path / "out")

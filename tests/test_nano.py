@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def test_second_training_gives_the_same_weights(trained: Path, tmp_path: Path) -
 
 
 def test_seed_changes_weights_and_split(trained: Path, tmp_path: Path) -> None:
-    nano.train(tmp_path, 0, SMALL)
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     nano.train(tmp_path, 1, SMALL, replace=True)
     assert not set(weights(tmp_path).values()) & set(weights(trained).values())
     names = {p.name for p in (tmp_path / "corpus").iterdir()}
@@ -198,7 +199,7 @@ def test_finished_training_is_not_done_again(
 
 @pytest.mark.parametrize("damage", ["truncated", "removed", "flipped"])
 def test_damaged_checkpoint_is_made_again(trained: Path, tmp_path: Path, damage: str) -> None:
-    nano.train(tmp_path, 0, SMALL)
+    shutil.copytree(trained, tmp_path, dirs_exist_ok=True)
     path = tmp_path / "checkpoints" / "stage1-step-5" / "model.safetensors"
     data = path.read_bytes()
     if damage == "removed":

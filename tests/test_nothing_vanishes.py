@@ -131,17 +131,26 @@ def test_impossible_settings_are_refused_when_a_checkpoint_is_looked_at(
         assert "config.json" in done.output
 
 
-def test_a_bare_table_does_not_overwrite_the_study_s_report(study):
-    run(study)
+def test_a_bare_table_does_not_overwrite_the_study_s_report(study, monkeypatch):
+    def draw(results, out=None):
+        (out / "01_position_signal").mkdir(parents=True)
+        (out / "01_position_signal" / "figure.png").write_text("the study's")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("qkscope.figures.draw_all", draw)
+        patch.setattr("qkscope.report.write_report", lambda results, out=None: out.write_text("the study's"))
+        run(study)
     folder = study.parent / "results" / "small"
     before = (folder / "report.html").read_bytes()
-    figures = sorted((folder / "figures").rglob("*"))
+    figures = {path: path.is_file() and path.read_bytes() for path in (folder / "figures").rglob("*")}
+    assert figures
     for command in ("report", "figures"):
         done = CliRunner().invoke(main, [command, str(folder / "qk.csv")])
         assert done.exit_code == 0, done.output
     assert (folder / "report.html").read_bytes() == before
     assert (folder / "table_report.html").is_file()
-    assert sorted((folder / "figures").rglob("*")) == figures
+    after = {path: path.is_file() and path.read_bytes() for path in (folder / "figures").rglob("*")}
+    assert after == figures
     assert any((folder / "table_figures").iterdir())
 
 

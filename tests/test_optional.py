@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import get_args
 
 import numpy as np
 import pandas as pd
 import pytest
-from small_study import make_study, run_quietly
+from small_study import make_study, run_undrawn
 from tiny import tiny_model
 
 import qkscope
@@ -38,10 +37,7 @@ def small(tmp_path_factory):
     # Sixteen buckets of two and of three tokens: the shortest in which keys make pairs.
     text = study.read_text().replace("16", "32")
     study.write_text(text + "measures: [rotation, per_kind, plasticity]\nplasticity: {keys: 3}\n")
-    process = get_context("spawn").Process(target=run_quietly, args=(study, folder / "results"))
-    process.start()
-    process.join()
-    assert process.exitcode == 0
+    run_undrawn(study, folder / "results")
     return folder / "results"
 
 

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from families import build, tokens
-from small_study import make_study, undrawn, write_texts
+from small_study import make_study, run_undrawn, undrawn, write_texts
 from test_nano import SMALL
 from tiny import save_checkpoint
 
@@ -56,9 +56,7 @@ def made(tmp_path_factory):
     """A study and the folder of its run, made once; tests copy them."""
     folder = tmp_path_factory.mktemp("made")
     study = make_study(folder / "study", groups=2, count=4)
-    with pytest.MonkeyPatch.context() as patch:
-        undrawn(patch)
-        run(study, folder / "out")
+    run_undrawn(study, folder / "out")
     return folder
 
 
@@ -84,6 +82,25 @@ def scanned(tmp_path_factory, one_thread):
 # --- the demo ------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory, one_thread):
+    """A finished demo, made once."""
+    folder = tmp_path_factory.mktemp("shown")
+    with pytest.MonkeyPatch.context() as patch:
+        undrawn(patch)
+        demo(folder, 0, SMALL)
+    return folder
+
+
+@pytest.fixture
+def demonstrated(shown, tmp_path, no_drawing):
+    """The finished demo, where it was made: its tables name that folder. Put back after the test."""
+    shutil.copytree(shown, tmp_path / "kept")
+    yield shown
+    shutil.rmtree(shown)
+    shutil.copytree(tmp_path / "kept", shown)
+
+
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize(
     "theirs", ["corpus/mine.txt", "checkpoints/stage1-step-2/model.safetensors", "nano.yaml", "report.html"]
@@ -98,40 +115,39 @@ def test_the_demo_leaves_a_users_files_alone(tmp_path, theirs, replace):
     assert contents(tmp_path) == {theirs: b"years of work"}
 
 
-def test_another_seed_does_not_take_the_place_of_a_finished_demo(tmp_path, no_drawing):
-    demo(tmp_path, 0, SMALL)
-    (tmp_path / "corpus" / ".hidden").write_text("mine")
-    before = contents(tmp_path)
+def test_another_seed_does_not_take_the_place_of_a_finished_demo(demonstrated):
+    (demonstrated / "corpus" / ".hidden").write_text("mine")
+    before = contents(demonstrated)
     with pytest.raises(StoreError, match=r"(?s)seed 0.*--replace"):
-        demo(tmp_path, 1, SMALL)
-    assert contents(tmp_path) == before
-    demo(tmp_path, 0, SMALL)
-    assert contents(tmp_path) == before, "the same demo has nothing to do"
-    mine = tmp_path / "checkpoints" / "stage1-step-0" / "notes.txt"
+        demo(demonstrated, 1, SMALL)
+    assert contents(demonstrated) == before
+    demo(demonstrated, 0, SMALL)
+    assert contents(demonstrated) == before, "the same demo has nothing to do"
+    mine = demonstrated / "checkpoints" / "stage1-step-0" / "notes.txt"
     mine.write_text("mine")
     with pytest.raises(StoreError, match=r"notes\.txt"):
-        demo(tmp_path, 1, SMALL, replace=True)
+        demo(demonstrated, 1, SMALL, replace=True)
     mine.unlink()
-    assert contents(tmp_path) == before
-    demo(tmp_path, 1, SMALL, replace=True)
-    after = contents(tmp_path)
+    assert contents(demonstrated) == before
+    demo(demonstrated, 1, SMALL, replace=True)
+    after = contents(demonstrated)
     assert after["qk.csv"] != before["qk.csv"]
     assert after["corpus/.hidden"] == b"mine"
     assert sum(name.startswith("corpus/") for name in after) == SMALL.held_out + 1
 
 
-def test_a_demo_that_an_earlier_version_made_goes_on(tmp_path, no_drawing):
-    demo(tmp_path, 0, SMALL)
-    log = json.loads((tmp_path / "training.json").read_text())
+def test_a_demo_that_an_earlier_version_made_goes_on(demonstrated):
+    record = demonstrated / "training.json"
+    log = json.loads(record.read_text())
     del log["corpus"]
-    (tmp_path / "training.json").write_text(json.dumps(log))
-    made_by_older(tmp_path)
-    before = contents(tmp_path)
-    demo(tmp_path, 0, SMALL)
-    assert {name: data for name, data in contents(tmp_path).items() if name.endswith(".csv")} == {
+    record.write_text(json.dumps(log))
+    made_by_older(demonstrated)
+    before = contents(demonstrated)
+    demo(demonstrated, 0, SMALL)
+    assert {name: data for name, data in contents(demonstrated).items() if name.endswith(".csv")} == {
         name: data for name, data in before.items() if name.endswith(".csv")
     }
-    assert json.loads((tmp_path / "training.json").read_text())["checkpoints"] == log["checkpoints"]
+    assert json.loads(record.read_text())["checkpoints"] == log["checkpoints"]
 
 
 # --- runs ----------------------------------------------------------------------------------------------------------

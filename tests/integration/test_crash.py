@@ -26,7 +26,7 @@ from small_study import make_study, run_quietly
 from qkscope.run import status
 
 # Some operations are drawn; `make soak` strikes at every one.
-KILLS = 12
+KILLS = 8
 
 
 @pytest.fixture(scope="module")
@@ -50,19 +50,23 @@ def study(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def left_alone(processes, study, tmp_path_factory):
-    """The tables of an uninterrupted run."""
-    out = tmp_path_factory.mktemp("whole") / "results"
-    assert in_process(processes, run_quietly, study, out) == 0
-    return tables(out)
+def whole(processes, study, tmp_path_factory):
+    """The folder of an uninterrupted run, with a list of its file operations beside the results."""
+    folder = tmp_path_factory.mktemp("whole")
+    assert in_process(processes, list_operations, study, folder / "results", folder / "list") == 0
+    return folder
 
 
 @pytest.fixture(scope="module")
-def operations(processes, study, tmp_path_factory):
-    """The file operations of a run, in order."""
-    folder = tmp_path_factory.mktemp("counted")
-    assert in_process(processes, list_operations, study, folder / "results", folder / "list") == 0
-    return (folder / "list").read_text().splitlines()
+def left_alone(whole):
+    """The tables of an uninterrupted run."""
+    return tables(whole / "results")
+
+
+@pytest.fixture(scope="module")
+def operations(whole):
+    """Its file operations, in order."""
+    return (whole / "list").read_text().splitlines()
 
 
 def in_process(processes, target, *args) -> int:

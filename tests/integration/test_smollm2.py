@@ -14,6 +14,7 @@ from synthetic import rope
 
 from qkscope import checkpoints
 from qkscope.corpus import load_corpus
+from qkscope.measures.anatomy import SHARES
 from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
 from qkscope.table import read_qk
@@ -32,17 +33,23 @@ def gguf() -> Path:
 
 
 @pytest.fixture(scope="module")
-def scanned(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ScanResult, Path, list[Any]]:
-    """The model, what `scan` made of the file, where it wrote, and the documents it read."""
+def scanned(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ScanResult, Path, Passes]:
+    """The model, what `scan` made of the file, where it wrote, and the passes that it ran."""
     loaded: list[Any] = []
+    passes = Passes()
     out = tmp_path_factory.mktemp("scan")
+
+    def load(source: Any) -> Any:
+        loaded.append(read(source))
+        passes.watch(loaded[0])
+        return loaded[0]
+
     with pytest.MonkeyPatch.context() as patch:
         read = checkpoints.load_model
-        patch.setattr(checkpoints, "load_model", lambda source: loaded.append(read(source)) or loaded[0])
+        patch.setattr(checkpoints, "load_model", load)
         result = scan(gguf, max_length=WINDOW, documents=6, groups=3, dtype="float32", device="cpu", out=out)
-    tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
-    corpus = load_corpus(CorpusSpec(documents=6), tokenizer, WINDOW)
-    return loaded[0], result, out, corpus.documents
+    passes.end()
+    return loaded[0], result, out, passes
 
 
 def rotated(x: torch.Tensor) -> torch.Tensor:
@@ -54,33 +61,61 @@ def rotated(x: torch.Tensor) -> torch.Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def stored_vectors(model: Any, documents: list[Any]) -> dict[tuple[int, str], np.ndarray]:
-    """(layer, kind) -> (heads, all tokens, dim), from hooks on the projections: nothing of qkscope in between."""
-    kept: dict[tuple[int, str], list[np.ndarray]] = {}
+class Passes:
+    """Tokens and projections of every pass of a model, from hooks of torch: nothing of qkscope in between."""
 
-    def keep(layer: int, kind: str, heads: int) -> Any:
-        def hook(_module: Any, _inputs: Any, out: torch.Tensor) -> None:
-            x = out[0].unflatten(-1, (heads, DIM)).transpose(0, 1)
-            kept.setdefault((layer, kind), []).append(rotated(x).numpy())
+    def __init__(self) -> None:
+        self._tokens: list[torch.Tensor] = []  # of each pass: (documents, tokens)
+        self._projected: list[dict[tuple[int, str], torch.Tensor]] = []  # (documents, tokens, heads * dim)
+        self._hooks: list[Any] = []
 
-        return hook
+    def watch(self, model: Any) -> None:
+        def begin(_module: Any, inputs: tuple[torch.Tensor]) -> None:
+            self._tokens.append(inputs[0])
+            self._projected.append({})
 
-    hooks = []
-    for i, layer in enumerate(model.model.layers):
-        hooks.append(layer.self_attn.q_proj.register_forward_hook(keep(i, "q", QUERIES)))
-        hooks.append(layer.self_attn.k_proj.register_forward_hook(keep(i, "k", KEYS)))
-    with torch.no_grad():
+        def keep(layer: int, kind: str) -> Any:
+            def hook(_module: Any, _inputs: Any, out: torch.Tensor) -> None:
+                self._projected[-1][layer, kind] = out.detach()
+
+            return hook
+
+        self._hooks.append(model.model.embed_tokens.register_forward_pre_hook(begin))
+        for i, layer in enumerate(model.model.layers):
+            self._hooks.append(layer.self_attn.q_proj.register_forward_hook(keep(i, "q")))
+            self._hooks.append(layer.self_attn.k_proj.register_forward_hook(keep(i, "k")))
+
+    def end(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def vectors(self, documents: list[Any]) -> dict[tuple[int, str], np.ndarray]:
+        """(layer, kind) -> (heads, all tokens of the documents in their order, dim), as the score sees them."""
+        kept: dict[tuple[int, str], list[np.ndarray]] = {}
         for document in documents:
-            model.model(torch.tensor(document.tokens.astype(np.int64))[None])
-    for hook in hooks:
-        hook.remove()
-    return {key: np.concatenate(parts, axis=1) for key, parts in kept.items()}
+            tokens = torch.tensor(document.tokens.astype(np.int64))
+            at, row = self._place(tokens)
+            for key, out in self._projected[at].items():
+                x = out[row, : len(tokens)].unflatten(-1, (-1, DIM)).transpose(0, 1)
+                kept.setdefault(key, []).append(rotated(x).numpy())
+        return {key: np.concatenate(parts, axis=1) for key, parts in kept.items()}
+
+    def _place(self, tokens: torch.Tensor) -> tuple[int, int]:
+        """The pass, and the row in it, that begins with these tokens."""
+        return next(
+            (at, row)
+            for at, ids in enumerate(self._tokens)
+            for row in range(len(ids))
+            if torch.equal(ids[row, : len(tokens)], tokens)
+        )
 
 
 @pytest.mark.slow
-def test_qk_csv_agrees_with_the_slow_reference(scanned: Any) -> None:
-    model, _, out, documents = scanned
-    vectors = stored_vectors(model, documents)
+def test_qk_csv_agrees_with_the_slow_reference(gguf: Path, scanned: Any) -> None:
+    _, _, out, passes = scanned
+    tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
+    documents = load_corpus(CorpusSpec(documents=6), tokenizer, WINDOW).documents
+    vectors = passes.vectors(documents)
     t = np.concatenate([np.arange(len(document.tokens)) for document in documents])
     table = read_qk(out / "qk.csv").set_index(["layer", "head", "pc"])
     assert len(table) == LAYERS * QUERIES * 10
@@ -125,8 +160,11 @@ def long_scan(gguf: Path, scanned: Any) -> tuple[ScanResult, dict[tuple[int, str
     tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
     every = load_corpus(CorpusSpec(documents=2 * DOCUMENTS), tokenizer, LENGTH).documents
     documents = [document for document in every if len(document.tokens) == LENGTH][:DOCUMENTS]
+    passes = Passes()
+    passes.watch(model)
     result = scan(model, texts=[d.tokens.tolist() for d in documents], max_length=LENGTH, groups=6)
-    vectors = stored_vectors(model, documents)
+    passes.end()
+    vectors = passes.vectors(documents)
     return result, {key: x.reshape(len(x), DOCUMENTS, LENGTH, DIM) for key, x in vectors.items()}
 
 
@@ -150,8 +188,10 @@ def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
     ratio = np.array(predicted) / np.array(measured)
     assert ((ratio > 0.85) & (ratio < 1.15)).mean() >= 0.9
     assert np.corrcoef(np.log(predicted), np.log(measured))[0, 1] >= 0.98
-    shares = [name for name in table.columns if name.startswith("share_") and not name.endswith("_se")]
+    shares = list(SHARES)
     np.testing.assert_allclose(table[shares].sum(axis=1), 1, atol=1e-9)
+    positional = table["share_position"] + table["share_query_position"]
+    np.testing.assert_allclose(table["share_positional"], positional, atol=1e-9)
     # Each of the parts decides in some head.
     assert table[shares].max().drop("share_query_position").min() > 0.6
 

@@ -249,10 +249,7 @@ def _effect(
     for some in sets:
         if not some:
             continue
-        terms = [
-            weight * numbers.isel(cell=roles[cell], drop=True).drop_vars("groups")
-            for cell, weight in some.items()
-        ]
+        terms = [weight * numbers.isel(cell=roles[cell], drop=True) for cell, weight in some.items()]
         groups = {int(numbers["groups"][roles[cell]]) for cell in some}
         summed = sum(terms[1:], terms[0]).assign_coords(groups=groups.pop() if len(groups) == 1 else 0)
         if stayed is not None:

@@ -41,6 +41,19 @@ Result = TypeVar("Result")
 UNPACKED, BESIDE = 3, 400_000_000
 # Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
 BYTES_A_SECOND = 30_000_000
+# Parts of the program that decide the numbers of a cell: where they change, cached cells are measured again.
+MEASURING = (
+    "measures",
+    "sums",
+    "moments",
+    "path",
+    "rotation",
+    "heads",
+    "key_sample",
+    "lags",
+    "scatter",
+    "unit",
+)
 
 
 @dataclass(frozen=True)
@@ -174,7 +187,7 @@ def _measure(task: Task) -> str | None:
         "measures": [[group.name, group.version] for group in groups],
         "components": task.study.components,
         "layers": task.num_layers,
-        "program": program_digest(),
+        "program": program_digest(*MEASURING),
     }
     stale = [window for window in task.windows if _meta(task.cell_path(window), key) is None]
     meta = _meta(task.axes_path, key)
@@ -277,10 +290,11 @@ def _processes(tasks: Sequence[Task]) -> int:
 
 
 @cache
-def program_digest() -> str:
-    """Of the package's files: cached numbers of another version are computed again."""
+def program_digest(*parts: str) -> str:
+    """Of the package's files, or of those whose path begins with one of `parts`."""
     package = Path(__file__).parent.parent
-    program = sorted(path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    every = (path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    program = sorted(path for path in every if str(path.relative_to(package)).startswith(parts or ""))
     return store.short_digest([[str(path.relative_to(package)), store.file_digest(path)] for path in program])
 
 
