@@ -41,14 +41,35 @@ def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.Da
     """
     import xarray as xr
 
-    with xr.set_options(arithmetic_join="exact"):  # type: ignore[no-untyped-call]
-        chosen = values if where is None else values.where(where)
-        there = chosen["sample"] <= chosen["groups"]
-        kept = chosen.where((finite(chosen) | ~there).all("sample"))
-        shift = (kept - kept.isel(sample=0, drop=True)).mean("head")
-        return (chosen.isel(sample=0, drop=True).mean("head") + shift.where(shift["sample"] > 0, 0.0)).where(
-            there
-        )
+    every = xr.ones_like(values.isel(sample=0, drop=True), dtype=bool) if where is None else where
+    cores = [["sample", "head"], ["head"], []]
+    found: xr.DataArray = xr.apply_ufunc(
+        _means,
+        values,
+        every,
+        values["groups"],
+        input_core_dims=cores,
+        output_core_dims=[["sample"]],
+        join="exact",
+    )
+    return found
+
+
+def _means(values: Array, where: NDArray[np.bool_], groups: NDArray[np.int64]) -> Array:
+    """`over_heads` of values (..., samples, heads), where (..., heads) and groups (...)."""
+    there = np.arange(values.shape[-2]) <= np.asarray(groups)[..., None]  # (..., samples)
+    chosen = np.where(where[..., None, :], values, np.nan)
+    complete = (np.isfinite(chosen) | ~there[..., None]).all(axis=-2, keepdims=True)
+    shift = _mean(np.where(complete, chosen - chosen[..., :1, :], np.nan))
+    shift[..., 0] = 0.0
+    return np.where(there, _mean(chosen[..., :1, :]) + shift, np.nan)
+
+
+def _mean(values: Array) -> Array:
+    """The mean of the finite values along the last axis."""
+    known = np.isfinite(values)
+    count = known.sum(axis=-1)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=-1) / np.where(count > 0, count, np.nan))
 
 
 def difference(values: xr.DataArray, before: str, after: str) -> xr.DataArray:
@@ -73,12 +94,23 @@ def jackknife(values: xr.DataArray) -> xr.DataArray:
 
     NaN with fewer than two groups, and where a left-out value is missing.
     """
-    left = values.isel(sample=slice(1, None))
-    there, count = left["sample"] <= left["groups"], left["groups"]
-    missing = (there & left.isnull()).any("sample")
-    mean = left.where(there).sum("sample") / count.where(count > 0)
-    spread = ((left - mean) ** 2).where(there).sum("sample")
-    return (((count - 1) / count.where(count > 1) * spread) ** 0.5).where(~missing)
+    import xarray as xr
+
+    found: xr.DataArray = xr.apply_ufunc(
+        _left_out_error, values, values["groups"], input_core_dims=[["sample"], []]
+    )
+    return found
+
+
+def _left_out_error(values: Array, groups: NDArray[np.int64]) -> Array:
+    """`jackknife` of values (..., samples) and groups (...)."""
+    left, count = values[..., 1:], np.asarray(groups, dtype=np.float64)
+    there = np.arange(1, values.shape[-1]) <= count[..., None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = np.where(there, left, 0.0).sum(axis=-1) / count
+        spread = np.where(there, (left - mean[..., None]) ** 2, 0.0).sum(axis=-1)
+        # A left-out value that is NaN makes the sum, and so the error, NaN.
+        return np.where(count > 1, np.sqrt((count - 1) / count * spread), np.nan)
 
 
 def finite(values: xr.DataArray) -> xr.DataArray:
