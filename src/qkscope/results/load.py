@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
 AXES_LIMIT = 1_000_000
 JUDGED = ("r_q", "r_k")
+EARLIER = (
+    "These results were written by an earlier version: errors of means and the matched window are not read. Run the "
+    "study again to have them."
+)
 
 
 @dataclass(frozen=True)
@@ -266,13 +270,15 @@ def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = N
     provenance = study.provenance
     record = read_provenance(provenance, folder / "study.yaml")
     layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
-    current = data is not None
+    timeline, current = timeline_of(study, provenance), data is not None
     if data is None:
         assert qk is not None
-        data = from_qk(qk, layers)
+        windows = {stop.model: stop.window or 0 for stop in timeline.stops}
+        data = from_qk(qk, layers, windows)
+        provenance = {**provenance, "warnings": [*record.warnings, EARLIER]}
     return Results(
         folder=folder,
-        timeline=_with_gaps(timeline_of(study, provenance), data, folder),
+        timeline=_with_gaps(timeline, data, folder),
         data=data,
         causes=read_causes(folder / "causes.csv") if current else None,
         thresholds=Thresholds(study.thresholds.high, study.thresholds.low),
