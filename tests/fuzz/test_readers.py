@@ -58,7 +58,16 @@ JSON = st.recursive(
 BY_JSON = [
     r
     for r in READERS
-    if r.name in ("plan", "running mark", "shard stamp", "manifest", "unit, signed", "axes, signed")
+    if r.name
+    in (
+        "plan",
+        "running mark",
+        "shard stamp",
+        "manifest",
+        "unit, signed",
+        "axes, signed",
+        "measures, described",
+    )
 ]
 
 
