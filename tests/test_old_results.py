@@ -25,10 +25,12 @@ def test_it_loads_with_its_record_and_without_what_did_not_exist(old):
     assert [stop.label for stop in old.timeline.measured] == ["S1-0", "S1-180", "S3-760", "LC1-80"]
     assert [stop.window for stop in old.timeline.measured] == [256, 256, 256, 1024]
     assert old.timeline.matched_window == 256
-    assert len(old.heads) == len(old.matched) == 4 * 48
+    assert len(old.heads) == 4 * 48
     assert old.components == 3
-    assert old.loo["group"].nunique() == 8
-    assert old.anatomy is old.axes is old.spectrum is old.distance is None
+    assert old.matched() is old.axes is old.causes is None
+    assert not {"share_key", "signal_q", "distance_score", "slope_k"} & set(map(str, old.data))
+    assert old.heads["r_q_se"].notna().any()
+    assert sum("earlier version" in warning for warning in old.record.warnings) == 1
 
 
 def test_its_claims_are_those_of_its_numbers(old):
