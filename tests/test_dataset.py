@@ -304,6 +304,7 @@ BAD = {
     "cells not a list": set_in("cells", value=5),
     "duplicate head": set_in("heads", 1, value=[0, 0]),
     "head NaN": set_in("heads", 1, value=[0, float("nan")]),
+    "head huge": set_in("heads", 3, value=[2, 10**20]),
     "head negative": set_in("heads", 1, value=[-1, 0]),
     "head of three": set_in("heads", 1, value=[0, 1, 2]),
     "absurd length": set_in("lengths", "pc", value=10**18),
@@ -356,6 +357,20 @@ def test_a_foreign_file_is_refused(path: Path) -> None:
     path.write_bytes(b"PK\x03\x04" + bytes(100))
     refused(path)
     path.write_bytes(b"\x10" + bytes(7) + b"[" * 16)
+    refused(path)
+
+
+def test_groups_without_end_are_refused(path: Path) -> None:
+    """Arrays of no head have no bytes, whatever the number of groups."""
+    write_dataset(path, [cell("a", heads=[])])
+
+    def change(header: dict[str, Any], described: dict[str, Any]) -> None:
+        described["cells"][0]["groups"] = 2**31 - 1
+        for name, entry in header.items():
+            if name.endswith(".left_out"):
+                entry["shape"][1] = 2**31 - 1
+
+    rewritten(path, change)
     refused(path)
 
 
