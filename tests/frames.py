@@ -29,12 +29,12 @@ def cells_of(
     window: int | Mapping[str, int] = 0,
     own: bool = True,
     matched: bool = False,
-    curves: Mapping[str, np.ndarray] | None = None,
+    curves: Mapping[str, Sequence[np.ndarray]] | None = None,
 ) -> list[CellData]:
     """A cell per model. `table` is a qk table (rows of each `pc`) or one row a head; every column that a measure
     declares is taken over, with its values without each group from `left_out` (model, layer, head, group, ...).
 
-    `curves` are arrays over (model, head, ...) of variables with further dimensions.
+    `curves` are arrays (head, ...) of variables with further dimensions, one for each model.
     """
     table = table if "pc" in table else table.assign(pc=0)
     known, cells = variables(), []
@@ -83,7 +83,8 @@ def results_of(
     left_out_matched: pd.DataFrame | None = None,
     folder: Path | str = "simulated",
     layers: int | Mapping[str, int] | None = None,
-    curves: Mapping[str, np.ndarray] | None = None,
+    curves: Mapping[str, Sequence[np.ndarray]] | None = None,
+    curves_matched: Mapping[str, Sequence[np.ndarray]] | None = None,
     **fields: Any,
 ) -> Results:
     """Results as `load_results` gives them, from tables over own windows and over the matched one."""
@@ -94,7 +95,13 @@ def results_of(
         # A window of its own even where it is the training context: the two tables may differ in a test.
         width = {model: (same or 0) + (2**30 if window == same else 0) for model, window in own.items()}
         cells += cells_of(
-            matched, left_out_matched, layers=layers, window=width, own=False, matched=True, curves=curves
+            matched,
+            left_out_matched,
+            layers=layers,
+            window=width,
+            own=False,
+            matched=True,
+            curves=curves_matched,
         )
     return Results(folder=Path(folder), timeline=timeline, data=dataset(cells), **fields)
 

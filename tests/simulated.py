@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,20 +91,24 @@ def results(
     matched: tuple[pd.DataFrame, pd.DataFrame] | None = None,
     kind: str = "training",
     labels: Sequence[str] | None = None,
+    phases: Sequence[str] | None = None,
+    **more: Any,
 ) -> Results:
-    """A Results as `load_results` gives it."""
+    """A Results as `load_results` gives it; `more` goes to `results_of`."""
     names = list(dict.fromkeys(qk["model"]))
     windows = windows or [None] * len(names)
-    labels = labels or names
     stops = tuple(
-        Stop(name, label, "Stage 1", window=window, step=i)
-        for i, (name, label, window) in enumerate(zip(names, labels, windows, strict=True))
+        Stop(name, label, phase, window=window, step=i)
+        for i, (name, label, phase, window) in enumerate(
+            zip(names, labels or names, phases or ["Stage 1"] * len(names), windows, strict=True)
+        )
     )
     smallest = min((w for w in windows if w is not None), default=None)
     timeline = Timeline("simulated", "A simulated study", stops, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
-    both = matched or (None, None)
-    tables = {"matched": both[0], "left_out_matched": both[1], "layers": 1 + int(qk["layer"].max())}
-    return results_of(qk, timeline, loo, study={"groups": GROUPS}, **tables)
+    same, same_loo = matched or (None, None)
+    layers = 1 + int(qk["layer"].max())
+    fields: dict[str, Any] = {"study": {"groups": GROUPS}, "layers": layers} | more
+    return results_of(qk, timeline, loo, matched=same, left_out_matched=same_loo, **fields)
 
 
 PARTS = ("share_position", "share_query_position", "share_key", "share_match")
@@ -118,7 +123,7 @@ def anatomy(
     noise: float = 0.01,
     groups: int = GROUPS,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """anatomy.csv and its leave-one-out table: each measure's true values (checkpoints, heads), measured with noise."""
+    """Tables of further measures, and without each group: true values (checkpoints, heads), measured with noise."""
     rng = np.random.default_rng(seed)
     count = len(rope)
     layer, head = np.divmod(np.arange(count), PER_LAYER)

@@ -65,8 +65,18 @@ def models(families: Sequence[str], components: int = 3) -> Results:
 
 def with_components(study: Results, components: int) -> Results:
     """The same study with further components, each of half the size of the one before."""
-    import pandas as pd
-
-    values = ["r_q", "r_k", "explained_variance"]
-    parts = [study.qk.assign(pc=pc, **{v: study.qk[v] / 2**pc for v in values}) for pc in range(components)]
-    return replace(study, qk=pd.concat(parts, ignore_index=True))
+    data = study.data.load()
+    found = {}
+    for name in ("pc_r_q", "pc_r_k", "pc_explained_variance"):
+        first = data[name].isel(pc=0).to_numpy()
+        found[name] = (
+            data[name].dims,
+            np.stack([first / 2**pc for pc in range(components)], axis=-1),
+            data[name].attrs,
+        )
+    for name in map(str, data.data_vars):
+        if "pc" in data[name].dims and name not in found:
+            first = data[name].isel(pc=0).to_numpy()
+            found[name] = (data[name].dims, np.stack([first] * components, axis=-1), data[name].attrs)
+    rest = data.drop_dims("pc")
+    return replace(study, data=rest.assign(found).assign_coords(pc=np.arange(components)))

@@ -13,6 +13,8 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
+from frames import left_out_of, with_values
 from published import published_results
 from scipy import stats
 from simulated import measured, results, truth
@@ -69,16 +71,17 @@ def widening() -> Results:
 def lost() -> Results:
     """A layer is not measured at one checkpoint, and a head loses its axis in one left-out sample."""
     study = whole()
-    heads, loo = study.matched.copy(), study.loo_matched.copy()
-    heads.loc[(heads["model"] == "stage1-step-50") & (heads["layer"] == 0), ["r_q", "r_k"]] = np.nan
-    here = (
-        (loo["model"] == "stage1-step-100") & (loo["layer"] == 1) & (loo["head"] == 2) & (loo["group"] == 3)
-    )
-    loo.loc[here, ["r_q", "r_k"]] = np.nan
-    made = replace(study, matched=heads, loo_matched=loo)
-    for name in ("spectrum", "spectrum_matched", "distance", "distance_matched"):
-        vars(made)[name] = vars(study)[name]
-    return made
+    data = study.matched().load()
+    r = {name: data[name].to_numpy().copy() for name in ("r_q", "r_k")}
+    layer, number = data["layer"].to_numpy(), data["number"].to_numpy()
+    for values in r.values():
+        values[1, :, layer == 0] = np.nan
+        values[2, 4, (layer == 1) & (number == 2)] = np.nan
+    return with_values(study, "matched", **r)
+
+
+def not_matched(study: Results) -> Results:
+    return replace(study, data=study.data.isel(cell=~study.data["matched"].to_numpy()))
 
 
 def a_study(kind: str) -> Results:
@@ -94,7 +97,7 @@ def a_study(kind: str) -> Results:
         "bare table": lambda: results(learned[0], None),
         "few heads": lambda: results(*measured(STEPS, *(each[:, :8] for each in learning()), noise=0.02)),
         "widening": widening,
-        "not matched": lambda: replace(widening(), matched=None, loo_matched=None),
+        "not matched": lambda: not_matched(widening()),
         "two checkpoints": lambda: results(*measured(STEPS[:2], *learning(checkpoints=2), noise=0.02)),
         "one checkpoint": lambda: with_components(training(1), 3),
         "models": lambda: models(["Llama", "Qwen", "Qwen"]),
@@ -175,17 +178,9 @@ Tables = dict[str, pd.DataFrame]
 
 
 def tables_of(study: Results) -> Tables:
-    """By window, heads with every measure, one row a checkpoint and head, straight from the tables."""
-    found = {}
-    for window, end, heads in (("own", "", study.heads), ("matched", "_matched", study.matched)):
-        if heads is None:
-            continue
-        found[window] = as_written(heads)
-        for other in (getattr(study, f"anatomy{end}"), study.optional.get(f"plasticity{end}")):
-            if other is not None:
-                new = [c for c in other if c not in heads or c in ("model", "layer", "head")]
-                found[window] = found[window].merge(as_written(other[new]), on=["model", "layer", "head"])
-    return found
+    """By window, heads with every measure, one row a checkpoint and head, as they are written."""
+    found = {"own": study.heads, "matched": study.matched_heads}
+    return {window: as_written(heads) for window, heads in found.items() if heads is not None}
 
 
 def heads_of(tables: Tables, row: Row) -> pd.DataFrame:
@@ -229,25 +224,27 @@ def recomputed(study: Results, tables: Tables, row: Row, model: str) -> float:
     return float(np.nanmean(values))
 
 
+def window_of(study: Results, row: Row, model: str) -> xr.Dataset:
+    data = study.matched() if row.window == "matched" else study.own()
+    return data.sel(checkpoint=model).load()
+
+
 def wave_share(study: Results, row: Row, model: str) -> float:
-    table = study.spectrum_matched if row.window == "matched" else study.spectrum
+    data = window_of(study, row, model)
     shares, weights = [], []
-    rotary = table[(table["model"] == model) & (table["kind"] == "q") & (table["pair"] >= 0)]
-    for _, head in rotary.groupby(["layer", "head"]):
-        size = head["signal"].abs().to_numpy()
-        shares.append(size[head["wavelength"].to_numpy() == row.at][0] / size.sum())
-        weights.append(abs(head["signal"].sum()))
+    waves = data["wavelength"].to_numpy()[:, 1:]
+    for head, size in enumerate(data["signal_q"].to_numpy()[:, 1:]):
+        if np.isfinite(size).all():
+            shares.append(np.abs(size[waves[head] == row.at])[0] / np.abs(size).sum())
+            weights.append(abs(size.sum()))
     return float(np.average(shares, weights=weights))
 
 
 def score(study: Results, row: Row, model: str) -> float:
-    table = study.distance_matched if row.window == "matched" else study.distance
-    table = table[table["model"] == model]
-    rope = study.heads[study.heads["model"] == model].set_index(["layer", "head"])["rope"]
+    data = window_of(study, row, model)
     wanted = {"RoPE": 1.0, "NoPE": 0.0}.get(row.population)
-    heads = [key for key, flag in rope.items() if wanted is None or flag == wanted]
-    by_lag = table.set_index(["layer", "head", "distance"])["score"]
-    return float(np.mean([by_lag[(*key, int(row.at))] for key in heads]))
+    here = np.isfinite(data["rope"]) if wanted is None else data["rope"] == wanted
+    return float(np.mean(data["distance_score"].sel(distance=int(row.at)).to_numpy()[here.to_numpy()]))
 
 
 def test_every_level_and_change_is_recomputed(study):
@@ -284,11 +281,8 @@ def test_headline_picture_and_rows_are_of_one_measure(study):
 def test_errors_of_levels_are_over_documents():
     study = whole()
     row = by_id(study)["position"].rows[0]
-    loo = study.loo_anatomy_matched.merge(
-        study.anatomy_matched[["model", "layer", "head", "rope"]], on=["model", "layer", "head"]
-    )
-    loo = loo[(loo["model"] == row.model) & (loo["rope"] == 1)]
-    means = (loo["share_position"] + loo["share_query_position"]).groupby(loo["group"]).mean().to_numpy()
+    data = study.matched().sel(checkpoint=row.model)
+    means = data["share_positional"].to_numpy()[1:, data["rope"].to_numpy() == 1].mean(axis=1)
     groups = len(means)
     assert row.se == pytest.approx(
         np.sqrt((groups - 1) / groups * ((means - means.mean()) ** 2).sum()), rel=1e-9
@@ -337,7 +331,8 @@ def test_a_direction_is_that_of_its_change(study):
 
 def left_out(study: Results, window: str, measure: str, population: str) -> list[np.ndarray]:
     """By checkpoint, a mean or class share and the same without each group of documents, straight from the tables."""
-    heads, loo = (study.heads, study.loo) if window == "own" else (study.matched, study.loo_matched)
+    heads = study.heads if window == "own" else study.matched_heads
+    loo = left_out_of(study.own() if window == "own" else study.matched())
     flag = {"RoPE": 1, "NoPE": 0}[population]
 
     def number(t: pd.DataFrame) -> float:
@@ -366,7 +361,7 @@ def test_every_verdict_of_a_change_is_recomputed(kind):
     """The whole family of tests anew: every step, whole and swing of every series, by Holm's method."""
     study = a_study(kind)
     models = study.timeline.models
-    for window in ("own", "matched") if study.matched is not None else ("own",):
+    for window in ("own", "matched") if study.matched() is not None else ("own",):
         tests = []
         for population in ("RoPE", "NoPE"):
             for measure in ("r_q", "abs_r_k", *CLASSES):
@@ -427,7 +422,7 @@ def family(
 
 def unseen(kind: str, population: str, study: Results, window: str, model: str) -> float:
     """Variance of a share from heads near their thresholds: chance times counter-chance, at least half a head."""
-    table = study.heads if window == "own" else study.matched
+    table = study.heads if window == "own" else study.matched_heads
     t = table[(table["model"] == model) & (table["rope"] == {"RoPE": 1, "NoPE": 0}[population])]
 
     def above(x: pd.Series, se: pd.Series, limit: float) -> np.ndarray:
@@ -543,11 +538,10 @@ def test_the_largest_part_of_the_scores_is_named_and_a_tie_is_a_tie(shares, verd
     parts = dict(
         zip(("share_position", "share_query_position", "share_key", "share_match"), shares, strict=True)
     )
-    tables = {
-        name: getattr(study, name).assign(**parts)
-        for name in ("anatomy", "anatomy_matched", "loo_anatomy", "loo_anatomy_matched")
-    }
-    claim = by_id(replace(study, **tables))["scores"]
+    parts["share_positional"] = shares[0] + shares[1]
+    for which in ("own", "matched"):
+        study = with_values(study, which, **{name: np.full((4, 120), value) for name, value in parts.items()})
+    claim = by_id(study)["scores"]
     assert claim.verdict == verdict
     assert top in (None, claim.see.measure)
 
@@ -649,15 +643,12 @@ def test_classes_are_counted_over_the_training_context_too():
 
 def test_heads_that_a_line_misses_are_counted_and_named():
     study = whole()
-    tables = {}
-    for name, heads in (("anatomy", study.heads), ("anatomy_matched", study.matched)):
-        r = getattr(study, name)[["model", "layer", "head"]].merge(heads, on=["model", "layer", "head"])
-        eta = r[["r_q", "r_k"]].abs().to_numpy() + 0.01
-        eta[(r["layer"] == 4) & (r["head"] == 2)] = 0.99
-        tables[name] = getattr(study, name).assign(eta_q=eta[:, 0], eta_k=eta[:, 1])
-    made = replace(study, **tables, loo_anatomy=None, loo_anatomy_matched=None)
-    for name in ("spectrum", "spectrum_matched", "distance", "distance_matched"):
-        vars(made)[name] = vars(study)[name]
+    data = study.matched()
+    here = ((data["layer"] == 4) & (data["number"] == 2)).to_numpy()
+    eta = {f"eta_{x}": np.abs(data[f"r_{x}"].to_numpy()) + 0.01 for x in "qk"}
+    for values in eta.values():
+        values[..., here] = 0.99
+    made = with_values(study, "matched", **eta)
     detail = by_id(made)["linearity"].detail
     assert "1 of 90" in detail
     assert "layer 4 head 2" in detail
@@ -665,13 +656,12 @@ def test_heads_that_a_line_misses_are_counted_and_named():
 
 def test_heads_that_score_highest_far_away_are_named():
     study = whole()
-    table = study.distance_matched.copy()
-    last = (table["model"] == study.timeline.models[-1]) & (table["layer"] == 4) & (table["head"] == 2)
-    far = int(table["distance"].max())
-    table["score"] = -table["distance"].astype(float)
-    table.loc[last & (table["distance"] == far), "score"] = 9.0
-    made = replace(study)
-    vars(made)["distance_matched"] = table
+    data = study.matched()
+    here = np.flatnonzero(((data["layer"] == 4) & (data["number"] == 2)).to_numpy())
+    last = np.flatnonzero(np.isfinite(data["distance_score"].to_numpy()[-1, 0]))[-1]
+    scores = np.where(np.isfinite(data["distance_score"]), -data["distance"].to_numpy().astype(float), np.nan)
+    scores[-1, here, last] = 9.0
+    made = with_values(study, "matched", distance_score=scores)
     said = by_id(made)["distance"].meaning
     assert "layer 4 head 2" in said
     assert "89 of 90" in said
@@ -715,9 +705,19 @@ def test_few_heads_without_groups_and_two_groups_leave_everything_open():
 def test_heads_measured_only_sometimes_are_counted():
     claim = by_id(lost())["queries_keys"]
     assert "10 heads" in claim.caveat
-    assert any(
-        "10 of 120 heads" in text for text in summary(replace(lost(), heads=lost().matched))["warnings"]
-    )
+    own = study_of(lost().matched())
+    assert any("10 of 120 heads" in text for text in summary(own)["warnings"])
+
+
+def study_of(data: xr.Dataset) -> Results:
+    """The matched window of a study as if it were the training contexts."""
+    cells = data.swap_dims(checkpoint="cell").reset_coords("checkpoint").set_coords("checkpoint")
+    cells = cells.drop_vars("cell", errors="ignore")
+    flags = {
+        "own": ("cell", np.full(cells.sizes["cell"], True)),
+        "matched": ("cell", np.full(cells.sizes["cell"], False)),
+    }
+    return replace(whole(), data=cells.assign_coords(flags))
 
 
 def test_checkpoints_without_a_head_in_common_are_not_compared():

@@ -18,9 +18,10 @@ from tiny import edit_config, make_hang
 
 from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
-from qkscope.run import run, status
-from qkscope.run.cluster import Greeting, RayEngine, agreed_versions, check_versions
-from qkscope.run.engines import open_engine, parse_shard, shard_of
+from qkscope.run import engines, run, status
+from qkscope.run.cluster import RayEngine, WorkerFacts, agreed_versions, check_versions
+from qkscope.run.engines import open_engine
+from qkscope.run.shards import parse_shard, shard_of
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 from qkscope.study import load_study
@@ -94,7 +95,8 @@ def test_shards_then_one_run_that_merges(study, local, tmp_path, capsys):
     capsys.readouterr()
     run(study, out)
     said = capsys.readouterr().err
-    assert "shard 2/3 has not finished: measuring 4 units here instead (checkpoint-2)" in said
+    assert "shard 2/3" in said
+    assert "4 missing units (checkpoint-2)" in said
     assert (out / "qk.csv").read_bytes() == local
     assert not (out / "shards").exists()
     assert status(out).count("done") == 12
@@ -110,17 +112,64 @@ def test_more_shards_than_checkpoints(study, local, tmp_path, capsys):
     assert (out / "qk.csv").read_bytes() == local
 
 
-def test_shards_of_different_studies_do_not_mix(study, tmp_path):
-    out = tmp_path / "results"
-    run(study, out, shard="1/3")
+def test_shards_of_an_edited_study_keep_the_units_that_still_match(study, tmp_path, capsys):
+    out, alone = tmp_path / "results", tmp_path / "alone"
     other = study.with_name("other.yaml")
     other.write_text(study.read_text() + "batch_tokens: 64\n")
-    for shard in ("2/3", None):
-        with pytest.raises(EngineError, match="shards of another study"):
-            run(other, out, shard=shard)
-    with pytest.raises(EngineError, match="with 3 shards, now 4"):
-        run(study, out, shard="2/4")
-    assert len(list(out.glob("moments/*/*.safetensors"))) == 4
+    run(study, out, shard="1/3")
+    run(other, out, shard="2/3")
+    capsys.readouterr()
+    run(other, out)
+    said = capsys.readouterr().err
+    assert "checkpoint-1, all groups: measuring again, because batch_tokens was" in said
+    assert "4 of 12 units are already done" in said
+    run(other, alone)
+    assert (out / "qk.csv").read_bytes() == (alone / "qk.csv").read_bytes()
+
+
+def test_a_whole_run_that_fails_leaves_its_own_plan_to_status(study, tmp_path):
+    out, folder = tmp_path / "results", tmp_path / "study"
+    shutil.copytree(study.parent, folder)
+    run(folder / study.name, out, shard="1/3")
+    edited = folder / "edited.yaml"
+    edited.write_text((folder / study.name).read_text() + "batch_tokens: 64\n")
+    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(StudyError, match="checkpoint-2"):
+        run(edited, out)
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed")] == [8, 1]
+    assert not list(out.glob("shards/*.json"))
+
+
+def test_work_may_be_split_into_another_number_of_shards(study, local, tmp_path, capsys):
+    out = tmp_path / "results"
+    run(study, out, shard="1/3")
+    found = run(study, out, shard="1/2")
+    assert found.count("done") == 8
+    assert [path.name for path in (out / "shards").glob("*.json")] == ["plan-1-of-2.json"]
+    capsys.readouterr()
+    run(study, out)
+    assert "shard 2/2" in capsys.readouterr().err
+    assert (out / "qk.csv").read_bytes() == local
+
+
+def test_a_shard_that_was_killed_goes_on_with_its_own_units(study, local, tmp_path, monkeypatch):
+    out = tmp_path / "results"
+    do_unit, done = engines.do_unit, []
+
+    def killed_at_the_third(*args):
+        if len(done) == 2:
+            raise KeyboardInterrupt
+        done.append(do_unit(*args))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engines, "do_unit", killed_at_the_third)
+        with pytest.raises(KeyboardInterrupt):
+            run(study, out, shard="1/3")
+    assert status(out).count("done") == 2
+    assert run(study, out, shard="1/3").count("done") == 4
+    run(study, out)
+    assert (out / "qk.csv").read_bytes() == local
 
 
 def test_shard_and_ray_exclude_each_other(study, tmp_path):
@@ -186,10 +235,10 @@ def test_the_slot_of_a_worker():
 
 def test_workers_with_other_versions_are_refused():
     own = agreed_versions()
-    check_versions(own, Greeting("far", own, shared=True))
+    check_versions(own, WorkerFacts("far", own, shared=True))
     other = {**own, "torch": "1.0"}
     with pytest.raises(EngineError, match=rf"the worker on far has torch 1\.0 instead of {own['torch']}"):
-        check_versions(own, Greeting("far", other, shared=True))
+        check_versions(own, WorkerFacts("far", other, shared=True))
 
 
 def test_no_ray_installed(study, tmp_path, monkeypatch):
@@ -261,15 +310,23 @@ def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
+def test_ray_gives_the_same_bytes_as_local_and_a_killed_worker_costs_one_retry(
+    nodes, study, tmp_path, capsys
+):
     """Counterfactual units too: one checkpoint has a rotation of its own."""
     folder = tmp_path / "study"
     shutil.copytree(study.parent, folder)
     edit_config(folder / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 500000.0})
     outs = {engine: tmp_path / engine for engine in ("local", "ray")}
-    for engine, out in outs.items():
-        run(folder / study.name, out, engine=engine)
-        assert "[24/24]" in capsys.readouterr().err
+    with Watcher(outs["ray"], "checkpoint-1/0", kill, times=1) as once:
+        for engine, out in outs.items():
+            run(folder / study.name, out, engine=engine)
+            said = capsys.readouterr().err
+            assert "[24/24]" in said
+            assert said.count(" tokens in ") == 24
+    assert len(once.struck) == 1
+    lost = [line for line in said.splitlines() if "was lost" in line]
+    assert [line.partition(":")[0] for line in lost] == ["checkpoint-1 group 0"]
     made = {path.parent.name for path in outs["ray"].glob("moments/*/*.safetensors")}
     assert sum("~" in name for name in made) == 3
     for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
@@ -278,66 +335,51 @@ def test_ray_gives_the_same_bytes_as_local(nodes, study, tmp_path, capsys):
     assert list(outs["ray"].rglob(".seen-*")) == []
 
 
-def test_without_shared_storage_the_driver_writes(nodes, study, local, tmp_path, monkeypatch):
-    check, seen = clusters.check_versions, []
+def test_without_shared_storage_the_driver_writes_and_what_hangs_or_is_broken_is_reported(
+    nodes, tmp_path, monkeypatch
+):
+    path = make_study(tmp_path / "study", groups=2, count=4)
+    make_hang(path.parent / "checkpoint-2")
+    (path.parent / "checkpoint-3" / "model.safetensors").write_bytes(b"not weights")
+    path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\n")
+    run(path, tmp_path / "local", shard="1/3")
+    path.write_text(path.read_text() + "timeout: 15\n")
+    check, write, written = clusters.check_versions, clusters.store.write_bytes, []
 
-    def blind(driver, greeting):
-        seen.append(greeting)
-        object.__setattr__(greeting, "shared", False)
-        check(driver, greeting)
+    def blind(driver, facts):
+        object.__setattr__(facts, "shared", False)
+        check(driver, facts)
 
-    written = []
-    write = clusters.store.write_bytes
     monkeypatch.setattr(clusters, "check_versions", blind)
     monkeypatch.setattr(
         clusters.store, "write_bytes", lambda path, data: (written.append(path), write(path, data))
     )
     out = tmp_path / "results"
-    run(study, out, engine="ray")
-    assert seen
-    assert sum(path.match("moments/*/*.safetensors") for path in written) == 12
-    assert (out / "qk.csv").read_bytes() == local
-
-
-def test_a_killed_worker_costs_one_retry_and_a_unit_that_always_dies_is_reported(
-    nodes, study, local, tmp_path, capsys
-):
-    out = tmp_path / "results"
-    hurried = study.with_name("hurried.yaml")
-    hurried.write_text(study.read_text() + "retries: 2\n")
-    with (
-        Watcher(out, "checkpoint-1/0", kill, times=1) as once,
-        Watcher(out, "checkpoint-3/0", kill) as always,
-        pytest.raises(StudyError, match="checkpoint-3 group 0: its worker was lost 3 times"),
-    ):
-        run(hurried, out, engine="ray")
-    assert (len(once.struck), len(always.struck)) == (1, 3)
-    said = capsys.readouterr().err
-    retried = [line for line in said.splitlines() if "its worker" in line and "again" in line]
-    assert [line.partition(" group")[0] for line in sorted(retried)] == [
-        "checkpoint-1",
-        "checkpoint-3",
-        "checkpoint-3",
-    ]
-    assert said.count(" tokens in ") == 11
+    with pytest.raises(StudyError) as raised:
+        run(path, out, engine="ray")
+    assert "checkpoint-2: group 0 took longer than the study's timeout of 15 s" in str(raised.value)
+    assert "checkpoint-3: " in str(raised.value)
     found = status(out)
-    assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
-    rows = {
-        name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
-        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
-    }
-    assert rows["ray"] == rows["local"]
+    assert (found.count("done"), found.count("running")) == (2, 0)
+    failed = {unit.checkpoint for unit in found.units if unit.state == "failed"}
+    assert failed == {"checkpoint-2", "checkpoint-3"}
+    units = [path for path in written if path.match("moments/*/*.safetensors")]
+    assert sorted(unit.name for unit in units) == ["0.safetensors", "1.safetensors"]
+    for unit in units:
+        assert unit.read_bytes() == (tmp_path / "local" / unit.relative_to(out)).read_bytes()
 
 
 def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
-    # One hundredth of the memory is always in use: Ray then ends what it has begun.
+    at_once = study.with_name("at_once.yaml")
+    at_once.write_text(study.read_text() + "retries: 0\n")
+    # More than one hundredth of the memory is always in use, so Ray ends every worker that it starts.
     scarce = {"RAY_memory_usage_threshold": "0.01", "RAY_memory_monitor_refresh_ms": "50"}
     command = [
         sys.executable,
         "-m",
         "qkscope",
         "run",
-        str(study),
+        str(at_once),
         "--engine",
         "ray",
         "--out",
@@ -350,34 +392,6 @@ def test_workers_that_ray_ends_for_want_of_memory(study, tmp_path):
     assert not list((tmp_path / "r").rglob("*.running"))
 
 
-def test_a_bad_checkpoint_on_ray(nodes, study, tmp_path):
-    out = tmp_path / "results"
-    folder = tmp_path / "study"
-    make_study(folder)
-    (folder / "checkpoint-2" / "model.safetensors").write_bytes(b"not weights")
-    path = folder / "study.yaml"
-    path.write_text(path.read_text() + "cpus: 1\n")
-    with pytest.raises(StudyError, match="checkpoint-2"):
-        run(path, out, engine="ray")
-    found = status(out)
-    assert found.count("done") == 8
-    assert found.count("failed") >= 1
-
-
-def test_a_unit_that_hangs_on_ray_is_given_up_and_the_others_are_done(nodes, tmp_path):
-    path = make_study(tmp_path / "study", groups=2, count=4)
-    make_hang(path.parent / "checkpoint-2")
-    path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\ntimeout: 15\n")
-    out = tmp_path / "results"
-    with pytest.raises(
-        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 15 s"
-    ):
-        run(path, out, engine="ray")
-    found = status(out)
-    assert (found.count("done"), found.count("running")) == (4, 0)
-    assert {unit.checkpoint for unit in found.units if unit.state == "failed"} == {"checkpoint-2"}
-
-
 def test_too_few_gpus_are_said_at_once(nodes, study):
     demanding = study.with_name("demanding.yaml")
     demanding.write_text(study.read_text() + "gpus: 4\n")
@@ -385,7 +399,9 @@ def test_too_few_gpus_are_said_at_once(nodes, study):
         RayEngine(load_study(demanding))
 
 
-def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, local, tmp_path, capsys):
+def test_a_removed_node_costs_one_retry_and_a_unit_that_always_dies_is_reported(
+    nodes, study, local, tmp_path, capsys
+):
     """Last: it leaves the cluster with one node."""
     out = tmp_path / "results"
     doomed = nodes.list_all_nodes()[-1]
@@ -397,9 +413,23 @@ def test_a_removed_node_costs_one_retry_of_what_was_in_flight(nodes, study, loca
             nodes.remove_node(doomed, allow_graceful=False)
 
     # Each worker begins with the first group of a checkpoint of its own; one of the two lives on the doomed node.
-    with Watcher(out, "checkpoint-1/0", remove), Watcher(out, "checkpoint-2/0", remove):
+    with (
+        Watcher(out, "checkpoint-1/0", remove),
+        Watcher(out, "checkpoint-2/0", remove),
+        Watcher(out, "checkpoint-3/0", kill) as always,
+        pytest.raises(StudyError, match="checkpoint-3 group 0: its worker was lost 3 times"),
+    ):
         run(study, out, engine="ray")
+    assert len(always.struck) == 3
     said = capsys.readouterr().err
-    assert said.count("was lost") == 1
-    assert said.count(" tokens in ") == 12
-    assert (out / "qk.csv").read_bytes() == local
+    retried = [line.partition(" group")[0] for line in said.splitlines() if "measuring it again" in line]
+    assert sorted(retried)[1:] == ["checkpoint-3", "checkpoint-3"]
+    assert retried[0] in ("checkpoint-1", "checkpoint-2")
+    assert said.count(" tokens in ") == 11
+    found = status(out)
+    assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
+    rows = {
+        name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
+        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
+    }
+    assert rows["ray"] == rows["local"]

@@ -27,7 +27,7 @@ SAID_BY = {
     "nano/files.py": ["demo"],
     "nano/training.py": ["demo"],
     "owner.py": ["run", "demo", "scan", "analyze"],
-    "run/engines.py": ["run"],
+    "run/shards.py": ["run"],
     "run/pipeline.py": ["run"],
     "scanning/model.py": ["scan"],
     "scanning/vectors.py": ["analyze"],

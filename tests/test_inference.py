@@ -196,14 +196,15 @@ def test_a_head_that_really_moved_says_little_about_noise():
 
 def test_transition_noise_has_a_row_per_step_and_admits_what_it_does_not_know():
     r_q, r_k = truth(0, 3)
-    heads = results(*measured(STEPS[:3], r_q, r_k)).heads
-    table = transition_noise(heads, STEPS[:3])
+    data = results(*measured(STEPS[:3], r_q, r_k)).own()
+    table = transition_noise(data, STEPS[:3])
     assert list(table["to_model"]) == STEPS[1:3]
     assert (table["expected_by_noise"] > 1).all()
-    bare = transition_noise(heads.drop(columns=["r_q_se", "r_k_se"]), STEPS[:3])
+    qk, _ = measured(STEPS[:3], r_q, r_k)
+    bare = transition_noise(results(qk.drop(columns=["r_q_se", "r_k_se"]), None).own(), STEPS[:3])
     assert bare["changed"].tolist() == table["changed"].tolist()
     assert bare["expected_by_noise"].isna().all()
-    assert transition_noise(heads, STEPS[:1]).empty
+    assert transition_noise(data, STEPS[:1]).empty
 
 
 def test_summary_has_headline_numbers_and_marks_what_cannot_be_compared():

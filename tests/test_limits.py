@@ -15,7 +15,8 @@ from qkscope import store
 from qkscope.checkpoints import Source, load_model
 from qkscope.errors import CheckpointError, StudyError, out_of_memory
 from qkscope.results import load_results
-from qkscope.run import apart, run, status
+from qkscope.run import run, status
+from qkscope.run.engines import SubprocessMeasurer
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
 
@@ -56,16 +57,16 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
 
 
 def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(study, tmp_path, monkeypatch, capsys):
-    begin, killed = apart.MeasurerApart._begin, []
+    start, killed = SubprocessMeasurer._start, []
 
-    def begin_and_kill(self):
-        pipe = begin(self)
+    def start_and_kill(self):
+        worker = start(self)
         if not killed:
-            killed.append(self._process.pid)
-            os.kill(self._process.pid, signal.SIGKILL)
-        return pipe
+            killed.append(worker.pid)
+            os.kill(worker.pid, signal.SIGKILL)
+        return worker
 
-    monkeypatch.setattr(apart.MeasurerApart, "_begin", begin_and_kill)
+    monkeypatch.setattr(SubprocessMeasurer, "_start", start_and_kill)
     add(study, "timeout: 150")
     run(study, tmp_path / "out")
     assert len(killed) == 1

@@ -9,12 +9,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+from frames import left_out_of
 from simulated import ar1, measured, results, truth, units
 
 from qkscope.claims import Claim, claims
 from qkscope.inference import own_evidence, transition_noise
+from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.pca import measure
-from qkscope.table import loo_table, qk_table
+from qkscope.measures.registry import groups
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.tables import qk_table, select
 from qkscope.unit import Unit
 
 STEPS = [f"step{1000 * i}" for i in range(10)]
@@ -37,13 +41,12 @@ def trending(rng: np.random.Generator, slope: np.ndarray, tokens: int, phi: floa
 
 def tables(names: list[str], parts: list[Unit], windows: list[int]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """qk (PC0) and leave-one-out tables of the same units, one window per name."""
-    axes = [measure(parts, window, 1) for window in windows]
-    heads = parts[0].heads
-    qk = pd.concat([qk_table(name, heads, a) for name, a in zip(names, axes, strict=True)], ignore_index=True)
-    loo = pd.concat(
-        [loo_table(name, heads, a) for name, a in zip(names, axes, strict=True)], ignore_index=True
-    )
-    return qk, loo
+    cells = []
+    for name, window in zip(names, windows, strict=True):
+        numbers = measure_cell(Cell.of(parts, window, 1), [groups()["pca"], groups()["facts"]])
+        cells.append(CellData.of(CellInfo(name, window, groups=numbers.groups), numbers))
+    data = select(dataset(cells), "own")
+    return qk_table(data), left_out_of(data)
 
 
 def test_a_longer_window_alone_is_said_to_be_the_window_and_not_the_model():
@@ -83,7 +86,7 @@ def test_heads_that_turn_round_do_not_count_as_a_loss_of_signal():
     r_k[3:, ::2] *= -1
     study = results(*measured(STEPS[:6], r_q, r_k))
     assert own_evidence(study).direction("abs_r_k", "RoPE") == "rises"
-    table = transition_noise(study.heads, STEPS[:6]).set_index("to_model")
+    table = transition_noise(study.own(), STEPS[:6]).set_index("to_model")
     clear = (np.abs(r_k[[2, 3], ::2]) > 0.3).all(axis=0).sum()
     assert abs(table["sign_changes"]["step3000"] - clear) <= 5
     assert table["sign_changes_expected"]["step3000"] < 5
@@ -152,8 +155,8 @@ def test_layers_that_emerge_later_are_not_named_first():
 def test_class_changes_by_noise_alone_are_foretold_from_the_errors():
     changed, expected = 0.0, 0.0
     for seed in range(10):
-        heads = results(*measured(STEPS[:4], *truth(seed, 4), seed=seed, noise=0.03)).heads
-        table = transition_noise(heads, STEPS[:4])
+        data = results(*measured(STEPS[:4], *truth(seed, 4), seed=seed, noise=0.03)).own()
+        table = transition_noise(data, STEPS[:4])
         changed, expected = changed + table["changed"].sum(), expected + table["expected_by_noise"].sum()
     assert expected == pytest.approx(changed, rel=0.15)
 

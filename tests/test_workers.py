@@ -6,7 +6,7 @@ import time
 import pytest
 
 from qkscope.errors import EngineError
-from qkscope.workers import cores, in_processes
+from qkscope.workers import WorkerDiedError, WorkerProcess, cores, in_processes
 
 
 def test_results_come_in_the_order_of_the_pieces_and_what_is_printed_is_none_of_them(capfd):
@@ -25,6 +25,11 @@ def test_an_error_of_a_piece_is_raised_here():
     assert next(found) == 1
     with pytest.raises(ValueError, match="'x'"):
         list(found)
+    # An error of the work, though of a kind that a broken pipe raises too.
+    with pytest.raises(ConnectionRefusedError):
+        list(in_processes(eval, ["[].append((_ for _ in ()).throw(ConnectionRefusedError()))"], 1))
+    with pytest.raises(Exception, match="pickle"):
+        list(in_processes(eval, ["lambda: 0"], 1))
 
 
 def test_a_worker_that_dies_is_an_error_in_words():
@@ -40,3 +45,30 @@ def test_an_interruption_ends_all_workers_at_once():
     assert time.monotonic() - started < 300
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+@pytest.fixture
+def worker():
+    worker = WorkerProcess()
+    yield worker
+    worker.kill()
+
+
+def test_work_that_takes_too_long_ends_with_its_process(worker):
+    assert worker.call(int, "7", seconds=300) == 7
+    heard = []
+    with pytest.raises(TimeoutError):
+        worker.call(time.sleep, 600, seconds=2, on_report=heard.append)
+    assert heard
+    assert set(heard) == {None}
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker.pid, 0)
+
+
+def test_work_reports_and_its_death_has_an_exit_code(worker):
+    heard = []
+    worker.call(eval, "__import__('qkscope.workers').workers.report(5)", on_report=heard.append)
+    assert [value for value in heard if value is not None] == [5]
+    with pytest.raises(WorkerDiedError) as died:
+        worker.call(eval, "__import__('os').kill(__import__('os').getpid(), 9)")
+    assert died.value.code == -9

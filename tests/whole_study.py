@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 from simulated import LAYERS, PARTS, PER_LAYER, anatomy, measured, results
 
+from qkscope.lags import distances
 from qkscope.results import Results
 from qkscope.timeline import Stop
 
@@ -30,59 +33,58 @@ def whole(populations: bool = True) -> Results:
     own_k[3] += np.where(rope == 1, 0.3, 0.0)  # and rises over the longer window
     own, matched = (measured(NAMES, r_q, k, noise=0.01, seed=i) for i, k in enumerate((own_k, r_k)))
     own[0]["rope"] = matched[0]["rope"] = np.tile(rope, len(NAMES))
-    study = results(*own, windows=WINDOWS, matched=matched, labels=("S1-0", "S1-50", "S1-100", "LC1-40"))
-    phases = ("Stage 1", "Stage 1", "Stage 1", "Long context")
-    stops = tuple(replace(s, phase=p) for s, p in zip(study.timeline.stops, phases, strict=True))
     parts = dict(
         zip(PARTS, (0.6 * signal, 0.4 * signal, 0.6 * (1 - signal), 0.4 * (1 - signal)), strict=True)
     )
-    values = parts | {"eta_q": r_q, "eta_k": np.abs(r_k) + 0.1}
-    tables = {}
-    for i, end in enumerate(("", "_matched")):
-        tables[f"anatomy{end}"], tables[f"loo_anatomy{end}"] = anatomy(NAMES, values, rope, seed=i)
+    values = parts | {"share_positional": signal, "eta_q": r_q, "eta_k": np.abs(r_k) + 0.1}
     plastic = {"plasticity": np.full_like(signal, 0.7)}
-    optional = {}
-    for i, end in enumerate(("", "_matched")):
-        optional[f"plasticity{end}"], optional[f"loo_plasticity{end}"] = anatomy(
-            NAMES, plastic, rope, seed=i + 2
-        )
-    made = replace(study, timeline=replace(study.timeline, stops=stops), optional=optional, **tables)
-    for end in ("", "_matched"):  # in place of what is read when first asked for
-        vars(made)[f"spectrum{end}"] = spectrum(rope, end)
-        vars(made)[f"distance{end}"] = distance(end)
-    return made
-
-
-def widths(end: str) -> dict[str, int]:
-    return dict.fromkeys(NAMES, 256) if end else dict(zip(NAMES, WINDOWS, strict=True))
-
-
-def spectrum(rope: np.ndarray, end: str) -> pd.DataFrame:
-    """Three rotary pairs, of 20, 400 and 9,000 tokens; the middle one carries most of r_q."""
-    rng = np.random.default_rng(3)
-    rows = []
-    for model, window in widths(end).items():
-        for i in np.flatnonzero(rope == 1):
-            for kind in "qk":
-                sizes = np.array([0.1, 0.3, 0.05]) * rng.uniform(0.8, 1.2, 3) * np.array([1, 1, -1])
-                for pair, (wave, size) in enumerate(zip((20.0, 400.0, 9000.0), sizes, strict=True)):
-                    rows.append((model, window, *divmod(int(i), PER_LAYER), kind, pair, wave, size))
-    return pd.DataFrame(
-        rows, columns=["model", "window", "layer", "head", "kind", "pair", "wavelength", "signal"]
+    tables = []
+    for i, pair in enumerate((own, matched)):
+        for more in (anatomy(NAMES, values, rope, seed=i), anatomy(NAMES, plastic, rope, seed=i + 2)):
+            pair = tuple(_joined(one, other) for one, other in zip(pair, more, strict=True))
+        tables.append((_with_sums(pair[0]), _with_sums(pair[1])))
+    return results(
+        *tables[0],
+        windows=WINDOWS,
+        matched=tables[1],
+        labels=("S1-0", "S1-50", "S1-100", "LC1-40"),
+        phases=("Stage 1", "Stage 1", "Stage 1", "Long context"),
+        curves=curves(rope, WINDOWS),
+        curves_matched=curves(rope, [256] * len(NAMES)),
     )
 
 
-def distance(end: str) -> pd.DataFrame:
-    """Scores that fall with the logarithm of the distance, at a height of each head's own."""
-    rows = []
-    for model, window in widths(end).items():
-        lags = np.unique(np.geomspace(1, window - 11, 20).astype(int))
-        for i in range(len(LAYER)):
-            for lag in lags:
-                rows.append((model, window, *divmod(i, PER_LAYER), lag, i / 50 - 0.5 * np.log(lag), 0.02))
-    return pd.DataFrame(
-        rows, columns=["model", "window", "layer", "head", "distance", "score", "score_se"]
-    ).assign(measured=np.nan)
+def _joined(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
+    key = ["model", "layer", "head", *(["group"] if "group" in one else [])]
+    return one.merge(other[[*key, *(c for c in other if c not in one)]], on=key)
+
+
+def _with_sums(table: pd.DataFrame) -> pd.DataFrame:
+    """Position's share is the sum of two of the parts, noise included."""
+    return table.assign(share_positional=table["share_position"] + table["share_query_position"])
+
+
+def curves(rope: np.ndarray, windows: Sequence[int]) -> dict[str, list[np.ndarray]]:
+    """Spectra and scores by distance, (heads, ...) for each checkpoint.
+
+    Three rotary pairs, of 20, 400 and 9,000 tokens, of which the middle one carries most of r; scores fall with the
+    logarithm of the distance, at a height of each head's own.
+    """
+    rng = np.random.default_rng(3)
+    found: dict[str, list[np.ndarray]] = defaultdict(list)
+    heads = len(rope)
+    for window in windows:
+        waves = np.array([np.inf, 20.0, 400.0, 9000.0])  # the first entry is what does not rotate
+        for kind in "qk":
+            sizes = (
+                np.array([0.0, 0.1, 0.3, 0.05]) * rng.uniform(0.8, 1.2, (heads, 4)) * np.array([1, 1, 1, -1])
+            )
+            found[f"signal_{kind}"].append(np.where((rope == 1)[:, None], sizes, np.nan))
+        found["wavelength"].append(np.where((rope == 1)[:, None], waves, np.nan))
+        score = np.arange(heads)[:, None] / 50 - 0.5 * np.log(distances(window))[None]
+        found["distance_score"].append(score)
+        found["distance_score_se"].append(np.full_like(score, 0.02))
+    return dict(found)
 
 
 def gone(study: Results, place: int) -> Results:

@@ -100,16 +100,6 @@ def read_mark(path: Path) -> object:
     return read_status(plan)
 
 
-def read_stamp(path: Path) -> object:
-    from qkscope.run.engines import Shard, Stamps
-    from qkscope.study.schema import Study
-
-    stamps = Stamps(path.parent.parent, Study(name="small"), [])
-    stamps._study = "ab" * 20
-    stamps.begin(Shard(2, 2))
-    return stamps.unfinished()
-
-
 def read_manifest(path: Path) -> object:
     from qkscope import manifest
 
@@ -354,7 +344,7 @@ NAMES = (
 
 
 def read_shard(path: Path) -> object:
-    from qkscope.run.engines import parse_shard
+    from qkscope.run.shards import parse_shard
 
     return parse_shard(path.read_bytes().decode("utf-8", "replace"))
 
@@ -370,12 +360,6 @@ READERS = [
     Reader("plan", "moments/plan.json", as_json(PLAN), read_status),
     Reader("running mark", "moments/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
     Reader("failed mark", "moments/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
-    Reader(
-        "shard stamp",
-        "shards/1-of-2.json",
-        as_json({"study": "ab" * 20, "name": "small", "finished": True, "number": 1, "count": 2}),
-        read_stamp,
-    ),
     Reader(
         "manifest",
         "manifest.json",

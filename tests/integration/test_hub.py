@@ -28,7 +28,7 @@ from qkscope.checkpoints import (
     load_tokenizer,
     resolve,
 )
-from qkscope.checkpoints.weights import Ahead
+from qkscope.checkpoints.weights import WeightPrefetcher
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError, StoreError
 from qkscope.run import run
@@ -465,7 +465,7 @@ def weights_asked(server):
 
 def test_the_weights_of_the_next_checkpoint_come_while_this_one_is_measured(server, children):
     first, second, third = (Source(REPO, revision) for revision in REVISIONS[:3])
-    ahead = Ahead([first, first, second, third])
+    ahead = WeightPrefetcher([first, first, second, third])
     load_model(first)
     for _ in range(2):
         ahead.fetch_after(first)
@@ -479,7 +479,7 @@ def test_the_weights_of_the_next_checkpoint_come_while_this_one_is_measured(serv
 
 def test_a_fetch_that_fails_is_the_business_of_who_loads(server, children):
     missing = Source(REPO, "no-such")
-    ahead = Ahead([Source(REPO, REVISIONS[0]), missing])
+    ahead = WeightPrefetcher([Source(REPO, REVISIONS[0]), missing])
     ahead.fetch_after(Source(REPO, REVISIONS[0]))
     ahead.wait_for(missing)
     with pytest.raises(HubError, match="no-such"):

@@ -1,7 +1,7 @@
-"""Weights on their way: those of the next checkpoint come while this one is measured, and go when it is done.
+"""Downloads the weights of the next checkpoint while the current one is measured, and deletes them afterwards.
 
-The download runs in a process of its own, so that it takes no time from the passes and ends with this one. Whatever it
-meets is met again, and said, by whoever loads the model.
+The download runs in a subprocess, so that it does not slow the passes down. Its errors are ignored: loading the model
+meets them again and reports them.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from qkscope.progress import say
 _WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 
-class Ahead:
-    """Fetches the weights of `sources`, in the order in which they are measured, one ahead.
+class WeightPrefetcher:
+    """Downloads the weights of `sources` in the order in which they are measured, one ahead.
 
-    With `keep` false, what was not in the hub's cache before is deleted from it once it is done with.
+    With `keep` false, weights that were not in the hub cache before are deleted from it when their checkpoint is done.
     """
 
     def __init__(self, sources: Sequence[Source], keep: bool = True) -> None:
-        # A model and its revision are the weights; some checkpoints are others with another rotation.
+        # By model and revision: counterfactual checkpoints share the weights of others.
         self._sources = {str(source): source for source in sources if source.path is None}
         self._keep = keep
         self._there = {name for name, source in self._sources.items() if _in_cache(source)}
         self._begun: dict[str, subprocess.Popen[bytes]] = {}
 
     def wait_for(self, source: Source) -> None:
-        """Until its weights are there or will not be, if they are on their way."""
+        """Wait until the download of these weights has ended, if one was started."""
         if str(source) in self._begun:
             self._begun[str(source)].wait()
 
     def fetch_after(self, source: Source) -> None:
-        """Begin to fetch the weights of the source after this one, unless that has been begun."""
+        """Start to download the weights of the next source, unless that was done already."""
         names = list(self._sources)
         following = names[names.index(str(source)) + 1 :][:1] if str(source) in names else []
         for name in following:
@@ -48,7 +48,7 @@ class Ahead:
                 self._begun[name] = _fetching(self._sources[name])
 
     def done(self, source: Source) -> None:
-        """Let the weights of a source go, if this was asked for and they came for this run."""
+        """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
         if self._keep or str(source) not in self._sources or str(source) in self._there:
             return
         try:
@@ -62,7 +62,7 @@ class Ahead:
             say(f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
 
     def close(self) -> None:
-        """Stop what is being fetched: the next run goes on where it was."""
+        """Stop all downloads; the next run resumes them."""
         for process in self._begun.values():
             process.kill()
             process.wait()

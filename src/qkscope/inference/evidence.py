@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -57,14 +57,13 @@ class Evidence:
     data: xr.Dataset
     thresholds: Thresholds
     window: int | None = None
+    _known: dict[str, xr.DataArray] = field(default_factory=dict, repr=False)
+    _where: dict[tuple[str, int | None], xr.DataArray] = field(default_factory=dict, repr=False)
+    _means: dict[tuple[str, str, int | None], Array] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         """How many checkpoints there are."""
         return len(self.stops)
-
-    @cached_property
-    def _known(self) -> dict[str, xr.DataArray]:
-        return {}
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure of every head, (checkpoint, sample, head)."""
@@ -113,8 +112,11 @@ class Evidence:
 
     def where(self, population: Population, layer: int | None = None) -> xr.DataArray:
         """The heads of a population at every checkpoint, of one layer if given. (checkpoint, head)"""
-        here = present(self.data, population)
-        return here if layer is None else here & (self.data["layer"] == layer)
+        key = (population, layer)
+        if key not in self._where:
+            here = present(self.data, population)
+            self._where[key] = here if layer is None else here & (self.data["layer"] == layer)
+        return self._where[key]
 
     def mask(self, i: int, population: Population, layer: int | None = None) -> Mask:
         """The same at one checkpoint. (H,)"""
@@ -136,8 +138,10 @@ class Evidence:
 
     def mean(self, measure: str, population: Population, i: int, layer: int | None = None) -> Array:
         """(1 + G,): the mean over the heads measured at a checkpoint, as pictures draw it."""
-        found = over_heads(self.values(measure), self.where(population, layer))
-        return np.asarray(found.to_numpy()[i, : 1 + self.groups_at[i]])
+        key = (measure, population, layer)
+        if key not in self._means:
+            self._means[key] = over_heads(self.values(measure), self.where(population, layer)).to_numpy()
+        return np.asarray(self._means[key][i, : 1 + self.groups_at[i]])
 
     def level(
         self, measure: str, population: Population, i: int, layer: int | None = None
@@ -323,6 +327,9 @@ def _evidence(results: Results, window: int | None) -> Evidence:
     timeline = results.timeline
     data = results.own() if window is None else results.matched()
     assert data is not None  # the caller looked
-    data = ordered(data, timeline.models)
+    # What says how a cell came to be is not needed here, and every operation would carry it along.
+    data = ordered(data, timeline.models).drop_vars(
+        ["own", "matched", "weights_of", "rotation_of", "settings", "texts"]
+    )
     stops = tuple(timeline.stop(name) for name in data["checkpoint"].to_numpy().tolist())
     return Evidence(timeline, stops, data, results.thresholds, window)

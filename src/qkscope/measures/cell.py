@@ -406,10 +406,8 @@ class CellNumbers:
 
     def error(self, name: str) -> Array:
         """Jackknife standard error (H,). NaN along an axis that some left-out sample does not have."""
-        error = jackknife(self.left_out(name))
-        return (
-            np.where(self.arrays["axis_lost"] > 0, np.nan, error) if variables()[name].along_axis else error
-        )
+        variable, error = variables()[name], jackknife(self.left_out(name))
+        return np.where(self.arrays[variable.axis_lost] > 0, np.nan, error) if variable.along_axis else error
 
 
 def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:

@@ -127,14 +127,7 @@ def measure(units: Sequence[Unit], width: int, components: int = COMPONENTS) -> 
 
 def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
     """Pearson's r of each axis with position: v (H, d, m) -> r_q, r_k (H, m)."""
-    return _pearson(q, v), _pearson(k, v)
-
-
-def axes(q: Moments, k: Moments, components: int) -> tuple[Array, Array]:
-    """The leading axes v (H, d, components) of queries and keys pooled, and the variance each explains."""
-    S = _pooled(q, k)
-    values, vectors = leading(S, components)
-    return vectors, _explained(S, values)
+    return pearson(q, v), pearson(k, v)
 
 
 def _pooled(q: Moments, k: Moments) -> Array:
@@ -205,7 +198,7 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
         # Groups of the same documents agree in every digit: that is no certainty.
         result[name][result[name] < NO_SPREAD] = np.nan
     for name in ("r_q", "r_k", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
-        result[name][_tied(explained)] = np.nan
+        result[name][tied(explained)] = np.nan
     for array in result.values():
         array[unmeasured] = np.nan
     for array in loo.values():
@@ -219,7 +212,7 @@ def _met_bad(q: Moments, k: Moments) -> NDArray[np.bool_]:
     return np.asarray((q.bad > 0) | (per_query(k.bad, len(q.bad)) > 0))
 
 
-def _tied(explained: Array) -> NDArray[np.bool_]:
+def tied(explained: Array) -> NDArray[np.bool_]:
     """Axes (H, m) whose eigenvalue is their neighbour's up to rounding: any turn of the two would be as good."""
     close = np.abs(np.diff(explained, axis=1)) <= TIE * explained[:, :1]
     none = np.zeros((len(explained), 1), dtype=bool)
@@ -252,7 +245,9 @@ def _leave_one_out(
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
     for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
-        u, explained[g] = axes(q, k, components) if within is None else _ritz(q, k, components, within)
+        S = _pooled(q, k)
+        values, u = leading(S, components) if within is None else ritz(S, components, within)
+        explained[g] = _explained(S, values)
         overlap = np.einsum("hdm,hdm->hm", u, v)
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
         r_q[g], r_k[g] = correlate(q, k, u)
@@ -260,19 +255,18 @@ def _leave_one_out(
     return _LeftOut(r_q, r_k, explained, same, first)
 
 
-def _ritz(q: Moments, k: Moments, components: int, within: Array) -> tuple[Array, Array]:
-    """`axes` within the space of the orthonormal columns of `within` (H, d, m): a small eigenproblem for a large one.
+def ritz(S: Array, components: int, within: Array) -> tuple[Array, Array]:
+    """`leading` of S within the space of the orthonormal columns of `within` (H, d, m): a smaller eigenproblem.
 
-    Leaving one group out hardly turns the leading axes, so the leading `RITZ` axes of the whole contain them. Heads
-    whose first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
+    Leaving one group out hardly turns the leading axes, so a few leading axes of the whole contain them. Heads whose
+    first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
     """
-    S = _pooled(q, k)
     values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
     values, vectors = values[:, ::-1][:, :components].copy(), within @ inner[:, :, ::-1][:, :, :components]
     close = np.flatnonzero(values[:, 1] > (1 - RITZ_GAP) * values[:, 0])
     if len(close):
         values[close], vectors[close] = leading(S[close], components)
-    return vectors, _explained(S, values)
+    return values, vectors
 
 
 def whole_and_without(groups: Sequence[Moments]) -> list[Moments]:
@@ -291,7 +285,7 @@ def _without_each(groups: Sequence[Moments]) -> list[Moments]:
     return [after[-1], *inner, before[-1]]
 
 
-def _pearson(moments: Moments, v: Array) -> Array:
+def pearson(moments: Moments, v: Array) -> Array:
     """v (H, d, m) -> r (H, m); NaN where the projection or the position does not vary."""
     covariance = np.einsum("hdm,hd->hm", v, per_query(moments.C, len(v)))
     return np.asarray(np.clip(covariance / _spread(moments, v), -1.0, 1.0))

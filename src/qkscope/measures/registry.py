@@ -38,7 +38,8 @@ class Variable:
     """One number per head, or an array of numbers with the extra dimensions `dims`.
 
     sampled     it is also computed without each group of documents, so it has a standard error
-    along_axis  it depends on the first principal axis: where a left-out sample has another one, it has no error
+    along_axis  it depends on a first principal axis: where a left-out sample has another one, it has no error
+    axis_lost   the variable that counts these samples
     """
 
     name: str
@@ -48,6 +49,7 @@ class Variable:
     dims: tuple[str, ...] = ()
     sampled: bool = True
     along_axis: bool = False
+    axis_lost: str = "axis_lost"
 
     @property
     def is_column(self) -> bool:

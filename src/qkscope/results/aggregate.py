@@ -41,35 +41,42 @@ def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.Da
     """
     import xarray as xr
 
-    every = xr.ones_like(values.isel(sample=0, drop=True), dtype=bool) if where is None else where
-    cores = [["sample", "head"], ["head"], []]
-    found: xr.DataArray = xr.apply_ufunc(
-        _means,
-        values,
-        every,
-        values["groups"],
-        input_core_dims=cores,
-        output_core_dims=[["sample"]],
-        join="exact",
-    )
-    return found
-
-
-def _means(values: Array, where: NDArray[np.bool_], groups: NDArray[np.int64]) -> Array:
-    """`over_heads` of values (..., samples, heads), where (..., heads) and groups (...)."""
-    there = np.arange(values.shape[-2]) <= np.asarray(groups)[..., None]  # (..., samples)
-    chosen = np.where(where[..., None, :], values, np.nan)
-    complete = (np.isfinite(chosen) | ~there[..., None]).all(axis=-2, keepdims=True)
-    shift = _mean(np.where(complete, chosen - chosen[..., :1, :], np.nan))
+    values = values.transpose(..., "sample", "head")
+    array, there = values.to_numpy(), _there(values)
+    if where is not None:
+        first = values.isel(sample=0, drop=True)
+        xr.align(first, where, join="exact", copy=False)
+        array = np.where(
+            where.broadcast_like(first).transpose(*first.dims).to_numpy()[..., None, :], array, np.nan
+        )
+    known = np.isfinite(array)
+    complete = (known | ~there[..., None]).all(axis=-2)
+    kept = np.where(complete[..., None, :], array, 0.0)
+    shift = _divided((kept - kept[..., :1, :]).sum(axis=-1), complete.sum(axis=-1, keepdims=True))
     shift[..., 0] = 0.0
-    return np.where(there, _mean(chosen[..., :1, :]) + shift, np.nan)
+    whole = _divided(np.where(known, array, 0.0)[..., 0, :].sum(axis=-1), known[..., 0, :].sum(axis=-1))
+    return _like(values, np.where(there, whole[..., None] + shift, np.nan), "head")
 
 
-def _mean(values: Array) -> Array:
-    """The mean of the finite values along the last axis."""
-    known = np.isfinite(values)
-    count = known.sum(axis=-1)
-    return np.asarray(np.where(known, values, 0.0).sum(axis=-1) / np.where(count > 0, count, np.nan))
+def _there(values: xr.DataArray) -> NDArray[np.bool_]:
+    """Which samples a checkpoint has: as many as it has groups. (..., sample)"""
+    groups, outer = values.coords["groups"], [dim for dim in values.dims if dim not in ("sample", "head")]
+    counts = groups.to_numpy().reshape([values.sizes[dim] if dim in groups.dims else 1 for dim in outer])
+    found = np.arange(values.sizes["sample"]) <= counts[..., None]
+    return np.broadcast_to(found, (*(values.sizes[dim] for dim in outer), values.sizes["sample"]))
+
+
+def _like(values: xr.DataArray, array: Array, dropped: str) -> xr.DataArray:
+    """An array with the labels of `values` without one dimension."""
+    import xarray as xr
+
+    coords = {name: coord for name, coord in values.coords.items() if dropped not in coord.dims}
+    return xr.DataArray(array, coords, [dim for dim in values.dims if dim != dropped])
+
+
+def _divided(sums: Array, counts: NDArray[np.int64]) -> Array:
+    """A mean; NaN of nothing."""
+    return np.asarray(sums / np.where(counts > 0, counts, np.nan))
 
 
 def difference(values: xr.DataArray, before: str, after: str) -> xr.DataArray:
@@ -94,23 +101,16 @@ def jackknife(values: xr.DataArray) -> xr.DataArray:
 
     NaN with fewer than two groups, and where a left-out value is missing.
     """
-    import xarray as xr
-
-    found: xr.DataArray = xr.apply_ufunc(
-        _left_out_error, values, values["groups"], input_core_dims=[["sample"], []]
-    )
-    return found
-
-
-def _left_out_error(values: Array, groups: NDArray[np.int64]) -> Array:
-    """`jackknife` of values (..., samples) and groups (...)."""
-    left, count = values[..., 1:], np.asarray(groups, dtype=np.float64)
-    there = np.arange(1, values.shape[-1]) <= count[..., None]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        mean = np.where(there, left, 0.0).sum(axis=-1) / count
-        spread = np.where(there, (left - mean[..., None]) ** 2, 0.0).sum(axis=-1)
-        # A left-out value that is NaN makes the sum, and so the error, NaN.
-        return np.where(count > 1, np.sqrt((count - 1) / count * spread), np.nan)
+    outer = [dim for dim in values.dims if dim not in ("sample", "head")]
+    heads = ["head"] if "head" in values.dims else []
+    values = values.transpose(*outer, *heads, "sample")
+    there = _there(values)[..., 1:]
+    there = np.broadcast_to(there[..., None, :] if heads else there, values.isel(sample=slice(1, None)).shape)
+    left = np.where(there, values.to_numpy()[..., 1:], 0.0)  # NaN stays NaN where there is a sample
+    count = there.sum(axis=-1)
+    apart = np.where(there, left - _divided(left.sum(axis=-1), count)[..., None], 0.0)
+    variance = (apart**2).sum(axis=-1) * (count - 1) / np.where(count > 1, count, np.nan)
+    return _like(values, np.sqrt(variance), "sample")
 
 
 def finite(values: xr.DataArray) -> xr.DataArray:

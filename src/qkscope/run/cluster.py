@@ -1,9 +1,12 @@
-"""Units on a Ray cluster: one long-lived worker per GPU, or per slot of CPUs where there are none.
+"""Units on a Ray cluster: one long-lived worker per GPU, or per slot of CPUs if there are no GPUs.
 
-The driver plans, deals units and puts results together. A worker keeps its model while units of one checkpoint last.
-What travels in messages is small: a unit's description out, a word back. Tokens go once through Ray's object store,
-4 bytes each. Units are written by the workers if they see the driver's results folder; if not, their bytes come back
-through the object store and the driver writes them.
+The driver plans, assigns units and puts results together. A worker keeps its model for the units of one checkpoint.
+Tokens go once through Ray's object store, 4 bytes each. Workers that see the driver's results folder write units
+themselves; from others the bytes come back through the object store and the driver writes them.
+
+Ray's own retries (`max_restarts`, `max_task_retries`) and `ActorPool` are not used: a retry here may be in smaller
+passes, alone, or on a node whose versions have to be checked first, a unit has a time limit, and every retry is
+reported.
 """
 
 from __future__ import annotations
@@ -22,8 +25,7 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.apart import too_long
-from qkscope.run.engines import DocumentsOf, Tally, do_unit
+from qkscope.run.engines import DocumentsOf, Tally, do_unit, too_long
 from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (
@@ -49,8 +51,8 @@ AGREED = ("qkscope", "python", "numpy", "torch", "transformers")
 
 
 @dataclass(frozen=True)
-class Greeting:
-    """What a new worker says of itself."""
+class WorkerFacts:
+    """What the driver needs to know about a new worker."""
 
     host: str
     versions: dict[str, str]
@@ -60,7 +62,7 @@ class Greeting:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit. `data` are its bytes, where the worker could not write them."""
+    """The result of a unit. `data` are its bytes if the worker could not write them itself."""
 
     seconds: float
     error: str = ""
@@ -70,18 +72,18 @@ class Outcome:
 
 
 class Worker:
-    """Lives in a Ray actor: does one unit after the other with one model in memory."""
+    """A Ray actor that measures one unit after the other with one model in memory."""
 
     def __init__(self) -> None:
         self._measurer = UnitMeasurer()
 
-    def hello(self, token: str, timed: bool) -> Greeting:
+    def facts(self, token: str, timed: bool) -> WorkerFacts:
         if timed:
             import_libraries()
-        return Greeting(socket.gethostname(), agreed_versions(), Path(token).is_file())
+        return WorkerFacts(socket.gethostname(), agreed_versions(), Path(token).is_file())
 
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
-        """Do a unit and write it below `results`, or bring its bytes back where there is no such folder here."""
+        """Measure a unit and write it below `results`, or return its bytes if `results` is None."""
         started = time.monotonic()
         data = None
         try:
@@ -97,20 +99,20 @@ class Worker:
 
 
 @dataclass
-class _Hand:
-    """A worker as the driver sees it: its actor, its greeting once it came, and the unit it is doing."""
+class WorkerHandle:
+    """A worker as the driver sees it: its actor, its facts once they are known, and the unit it measures."""
 
     number: int
     actor: Any
     since: float
-    greeting: Greeting | None = None
+    facts: WorkerFacts | None = None
     job: Job | None = None
     began: float = 0.0
     mark: Mark | None = None
 
 
 class RayEngine:
-    """Deals units to workers and writes down what they bring."""
+    """Assigns units to workers and collects the results."""
 
     def __init__(self, study: Study) -> None:
         self._ray = _import_ray()
@@ -121,13 +123,13 @@ class RayEngine:
         except EngineError:
             self.close()
             raise
-        self._hands: dict[Any, _Hand] = {}
-        self._idle: list[_Hand] = []
-        self._hired = 0
+        self._busy: dict[Any, WorkerHandle] = {}
+        self._idle: list[WorkerHandle] = []
+        self._started = 0
         self.peak_bytes = 0
-        """The most memory any worker has had."""
+        """Largest memory use of any worker so far."""
         self.busy_seconds = 0.0
-        """What workers spent on units: the rest of the time is the engine's."""
+        """Time that workers spent on units; the rest is overhead of the engine."""
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
         results = Path(results).resolve()
@@ -138,37 +140,37 @@ class RayEngine:
         store.write_text(token, "")
         try:
             while queue.unfinished:
-                self._hire(queue, token)
-                self._deal(queue, texts, results)
+                self._start_workers(queue, token)
+                self._assign(queue, texts, results)
                 self._collect(queue, tally, results)
-                self._give_up(queue, tally, results)
-                bar.describe(f"measuring on {sum(1 for h in self._all() if h.greeting)} workers")
+                self._stop_timed_out(queue, tally, results)
+                bar.describe(f"measuring on {sum(1 for each in self._all() if each.facts)} workers")
         finally:
             token.unlink(missing_ok=True)
-            self._dismiss(results)
+            self._stop_all(results)
         return queue.failures
 
     def close(self) -> None:
         if self._owned:
             self._ray.shutdown()
 
-    def _all(self) -> list[_Hand]:
-        return [*self._hands.values(), *self._idle]
+    def _all(self) -> list[WorkerHandle]:
+        return [*self._busy.values(), *self._idle]
 
-    def _hire(self, queue: UnitQueue, token: Path) -> None:
-        """As many workers as the cluster has room for and there is work: nodes may come and go."""
+    def _start_workers(self, queue: UnitQueue, token: Path) -> None:
+        """Start workers for the work that is left, as many as fit on the nodes that are there now."""
         room = sum(_slots_of(node, self._gpus, self._cpus) for node in self._ray.nodes() if node["Alive"])
-        hands = self._all()
-        for _ in range(min(room, queue.unfinished) - len(hands)):
+        workers = self._all()
+        for _ in range(min(room, queue.unfinished) - len(workers)):
             actor = self._ray.remote(Worker).options(num_gpus=self._gpus, num_cpus=self._cpus).remote()
-            self._hired += 1
-            hand = _Hand(self._hired, actor, time.monotonic())
-            self._hands[actor.hello.remote(str(token), self._timeout is not None)] = hand
-        ready = [hand for hand in hands if hand.greeting]
-        youngest = max((hand.since for hand in hands), default=time.monotonic())
-        if not ready and (not hands or time.monotonic() - youngest > PLACEMENT_SECONDS):
+            self._started += 1
+            worker = WorkerHandle(self._started, actor, time.monotonic())
+            self._busy[actor.facts.remote(str(token), self._timeout is not None)] = worker
+        ready = [worker for worker in workers if worker.facts]
+        youngest = max((worker.since for worker in workers), default=time.monotonic())
+        if not ready and (not workers or time.monotonic() - youngest > PLACEMENT_SECONDS):
             queue.stalled_since = queue.stalled_since or time.monotonic()
-            if hands or time.monotonic() - queue.stalled_since > PLACEMENT_SECONDS:
+            if workers or time.monotonic() - queue.stalled_since > PLACEMENT_SECONDS:
                 raise EngineError(
                     f"the cluster could not place a worker with {self._gpus} GPUs and {self._cpus} CPUs within "
                     f"{PLACEMENT_SECONDS:.0f} s; free some, or lower gpus and cpus in the study"
@@ -176,64 +178,70 @@ class RayEngine:
         else:
             queue.stalled_since = None
 
-    def _deal(self, queue: UnitQueue, texts: _Texts, results: Path) -> None:
-        """Give every idle worker a unit."""
-        for hand in list(self._idle):
-            job = queue.take(hand.number)
+    def _assign(self, queue: UnitQueue, texts: _Texts, results: Path) -> None:
+        """Give each idle worker a unit."""
+        for worker in list(self._idle):
+            job = queue.take(worker.number)
             if job is None:
                 continue
-            self._idle.remove(hand)
-            shared = bool(hand.greeting and hand.greeting.shared)
-            hand.job, hand.mark = job, None if shared else Mark(job.path(results))
-            hand.began = time.monotonic()
-            self._hands[hand.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = hand
+            self._idle.remove(worker)
+            shared = bool(worker.facts and worker.facts.shared)
+            worker.job, worker.mark = job, None if shared else Mark(job.path(results))
+            worker.began = time.monotonic()
+            self._busy[worker.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = worker
 
     def _collect(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
-        """Wait a little, and take in what workers say or that they are lost."""
-        if not self._hands:
+        """Wait up to a second and handle finished units, new workers and lost ones."""
+        if not self._busy:
             time.sleep(0.5)
             return
-        ready, _ = self._ray.wait(list(self._hands), num_returns=1, timeout=1.0)
+        ready, _ = self._ray.wait(list(self._busy), num_returns=1, timeout=1.0)
         for ref in ready:
-            hand = self._hands.pop(ref)
+            worker = self._busy.pop(ref)
             try:
                 said = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                self._lost(hand, queue, tally, results, error)
+                self._lost(worker, queue, tally, results, error)
                 continue
-            if isinstance(said, Greeting):
+            if isinstance(said, WorkerFacts):
                 check_versions(agreed_versions(), said)
-                hand.greeting = said
+                worker.facts = said
             else:
-                self._took(hand, said, queue, tally, results)
-            self._idle.append(hand)
+                self._finished(worker, said, queue, tally, results)
+            self._idle.append(worker)
 
-    def _give_up(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
-        """End workers whose unit takes longer than the study allows; others take their place."""
-        for ref, hand in list(self._hands.items()):
-            if self._timeout is None or hand.job is None or time.monotonic() - hand.began <= self._timeout:
+    def _stop_timed_out(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
+        """Kill workers whose unit takes longer than the study's timeout; new ones replace them."""
+        for ref, worker in list(self._busy.items()):
+            if (
+                self._timeout is None
+                or worker.job is None
+                or time.monotonic() - worker.began <= self._timeout
+            ):
                 continue
-            del self._hands[ref]
-            self._ray.kill(hand.actor)
-            path = hand.job.path(results)
+            del self._busy[ref]
+            self._ray.kill(worker.actor)
+            path = worker.job.path(results)
             unmark(path)
-            why = too_long(hand.job, self._timeout)
-            queue.fail(hand.job, why)
+            why = too_long(worker.job, self._timeout)
+            queue.fail(worker.job, why)
             mark_failed(path, why)
-            tally.failed(hand.job, why)
+            tally.failed(worker.job, why)
 
-    def _took(self, hand: _Hand, outcome: Outcome, queue: UnitQueue, tally: Tally, results: Path) -> None:
-        job, hand.job = hand.job, None
+    def _finished(
+        self, worker: WorkerHandle, outcome: Outcome, queue: UnitQueue, tally: Tally, results: Path
+    ) -> None:
+        job, worker.job = worker.job, None
         if job is None:
             return
         path = job.path(results)
         if outcome.data is not None:
             store.write_bytes(path, outcome.data)
             path.with_suffix(".failed").unlink(missing_ok=True)
-        if hand.mark:
-            hand.mark.remove()
+        if worker.mark:
+            worker.mark.remove()
         if outcome.disk:
-            raise StoreError(f"{hand.greeting.host if hand.greeting else 'a worker'}: {outcome.error}")
+            raise StoreError(f"{worker.facts.host if worker.facts else 'a worker'}: {outcome.error}")
         if outcome.error:
             queue.fail(job, outcome.error)
             mark_failed(path, outcome.error)
@@ -245,15 +253,17 @@ class RayEngine:
         tally.bar.advance(job.tokens)
         tally.finished(job, outcome.seconds)
 
-    def _lost(self, hand: _Hand, queue: UnitQueue, tally: Tally, results: Path, error: Exception) -> None:
-        """A worker or its node is gone: only the unit it was doing is to be done again."""
-        job = hand.job
-        self._ray.kill(hand.actor)
-        where = f"on {hand.greeting.host}" if hand.greeting else "before it started"
+    def _lost(
+        self, worker: WorkerHandle, queue: UnitQueue, tally: Tally, results: Path, error: Exception
+    ) -> None:
+        """A worker or its node died: only the unit it was measuring has to be repeated."""
+        job = worker.job
+        self._ray.kill(worker.actor)
+        where = f"on {worker.facts.host}" if worker.facts else "before it started"
         short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
         if job is None:
             queue.starts_lost += 1
-            if queue.starts_lost > self._retries and not any(h.greeting for h in self._all()):
+            if queue.starts_lost > self._retries and not any(each.facts for each in self._all()):
                 raise EngineError(f"workers end before they start: {_cause(error, short)}") from error
             return
         unmark(job.path(results))
@@ -265,16 +275,16 @@ class RayEngine:
             mark_failed(job.path(results), why)
             tally.failed(job, why)
 
-    def _dismiss(self, results: Path) -> None:
-        for hand in self._all():
-            self._ray.kill(hand.actor)
-            if hand.job:
-                unmark(hand.job.path(results))
-        self._hands, self._idle = {}, []
+    def _stop_all(self, results: Path) -> None:
+        for worker in self._all():
+            self._ray.kill(worker.actor)
+            if worker.job:
+                unmark(worker.job.path(results))
+        self._busy, self._idle = {}, []
 
 
 class _Texts:
-    """Documents in Ray's object store, each group of each corpus once."""
+    """Puts documents into Ray's object store, each group of each corpus once."""
 
     def __init__(self, ray: Any, documents: DocumentsOf) -> None:
         self._ray, self._documents = ray, documents
@@ -288,13 +298,13 @@ class _Texts:
 
 
 def agreed_versions() -> dict[str, str]:
-    """Versions that driver and workers must share."""
+    """Versions that must be the same on driver and workers."""
     # "+cpu" and "+cu128" are builds of one release: a driver without a GPU may plan for workers with one.
     found = {name: version.partition("+")[0] for name, version in versions().items() if name in AGREED}
     return {**found, "python": ".".join(found["python"].split(".")[:2]), "capture": str(CAPTURE_VERSION)}
 
 
-def check_versions(driver: dict[str, str], worker: Greeting) -> None:
+def check_versions(driver: dict[str, str], worker: WorkerFacts) -> None:
     differ = [
         f"{name} {worker.versions.get(name, 'missing')} instead of {driver.get(name, 'none')}"
         for name in sorted({*driver, *worker.versions})
@@ -308,8 +318,8 @@ def check_versions(driver: dict[str, str], worker: Greeting) -> None:
 
 
 def peak_bytes() -> int:
-    """The largest memory this process has had."""
-    import resource  # not everywhere
+    """Largest memory use of this process so far."""
+    import resource  # does not exist on Windows
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
@@ -328,7 +338,7 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any) -> bool:
-    """Join the cluster at RAY_ADDRESS, or start one here. Whether it is ours to shut down."""
+    """Connect to the cluster at RAY_ADDRESS, or start one here. Returns whether we have to shut it down."""
     if ray.is_initialized():
         return False
     address = os.environ.get("RAY_ADDRESS", "")
@@ -352,14 +362,14 @@ def _connect(ray: Any) -> bool:
 
 
 def _reach(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Raise OSError soon if nothing listens at the address; Ray itself would try for minutes."""
     parts = urlsplit(address if "://" in address else f"ray://{address}")
     if parts.hostname and parts.port:
         socket.create_connection((parts.hostname, parts.port), timeout=REACH_SECONDS).close()
 
 
 def _slot(nodes: Sequence[Any], gpus: int | None, cpus: int | None) -> tuple[int, int]:
-    """(GPUs, CPUs) of one worker: what the study asks for, else one GPU, else all CPUs of the smallest node."""
+    """(GPUs, CPUs) of one worker: as in the study; by default one GPU, or all CPUs of the smallest node."""
     alive = [node["Resources"] for node in nodes if node["Alive"]]
     most = max((int(node.get("GPU", 0)) for node in alive), default=0)
     wanted = gpus if gpus is not None else min(1, most)
@@ -382,7 +392,7 @@ def _slots_of(node: Any, gpus: int, cpus: int) -> int:
 
 
 def _cause(error: Exception, short_of_memory: bool) -> str:
-    """Why workers end before they begin, and what to do."""
+    """Why workers die while they start, and what to do."""
     if short_of_memory:
         return "Ray ended them because their node is out of memory; stop other programs there, or use another node"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

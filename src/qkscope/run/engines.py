@@ -1,37 +1,128 @@
-"""Where units run: here, in shards side by side, or on Ray (`cluster.py`).
+"""Where units are measured: on this machine, or on a Ray cluster (`cluster.py`).
 
-Every engine does the same units with the same code and leaves the same files; they differ in where and in what order.
+Every engine measures the same units with the same code and writes the same files; they differ in place and order.
 """
 
 from __future__ import annotations
 
-import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from qkscope import store
-from qkscope.checkpoints.weights import Ahead
-from qkscope.errors import EngineError, StoreError
+from qkscope.checkpoints.weights import WeightPrefetcher
+from qkscope.errors import EngineError, MemoryShortError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.apart import MeasurerApart
-from qkscope.run.units import Job, Tick, UnitMeasurer, in_words, marked
-from qkscope.study import Checkpoint, Study, sources
+from qkscope.run.units import (
+    Job,
+    Tick,
+    UnitMeasurer,
+    import_libraries,
+    in_smaller_passes,
+    in_words,
+    marked,
+)
+from qkscope.study import Study
 from qkscope.words import duration
+from qkscope.workers import WorkerDiedError, WorkerProcess, report
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
 
-_STAMP = re.compile(r"[0-9]+-of-[0-9]+\.json")
-_PLAN = re.compile(r"plan-[0-9]+-of-[0-9]+\.json")
-Measurer = UnitMeasurer | MeasurerApart
 DocumentsOf = Callable[[Job], "list[Document]"]
+# Importing torch from a cold network disk takes longest.
+START_SECONDS = 300.0
+
+
+class SubprocessMeasurer:
+    """Measures units as `UnitMeasurer` does, but in another process and each within `seconds`.
+
+    A pass that hangs inside a library responds to no exception and to no signal that Python handles: it can only be
+    ended with its process. The time includes loading the model, but not starting the process.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._worker: WorkerProcess | None = None
+
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+        return in_smaller_passes(
+            job, documents, on_tokens, lambda each, count: self._measure(each, documents, count)
+        )
+
+    def end(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker = None
+
+    def _measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+        worker = self._worker = self._worker or self._start()
+        try:
+            return worker.call(
+                _unit_bytes, (job, documents), self._seconds, lambda tokens: on_tokens(tokens or 0)
+            )
+        except TimeoutError as error:
+            self.end()
+            raise EngineError(too_long(job, self._seconds)) from error
+        except WorkerDiedError as error:
+            self.end()
+            if error.code == -signal.SIGKILL:
+                raise MemoryShortError(
+                    "its process was killed, probably because the machine ran out of memory"
+                ) from error
+            raise EngineError(
+                f"the process measuring group {job.group} ended with exit code {error.code}, possibly a crash in "
+                "a library"
+            ) from error
+
+    def _start(self) -> WorkerProcess:
+        worker = WorkerProcess()
+        torch = sys.modules.get("torch")
+        try:
+            # As many threads as here: sums by another number of threads are rounded differently.
+            worker.call(_prepare, int(torch.get_num_threads()) if torch else 0, START_SECONDS)
+        except TimeoutError as error:
+            raise EngineError(
+                f"the measuring subprocess did not start within {START_SECONDS:.0f} s"
+            ) from error
+        return worker
+
+
+def too_long(job: Job, seconds: float) -> str:
+    return f"group {job.group} took longer than the study's timeout of {seconds:g} s and was stopped"
+
+
+def _prepare(threads: int) -> None:
+    """In the subprocess: import what units need and set the number of torch's threads (0: torch's own)."""
+    import_libraries()
+    if threads:
+        sys.modules["torch"].set_num_threads(threads)
+
+
+@cache
+def _measurer() -> UnitMeasurer:
+    """In the subprocess: the measurer that keeps the model from unit to unit."""
+    return UnitMeasurer()
+
+
+def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> bytes:
+    """In the subprocess: measure a unit. Smaller passes were tried here, so no error asks the caller for them."""
+    try:
+        return _measurer().unit_bytes(*unit, report)
+    except Exception as error:
+        raise EngineError(in_words(error)) from error
+
+
+Measurer = UnitMeasurer | SubprocessMeasurer
 
 
 class Engine(Protocol):
-    """Does units and says which checkpoints could not be finished, and why."""
+    """Measures units; `run` returns the checkpoints that could not be finished, with the reason."""
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]: ...
 
@@ -39,7 +130,7 @@ class Engine(Protocol):
 
 
 def open_engine(name: str, study: Study) -> Engine:
-    """The engine called `name`, ready to run; an EngineError if its place is missing or does not fit."""
+    """The engine called `name`, ready to run; an EngineError if it is not installed or cannot be reached."""
     if name == "local":
         return LocalEngine(study.timeout, study.keep_weights)
     if name == "ray":
@@ -51,7 +142,7 @@ def open_engine(name: str, study: Study) -> Engine:
 
 @dataclass
 class Tally:
-    """Counts finished units, and says so: one line each, with the time that is left."""
+    """Counts finished units and reports each in one line, with an estimate of the time left."""
 
     units: int
     tokens: int
@@ -77,14 +168,14 @@ class Tally:
 class LocalEngine:
     """One unit after the other, each model loaded once for all of its units.
 
-    In this process, unless each unit has only `timeout` seconds.
+    In this process, or with `timeout` in a subprocess.
     """
 
     def __init__(self, timeout: float | None = None, keep_weights: bool = True) -> None:
         self._timeout, self._keep_weights = timeout, keep_weights
 
     def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
-        measurer = UnitMeasurer() if self._timeout is None else MeasurerApart(self._timeout)
+        measurer = UnitMeasurer() if self._timeout is None else SubprocessMeasurer(self._timeout)
         try:
             return self._each(jobs, measurer, documents, results, bar)
         finally:
@@ -95,33 +186,33 @@ class LocalEngine:
     ) -> dict[str, str]:
         failures: dict[str, str] = {}
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
-        ahead = Ahead([job.source.source for job in jobs], self._keep_weights)
+        prefetcher = WeightPrefetcher([job.source.source for job in jobs], self._keep_weights)
         last = {str(job.source.source): number for number, job in enumerate(jobs)}
         try:
             for number, job in enumerate(jobs):
                 source = job.source.source
-                if job.name not in failures:  # what its other units would meet too
-                    ahead.wait_for(source)
+                if job.name not in failures:  # its other units would fail in the same way
+                    prefetcher.wait_for(source)
                     if why := self._do(measurer, job, documents, results, tally):
                         failures[job.name] = why
-                    ahead.fetch_after(source)
+                    prefetcher.fetch_after(source)
                 if number == last[str(source)] and not self._keep_weights:
                     measurer.end()
-                    ahead.done(source)
+                    prefetcher.done(source)
         finally:
-            ahead.close()
+            prefetcher.close()
         return failures
 
     def _do(
         self, measurer: Measurer, job: Job, documents: DocumentsOf, results: Path, tally: Tally
     ) -> str | None:
-        """Do one unit; why it failed if it did."""
+        """Measure one unit and write its file; returns why it failed, or None."""
         started = time.monotonic()
         tally.bar.describe(str(job))
         try:
             do_unit(measurer, job, documents(job), job.path(results), tally.bar.advance)
         except StoreError:
-            raise  # a disk that does not take one unit takes none
+            raise  # no other unit could be written either
         except Exception as error:
             tally.failed(job, in_words(error))
             return in_words(error)
@@ -129,7 +220,7 @@ class LocalEngine:
         return None
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to close."""
 
 
 def do_unit(
@@ -139,7 +230,7 @@ def do_unit(
     path: Path,
     on_tokens: Tick,
 ) -> None:
-    """Measure one unit and write its file, whole or not at all, with its marks beside it."""
+    """Measure one unit and write its file atomically, with a mark beside it while it runs."""
     with marked(path) as mark:
 
         def tick(tokens: int) -> None:
@@ -147,140 +238,3 @@ def do_unit(
             on_tokens(tokens)
 
         store.write_bytes(path, measurer.unit_bytes(job, documents, tick))
-
-
-@dataclass(frozen=True)
-class Shard:
-    """The `number`-th of `count` parts of the work, counted from 1."""
-
-    number: int
-    count: int
-
-    def __str__(self) -> str:
-        return f"{self.number}/{self.count}"
-
-
-def parse_shard(text: str) -> Shard:
-    match = re.fullmatch(r"\s*([0-9]{1,6})\s*/\s*([0-9]{1,6})\s*", text)
-    shard = Shard(int(match[1]), int(match[2])) if match else None
-    if shard is None or not 1 <= shard.number <= shard.count:
-        raise EngineError(f"--shard {text}: expected I/N with I from 1 to N, such as 1/8 to 8/8")
-    return shard
-
-
-def shard_of(checkpoint: int, group: int, checkpoints: int, count: int) -> int:
-    """Which of `count` shards (from 1) does a unit.
-
-    A checkpoint stays whole while there are no more shards than checkpoints, so that its model is loaded once; then
-    each checkpoint's groups are dealt to its own shards.
-    """
-    if count <= checkpoints:
-        return checkpoint % count + 1
-    own = range(checkpoint, count, checkpoints)
-    return own[group % len(own)] + 1
-
-
-def shard_checkpoints(checkpoints: Sequence[Checkpoint], groups: int, shard: Shard) -> list[Checkpoint]:
-    """The checkpoints of which a shard does at least one unit."""
-    total = len(checkpoints)
-    return [
-        checkpoint
-        for i, checkpoint in enumerate(checkpoints)
-        if any(shard_of(i, group, total, shard.count) == shard.number for group in range(groups))
-    ]
-
-
-def shard_jobs(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], shard: Shard) -> list[Job]:
-    index = {checkpoint.name: i for i, checkpoint in enumerate(checkpoints)}
-    return [
-        job
-        for job in jobs
-        if shard_of(index[job.name], job.group, len(checkpoints), shard.count) == shard.number
-    ]
-
-
-class Stamps:
-    """`shards/<I>-of-<N>.json`: which study the shards of a folder belong to, and which have finished."""
-
-    def __init__(self, results: Path, study: Study, checkpoints: Sequence[Checkpoint]) -> None:
-        self._folder = results / "shards"
-        self._study = study_digest(study, checkpoints)
-        self._name = study.name
-
-    def begin(self, shard: Shard) -> None:
-        self._refuse_others(shard.count)
-        self._write(shard, finished=False)
-        # Once more, for one that began at the same moment: each sees the other's stamp or is seen.
-        self._refuse_others(shard.count)
-
-    def finish(self, shard: Shard) -> None:
-        self._write(shard, finished=True)
-
-    def unfinished(self) -> tuple[list[int], int]:
-        """Numbers of the shards that have not finished, and how many shards there are (0 if it never was sharded)."""
-        self._refuse_others(None)
-        stamps = self._read()
-        count = stamps[0]["count"] if stamps else 0
-        finished = {stamp["number"] for stamp in stamps if stamp["finished"]}
-        return [number for number in range(1, count + 1) if number not in finished], count
-
-    def clear(self) -> None:
-        """After a merge the shards are one result."""
-        for path in self._folder.glob("*.json"):
-            if _STAMP.fullmatch(path.name) or _PLAN.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-        if self._folder.is_dir() and not any(self._folder.iterdir()):
-            self._folder.rmdir()
-
-    def _write(self, shard: Shard, finished: bool) -> None:
-        stamp = {"study": self._study, "name": self._name, "finished": finished}
-        path = self._folder / f"{shard.number}-of-{shard.count}.json"
-        store.write_json(path, {**stamp, "number": shard.number, "count": shard.count})
-
-    def _read(self) -> list[dict[str, Any]]:
-        return [
-            self._stamp(path) for path in sorted(self._folder.glob("*.json")) if _STAMP.fullmatch(path.name)
-        ]
-
-    def _stamp(self, path: Path) -> dict[str, Any]:
-        types = {"study": str, "name": str, "finished": bool, "number": int, "count": int}
-        stamp = store.read_json(path)
-        if not isinstance(stamp, dict) or any(type(stamp.get(part)) is not types[part] for part in types):
-            raise StoreError(f"{path}: damaged (not a shard file); delete it and run that shard again")
-        return stamp
-
-    def _refuse_others(self, count: int | None) -> None:
-        for stamp in self._read():
-            if stamp["study"] != self._study:
-                raise EngineError(
-                    f"{self._folder.parent}: contains shards of another study ({stamp['name']!r}, or an earlier "
-                    f"version of it); choose another folder with --out, or delete {self._folder} to discard them"
-                )
-            if count is not None and stamp["count"] != count:
-                raise EngineError(
-                    f"{self._folder.parent}: was started with {stamp['count']} shards, now {count} are requested; "
-                    f"use /{stamp['count']} as before, or delete {self._folder} to split the work again"
-                )
-
-
-def study_digest(study: Study, checkpoints: Sequence[Checkpoint]) -> str:
-    """Of what decides the units of a study, the same on machines that keep its files in different places."""
-
-    def last(place: str) -> str:
-        return Path(place).name if Path(place).is_absolute() else place
-
-    corpus = study.corpus.model_dump(mode="json") | {
-        "source": [last(source) for source in study.corpus.source]
-    }
-    # As the study names them: shards that find a branch elsewhere are of one study still, and their keys tell.
-    revisions = {c.name: c.source.revision for c in sources(study)}
-    parts = {
-        "checkpoints": [
-            [c.name, last(c.source.model), revisions.get(c.name), c.source.dtype, c.window]
-            for c in checkpoints
-        ],
-        "corpus": corpus,
-        "heads": study.heads.model_dump(mode="json"),
-        "numbers": [study.windows, study.groups, study.batch_tokens],
-    }
-    return store.short_digest(parts)

@@ -17,9 +17,18 @@ from qkscope.lock import Claim, claimed
 from qkscope.progress import progress, say
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
-from qkscope.run.engines import Engine, Shard, Stamps, open_engine, parse_shard, shard_checkpoints, shard_jobs
+from qkscope.run.engines import Engine, open_engine
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.provenance import provenance, versions
+from qkscope.run.shards import (
+    Shard,
+    clear_shards,
+    jobs_by_shard,
+    parse_shard,
+    shard_checkpoints,
+    shard_count,
+    shard_jobs,
+)
 from qkscope.run.status import Status, status, write_plan, write_shard_plan
 from qkscope.run.units import Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
@@ -93,20 +102,17 @@ def _run(
     course = pinned(sources(study))
     counterfactual, gaps = controls_and_gaps(study, course)
     checkpoints = course + counterfactual
-    stamps = Stamps(results, study, checkpoints)
     if shard is not None:
-        return _run_shard(study, results, engine, shard, stamps, checkpoints, replace)
-    if replace:
-        stamps.clear()
-    behind, count = stamps.unfinished()
+        return _run_shard(study, results, engine, shard, checkpoints, replace)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs, say)
-    _say_missing_shards(todo, behind, count, checkpoints)
+    _say_missing_shards(todo, shard_count(results), checkpoints)
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
+    clear_shards(results)
     _measure(plan, todo, results, engine)
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if all(each.checkpoint.counterfactual for each in measured):
@@ -114,7 +120,6 @@ def _run(
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
     loaded = _put_together(plan, measured, results, claim, replace)
-    stamps.clear()
     non_finite = loaded.provenance.get("unmeasured") or {}
     for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
         say(f"warning: {name}: {warning}")
@@ -145,14 +150,12 @@ def _run_shard(
     results: Path,
     engine: Engine,
     shard: Shard,
-    stamps: Stamps,
     checkpoints: Sequence[Checkpoint],
     replace: bool,
 ) -> Status:
     mine = shard_checkpoints(checkpoints, study.groups, shard)
     plan = plan_study(study, mine, results / TOKENS)
     _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
-    stamps.begin(shard)
     write_shard_plan(results, study, checkpoints, plan, shard)
     todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), say)
     if not todo:
@@ -163,7 +166,6 @@ def _run_shard(
     _measure(plan, todo, results, engine)
     if plan.missing:
         raise StudyError(_what_is_missing(plan.missing, results))
-    stamps.finish(shard)
     return status(results)
 
 
@@ -254,21 +256,11 @@ def _summarize_and_draw(results: Results, folder: Path) -> None:
     write_report(results, folder / "report.html")
 
 
-def _say_missing_shards(
-    todo: Sequence[Job], behind: list[int], count: int, checkpoints: Sequence[Checkpoint]
-) -> None:
-    if not count:
-        return
-    for number in range(1, count + 1):
-        jobs = shard_jobs(todo, checkpoints, Shard(number, count))
-        if number in behind or jobs:
-            state = (
-                "has not finished"
-                if number in behind
-                else "has finished, but some of its units are out of date"
-            )
-            names = ", ".join(dict.fromkeys(job.name for job in jobs)) or "none"
-            say(f"shard {number}/{count} {state}: measuring {len(jobs)} units here instead ({names})")
+def _say_missing_shards(todo: Sequence[Job], count: int, checkpoints: Sequence[Checkpoint]) -> None:
+    missing = jobs_by_shard(todo, checkpoints, count) if count else {}
+    for number, jobs in sorted(missing.items()):
+        names = ", ".join(dict.fromkeys(job.name for job in jobs))
+        say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
 
 
 def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:

@@ -14,8 +14,8 @@ from qkscope import manifest, store
 from qkscope.errors import StoreError
 from qkscope.lock import at_work
 from qkscope.provenance import read_provenance
-from qkscope.run.engines import Shard, shard_jobs
 from qkscope.run.plan import Plan
+from qkscope.run.shards import Shard, clear_shards, shard_jobs, shard_plans
 from qkscope.run.units import HEARTBEAT_SECONDS, Job, key_of, read_unit, unit_path, why_stale
 from qkscope.study import Checkpoint, Study, load_study
 from qkscope.study.schema import folder_name
@@ -109,22 +109,22 @@ def write_plan(results: Path, study: str, jobs: Sequence[Job], missing: Mapping[
 def write_shard_plan(
     results: Path, study: Study, checkpoints: Sequence[Checkpoint], plan: Plan, shard: Shard
 ) -> None:
-    """The same by one shard: it knows the keys of its own units, and that there are others."""
+    """The plan of one shard: all units, the keys of its own. Plans of another number of shards are superseded."""
     keys = {(job.name, job.group): dict(job.key) for job in shard_jobs(plan.jobs, checkpoints, shard)}
     rows = [
         {"checkpoint": c.name, "folder": c.folder, "group": group, "key": keys.get((c.name, group))}
         for c in checkpoints
         for group in range(study.groups)
     ]
-    path = results / "shards" / f"plan-{shard.number}-of-{shard.count}.json"
-    store.write_json(path, {"study": study.name, "units": rows, "missing": plan.missing})
+    clear_shards(results, keep_count=shard.count)
+    store.write_json(shard.plan_path(results), {"study": study.name, "units": rows, "missing": plan.missing})
 
 
 def status(folder: Path | str, verify: bool = False) -> Status:
     """Which units are done, running, failed or waiting. With `verify`, every byte of units and results is checked."""
     folder = Path(folder)
     # Shards still to be merged know better than an older plan of the whole.
-    paths = sorted(folder.glob("shards/plan-*.json")) or [folder / "moments" / PLAN]
+    paths = shard_plans(folder) or [folder / "moments" / PLAN]
     plans = [_read_plan(path) for path in paths]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in (row for plan in plans for row in plan["units"]):

@@ -1,4 +1,4 @@
-"""Which worker does which unit next, and how often a lost one is tried again. Knows nothing of Ray."""
+"""Which worker measures which unit next, and how often a lost unit is repeated. Independent of Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from qkscope.run.units import Job, smaller
 
 
 class UnitQueue:
-    """Units waiting, in the study's order, dealt so that a worker changes its model as seldom as possible."""
+    """Waiting units in the study's order, assigned so that workers change models as rarely as possible."""
 
     def __init__(self, jobs: Sequence[Job], retries: int) -> None:
         self._waiting: dict[str, list[Job]] = {}
@@ -24,9 +24,9 @@ class UnitQueue:
         self.stalled_since: float | None = None
 
     def take(self, worker: int) -> Job | None:
-        """The next unit: of the checkpoint the worker holds; else of one nobody holds; else of the fullest.
+        """The next unit: of the worker's checkpoint, else of one that no worker has, else of the one with most units.
 
-        When nothing else is left or under way, one of those that are done alone.
+        Units that ran out of memory come last, one at a time, when no other unit is waiting or running.
         """
         names = [name for name, jobs in self._waiting.items() if jobs]
         if not names:
@@ -43,17 +43,17 @@ class UnitQueue:
         self.unfinished -= 1
 
     def fail(self, job: Job, why: str) -> None:
-        """A unit that raised: the other units of its checkpoint would meet the same and are not tried."""
+        """A unit raised an error: the other units of its checkpoint would too, so they are dropped."""
         self.failures.setdefault(job.name, why)
         alone = [each for each in self._alone if each.name == job.name]
         self._alone = [each for each in self._alone if each.name != job.name]
         self.unfinished -= 1 + len(self._waiting.pop(job.name, [])) + len(alone)
 
     def lose(self, job: Job, where: str, short_of_memory: bool = False) -> str | None:
-        """A unit whose worker died: None if it is tried again, else why not. The rest of its checkpoint goes on.
+        """A unit's worker died. Returns None if the unit is repeated, else why not. Other units continue.
 
-        Where memory ran short it is tried again alone and in smaller passes; in smaller ones, too, for the last time:
-        few deaths tell their cause.
+        If memory ran out, it is repeated alone and in smaller passes. The last attempt is in smaller passes in any
+        case, because the cause of a death is often unknown.
         """
         losses = self._losses[job.name, job.group] = self._losses.get((job.name, job.group), 0) + 1
         if job.name in self.failures and job.name not in self._waiting:
