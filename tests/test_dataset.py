@@ -374,6 +374,18 @@ def test_groups_without_end_are_refused(path: Path) -> None:
     refused(path)
 
 
+def test_a_sparse_array_of_gigabytes_is_refused_unread(path: Path) -> None:
+    write_dataset(path, [CellData(CellInfo("a", 1), [(0, 0)], {"plasticity_map": np.zeros((1, 1, 1))})])
+
+    def change(header: dict[str, Any], described: dict[str, Any]) -> None:
+        described["lengths"] = {"query_bucket": 100_000, "key_bucket": 100_000}
+        header["plasticity_map"].update(shape=[1, 1, 100_000, 100_000], data_offsets=[0, 8 * 10**10])
+
+    rewritten(path, change)
+    os.truncate(path, path.stat().st_size - 8 + 8 * 10**10)
+    refused(path)
+
+
 @pytest.mark.parametrize("size", [10**9, 2**40, 2**63])
 def test_a_header_of_gigabytes_is_not_read(path: Path, size: int) -> None:
     path.write_bytes(size.to_bytes(8, "little"))

@@ -42,6 +42,8 @@ FORMAT = 1
 LEFT_OUT = ".left_out"
 # The header lists variables, cells and heads (0.2 MB for 154 checkpoints with 1,024 heads). Limits of what is read.
 HEADER_BYTES, LONGEST_DIM, MOST_GROUPS = 16_000_000, 1_000_000, 1_000_000
+# One array: plasticity by bucket of 150 checkpoints with 1,024 heads, over two windows, has 0.6 GB.
+ARRAY_BYTES = 1 << 31
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _AGAIN = "run the study again to rewrite it"
 
@@ -269,6 +271,8 @@ class _File:
                     raise ValueError(
                         f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}"
                     )
+                if size > ARRAY_BYTES:
+                    raise ValueError(f"{name} has {size:,} bytes; at most {ARRAY_BYTES:,} are read")
                 if name not in self._digests:
                     raise ValueError(f"{name} has no digest")
                 found[name] = _TYPES[kind], shape, start, stop
