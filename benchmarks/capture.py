@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Role, Row, Side, Size, alone, interleave, peak_megabytes, say, to_base
-from benchmarks.made import all_heads, documents, ids_of, smollm2
+from benchmarks.made import all_heads, documents, dumped, ids_of, smollm2
 
 Run = Callable[[Any], object]
 PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, full capture"
@@ -214,10 +214,9 @@ def _memory(name: str, tokens: int, threads: int) -> dict[str, float | str]:
         peak = peak_megabytes(lambda: found.append(run(documents(1, tokens)[0])))
     facts: dict[str, float | str] = {"peak MB": peak}
     if name == EVERYTHING:
-        from qkscope.store import dump_tensors
-
         unit: Any = found[0]
-        facts |= {"kept kB per token": 0.0, "kept MB per unit": len(dump_tensors(*unit.to_tensors())) / 1e6}
+        size = sum(map(len, dumped(unit).values()))
+        facts |= {"kept kB per token": 0.0, "kept MB per unit": size / 1e6}
     elif name in KEEP_VECTORS:
         facts |= {"kept kB per token": _tensor_bytes(found[0]) / tokens / 1e3}
     return facts

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.harness import Row, Size, alone, exponent, peak_megabytes, say
-from benchmarks.made import all_heads, documents, smollm2, study_of_units
+from benchmarks.made import all_heads, documents, dumped, smollm2, study_of_units
+from benchmarks.tables import write_study
 from qkscope.run.plan import Planned
-from qkscope.store import dump_tensors
 from qkscope.study import Study
 from qkscope.unit import Unit
 
@@ -69,25 +69,23 @@ def _peak(count: int, tokens: int, threads: int) -> dict[str, float]:
     """Memory and file of a unit."""
     unit, made = _measuring(count, tokens, threads), []
     peak = peak_megabytes(lambda: made.append(unit(count)), whole=True)
-    return {"peak MB": peak, "MB per unit": len(dump_tensors(*made[0].to_tensors())) / 1e6}
+    return {"peak MB": peak, "MB per unit": sum(map(len, dumped(made[0]).values())) / 1e6}
 
 
 def _study(checkpoints: int, layers: int, windows: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         edges = [4096 * 2**i for i in range(windows)]
         study, planned = study_of_units(Path(name), checkpoints, layers, 64, edges, groups=4)
-        size = planned[0].jobs[0].path(Path(name)).stat().st_size / 1e6
+        size = sum(path.stat().st_size for path in planned[0].jobs[0].files(Path(name))) / 1e6
         return alone(_tables, study, planned, name) | {"MB per unit": size}
 
 
 def _tables(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
-    from qkscope.run.assemble import tables
-
-    tables(study, planned, Path(folder))
+    write_study(study, planned, folder)
     # What the first run has let go is not there for the second.
     ctypes.CDLL(None).malloc_trim(0)
     started = time.perf_counter()
-    peak = peak_megabytes(lambda: tables(study, planned, Path(folder)))
+    peak = peak_megabytes(lambda: write_study(study, planned, folder))
     return {"seconds": time.perf_counter() - started, "peak MB": peak}
 
 

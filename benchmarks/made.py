@@ -8,7 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 
@@ -19,9 +20,10 @@ from qkscope.path import Path as BinSums
 from qkscope.path import bin_edges
 from qkscope.rotation import Rotation
 from qkscope.run.plan import Planned
-from qkscope.run.units import Job, dump_unit
-from qkscope.store import write_bytes
+from qkscope.run.units import Job, dump_unit, sum_settings, write_sums
+from qkscope.store import dump_tensors
 from qkscope.study import Study, load_study, sources
+from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.unit import Unit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -116,19 +118,18 @@ def random_unit(rng: np.random.Generator, heads: HeadIndex, dim: int, windows: S
 
     (q, sink_q, path_q), (k, sink_k, path_k) = kind(len(heads)), kind(len(heads.keys))
     layers = np.unique(heads.layer).tolist()
-    return Unit(
-        heads=heads,
-        windows=tuple(windows),
-        q=q,
-        k=k,
-        sink_q=sink_q,
-        sink_k=sink_k,
-        path_q=path_q,
-        path_k=path_k,
-        rotations=dict.fromkeys(layers, Rotation.plain(dim, 2e6)),
-        scales=dict.fromkeys(layers, dim**-0.5),
-        lengths=(windows[-1],) * 4,
+    rotations = dict.fromkeys(layers, Rotation.plain(dim, 2e6))
+    scales, lengths = dict.fromkeys(layers, dim**-0.5), (windows[-1],) * 4
+    return Unit.of(
+        FactSum(heads, tuple(windows), lengths, {**rotations}, scales),
+        MomentSum(tuple(windows), q, k, sink_q, sink_k),
+        PathSum(path_q, path_k),
     )
+
+
+def dumped(unit: Unit) -> dict[str, bytes]:
+    """The bytes of each sum of a unit."""
+    return {name: dump_tensors(*each.to_arrays()) for name, each in unit.sums.items()}
 
 
 def study_of_units(
@@ -139,25 +140,31 @@ def study_of_units(
     heads = HeadIndex.of(sample_heads(range(layers), 16, None), 4)
     for number in range(checkpoints):
         (folder / f"step-{number}").mkdir(parents=True)
-    listed = ", ".join(f"{{folder: step-{number}}}" for number in range(checkpoints))
-    text = (
-        f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\ncheckpoints: [{listed}]\n"
-    )
+    # As SmolLM3's: most checkpoints have the shortest window, the last ones the longer.
+    ends = [max(1, checkpoints - 2 * (len(windows) - 1 - i)) for i in range(len(windows))]
+    phases = ""
+    for window, start, stop in zip(windows, [0, *ends], ends, strict=False):
+        listed = ", ".join(f"{{folder: step-{number}}}" for number in range(start, stop))
+        phases += f"  - {{label: {window}, window: {window}, checkpoints: [{listed}]}}\n" if listed else ""
+    text = f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\nphases:\n{phases}"
     (folder / "study.yaml").write_text(text)
     study = load_study(folder / "study.yaml")
     planned: list[Planned] = []
     blank: Any = None
     for each in sources(study):
+        sums = {kind.name: sum_settings(kind, {}) for kind in (FactSum, MomentSum, PathSum)}
         jobs = tuple(
-            Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, heads, tuple(windows), 1, 1)
+            Job(each.name, each.folder, group, blank, {"batch_tokens": 1}, sums, heads, tuple(windows), 1, 1)
             for group in range(groups)
         )
-        planned.append(Planned(each, "", blank, heads, blank, jobs, ""))
+        shape, corpus = SimpleNamespace(num_layers=layers), SimpleNamespace(digest="")
+        planned.append(Planned(each, "", cast("Any", shape), heads, cast("Any", corpus), jobs, "{}"))
         for job in jobs:
             path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
             if path == first:
-                write_bytes(path, dump_unit(random_unit(rng, heads, dim, windows), job))
+                write_sums(path, dump_unit(random_unit(rng, heads, dim, windows), job))
             else:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.hardlink_to(first)
+                path.mkdir(parents=True)
+                for file in first.iterdir():
+                    (path / file.name).hardlink_to(file)
     return study, planned

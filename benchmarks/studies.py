@@ -143,7 +143,7 @@ def _makespan(units: list[list[float]], size: float, workers: int, start: float)
 
     blank: Any = None
     seconds = {(str(i), g): s for i, groups in enumerate(units) for g, s in enumerate(groups)}
-    queue = UnitQueue([Job(n, n, g, blank, {}, blank, (1,), 1, 1) for n, g in seconds], retries=0)
+    queue = UnitQueue([Job(n, n, g, blank, {}, {}, blank, (1,), 1, 1) for n, g in seconds], retries=0)
     clock = [(start, worker, "") for worker in range(workers)]
     last = 0.0
     while True:

@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.capture import ONCE
 from benchmarks.harness import Row, Side, Size, interleave, to_base
-from benchmarks.made import documents, ids_of, llama
+from benchmarks.made import documents, dumped, ids_of, llama
 
 RATE, WHOLE, PASS = "relative to a large matmul", "whole unit", "forward pass only"
 
@@ -63,7 +63,8 @@ def unit(size: Size) -> Iterator[Row]:
 
     from qkscope.capture import Probing, measure
     from qkscope.heads import HeadIndex, sample_heads
-    from qkscope.store import dump_tensors, read_tensors, write_bytes
+    from qkscope.run.units import write_sums
+    from qkscope.store import read_tensors
 
     torch.set_num_threads(1)
     narrow = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 36, "head_dim": 128}
@@ -74,23 +75,23 @@ def unit(size: Size) -> Iterator[Row]:
 
     def sides(windows: tuple[int, ...], path: Path) -> list[Side]:
         done = measure(model, text, heads, windows, probe=known)
-        data = dump_tensors(*done.to_tensors())
+        data = dumped(done)
 
         def whole() -> None:
             made = measure(model, text, heads, windows, probe=known)
-            write_bytes(path, dump_tensors(*made.to_tensors()))
+            write_sums(path, dumped(made))
 
         return [
             Side(PASS, "limit", lambda: model.model(ids_of(text[0]), use_cache=False)),
-            Side(WHOLE, "ours", whole, facts={"file MB": len(data) / 1e6}),
-            Side("pack and hash", "ours", lambda: dump_tensors(*done.to_tensors())),
-            Side("write", "ours", lambda: write_bytes(path, data)),
-            Side("read and check", "ours", lambda: read_tensors(path)),
+            Side(WHOLE, "ours", whole, facts={"file MB": sum(map(len, data.values())) / 1e6}),
+            Side("pack and hash", "ours", lambda: dumped(done)),
+            Side("write", "ours", lambda: write_sums(path, data)),
+            Side("read and check", "ours", lambda: [read_tensors(file) for file in path.iterdir()]),
             Side(ONCE, "ours", lambda: Probing(model)(layers)),
         ]
 
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         for windows in ((4096,), (4096, 32768, 65536)):
             many = "one window" if len(windows) == 1 else f"{len(windows)} windows"
-            made = sides(windows, Path(folder) / "unit.safetensors")
+            made = sides(windows, Path(folder) / "unit")
             yield from interleave(f"A unit of {len(heads)} heads of 128, {many}", made, size.rounds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,8 +37,8 @@ def pooled(q: Any, t_q: Any, k: Any, t_k: Any) -> None:
 def assembly(size: Size) -> Iterator[Row]:
     """First table: seconds per head and sample (all documents, or all but one of 8 groups), windows of 4K and 32K.
     scikit-learn starts from 8192 + 8192 vectors and computes no errors; qkscope starts from the sums that capture
-    writes. Second table: from unit files to all tables of a study, on all cores, and scaled to SmolLM3's ten
-    checkpoints of 576 heads.
+    writes. Second table: from unit files to the dataset and tables of a study of ten checkpoints (six with a window
+    of 4K, two of 32K, two of 64K), on all cores, and scaled to SmolLM3's 576 heads.
     """
     from qkscope.heads import HeadIndex
     from qkscope.measures.cell import Cell, measure_cell
@@ -64,22 +65,32 @@ def assembly(size: Size) -> Iterator[Row]:
 
 def _study(size: Size, dim: int) -> Iterator[Row]:
     """Peak memory in a process of its own."""
-    from qkscope.run.assemble import tables
-
-    checkpoints, layers = size.pick((2, 3) if size.quick else (4, 6), (2, 1))
+    checkpoints, layers = size.pick((10, 1) if size.quick else (10, 3), (3, 1))
     with tempfile.TemporaryDirectory() as name:
         made = study_of_units(Path(name), checkpoints, layers, dim, (4096, 32768, 65536))
-        side = Side(TABLES, "ours", lambda: tables(*made, Path(name)))
+        side = Side(TABLES, "ours", lambda: write_study(*made, name))
         table = f"Tables of {checkpoints} x {16 * layers} heads of {dim}, 3 windows"
         (row,) = interleave(table, [side], min(size.rounds, 2), warm=False)
         whole = median(row.wall) * 10 * 576 / (checkpoints * 16 * layers)
         yield replace(row, facts={TEN: whole, "peak MB": alone(peak_of_tables, *made, name)})
 
 
-def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> float:
-    from qkscope.run.assemble import tables
+def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
+    """Every cell from its unit files, then the dataset and its tables; nothing is cached."""
+    from qkscope.results.tables import write_tables
+    from qkscope.run.assemble import assemble
+    from qkscope.taxonomy import Thresholds
 
-    return peak_megabytes(lambda: tables(study, planned, Path(folder)))
+    shutil.rmtree(Path(folder) / "cells", ignore_errors=True)
+    made = assemble(study, planned, Path(folder))
+    out = Path(folder) / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    write_tables(out, made.cells, [each.checkpoint.name for each in planned], Thresholds())
+
+
+def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> float:
+    return peak_megabytes(lambda: write_study(study, planned, folder))
 
 
 def vectors(size: Size) -> Iterator[Row]:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
-
 from qkscope.anatomy_table import DISTANCE_COLUMNS, anatomy_columns
+from qkscope.table import QK_COLUMNS, heads_table
+
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
-from qkscope.table import QK_COLUMNS, heads_table
 from qkscope.timeline import Stop, Timeline
 
 SMOLLM3 = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from qkscope.path import SINK, Bins, bin_edges
 from qkscope.path import Path as BinSums
 from qkscope.results import Results
 from qkscope.rotation import Rotation
+from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.timeline import Stop, Timeline
 from qkscope.unit import Unit, rings
 
@@ -185,19 +187,20 @@ def unit_of(
         turns = [rotations[int(layer)] or Rotation.none(dim) for layer in row_layers]
         parts[kind] = _sums([pair[kind] for pair in documents], windows, turns)
     (q, sink_q, path_q), (k, sink_k, path_k) = parts[0], parts[1]
-    return Unit(
-        heads=heads,
-        windows=tuple(windows),
-        q=q,
-        k=k,
-        sink_q=sink_q,
-        sink_k=sink_k,
-        path_q=path_q,
-        path_k=path_k,
-        rotations=rotations,
-        scales=dict.fromkeys(layers, scale),
-        lengths=tuple(sorted(lengths, reverse=True)),
+    ordered = tuple(sorted(lengths, reverse=True))
+    return Unit.of(
+        FactSum(heads, tuple(windows), ordered, dict(rotations), dict.fromkeys(layers, scale)),
+        MomentSum(tuple(windows), q, k, sink_q, sink_k),
+        PathSum(path_q, path_k),
     )
+
+
+def stored(unit: Unit) -> Unit:
+    """The unit as it comes back from its files."""
+    arrays, meta = unit.facts.to_arrays()
+    facts = FactSum.from_arrays(arrays, json.loads(json.dumps(meta)))
+    others = [each for each in unit.sums.values() if each.name != "facts"]
+    return Unit.of(facts, *(type(each).from_arrays(*each.to_arrays(), facts) for each in others))
 
 
 def _sums(

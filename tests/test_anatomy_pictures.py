@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from qkscope.anatomy_means import PARTS, carried_by, head_means, measured
 from small_study import make_study, run_undrawn
 
-from qkscope.anatomy_means import PARTS, carried_by, head_means, measured
 from qkscope.claims import claims
 from qkscope.figures.catalogue import CATALOGUE, draw
 from qkscope.figures.view import look

@@ -88,9 +88,9 @@ def test_a_run_under_a_clock_that_jumps_to_and_fro_gives_the_same_bytes(tmp_path
 
 @JUMPS
 def test_a_unit_under_way_is_shown_as_running(tmp_path, clock, jump):
-    folder = tmp_path / "moments"
-    unit = {"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}}
-    mark = Mark(folder / "a" / "0.safetensors")
+    folder = tmp_path / "units"
+    unit = {"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}, "sums": {"facts": {}}}
+    mark = Mark(folder / "a" / "0")
     lock.store.write_json(folder / "plan.json", {"study": "small", "missing": {}, "units": [unit]})
     clock(jump)
     (found,) = status(tmp_path).units

@@ -275,7 +275,7 @@ def test_settings_that_other_code_reads_are_no_mistake_of_the_study(study):
 def test_units_are_measured_kept_and_resumed_but_never_in_the_course(study, tmp_path, capsys):
     out = tmp_path / "out"
     results = run(study, out)
-    folders = {path.name for path in (out / "moments").iterdir() if path.is_dir()}
+    folders = {path.name for path in (out / "units").iterdir() if path.is_dir()}
     assert folders == {"checkpoint-1", "checkpoint-2", "checkpoint-3", *CONTROLS}
     assert results.timeline.models == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
     assert set(results.qk["model"]) == set(results.timeline.models)
@@ -287,7 +287,7 @@ def test_units_are_measured_kept_and_resumed_but_never_in_the_course(study, tmp_
     assert "3 counterfactual checkpoints are measured" in said
     assert "12 documents, 576 of " in said
     assert status(out).count("done") == 24
-    (out / "moments" / CONTROLS[1] / "2.safetensors").unlink()
+    (out / "units" / CONTROLS[1] / "2" / "moments.safetensors").unlink()
     run(study, out)
     assert "[1/1] checkpoint-3~rotation-of-checkpoint-2 group 2" in capsys.readouterr().err
     edit_config(study.parent / "checkpoint-3", rope_parameters={"rope_type": "default", "rope_theta": 2e6})
@@ -437,7 +437,7 @@ def test_windows_that_cannot_be_cut_from_one_pass_are_refused_before_anything_is
     with pytest.raises(StudyError) as refused:
         run(study, tmp_path / "out")
     assert why in str(refused.value)
-    assert not list((tmp_path / "out" / "moments").glob("checkpoint-3/*"))
+    assert not list((tmp_path / "out" / "units").glob("checkpoint-3/*"))
     change(study, windows=[48], phases=None, checkpoints=[{"folder": "checkpoint-3"}])
     assert CliRunner().invoke(main, ["validate", str(study)]).exit_code == 0
 

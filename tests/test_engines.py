@@ -54,7 +54,7 @@ def local(study, tmp_path_factory):
 
 def jobs(*names: str, groups: int = 2) -> list[Job]:
     return [
-        Job(name, name, group, None, {}, None, (8,), 8, 10)  # type: ignore[arg-type]
+        Job(name, name, group, None, {}, {}, None, (8,), 8, 10)  # type: ignore[arg-type]
         for name in names
         for group in range(groups)
     ]
@@ -282,7 +282,7 @@ class Watcher(threading.Thread):
 
     def __init__(self, out: Path, unit: str, strike, times: int = 10**6) -> None:
         super().__init__(daemon=True)
-        self._mark, self._strike, self._times = out / "moments" / f"{unit}.running", strike, times
+        self._mark, self._strike, self._times = out / "units" / f"{unit}.running", strike, times
         self.struck: list[int] = []
         self.over = False
 
@@ -327,9 +327,9 @@ def test_ray_gives_the_same_bytes_as_local_and_a_killed_worker_costs_one_retry(
     assert len(once.struck) == 1
     lost = [line for line in said.splitlines() if "was lost" in line]
     assert [line.partition(":")[0] for line in lost] == ["checkpoint-1 group 0"]
-    made = {path.parent.name for path in outs["ray"].glob("moments/*/*.safetensors")}
-    assert sum("~" in name for name in made) == 3
-    for name in ("causes.csv", "causes_matched.csv", "qk.csv"):
+    made = {path.parent.parent.name for path in outs["ray"].glob("units/*/*/moments.safetensors")}
+    assert sum("~" in name for name in made) == 2
+    for name in ("causes.csv", "measures.safetensors", "qk.csv"):
         assert (outs["ray"] / name).read_bytes() == (outs["local"] / name).read_bytes()
     assert list(outs["ray"].rglob("*.running")) == []
     assert list(outs["ray"].rglob(".seen-*")) == []
@@ -363,7 +363,7 @@ def test_without_shared_storage_the_driver_writes_and_what_hangs_or_is_broken_is
     assert (found.count("done"), found.count("running")) == (2, 0)
     failed = {unit.checkpoint for unit in found.units if unit.state == "failed"}
     assert failed == {"checkpoint-2", "checkpoint-3"}
-    units = [path for path in written if path.match("moments/*/*.safetensors")]
+    units = [path for path in written if path.match("units/*/*/moments.safetensors")]
     assert sorted(unit.name for unit in units) == ["0.safetensors", "1.safetensors"]
     for unit in units:
         assert unit.read_bytes() == (tmp_path / "local" / unit.relative_to(out)).read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -52,7 +53,8 @@ def copy(tmp_path_factory) -> Path:
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "tests").mkdir()
     found = BLOCK.findall(GUIDE.read_text())
-    assert len(found) == GUIDE.read_text().count("\n```") // 2
+    # One more, without a title, is a part of another package's project file.
+    assert len(found) == GUIDE.read_text().count("\n```") // 2 - 1
     for kind, name, text in found:
         path = folder / name
         assert (kind == "diff") == path.exists(), name
@@ -81,11 +83,41 @@ def test_the_code_is_as_the_house_asks(copy):
     python(copy, "-m", "ruff", "format", "--check", settings, *names)
 
 
+def assert_measured(out: Path) -> None:
+    """The measure is in the table, from a sum of its own in every unit."""
+    units = list((out / "units").glob("*/*"))
+    assert len([path for path in units if path.is_dir()]) == 12
+    assert all((path / "directions.safetensors").is_file() for path in units if path.is_dir())
+    rows = list(csv.DictReader((out / "anatomy.csv").read_text().splitlines()))
+    for name in ("cone_q", "cone_k"):
+        assert all(0 < float(row[name]) < 1 and float(row[f"{name}_se"]) > 0 for row in rows)
+
+
+def test_a_measure_of_another_package_is_in_the_results(tmp_path):
+    """The guide's measure, registered by a distribution of its own through an entry point."""
+    (block,) = (
+        text for _, name, text in BLOCK.findall(GUIDE.read_text()) if name.endswith("measures/cone.py")
+    )
+    (tmp_path / "theirs.py").write_text(block)
+    about = tmp_path / "theirs-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[qkscope.measures]\ncone = theirs:GROUP\n")
+    paths = os.pathsep.join([str(tmp_path), str(ROOT / "src"), str(ROOT / "tests")])
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom small_study import make_study, run_quietly\n"
+        "run_quietly(make_study(Path(sys.argv[1]) / 'study'), Path(sys.argv[1]) / 'out')\n"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env={**os.environ, "PYTHONPATH": paths}, check=True
+    )
+    assert_measured(tmp_path / "out")
+
+
 def test_measure_claim_and_picture_are_there_after_a_run(copy):
     out = copy / "out"
     assert "14_cone" in python(copy, "-c", RUN, str(copy))
-    header = (out / "anatomy.csv").read_text().partition("\n")[0].split(",")
-    assert {"cone_q", "cone_k", "cone_q_se", "cone_k_se"} <= set(header)
+    assert_measured(out)
     (claim,) = (
         one for one in json.loads((out / "summary.json").read_text())["findings"] if one["id"] == "cone"
     )

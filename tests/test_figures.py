@@ -19,6 +19,7 @@ from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from published import PUBLISHED, published_qk, published_results
+from qkscope.table import heads_table
 from simulated import results as simulated_results
 
 from qkscope.errors import QkscopeError, TableError
@@ -27,7 +28,6 @@ from qkscope.figures.pictures.layer_heatmap_rq import EMPTY, NEGATIVE
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
-from qkscope.table import heads_table
 from qkscope.taxonomy import CLASSES
 from qkscope.timeline import timeline_from_names
 from studies import models, training, with_components

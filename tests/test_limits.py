@@ -114,7 +114,7 @@ def test_a_unit_short_of_memory_is_done_in_smaller_passes_with_the_same_numbers(
     assert "out of memory in a pass over 2 x 48 tokens on cpu" in capsys.readouterr().err
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se"):
         np.testing.assert_allclose(found.qk[name], plain.qk[name], rtol=1e-5, atol=1e-6)
-    unit = Path("moments", "checkpoint-3", "0.safetensors")
+    unit = Path("units", "checkpoint-3", "0", "moments.safetensors")
     meta = store.read_meta(tmp_path / "out" / unit)
     assert meta["key"] == store.read_meta(plain.folder / unit)["key"]
     assert meta["batch_tokens"] == 48
@@ -166,7 +166,7 @@ def test_a_model_that_finds_no_memory_is_said(study, monkeypatch):
 
 
 def test_on_ray_it_waits_until_all_else_is_done_and_is_done_alone():
-    jobs = [Job("a", "a", group, None, {}, None, (8,), 64, 100) for group in range(3)]  # type: ignore[arg-type]
+    jobs = [Job("a", "a", group, None, {}, {}, None, (8,), 64, 100) for group in range(3)]  # type: ignore[arg-type]
     queue = UnitQueue(jobs, retries=2)
     first, second = queue.take(1), queue.take(2)
     assert queue.lose(first, "on somewhere", short_of_memory=True) is None

@@ -124,18 +124,19 @@ def test_a_claim_that_was_lost_is_noticed(tmp_path, monkeypatch):
             claim.require()
 
 
-def test_units_of_another_study_are_never_put_together(tmp_path, monkeypatch):
-    """Another study's unit takes the place of one after it was measured: the tables are not made."""
+@pytest.mark.parametrize("name", ["facts", "moments"])
+def test_units_of_another_study_are_never_put_together(tmp_path, monkeypatch, name):
+    """A sum of another study's unit takes the place of one after it was measured: the tables are not made."""
     study = make_study(tmp_path, groups=2, count=4)
     measure = LocalEngine.run
 
     def swapped(self, jobs, documents, results, bar):
         failures = measure(self, jobs, documents, results, bar)
-        shutil.copy(jobs[2].path(results), jobs[0].path(results))
+        shutil.copy(jobs[2].path(results) / f"{name}.safetensors", jobs[0].path(results))
         return failures
 
     monkeypatch.setattr(LocalEngine, "run", swapped)
-    with pytest.raises(StoreError, match=r"checkpoint-1/0\.safetensors: does not belong to this study"):
+    with pytest.raises(StoreError, match=rf"checkpoint-1/0/{name}\.safetensors: does not belong"):
         run(study, tmp_path / "out")
     assert not (tmp_path / "out" / "qk.csv").exists()
     assert not (tmp_path / "out" / ".run.lock").exists()

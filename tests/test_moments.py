@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from itertools import pairwise
 
@@ -10,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import moments_reference
-from simulated import unit_of
+from simulated import stored, unit_of
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
 from qkscope.moments import CHUNK, Accumulator, Moments, merge_all
 from qkscope.path import SINK
 from qkscope.rotation import Rotation, same_rotation
-from qkscope.unit import Unit, rings, window
+from qkscope.unit import rings, window
 
 NAMES = ("n", "mean_x", "mean_t", "M", "C", "T")
 
@@ -171,8 +170,7 @@ TURN = Rotation(6, np.array([[0, 2], [1, 3]]), np.array([1.0, 0.01]), 1.2)
 )
 def test_a_unit_survives_being_taken_apart(rng, rotations):
     unit, _ = make_unit(rng, [10, 20], [20, 15], rotations=rotations)
-    tensors, meta = unit.to_tensors()
-    again = Unit.from_tensors(tensors, json.loads(json.dumps(meta)))
+    again = stored(unit)
     for kind in ("q", "k"):
         for a, b in zip(getattr(again, kind), getattr(unit, kind), strict=True):
             exact = [f.name for f in fields(Moments) if f.name != "M"]
@@ -192,7 +190,7 @@ def test_a_unit_survives_being_taken_apart(rng, rotations):
     assert (unit.documents, unit.tokens, unit.filled) == (2, 35, (2, 1))
     assert unit.counts(20).tolist() == [2.0] * 15 + [1.0] * 5
     assert unit.counts(10).tolist() == [2.0] * 10
-    assert tensors["q.0.M"].shape == (3, 6 * 5 // 2)
-    assert sum(name.endswith("frequency") for name in tensors) == len(
+    assert unit.moments.to_arrays()[0]["q.0.M"].shape == (3, 6 * 5 // 2)
+    assert sum(name.endswith("frequency") for name in unit.facts.to_arrays()[0]) == len(
         {id(r) for r in rotations.values() if r}
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -15,7 +14,7 @@ import qkscope
 from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
-from qkscope.errors import TableError
+from qkscope.errors import StudyError, TableError
 from qkscope.figures.catalogue import CATALOGUE
 from qkscope.figures.view import look
 from qkscope.heads import HeadIndex
@@ -25,7 +24,7 @@ from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
-from qkscope.study.schema import Measure
+from qkscope.sums import KeySum
 
 PICTURES = ("drift", "plasticity")
 
@@ -41,8 +40,19 @@ def small(tmp_path_factory):
     return folder / "results"
 
 
-def test_the_schema_names_every_measure_and_no_other():
-    assert set(get_args(Measure)) == set(optional_names())
+def test_a_study_may_name_every_optional_measure_and_no_other(small, tmp_path):
+    study = tmp_path / "study.yaml"
+    text = (
+        "name: x\nwindows: [16]\ncorpus: {{source: stdlib}}\ncheckpoints: [{{model: a/b}}]\nmeasures: [{}]\n"
+    )
+    study.write_text(text.format(", ".join(optional_names())))
+    assert load_study(study, optional_names()).measures == list(optional_names())
+    study.write_text(text.format("rotatoin"))
+    with pytest.raises(StudyError, match="did you mean rotation"):
+        load_study(study, optional_names())
+    assert load_study(study).measures == [
+        "rotatoin"
+    ]  # as of results made with a package that is not installed
 
 
 def test_by_default_nothing_is_measured_that_costs_more_than_a_pass(tmp_path):
@@ -143,8 +153,8 @@ def test_a_heads_page_has_the_most_telling_numbers(small):
 
 def test_a_study_that_asks_no_more_goes_on_from_the_same_units(small, tmp_path):
     """Kept keys do not make a unit another one; missing ones do."""
-    path = next((small / "moments").rglob("*.safetensors"))
-    assert key_of(path)["keys"] == [3, 4, 0]
+    path = next((small / "units").rglob("keys.safetensors"))
+    assert key_of(path)["parameters"] == {"keys": 3, "documents": 4, "seed": 0}
 
 
 def test_a_damaged_table_is_refused(small, tmp_path):
@@ -170,7 +180,7 @@ def test_capture_keeps_the_keys_of_every_head_at_the_positions_that_were_drawn()
             for row, document in enumerate(self.batch.documents):
                 seen[layer, document.index] = k[row].float().numpy().copy()
 
-    unit = measure(model, texts, heads, (16, 32), save=Watch(), keep_keys=how)
+    unit = measure(model, texts, heads, (16, 32), save=Watch(), sums={KeySum: {"keys": 2, "documents": 2}})
     assert [sample.window for sample in unit.keys] == [16, 32]
     for sample in unit.keys:
         for at, i in enumerate(how.choose([d.index for d in texts])):

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from reference import plasticity_reference
-from simulated import unit_of
+from simulated import stored, unit_of
 
 from qkscope.heads import HeadIndex
 from qkscope.key_sample import KeySample, KeySampling, bucket_size
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
-from qkscope.unit import Unit
+from qkscope.sums import KeySum
 
 WINDOW, DIM, GROUPS = 128, 6, 4
 SIZE = bucket_size(WINDOW)
@@ -50,7 +50,7 @@ def units_of(pairs, how):
     for group in range(GROUPS):
         numbers = [i for i in range(len(pairs)) if i % GROUPS == group]
         mine = [pairs[i] for i in numbers]
-        found.append(replace(unit_of(heads, (WINDOW,), mine), keys=(kept(numbers, mine, how),)))
+        found.append(unit_of(heads, (WINDOW,), mine).with_sums(KeySum((kept(numbers, mine, how),))))
     return found
 
 
@@ -95,7 +95,7 @@ def test_the_sample_is_within_two_stated_errors_in_95_of_100_seeds(rng, keys, co
         some = []
         for group, unit in enumerate(whole):
             numbers = [i for i in range(len(pairs)) if i % GROUPS == group]
-            some.append(replace(unit, keys=(kept(numbers, [pairs[i] for i in numbers], how),)))
+            some.append(unit.with_sums(KeySum((kept(numbers, [pairs[i] for i in numbers], how),))))
         found = measured(some)
         off.append((found.value("plasticity")[0] - truth) / found.value("plasticity_sampling_se")[0])
         inside += abs(off[-1]) <= 2
@@ -125,18 +125,18 @@ def test_a_window_that_is_no_multiple_of_sixteen_has_more_buckets():
 
 def test_kept_keys_come_back_from_a_units_file(rng):
     unit = units_of(documents(rng, 4), KeySampling(3, 1))[0]
-    again = Unit.from_tensors(*unit.to_tensors())
+    again = stored(unit)
     np.testing.assert_array_equal(again.keys[0].vectors, unit.keys[0].vectors)
     np.testing.assert_array_equal(again.keys[0].lengths, unit.keys[0].lengths)
-    tensors, meta = unit.to_tensors()
-    tensors[f"keys.{WINDOW}.lengths"] = np.arange(3)
-    with pytest.raises(ValueError, match="3 documents"):
-        Unit.from_tensors(tensors, meta)
+    arrays, meta = unit.get(KeySum).to_arrays()
+    damaged = {**arrays, f"keys.{WINDOW}.lengths": np.arange(3)}
+    with pytest.raises(ValueError, match=r"keys\.128\.vectors"):
+        KeySum.from_arrays(damaged, meta, unit.facts)
 
 
 def test_a_head_that_met_infinity_has_no_plasticity(rng):
     units = units_of(documents(rng, 4), KeySampling(3, 1))
     bad = replace(units[0].q[0], bad=np.array([1]))
-    found = measured([replace(units[0], q=(bad,)), *units[1:]])
+    found = measured([units[0].with_sums(replace(units[0].moments, q=(bad,))), *units[1:]])
     assert np.isnan(found.value("plasticity")[0])
     assert np.isnan(found.arrays["plasticity_map"]).all()

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from qkscope.table import HEADS_COLUMNS, QK_COLUMNS
 from small_study import make_study, write_texts
 from tiny import edit_config, save_checkpoint
 
@@ -22,11 +23,12 @@ from qkscope.errors import CorpusError, StoreError, StudyError
 from qkscope.results import load_results
 from qkscope.run import run, status
 from qkscope.run.plan import needed, plan_study
+from qkscope.run.status import UnitStatus, write_plan
 from qkscope.run.units import UnitMeasurer
 from qkscope.study import load_study, sources
-from qkscope.table import HEADS_COLUMNS, QK_COLUMNS
 
 NAMES = ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+SUMS = {"facts", "moments", "path", "scores"}
 
 
 @pytest.fixture(scope="module")
@@ -88,23 +90,29 @@ def change(study: Path, **changes) -> None:
 
 
 def units(out: Path) -> dict[str, int]:
-    """When each unit file was written."""
-    return {
-        str(p.relative_to(out)): p.stat().st_mtime_ns for p in sorted(out.glob("moments/*/*.safetensors"))
-    }
+    """When the files of each unit were written, the last of them; only of units that have all sums of `SUMS`."""
+    found: dict[str, dict[str, int]] = {}
+    for path in sorted(out.glob("units/*/*/*.safetensors")):
+        found.setdefault(str(path.parent.relative_to(out)), {})[path.stem] = path.stat().st_mtime_ns
+    return {unit: max(sums.values()) for unit, sums in found.items() if set(sums) >= SUMS}
+
+
+def _status_of_plan(study: Path, out: Path) -> tuple[UnitStatus, ...]:
+    """What `status` says of the units once the study file is planned again."""
+    plan = plan_study(load_study(study), sources(load_study(study)))
+    write_plan(out, "small", plan.jobs, {})
+    return status(out).units
 
 
 def test_everything_is_written(drawn):
     out = drawn.folder
     names = {path.name for path in out.iterdir()}
     assert names >= {
-        *("study.yaml", "moments", "qk.csv", "qk_matched.csv", "qk_48.csv", "heads.csv", "transitions.csv"),
+        *("study.yaml", "units", "qk.csv", "qk_matched.csv", "qk_48.csv", "heads.csv", "transitions.csv"),
         "heads_matched.csv",
         *("loo.parquet", "loo_matched.parquet", "summary.json", "figures", "report.html"),
     }
-    assert sorted(units(out)) == [
-        f"moments/{name}/{group}.safetensors" for name in NAMES for group in range(4)
-    ]
+    assert sorted(units(out)) == [f"units/{name}/{group}" for name in NAMES for group in range(4)]
     assert list(out.rglob("*.tmp")) == []
     assert list(out.rglob("*.running")) == []
     json.loads((out / "summary.json").read_text())
@@ -210,23 +218,26 @@ def test_one_model_at_a_time(study, out, monkeypatch):
 def test_only_what_is_missing_is_done(study, done, loads, capsys):
     table = (done / "qk.csv").read_bytes()
     before = units(done)
-    (done / "moments" / "checkpoint-2" / "1.safetensors").unlink()
+    shutil.rmtree(done / "units" / "checkpoint-2" / "1")
     loads.clear()
     capsys.readouterr()
     run(study, done)
     assert loads == ["checkpoint-2"]
     changed = {name for name, when in units(done).items() if before[name] != when}
-    assert changed == {"moments/checkpoint-2/1.safetensors"}
+    assert changed == {"units/checkpoint-2/1"}
     assert (done / "qk.csv").read_bytes() == table
     said = capsys.readouterr().err
     assert "11 of 12 units are already done" in said
     assert "[1/1] checkpoint-2 group 1: 48 tokens" in said
 
 
-@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty", "header"])
-def test_a_damaged_unit_is_noticed_named_and_done_again(study, done, capsys, damage):
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [("truncated", "moments"), ("flipped", "facts"), ("empty", "path"), ("header", "scores")],
+)
+def test_a_damaged_unit_is_noticed_named_and_done_again(study, done, capsys, damage, name):
     table = (done / "qk.csv").read_bytes()
-    path = done / "moments" / "checkpoint-3" / "2.safetensors"
+    path = done / "units" / "checkpoint-3" / "2" / f"{name}.safetensors"
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[-100] ^= 4
@@ -239,6 +250,52 @@ def test_a_damaged_unit_is_noticed_named_and_done_again(study, done, capsys, dam
     said = capsys.readouterr().err
     assert str(path) in said
     assert "checkpoint-3, group 2: measuring again, because" in said
+
+
+def test_one_more_sum_leaves_the_files_of_the_others_untouched(study, done, loads, capsys):
+    def files():
+        return {
+            str(path.relative_to(done)): (path.stat().st_mtime_ns, path.stat().st_ino, path.read_bytes())
+            for path in done.glob("units/*/*/*.safetensors")
+        }
+
+    before = files()
+    loads.clear()
+    change(study, measures=["rotation", "per_kind", "plasticity"])
+    assert "keys" in next(unit.detail for unit in _status_of_plan(study, done))
+    run(study, done)
+    after = files()
+    assert {name: after[name] for name in before} == before
+    assert set(after) - set(before) == {
+        f"units/{name}/{g}/keys.safetensors" for name in NAMES for g in range(4)
+    }
+    assert loads == NAMES
+    assert (
+        "checkpoint-1, all groups: measuring again, because keys was not measured" in capsys.readouterr().err
+    )
+    assert load_results(done).optional is not None
+    loads.clear()
+    change(study, plasticity={"keys": 3}, measures=["rotation", "per_kind", "plasticity"])
+    run(study, done, replace=True)
+    again = files()
+    changed = {name for name in again if again[name] != after[name]}
+    assert changed == {name for name in again if name.endswith("keys.safetensors")}
+
+
+def test_units_of_an_earlier_version_are_measured_again_and_kept(study, done, capsys):
+    table = (done / "qk.csv").read_bytes()
+    shutil.rmtree(done / "units")
+    old = done / "moments" / "checkpoint-1" / "0.safetensors"
+    old.parent.mkdir(parents=True)
+    old.write_bytes(b"as it was")
+    (done / "moments" / "plan.json").write_text('{"study": "small", "units": [], "missing": {}}')
+    with pytest.raises(StoreError, match=r"moments: .*earlier version"):
+        status(done)
+    run(study, done)
+    assert str(done / "moments") in capsys.readouterr().err
+    assert old.read_bytes() == b"as it was"
+    assert (done / "qk.csv").read_bytes() == table
+    assert status(done).count("done") == 12
 
 
 @pytest.mark.parametrize(
@@ -295,7 +352,7 @@ def test_one_more_text_redoes_only_its_group(study, done):
     (study.parent / "texts" / "999.txt").write_text("the cat sat on the mat " * 10)
     run(study, done, replace=True)
     changed = {name for name, when in units(done).items() if before[name] != when}
-    assert changed == {f"moments/{name}/0.safetensors" for name in NAMES}
+    assert changed == {f"units/{name}/0" for name in NAMES}
 
 
 def test_changed_weights_are_said_and_measured_again(study, done, capsys):
@@ -348,7 +405,7 @@ def test_a_model_that_fails_in_mid_pass_is_reported(study, out, monkeypatch):
         run(study, out)
     unit = next(u for u in status(out).units if (u.checkpoint, u.group) == ("checkpoint-2", 1))
     assert (unit.state, unit.detail) == ("failed", "RuntimeError: the device caught fire")
-    assert "Traceback" in (out / "moments" / "checkpoint-2" / "1.failed").read_text()
+    assert "Traceback" in (out / "units" / "checkpoint-2" / "1.failed").read_text()
 
 
 def test_another_architecture_is_refused_by_name(study, out):
@@ -404,14 +461,14 @@ def test_a_full_disk_loses_nothing(study, out, monkeypatch):
     write = store.write_bytes
 
     def full(path, data):
-        if path.name == "2.safetensors":
+        if path.match("units/*/2/path.safetensors"):
             raise StoreError(f"{path}: {os.strerror(errno.ENOSPC)}")
         write(path, data)
 
     monkeypatch.setattr(store, "write_bytes", full)
     with pytest.raises(StoreError, match="No space left"):
         run(study, out)
-    assert sorted(units(out)) == [f"moments/checkpoint-1/{group}.safetensors" for group in (0, 1)]
+    assert sorted(units(out)) == [f"units/checkpoint-1/{group}" for group in (0, 1)]
     monkeypatch.setattr(store, "write_bytes", write)
     before = units(out)
     run(study, out)
@@ -435,14 +492,14 @@ def test_an_interruption_says_how_to_go_on(study, out, monkeypatch):
 
 
 def test_status_from_the_files_alone(done):
-    moments = done / "moments"
+    folder = done / "units"
     for group in range(3):
-        (moments / "checkpoint-2" / f"{group}.safetensors").unlink()
+        shutil.rmtree(folder / "checkpoint-2" / str(group))
     mark = {"host": os.uname().nodename, "pid": os.getpid(), "since": 0}
-    (moments / "checkpoint-2" / "0.running").write_text(json.dumps(mark))
-    (moments / "checkpoint-2" / "1.running").write_text(json.dumps(mark | {"pid": 2**22 + 1}))
-    (moments / "checkpoint-2" / "2.failed").write_text("it burnt\n\nTraceback")
-    (moments / "checkpoint-3" / "0.safetensors").write_bytes(b"x" * 100)
+    (folder / "checkpoint-2" / "0.running").write_text(json.dumps(mark))
+    (folder / "checkpoint-2" / "1.running").write_text(json.dumps(mark | {"pid": 2**22 + 1}))
+    (folder / "checkpoint-2" / "2.failed").write_text("it burnt\n\nTraceback")
+    (folder / "checkpoint-3" / "0" / "moments.safetensors").write_bytes(b"x" * 100)
     found = status(done)
     states = {
         unit.group: (unit.state, unit.detail) for unit in found.units if unit.checkpoint == "checkpoint-2"
@@ -482,9 +539,9 @@ def test_status_of_a_folder_that_is_none(tmp_path):
 
 
 def test_litter_of_killed_runs_is_swept(study, out):
-    folder = out / "moments" / "checkpoint-1"
+    folder = out / "units" / "checkpoint-1" / "0"
     folder.mkdir(parents=True)
-    litter = folder / f".0.safetensors.{store._machine()}-{2**22 + 1}.abc.tmp"
+    litter = folder / f".moments.safetensors.{store._machine()}-{2**22 + 1}.abc.tmp"
     litter.write_bytes(b"half")
     run(study, out)
     assert not litter.exists()
@@ -514,7 +571,7 @@ def test_a_revision_with_a_slash_becomes_one_folder(study, out):
     change(study, phases=data["phases"])
     results = run(study, out)
     assert results.timeline.models[0] == "a/b"
-    assert (out / "moments" / "a--b" / "0.safetensors").is_file()
+    assert (out / "units" / "a--b" / "0" / "facts.safetensors").is_file()
 
 
 def test_nonsense_configurations_are_one_bad_checkpoint(study, out):
@@ -528,7 +585,7 @@ def test_the_module_says_what_it_offers():
 
 
 def test_marks_that_a_killed_process_left_beside_finished_units_go(study, done):
-    folder = done / "moments" / "checkpoint-1"
+    folder = done / "units" / "checkpoint-1"
     (folder / "0.running").write_text('{"pid": 1, "host": "elsewhere", "since": 0}')
     (folder / "1.failed").write_text("it burnt")
     assert status(done).count("done") == 12

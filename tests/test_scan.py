@@ -20,9 +20,9 @@ from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
-from qkscope.scanning import ScanResult, scan
 from qkscope.results import load_results
 from qkscope.results.tables import QK_COLUMNS, read_qk
+from qkscope.scanning import ScanResult, scan
 from qkscope.taxonomy import CLASSES
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -7,9 +7,8 @@ machine, in every checkpoint, whatever the order in which documents are read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,29 +69,3 @@ class KeySample:
         starts = np.arange(0, self.window, size)
         stops = np.minimum(starts + size, self.window)
         return np.asarray(np.clip(self.lengths[:, None], starts, stops) - starts)
-
-
-def pack_samples(samples: Sequence[KeySample]) -> dict[str, NDArray[Any]]:
-    """Arrays for a file."""
-    found: dict[str, NDArray[Any]] = {}
-    for each in samples:
-        found |= {
-            f"keys.{each.window}.lengths": each.lengths,
-            f"keys.{each.window}.vectors": each.vectors,
-        }
-    return found
-
-
-def unpack_samples(tensors: Mapping[str, NDArray[Any]]) -> tuple[KeySample, ...]:
-    """What `pack_samples` took apart; nothing where there is none."""
-    names = [name.split(".") for name in tensors if name.startswith("keys.") and name.endswith(".vectors")]
-    found = []
-    for window in sorted(int(parts[1]) for parts in names):
-        lengths, vectors = (tensors[f"keys.{window}.{name}"] for name in ("lengths", "vectors"))
-        buckets = len(range(0, window, bucket_size(window)))
-        if vectors.ndim != 5 or vectors.shape[:2] != (len(lengths), buckets):
-            raise ValueError(
-                f"keys have shape {vectors.shape}, but there are {len(lengths)} documents of {buckets} buckets"
-            )
-        found.append(KeySample(window, lengths, vectors))
-    return tuple(found)

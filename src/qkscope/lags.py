@@ -6,9 +6,8 @@ distance, so that any window's curve can be made of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,22 +67,3 @@ class LagScores:
     def merge(self, other: LagScores) -> LagScores:
         """Both sets of queries together."""
         return LagScores(self.lags, self.n + other.n, self.total + other.total)
-
-
-def pack_scores(scores: LagScores | None) -> dict[str, NDArray[Any]]:
-    """Arrays for a file."""
-    if scores is None:
-        return {}
-    return {"scores.lags": scores.lags, "scores.n": scores.n, "scores.total": scores.total.astype(np.float32)}
-
-
-def unpack_scores(tensors: Mapping[str, NDArray[Any]]) -> LagScores | None:
-    """What `pack_scores` took apart; None where there is nothing."""
-    if "scores.total" not in tensors:
-        return None
-    lags, n, total = (tensors[f"scores.{name}"] for name in ("lags", "n", "total"))
-    if total.ndim != 3 or n.shape != (total.shape[0], len(lags)) or total.shape[2] != len(lags):
-        raise ValueError(
-            f"scores have shape {total.shape}, but counts have shape {n.shape} and there are {len(lags)} distances"
-        )
-    return LagScores(lags, n, total.astype(np.float64))

@@ -118,7 +118,9 @@ def held(folder: Path) -> Holding | None:
     try:
         if (folder / "scan.json").is_file():
             return Holding("scan", str(store.read_json(folder / "scan.json")["model"]), judged=False)
-        for path in (folder / "moments" / "plan.json", *sorted(folder.glob("shards/plan-*.json"))):
+        # Earlier versions kept units in `moments`.
+        plans = [folder / units / "plan.json" for units in ("units", "moments")]
+        for path in (*plans, *sorted(folder.glob("shards/plan-*.json"))):
             if path.is_file():
                 return Holding("run", str(store.read_json(path)["study"]))
     except (KeyError, TypeError, StoreError):

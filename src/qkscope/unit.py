@@ -1,69 +1,148 @@
-"""A unit of work: what one checkpoint's heads did on one group of documents, as arrays of a file and back.
+"""A unit of work: the sums of one checkpoint over one group of documents.
 
 Context windows are cut into rings, one set of moments each: merging the first rings gives the moments of any shorter
-window. The first four tokens, where attention sinks stand, have moments of their own that can be taken away again.
+window. The first four tokens, where attention sinks are, have moments of their own that can be taken out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
 from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySample, pack_samples, unpack_samples
-from qkscope.lags import LagScores, pack_scores, unpack_scores
+from qkscope.key_sample import KeySample
+from qkscope.lags import LagScores
 from qkscope.moments import Moments, merge_all
 from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
-from qkscope.scatter import pack_scatter, unpack_scatter
+from qkscope.rotation import Rotation
+from qkscope.sums import FactSum, KeySum, MomentSum, PathSum, ScoreSum, Sum, rings
+
+__all__ = ["Unit", "rings", "samples_of", "window"]
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.int64] | slice
-
-
-def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
-    """(start, stop) of each ring that a document of `length` tokens reaches; rings end at the ascending `windows`."""
-    starts = (0, *windows)
-    return [
-        (start, min(length, edge)) for start, edge in zip(starts, windows, strict=False) if start < length
-    ]
+S = TypeVar("S", bound=Sum)
 
 
 @dataclass(frozen=True)
 class Unit:
-    """Sums of one checkpoint over one group of documents: a unit of work, stored as one file.
+    """Sums of one checkpoint over one group of documents: a unit of work. Each sum is stored as one file.
 
-    q[i], k[i]            moments of ring i, which ends at windows[i]; q's rows follow `heads`, k's `heads.keys`
-    sink_q, sink_k        moments of each document's first four tokens, which are also part of the rings
-    path_q, path_k        sums of the derotated vectors by bins of position, rows as above; None if not captured
-    rotations             by layer: R_t, or None if unknown. The path of such a layer has sums of the vectors after
-                          rotation: read it with `Rotation.none`
-    scales                by layer: the factor between q.k and the score
-    lengths               number of tokens read from each document, descending
-    unknown_rotations     by layer: why its rotation is unknown
-    scores                sums of the scores of a few queries, by distance; None if not captured
-    keys                  samples of keys, rows as above, one per window; empty if not requested
+    sums               by name; `facts` is always there, any other may be missing
+    q[i], k[i]         moments of ring i, which ends at windows[i]; rows of q as in `heads`, of k as in `heads.keys`
+    sink_q, sink_k     moments of each document's first four tokens, which are also part of the rings
+    path_q, path_k     sums of the vectors before rotation by bins of position; None if not measured
+    scores             sums of the scores of a few queries, by distance; None if not measured
+    keys               samples of keys, one per window; empty if not measured
+    rotations, scales  by layer: R_t, or None if unknown; the factor between q.k and the score
+    unknown_rotations  by layer: why its rotation is unknown
+    lengths            number of tokens read from each document, descending
     """
 
-    heads: HeadIndex
-    windows: tuple[int, ...]
-    q: tuple[Moments, ...]
-    k: tuple[Moments, ...]
-    sink_q: Moments
-    sink_k: Moments
-    path_q: Path | None
-    path_k: Path | None
-    rotations: Mapping[int, Rotation | None]
-    scales: Mapping[int, float]
-    lengths: tuple[int, ...]
-    unknown_rotations: Mapping[int, str] = field(default_factory=dict)
-    keys: tuple[KeySample, ...] = ()
-    scores: LagScores | None = None
+    sums: Mapping[str, Sum]
+
+    @classmethod
+    def of(cls, *sums: Sum) -> Unit:
+        return cls({each.name: each for each in sums})
+
+    def with_sums(self, *sums: Sum) -> Unit:
+        """The same unit with these sums added, or instead of those of the same name."""
+        return Unit({**self.sums, **{each.name: each for each in sums}})
+
+    def without_sum(self, name: str) -> Unit:
+        return Unit({other: each for other, each in self.sums.items() if other != name})
+
+    def find(self, kind: type[S]) -> S | None:
+        """The sum of this class; None if it was not measured."""
+        found = self.sums.get(kind.name)
+        return found if isinstance(found, kind) else None
+
+    def get(self, kind: type[S]) -> S:
+        """The sum of this class. Raises StoreError if it was not measured."""
+        if (found := self.find(kind)) is None:
+            raise StoreError(
+                f"this unit has no sum {kind.name!r}, only {', '.join(self.sums)}; run the study again to measure it"
+            )
+        return found
+
+    @property
+    def facts(self) -> FactSum:
+        return self.get(FactSum)
+
+    @property
+    def moments(self) -> MomentSum:
+        return self.get(MomentSum)
+
+    @property
+    def heads(self) -> HeadIndex:
+        return self.facts.heads
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        return self.facts.windows
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of tokens read from each document, descending."""
+        return self.facts.lengths
+
+    @property
+    def rotations(self) -> Mapping[int, Rotation | None]:
+        return self.facts.rotations
+
+    @property
+    def unknown_rotations(self) -> Mapping[int, str]:
+        return self.facts.unknown_rotations
+
+    @property
+    def scales(self) -> Mapping[int, float]:
+        return self.facts.scales
+
+    @property
+    def q(self) -> tuple[Moments, ...]:
+        """Moments of queries by ring, rows as in `heads`."""
+        return self.moments.q
+
+    @property
+    def k(self) -> tuple[Moments, ...]:
+        """Moments of keys by ring, rows as in `heads.keys`."""
+        return self.moments.k
+
+    @property
+    def sink_q(self) -> Moments:
+        return self.moments.sink_q
+
+    @property
+    def sink_k(self) -> Moments:
+        return self.moments.sink_k
+
+    @property
+    def path_q(self) -> Path | None:
+        found = self.find(PathSum)
+        return None if found is None else found.q
+
+    @property
+    def path_k(self) -> Path | None:
+        found = self.find(PathSum)
+        return None if found is None else found.k
+
+    @property
+    def scores(self) -> LagScores | None:
+        """Sums of the scores of a few queries, by distance."""
+        found = self.find(ScoreSum)
+        return None if found is None else found.scores
+
+    @property
+    def keys(self) -> tuple[KeySample, ...]:
+        """Samples of keys, one per window."""
+        found = self.find(KeySum)
+        return () if found is None else found.samples
 
     @property
     def documents(self) -> int:
@@ -80,47 +159,7 @@ class Unit:
 
     def counts(self, width: int) -> Array:
         """How many tokens stand at each position below `width`. (width,)"""
-        ends = np.bincount(np.minimum(self.lengths, width).astype(np.int64), minlength=width + 1)
-        return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
-
-    def to_tensors(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Arrays and description for a file: M as `scatter` keeps it, the path's sums in float32."""
-        tensors: dict[str, NDArray[Any]] = {}
-        for kind, moments in (("q", self.q), ("k", self.k)):
-            for i, ring in enumerate(moments):
-                tensors |= _pack(f"{kind}.{i}", ring)
-        for kind, sink in (("q", self.sink_q), ("k", self.sink_k)):
-            tensors |= _pack(f"{kind}.sink", sink)
-        for kind, path in (("q", self.path_q), ("k", self.path_k)):
-            if path is not None:
-                tensors |= {f"{kind}.path.edges": path.edges, f"{kind}.path.n": path.n}
-                tensors[f"{kind}.path.total"] = path.total.astype(np.float32)
-        meta = {"windows": self.windows, "lengths": self.lengths, "heads": self.heads.to_meta()}
-        meta["scales"] = sorted(self.scales.items())
-        meta["unknown_rotations"] = sorted(self.unknown_rotations.items())
-        arrays, meta["rotations"] = pack_rotations(self.rotations)
-        return tensors | arrays | pack_samples(self.keys) | pack_scores(self.scores), meta
-
-    @classmethod
-    def from_tensors(cls, tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> Unit:
-        """What `to_tensors` took apart."""
-        count = range(len(meta["windows"]))
-        return cls(
-            heads=HeadIndex.from_meta(meta["heads"]),
-            windows=tuple(meta["windows"]),
-            q=tuple(_unpack(tensors, f"q.{i}") for i in count),
-            k=tuple(_unpack(tensors, f"k.{i}") for i in count),
-            sink_q=_unpack(tensors, "q.sink"),
-            sink_k=_unpack(tensors, "k.sink"),
-            path_q=_unpack_path(tensors, "q.path"),
-            path_k=_unpack_path(tensors, "k.path"),
-            rotations=unpack_rotations(tensors, meta["rotations"]),
-            scales={int(layer): float(scale) for layer, scale in meta["scales"]},
-            lengths=tuple(meta["lengths"]),
-            unknown_rotations={int(layer): why for layer, why in meta["unknown_rotations"]},
-            keys=unpack_samples(tensors),
-            scores=unpack_scores(tensors),
-        )
+        return self.facts.counts(width)
 
 
 def window(
@@ -148,18 +187,8 @@ def window(
     return q.without(unit.sink_q.select(rows[0])), k.without(unit.sink_k.select(rows[1]))
 
 
-def _pack(name: str, moments: Moments) -> dict[str, NDArray[Any]]:
-    arrays = {f"{name}.{f.name}": getattr(moments, f.name) for f in fields(moments)}
-    return arrays | pack_scatter(f"{name}.M", moments.M)
-
-
-def _unpack(tensors: Mapping[str, NDArray[Any]], name: str) -> Moments:
-    values = {f.name: tensors[f"{name}.{f.name}"] for f in fields(Moments)}
-    return Moments(**values | {"M": unpack_scatter(tensors, f"{name}.M")})
-
-
-def _unpack_path(tensors: Mapping[str, NDArray[Any]], name: str) -> Path | None:
-    if f"{name}.total" not in tensors:
-        return None
-    total = tensors[f"{name}.total"].astype(np.float64)
-    return Path(tensors[f"{name}.edges"], tensors[f"{name}.n"], total)
+def samples_of(units: Sequence[Unit], kind: type[S], width: int) -> list[S]:
+    """A sum over each document's first `width` tokens: of all units, then without each one if there are several."""
+    parts = [unit.get(kind).window(width) for unit in units]
+    without = [[*parts[:i], *parts[i + 1 :]] for i in range(len(parts))] if len(parts) > 1 else []
+    return [reduce(kind.merge, some) for some in (parts, *without)]

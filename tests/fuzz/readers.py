@@ -9,8 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from qkscope.sums import FactSum
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,29 +37,51 @@ def as_json(*values: object) -> Callable[[], list[bytes]]:
 
 
 @cache
-def units() -> list[bytes]:
-    from qkscope import store
+def facts() -> FactSum:
     from qkscope.heads import HeadIndex
-    from qkscope.moments import Accumulator
     from qkscope.rotation import Rotation
-    from qkscope.unit import Unit
+    from qkscope.sums import FactSum
+
+    heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})
+    return FactSum(heads, (16,), (9,), {0: Rotation.none(2), 1: None}, {0: 1.0})
+
+
+@cache
+def units() -> list[bytes]:
+    """A file of each sum."""
+    from qkscope import store
+    from qkscope.key_sample import KeySample
+    from qkscope.lags import LagScores, distances
+    from qkscope.moments import Accumulator
+    from qkscope.path import Path as BinSums
+    from qkscope.path import bin_edges
+    from qkscope.sums import KeySum, MomentSum, PathSum, ScoreSum
 
     rng = np.random.default_rng(0)
-    heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})
     sums = Accumulator()
     sums.update(rng.normal(size=(2, 9, 2)), np.arange(9.0))
     one = sums.moments()
-    rotations = {0: Rotation.none(2), 1: None}
-    unit = Unit(heads, (16,), (one,), (one,), one, one, None, None, rotations, {0: 1.0}, (9,))
-    tensors, meta = unit.to_tensors()
-    return [store.dump_tensors(tensors, {**meta, "key": {"seed": 0, "windows": [16]}, "group": 0})]
+    edges = bin_edges((16,))
+    path = BinSums(edges, np.ones(len(edges) - 1, dtype=np.int64), rng.normal(size=(2, len(edges) - 1, 2)))
+    lags = distances(16)
+    scores = LagScores(lags, np.ones((1, len(lags)), dtype=np.int64), rng.normal(size=(1, 2, len(lags))))
+    keys = KeySample(16, np.array([9]), rng.normal(size=(1, 16, 1, 2, 2)).astype(np.float32))
+    moments = MomentSum((16,), (one,), (one,), one, one)
+    made = [facts(), moments, PathSum(path, path), ScoreSum((16,), scores), KeySum((keys,))]
+    found = []
+    for each in made:
+        arrays, meta = each.to_arrays()
+        key = {"seed": 0, "windows": [16], "sum": each.name, "version": 1, "parameters": {}}
+        found.append(store.dump_tensors(arrays, {**meta, "key": key, "group": 0}))
+    return found
 
 
-def read_unit(path: Path) -> object:
+def read_sum(path: Path) -> object:
+    """A sum of a unit with these facts."""
     from qkscope.run.units import key_of
-    from qkscope.run.units import read_unit as read
+    from qkscope.run.units import read_sum as read
 
-    return read(path, key_of(path))
+    return read(path, key_of(path), facts())
 
 
 def description(file: bytes) -> bytes:
@@ -89,7 +115,9 @@ def read_status(path: Path) -> object:
 PLAN = {
     "study": "small",
     "missing": {"c": "gone"},
-    "units": [{"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}}],
+    "units": [
+        {"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}, "sums": {"facts": {"version": 1}}}
+    ],
 }
 
 
@@ -350,16 +378,16 @@ def read_shard(path: Path) -> object:
 
 
 READERS = [
-    Reader("unit", "0.safetensors", units, read_unit),
+    Reader("unit", "units/a/0/sum.safetensors", units, read_sum),
     Reader(
         "unit, signed",
         "0.json",
         lambda: [description(units()[0])],
-        lambda path: read_unit(signed(path, units()[0])),
+        lambda path: read_sum(signed(path, units()[0])),
     ),
-    Reader("plan", "moments/plan.json", as_json(PLAN), read_status),
-    Reader("running mark", "moments/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
-    Reader("failed mark", "moments/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
+    Reader("plan", "units/plan.json", as_json(PLAN), read_status),
+    Reader("running mark", "units/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
+    Reader("failed mark", "units/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
     Reader(
         "manifest",
         "manifest.json",

@@ -130,7 +130,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(processes, study, left_alone
     listen = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.default_int_handler)}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **listen) as process:
         deadline = time.monotonic() + 120
-        while not list(out.glob("moments/*/*.safetensors")) and process.poll() is None:
+        while not list(out.glob("units/*/*/facts.safetensors")) and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)

@@ -439,7 +439,8 @@ def test_a_branch_that_moves_in_mid_study_is_measured_at_one_commit(
     run(path, tmp_path / "out")
     assert all(server.commit("lab/moving", branch) != before[branch] for branch in branches)
     keys = {
-        p.parent.name: key_of(p)["checkpoint"] for p in (tmp_path / "out").glob("moments/*/*.safetensors")
+        p.parent.parent.name: key_of(p)["checkpoint"]
+        for p in (tmp_path / "out").glob("units/*/*/moments.safetensors")
     }
     assert keys["step-1"] == keys["step-1~rotation-of-step-2"] == before["step-1"]
     assert keys["step-2"] == keys["step-2~rotation-of-step-1"] == before["step-2"]
@@ -512,7 +513,7 @@ def test_weights_that_came_for_a_run_go_when_they_are_done_with(
         True,
         False,
     ]
-    assert len(list((tmp_path / "out" / "moments").glob("*/*.safetensors"))) == 6
+    assert len(list((tmp_path / "out" / "units").glob("*/*/moments.safetensors"))) == 6
     assert capsys.readouterr().err.count("deleted from the hub cache") == 2
 
 

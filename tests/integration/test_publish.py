@@ -80,7 +80,7 @@ def finished(folder, tables=TABLES, drawn=DRAWN):
 def results(tmp_path):
     """A finished run, with files in its folder that do not belong to it."""
     stray = {
-        "moments/step-1/0.safetensors": "secret",
+        "units/step-1/0/moments.safetensors": "secret",
         "corpus/a.txt": "secret",
         "mine.csv": "secret",
         "notes.parquet": "secret",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from qkscope.table import read_qk
 from reference import combined_pca_reference, eta_squared_reference
 from synthetic import rope
 
@@ -17,7 +18,6 @@ from qkscope.corpus import load_corpus
 from qkscope.measures.anatomy import SHARES
 from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
-from qkscope.table import read_qk
 
 ROOT = Path(__file__).resolve().parents[2]
 WINDOW = 256

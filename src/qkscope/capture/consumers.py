@@ -1,48 +1,22 @@
-"""What becomes of captured queries and keys: moments of every token, and on request a sample of the vectors.
-
-A consumer is told which documents a forward pass holds, then called once per layer. Padding is left out here: it
-never reaches an accumulator or a file. Works on any array type with slices, so it needs no torch of its own.
-"""
+"""Documents in batches, and a sample of their queries and keys in files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.rotation import Rotations, Source
 from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Moments
-from qkscope.path import SINK, Bins, Path, bin_edges
-from qkscope.unit import Unit, rings
+from qkscope.sums import Batch
+from qkscope.unit import Unit
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Documents of one forward pass, cut to `lengths` tokens and padded on the right to the longest."""
-
-    documents: tuple[Document, ...]
-    lengths: tuple[int, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Real tokens: padding does not count."""
-        return sum(self.lengths)
-
-    def ids(self) -> NDArray[np.int64]:
-        """(documents, longest) token ids. Causal attention never looks right, so any valid id may pad."""
-        rows = [document.tokens[:n] for document, n in zip(self.documents, self.lengths, strict=True)]
-        longest = max(self.lengths)
-        return np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]).astype(np.int64)
 
 
 class BatchConsumer(Protocol):
@@ -71,108 +45,6 @@ def batches(
         else:
             result.append([document])
     return [Batch(tuple(group), tuple(lengths[d.index] for d in group)) for group in result]
-
-
-class MomentSums:
-    """Adds each pass's queries and keys to the sums of each (kind, layer): rings, sink and path."""
-
-    def __init__(
-        self, heads: HeadIndex, windows: tuple[int, ...], architecture: Architecture, rotations: Rotations
-    ) -> None:
-        self._rotations = rotations
-        self._windows, self._edges = windows, bin_edges(windows)
-        self._dim = architecture.head_dim
-        self._rows = {"q": _rows_by_layer(heads.layer), "k": _rows_by_layer(heads.keys[:, 0])}
-        numbers = {"q": heads.head, "k": heads.keys[:, 1]}
-        counts = {"q": architecture.n_q_heads, "k": architecture.n_kv_heads}
-        # None stands for all heads in order, which needs no copy.
-        self._chosen: dict[tuple[str, int], list[int] | None] = {}
-        for kind, layers in self._rows.items():
-            for layer, rows in layers.items():
-                chosen = numbers[kind][rows].tolist()
-                self._chosen[kind, layer] = None if chosen == list(range(counts[kind])) else chosen
-        self._sums: dict[tuple[str, int, int | str], Accumulator] = {}
-        self._paths: dict[tuple[str, int], NDArray[np.float64]] = {}
-        self._n = np.zeros(len(self._edges) - 1, dtype=np.int64)
-        self._parts: list[_Part] = []
-        self._bins: Bins
-
-    def begin(self, batch: Batch) -> None:
-        """Lay out the pass: which tokens belong to which ring, to the sink and to which bin."""
-        spans: dict[int | str, list[tuple[int, int, int]]] = {}
-        for row, length in enumerate(batch.lengths):
-            for ring, (start, stop) in enumerate(rings(length, self._windows)):
-                spans.setdefault(ring, []).append((row, start, stop))
-            spans.setdefault("sink", []).append((row, 0, min(length, SINK, self._windows[-1])))
-        self._parts = [_Part(name, where) for name, where in spans.items()]
-        t = np.arange(max(batch.lengths))
-        self._bins = Bins(self._edges, np.where(t < np.array(batch.lengths)[:, None], t, -1))
-        self._n += self._bins.n
-        self._rotations.calls.take()
-
-    def __call__(self, layer: int, q: Any, k: Any) -> None:
-        if layer not in self._rows["q"]:
-            self._rotations.calls.take()
-            return
-        sources = self._rotations.before(layer, q, k)
-        for kind, x, source in (("q", q, sources[0]), ("k", k, sources[1])):
-            chosen = self._chosen[kind, layer]
-            x = x if chosen is None else x[:, chosen]
-            for part in self._parts:
-                sums = self._sums.setdefault((kind, layer, part.name), Accumulator())
-                tokens = _tokens(x, part.spans)
-                # Products of a few tokens are done before torch has begun with them.
-                few = part.name == "sink"
-                sums.update(np.asarray(tokens.cpu().double()) if few else tokens, part.positions)
-            total = self._path_sums(x, source, chosen)
-            self._paths[kind, layer] = self._paths.get((kind, layer), 0.0) + total
-
-    def _path_sums(self, x: Any, source: Source | None, chosen: list[int] | None) -> NDArray[np.float64]:
-        """Bin sums of the vectors before rotation, or as they are where there is none. (heads, bins, dim)"""
-        if source is None:
-            return self._bins.sums(x)
-        u = source.vectors if chosen is None or source.vectors.shape[1] == 1 else source.vectors[:, chosen]
-        before = self._bins.sums(u)
-        if np.array_equal(source.dims, np.arange(self._dim)):
-            return before
-        # Some dimensions are not rotated, or come out in another order.
-        total = self._bins.sums(x)
-        total[..., source.dims] = before
-        return total
-
-    def moments(self, kind: str) -> tuple[Moments, ...]:
-        """Per ring, the moments of all heads in the rows' order."""
-        return tuple(self._part(kind, ring) for ring in range(len(self._windows)))
-
-    def sink(self, kind: str) -> Moments:
-        """The moments of the first four tokens."""
-        return self._part(kind, "sink")
-
-    def path(self, kind: str) -> Path:
-        """The bin sums of all heads in the rows' order, as a unit's file keeps them."""
-        rows = self._rows[kind]
-        none = np.zeros((1, len(self._n), self._dim))
-        parts = [self._paths.pop((kind, layer), none.repeat(len(rows[layer]), 0)) for layer in rows]
-        total = np.concatenate(parts)[np.argsort(np.concatenate(list(rows.values())))]
-        return Path(self._edges, self._n, _single(total))
-
-    def _part(self, kind: str, name: int | str) -> Moments:
-        layers = self._rows[kind]
-        total = Moments.empty(sum(map(len, layers.values())), self._dim)
-        for layer, rows in layers.items():
-            if sums := self._sums.pop((kind, layer, name), None):
-                total.put(rows, sums.moments())
-        return total
-
-
-class _Part:
-    """Tokens of a pass that are summed together: (row, start, stop) of each document, and their positions."""
-
-    def __init__(self, name: int | str, spans: list[tuple[int, int, int]]) -> None:
-        self.name, self.spans = name, spans
-        self.positions = np.concatenate(
-            [np.arange(start, stop, dtype=np.float64) for _, start, stop in spans]
-        )
 
 
 class VectorSample:
@@ -216,7 +88,7 @@ class VectorSample:
                 every = np.concatenate(rows, axis=1)
                 self._vectors.setdefault((kind, layer), []).append(every[self._numbers[kind][layer]])
 
-    def write(self, root: FilePath, model: str, architecture: Architecture) -> None:
+    def write(self, root: Path, model: str, architecture: Architecture) -> None:
         """One file per head and kind under root/model, ordered by document and position."""
         example, position, token = np.concatenate(self._labels, axis=1)
         order = np.lexsort([position, example])
@@ -241,26 +113,8 @@ def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDA
     return np.flatnonzero(np.random.default_rng([seed, document]).random(length) < rate)
 
 
-def _single(array: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rounded to float32, so that a unit in memory is the same as one read from its file."""
-    return array.astype(np.float32).astype(np.float64)
-
-
 def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
     return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
-
-
-def _tokens(x: Any, spans: list[tuple[int, int, int]]) -> Any:
-    """x (batch, heads, tokens, dim) -> (heads, all tokens of the spans, dim); a single span is a view."""
-    if len(spans) == 1:
-        row, start, stop = spans[0]
-        return x[row, :, start:stop]
-    joined = x.new_empty((x.shape[1], sum(stop - start for _, start, stop in spans), x.shape[3]))
-    at = 0
-    for row, start, stop in spans:
-        joined[:, at : at + stop - start] = x[row, :, start:stop]
-        at += stop - start
-    return joined
 
 
 def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:

@@ -1,30 +1,42 @@
-"""A model, documents and heads -> the moments of one unit: the passes, and what is checked before them."""
+"""A model, documents and heads -> the sums of one unit: the passes, and what is checked before them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import Batch, BatchConsumer, MomentSums, batches
+from qkscope.capture.consumers import BatchConsumer, batches
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
-from qkscope.capture.reservoir import KeyReservoir
 from qkscope.capture.rotation import Rotations, check_windows
-from qkscope.capture.scores import ScoreSums
-from qkscope.capture.seam import Consumer, capture, find_backbone, input_device
+from qkscope.capture.seam import capture, find_backbone, input_device
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError, out_of_memory
 from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySampling
+from qkscope.sums import (
+    Batch,
+    FactSum,
+    LayerFacts,
+    MomentSum,
+    PathSum,
+    Request,
+    ScoreSum,
+    Sum,
+    Unrotated,
+)
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
+
+
+# The sums that the standard measures need, and their parameters.
+STANDARD: Mapping[type[Sum], Mapping[str, Any]] = {MomentSum: {}, PathSum: {}, ScoreSum: {}}
 
 
 def measure(
@@ -33,21 +45,23 @@ def measure(
     heads: HeadIndex,
     windows: Sequence[int],
     *,
+    sums: Mapping[type[Sum], Mapping[str, Any]] = STANDARD,
     batch_tokens: int = BATCH_TOKENS,
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
     save: BatchConsumer | None = None,
     check_outputs: bool = False,
-    keep_keys: KeySampling | None = None,
     probe: Probing | None = None,
 ) -> Unit:
-    """The moments of `heads` over each document's first max(windows) tokens, one ring per window.
+    """The sums of all `heads` over the documents' first max(windows) tokens, one ring per window.
 
-    `on_tokens` hears how many real tokens each pass added; `save` sees the same queries and keys as the moments;
-    `keep_keys` says how many keys to keep for measures of pairs of them. `probe` is the `Probing` of this model where
-    several units are measured with it: its passes are then run once. Documents of different lengths share a pass unless
-    padding changes their queries or keys.
-    That watching changes no output is checked on a short pass, and with `check_outputs` on every pass first.
+    sums           which sums, each with its parameters; the unit's facts come with them
+    on_tokens      called with the number of real tokens of each pass
+    save           is shown the same queries and keys as the sums, of all heads
+    probe          the `Probing` of this model, if several units are measured with it: its passes are then run once
+    check_outputs  check in every pass that capturing changes no output; otherwise this is checked on a short pass
+
+    Documents of different lengths share a pass unless padding changes their queries or keys.
     """
     edges = tuple(sorted(windows))
     backbone = find_backbone(model)
@@ -61,40 +75,76 @@ def measure(
     heads = heads.with_rope(architecture.rope_by_layer())
     if check_outputs:
         _compare_outputs(backbone, found.through, layers, passes)
+    lengths = {document.index: min(len(document.tokens), edges[-1]) for document in documents}
+    request = Request(heads, edges, architecture.head_dim, lengths)
+    wanted: Mapping[type[Sum], Mapping[str, Any]] = {FactSum: {}, **sums}
+    running = [kind.start(request, **parameters) for kind, parameters in wanted.items()]
     rotations = Rotations(architecture)
-    sums = MomentSums(heads, edges, architecture, rotations)
-    scores = ScoreSums(heads, edges, documents)
-    kept = None
-    if keep_keys is not None:
-        kept = KeyReservoir(heads, architecture.head_dim, edges, documents, keep_keys)
-    consumers: list[BatchConsumer] = [each for each in (sums, scores, save, kept) if each is not None]
-    with rotations.calls.watching(backbone), capture(model, _all(consumers), layers, found.through):
-        _run_all(backbone, architecture, passes, consumers, on_tokens)
-    return Unit(
-        heads=heads,
-        windows=edges,
-        q=sums.moments("q"),
-        k=sums.moments("k"),
-        sink_q=sums.sink("q"),
-        sink_k=sums.sink("k"),
-        path_q=sums.path("q"),
-        path_k=sums.path("k"),
-        rotations={layer: rotations.found.get(layer) for layer in layers},
-        scales=found.scales,
-        lengths=tuple(n for batch in passes for n in batch.lengths),
-        unknown_rotations=rotations.reasons,
-        keys=kept.samples() if kept is not None else (),
-        scores=scores.scores(),
-    )
+    watch = _Watch(request, running, rotations, found.scales, save)
+    with rotations.calls.watching(backbone), capture(model, watch.layer, layers, found.through):
+        _run_all(backbone, architecture, passes, watch, on_tokens)
+    return Unit.of(*(each.done() for each in running))
 
 
-def _all(consumers: Sequence[BatchConsumer]) -> Consumer:
-    def consume(layer: int, q: Any, k: Any) -> None:
+class _Watch:
+    """Hands what a pass shows to all sums: the measured heads of each layer, selected once."""
+
+    def __init__(
+        self,
+        request: Request,
+        sums: Sequence[Sum],
+        rotations: Rotations,
+        scales: Mapping[int, float],
+        save: BatchConsumer | None,
+    ) -> None:
+        self._sums, self._rotations, self._scales, self._save = sums, rotations, scales, save
+        heads = request.heads
+        self._numbers = {
+            kind: {layer: numbers[rows].tolist() for layer, rows in request.rows(kind).items()}
+            for kind, numbers in (("q", heads.head), ("k", heads.keys[:, 1]))
+        }
+
+    def begin(self, batch: Batch) -> None:
+        for each in self._sums:
+            each.begin(batch)
+        if self._save is not None:
+            self._save.begin(batch)
+        self._rotations.calls.take()
+
+    def layer(self, index: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
-            for consumer in consumers:
-                consumer(layer, q, k)
+            before_q, before_k = self._rotations.before(index, q, k)
+            facts = LayerFacts(
+                scale=self._scales[index],
+                rotation=self._rotations.found[index],
+                unknown=self._rotations.reasons.get(index, ""),
+                before_q=_selected_before(before_q, self._numbers["q"][index]),
+                before_k=_selected_before(before_k, self._numbers["k"][index]),
+            )
+            measured_q, measured_k = (
+                _selected(x, self._numbers[kind][index]) for kind, x in (("q", q), ("k", k))
+            )
+            for each in self._sums:
+                each.layer(index, measured_q, measured_k, facts)
+            if self._save is not None:
+                self._save(index, q, k)
 
-    return consume
+    def end(self, hidden: Any) -> None:
+        with full_precision(hidden.device.type):
+            for each in self._sums:
+                each.end(hidden)
+
+
+def _selected(x: Any, numbers: list[int]) -> Any:
+    """x (documents, heads, tokens, dim) of the heads `numbers`; all of them in order need no copy."""
+    return x if numbers == list(range(x.shape[1])) else x[:, numbers]
+
+
+def _selected_before(before: Unrotated | None, numbers: list[int]) -> Unrotated | None:
+    """The same for vectors before rotation, of which there may be one for all heads."""
+    if before is None or before.vectors.shape[1] == 1:
+        return before
+    return Unrotated(_selected(before.vectors, numbers), before.dims)
 
 
 def _padding_matters(
@@ -113,16 +163,15 @@ def _run_all(
     backbone: Any,
     architecture: Architecture,
     passes: Sequence[Batch],
-    consumers: Sequence[BatchConsumer],
+    watch: _Watch,
     on_tokens: Callable[[int], None] | None,
 ) -> None:
     import torch
 
     with evaluating(backbone), torch.no_grad():
         for batch in passes:
-            for consumer in consumers:
-                consumer.begin(batch)
-            _run(backbone, architecture, batch)
+            watch.begin(batch)
+            watch.end(_run(backbone, architecture, batch))
             if on_tokens is not None:
                 on_tokens(batch.tokens)
 
@@ -135,11 +184,11 @@ def _compare_outputs(backbone: Any, through: str, layers: Sequence[int], passes:
             look_and_compare(backbone, through, layers, _ids(backbone, batch))
 
 
-def _run(backbone: Any, architecture: Architecture, batch: Batch) -> None:
-    """One pass through the backbone, without cache and without the language-model head."""
+def _run(backbone: Any, architecture: Architecture, batch: Batch) -> Any:
+    """The last hidden state of one pass through the backbone, without cache and without the language-model head."""
     ids = _ids(backbone, batch)
     with _explained(architecture, ids):
-        backbone(input_ids=ids, use_cache=False)
+        return backbone(input_ids=ids, use_cache=False)[0]
 
 
 @contextmanager

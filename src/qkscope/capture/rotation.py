@@ -19,6 +19,7 @@ from qkscope.capture.architecture import Architecture
 from qkscope.capture.rotary import Call, RotaryCalls
 from qkscope.errors import CaptureError
 from qkscope.rotation import Rotation, same_rotation
+from qkscope.sums import Unrotated
 
 # Turned back, captured vectors equal what was rotated within this part of the largest of them.
 TOLERANCE = 1e-4
@@ -36,14 +37,6 @@ LENGTH_DEPENDENT = ("dynamic", "longrope")
 
 class UnknownRotationError(Exception):
     """Why a layer's rotation is not known, in words."""
-
-
-@dataclass(frozen=True)
-class Source:
-    """Vectors before rotation: x's dimensions `dims` were `vectors` (documents, heads or 1, tokens, dims)."""
-
-    vectors: Any
-    dims: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,7 @@ class Rotations:
         self.found: dict[int, Rotation | None] = {}
         self.reasons: dict[int, str] = {}
 
-    def before(self, layer: int, q: Any, k: Any) -> tuple[Source | None, Source | None]:
+    def before(self, layer: int, q: Any, k: Any) -> tuple[Unrotated | None, Unrotated | None]:
         """Where the queries and keys of a layer are before rotation; None where they are taken as they are."""
         calls = self.calls.take()
         if layer in self.found:
@@ -115,7 +108,9 @@ class Rotations:
             return inner
         return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
 
-    def _sources(self, layer: int, calls: list[Call], q: Any, k: Any) -> tuple[Source | None, Source | None]:
+    def _sources(
+        self, layer: int, calls: list[Call], q: Any, k: Any
+    ) -> tuple[Unrotated | None, Unrotated | None]:
         """Where q and k (documents, heads, tokens, dim) are before rotation, which they must be when turned back."""
         rotation = self.found[layer]
         if rotation is None or not len(rotation.pairs):
@@ -123,7 +118,7 @@ class Rotations:
         found = []
         for kind, x in (("q", q), ("k", k)):
             given = _origin(calls, x)
-            source = Source(given.vectors, given.first + self._orders[layer, kind])
+            source = Unrotated(given.vectors, given.first + self._orders[layer, kind])
             _check_captured(rotation, source, x)
             found.append(source)
         return found[0], found[1]
@@ -292,7 +287,7 @@ def _same_tensor(a: Any, b: Any) -> bool:
     return bool(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr())
 
 
-def _check_captured(rotation: Rotation, source: Source, x: Any) -> None:
+def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
     """Captured vectors, turned back, are what went into the function."""
     captured = _sample(x)
     expected = captured.copy()

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from itertools import compress
+from threading import Lock
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +33,12 @@ from qkscope.measures.waves import Pairs, waves
 from qkscope.moments import Moments
 from qkscope.path import SINK, Path
 from qkscope.rotation import Rotation
-from qkscope.unit import Unit, window
+from qkscope.sums import Sum
+from qkscope.unit import Unit, samples_of, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]
+S = TypeVar("S", bound=Sum)
 
 # Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
 PLACES = 1024
@@ -216,6 +220,8 @@ class Cell:
     components: int = COMPONENTS
     num_layers: int | None = None
     """Layers of the model, measured or not; None where that is not known."""
+    _samples: dict[type[Sum], list[Any]] = field(default_factory=dict, repr=False)
+    _lock: Lock = field(default_factory=Lock, repr=False)
 
     @classmethod
     def of(
@@ -270,6 +276,18 @@ class Cell:
         """Whether the units know mean vectors by position; moments of stored vectors alone do not."""
         return all(unit.path_q is not None and unit.path_k is not None for unit in self.units)
 
+    def has(self, group: MeasureGroup) -> bool:
+        """Whether the sums that a group needs were measured."""
+        names = {*group.needs, *(kind.name for kind in group.sums)}
+        return all(names <= unit.sums.keys() for unit in self.units)
+
+    def sums_of(self, kind: type[S]) -> list[S]:
+        """A sum over the window: over all documents, then without each group. Merged once for all blocks."""
+        with self._lock:
+            if kind not in self._samples:
+                self._samples[kind] = samples_of(self.units, kind, self.width)
+            return cast("list[S]", self._samples[kind])
+
     def blocks(self) -> list[HeadBlock]:
         """All heads, in blocks of one rotation."""
         number = {id(rotation): i for i, rotation in enumerate(self.units[0].rotations.values())}
@@ -322,6 +340,10 @@ class HeadBlock:
         """(q, k) of each sample: rows of q are the H queries, rows of k the K keys."""
         q, k = (whole_and_without([group[i] for group in self.groups]) for i in (0, 1))
         return list(zip(q, k, strict=True))
+
+    def sums_of(self, kind: type[S]) -> list[S]:
+        """A sum of all heads over the window, of each sample; the block's are at `rows.queries` and `rows.keys`."""
+        return self.cell.sums_of(kind)
 
     @cached_property
     def unmeasured(self) -> NDArray[np.bool_]:
@@ -436,7 +458,7 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
 
 def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     """All variables of `groups`, block by block on every core. Groups whose sums are missing are left out."""
-    wanted = [group for group in groups if cell.has_paths or "path" not in group.needs]
+    wanted = [group for group in groups if cell.has(group)]
 
     def one(block: HeadBlock) -> dict[str, Array]:
         found: dict[str, Array] = {}

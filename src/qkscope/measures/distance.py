@@ -175,7 +175,8 @@ def _bias(sums: SampleSums) -> Array:
 
 GROUP = MeasureGroup(
     name="distance",
-    needs=("moments", "path", "scores"),
+    needs=("moments", "path"),
+    uses=("scores",),
     compute=compute,
     variables=(
         Variable("distance_score", "position bias by distance", "logits",

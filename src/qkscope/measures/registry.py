@@ -9,11 +9,13 @@
 
 The dataset, the CSV columns, `measures:` in the study file, the docs' reference and the report's menus and tooltips are
 made from these declarations. A module of this package with a `GROUP` is found by itself; other packages register theirs
-through the entry point `qkscope.measures`.
+through the entry point `qkscope.measures`. A group that needs a sum of its own lists the class in `sums`: studies that
+compute the group then measure, store and merge that sum like any other.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,11 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
+from qkscope.sums import FactSum, KeySum, MomentSum, PathSum, ScoreSum, Sum
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
 
 Array = NDArray[np.float64]
+_SUM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,10 @@ class MeasureGroup:
     """Computed only where a study asks for it in `measures:`."""
     version: int = 1
     """Raise it when the numbers change: cached values are then computed again."""
+    uses: tuple[str, ...] = ()
+    """Sums that it reads where they were measured, without needing them."""
+    sums: tuple[type[Sum], ...] = ()
+    """Sums that only this group needs; `needs` need not name them."""
 
 
 @cache
@@ -107,6 +115,41 @@ def variables() -> dict[str, Variable]:
 def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
     """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
     return [g for g in groups().values() if g.compute and (not g.optional or g.name in asked)]
+
+
+@cache
+def sums() -> dict[str, type[Sum]]:
+    """All sums by name: those of this package, then those that measures declare."""
+    found: dict[str, type[Sum]] = {
+        kind.name: kind for kind in (MomentSum, PathSum, ScoreSum, KeySum, FactSum)
+    }
+    for group in groups().values():
+        for kind in group.sums:
+            if not _SUM_NAME.fullmatch(kind.name):
+                raise StudyError(
+                    f"measures: {group.name} declares a sum named {kind.name!r}; expected lower-case letters, digits "
+                    "and underscores"
+                )
+            if found.setdefault(kind.name, kind) is not kind:
+                raise StudyError(
+                    f"measures: {group.name} declares a sum named {kind.name}, but another one has this name; rename it"
+                )
+    return found
+
+
+def sums_for(asked: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
+    """The sums that these groups need, and the facts of a unit."""
+    known = sums()
+    wanted = {FactSum.name}
+    for group in asked:
+        names = {*group.needs, *group.uses, *(kind.name for kind in group.sums)}
+        if unknown := sorted(names - set(known)):
+            raise StudyError(
+                f"measures: {group.name} needs the sum {unknown[0]}, which no installed package declares; known sums: "
+                f"{', '.join(known)}"
+            )
+        wanted |= names
+    return {name: kind for name, kind in known.items() if name in wanted}
 
 
 def optional_names() -> tuple[str, ...]:

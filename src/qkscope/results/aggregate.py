@@ -138,8 +138,8 @@ def values(data: xr.Dataset, name: str) -> xr.DataArray:
         found = found.expand_dims(sample=data["sample"], axis=1)
     if name in ("r_q", "r_k"):
         found = found.where(finite(data["r_q"] + data["r_k"]))
-    if found.attrs.get("along_axis") and "axis_lost" in data:
-        found = found.where((data["axis_lost"] == 0) | (data["sample"] == 0))
+    if (lost := found.attrs.get("axis_lost")) and lost in data:
+        found = found.where((data[lost] == 0) | (data["sample"] == 0))
     return found
 
 
@@ -151,8 +151,8 @@ def error(data: xr.Dataset, name: str) -> xr.DataArray:
     if f"pc_{name}_se" in data:
         return data[f"pc_{name}_se"].isel(pc=0, drop=True)
     found = jackknife(data[name])
-    lost = data[name].attrs.get("along_axis") and "axis_lost" in data
-    return found.where(data["axis_lost"] == 0) if lost else found
+    lost = data[name].attrs.get("axis_lost")
+    return found.where(data[lost] == 0) if lost and lost in data else found
 
 
 def present(data: xr.Dataset, population: str = "all") -> xr.DataArray:

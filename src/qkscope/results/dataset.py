@@ -351,7 +351,7 @@ def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool 
         shape, dims = labels.shape(v), ("cell", "head", *v.dims)
         if v.sampled and not v.dims:
             shape, dims = (shape[0], labels.samples, shape[1]), ("cell", "sample", "head")
-            attrs["along_axis"] = int(v.along_axis)
+            attrs["axis_lost"] = v.axis_lost if v.along_axis else ""
         found[v.name] = xr.Variable(dims, _lazy(read, v.name, shape) if lazy else read(v.name), attrs)
         if v.sampled and v.dims:
             error = attrs | {"label": f"error of {v.label}", "description": "jackknife standard error"}

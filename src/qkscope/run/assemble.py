@@ -93,12 +93,12 @@ class Task:
     counterfactual: bool
 
     def units(self) -> list[Unit]:
-        return [read_unit(job.path(self.results), job.key) for job in self.jobs]
+        return [read_unit(job.path(self.results), job.keys) for job in self.jobs]
 
     @property
     def bytes(self) -> int:
         """Of its units' files."""
-        return sum(job.path(self.results).stat().st_size for job in self.jobs)
+        return sum(path.stat().st_size for job in self.jobs for path in job.files(self.results))
 
     def cell_path(self, window: int) -> Path:
         return self.results / "cells" / self.folder / f"{window}.safetensors"
@@ -183,7 +183,7 @@ def _measure(task: Task) -> str | None:
     # Keys are sampled over the training context and the common window only.
     without_keys = [group for group in groups if "keys" not in group.needs]
     key = {
-        "units": [store.read_digest(job.path(task.results)) for job in task.jobs],
+        "units": [store.read_digest(path) for job in task.jobs for path in job.files(task.results)],
         "measures": [[group.name, group.version] for group in groups],
         "components": task.study.components,
         "layers": task.num_layers,
@@ -303,7 +303,9 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
     parts = {
         "study": dump_study(study, {}),
         "commits": [each.commit for each in planned],
-        "units": [store.read_digest(job.path(results)) for each in planned for job in each.jobs],
+        "units": [
+            store.read_digest(path) for each in planned for job in each.jobs for path in job.files(results)
+        ],
         "said": json.loads(json.dumps(said, default=str)),
         "program": program_digest(),
     }

@@ -30,13 +30,16 @@ from qkscope.run.provenance import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (
     CAPTURE_VERSION,
+    UNITS,
     Job,
     Mark,
+    SumFiles,
     UnitMeasurer,
     import_libraries,
     in_words,
     mark_failed,
     unmark,
+    write_sums,
 )
 from qkscope.study import Study
 
@@ -62,12 +65,12 @@ class WorkerFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a unit. `data` are its bytes if the worker could not write them itself."""
+    """The result of a unit. `data` are the bytes of its files if the worker could not write them itself."""
 
     seconds: float
     error: str = ""
     disk: bool = False
-    data: bytes | None = None
+    data: SumFiles | None = None
     peak_bytes: int = 0
 
 
@@ -136,7 +139,7 @@ class RayEngine:
         queue = UnitQueue(jobs, self._retries)
         tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
         texts = _Texts(self._ray, documents)
-        token = results / "moments" / f".seen-{uuid.uuid4().hex}"
+        token = results / UNITS / f".seen-{uuid.uuid4().hex}"
         store.write_text(token, "")
         try:
             while queue.unfinished:
@@ -236,7 +239,7 @@ class RayEngine:
             return
         path = job.path(results)
         if outcome.data is not None:
-            store.write_bytes(path, outcome.data)
+            write_sums(path, outcome.data)
             path.with_suffix(".failed").unlink(missing_ok=True)
         if worker.mark:
             worker.mark.remove()

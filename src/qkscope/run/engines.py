@@ -14,18 +14,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from qkscope import store
 from qkscope.checkpoints.weights import WeightPrefetcher
 from qkscope.errors import EngineError, MemoryShortError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.units import (
     Job,
+    SumFiles,
     Tick,
     UnitMeasurer,
     import_libraries,
     in_smaller_passes,
     in_words,
     marked,
+    write_sums,
 )
 from qkscope.study import Study
 from qkscope.words import duration
@@ -50,7 +51,7 @@ class SubprocessMeasurer:
         self._seconds = seconds
         self._worker: WorkerProcess | None = None
 
-    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         return in_smaller_passes(
             job, documents, on_tokens, lambda each, count: self._measure(each, documents, count)
         )
@@ -60,7 +61,7 @@ class SubprocessMeasurer:
             self._worker.kill()
             self._worker = None
 
-    def _measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
+    def _measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         worker = self._worker = self._worker or self._start()
         try:
             return worker.call(
@@ -110,7 +111,7 @@ def _measurer() -> UnitMeasurer:
     return UnitMeasurer()
 
 
-def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> bytes:
+def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> SumFiles:
     """In the subprocess: measure a unit. Smaller passes were tried here, so no error asks the caller for them."""
     try:
         return _measurer().unit_bytes(*unit, report)
@@ -230,11 +231,11 @@ def do_unit(
     path: Path,
     on_tokens: Tick,
 ) -> None:
-    """Measure one unit and write its file atomically, with a mark beside it while it runs."""
+    """Measure one unit and write its files, each atomically, with a mark beside them while it runs."""
     with marked(path) as mark:
 
         def tick(tokens: int) -> None:
             mark.beat()
             on_tokens(tokens)
 
-        store.write_bytes(path, measurer.unit_bytes(job, documents, tick))
+        write_sums(path, measurer.unit_bytes(job, documents, tick))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from qkscope import manifest, owner, store
 from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.lock import Claim, claimed
+from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, say
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
@@ -29,8 +30,8 @@ from qkscope.run.shards import (
     shard_count,
     shard_jobs,
 )
-from qkscope.run.status import Status, status, write_plan, write_shard_plan
-from qkscope.run.units import Job, clear_marks, in_words
+from qkscope.run.status import OLD_UNITS, Status, status, write_plan, write_shard_plan
+from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 
@@ -62,7 +63,7 @@ def run(
         raise EngineError(
             f"--shard cannot be combined with --engine {engine}, which distributes the units itself: use one of them"
         )
-    study = load_study(study_path)
+    study = load_study(study_path, optional_names())
     if not study.keep_weights and (part or engine != "local"):
         raise EngineError(
             "keep_weights: false does not work with workers or shards, which share the hub cache: one would "
@@ -91,7 +92,7 @@ def run(
             + (" --replace" if replace else "")
         )
         raise KeyboardInterrupt(
-            f"interrupted; finished units are kept in {results / 'moments'}. To continue: {again}"
+            f"interrupted; finished units are kept in {results / UNITS}. To continue: {again}"
         ) from None
 
 
@@ -109,6 +110,11 @@ def _run(
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs, say)
+    if todo and (results / OLD_UNITS).is_dir():
+        say(
+            f"{results / OLD_UNITS} has units of an earlier version, which are measured again; it is not changed and "
+            "can be deleted"
+        )
     _say_missing_shards(todo, shard_count(results), checkpoints)
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
@@ -192,7 +198,9 @@ def _put_together(
     from qkscope.results import load_results
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    digest = made_from(plan.study, measured, results, [plan.warnings, plan.missing, versions()])
+    digest = made_from(
+        plan.study, measured, results, [plan.warnings, plan.missing, versions(), _measures(plan.study)]
+    )
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
         return load_results(results)
@@ -233,16 +241,16 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Pat
     steps = order if study.kind == "training" else []
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
     write_axes(made, folder / "axes.safetensors")
-    lost = {
-        name: n
-        for name, n in zip(
-            order, ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist(), strict=True
-        )
-        if n
-    }
+    bad = ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist()
+    lost = {name: count for name, count in zip(order, bad, strict=True) if count}
     warnings = unmeasured_warnings(head_table(own, limits), lost)
     plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
     store.write_text(folder / "study.yaml", dump_study(study, provenance(plan, measured, lost)))
+
+
+def _measures(study: Study) -> list[list[object]]:
+    """What is computed, also by other packages."""
+    return [[group.name, group.version, *group.needs] for group in chosen(study.measures)]
 
 
 def _summarize_and_draw(results: Results, folder: Path) -> None:

@@ -15,9 +15,17 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.rotation import check_windows
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.heads import HeadIndex, sample_heads
-from qkscope.key_sample import KeySampling
+from qkscope.measures.registry import chosen, sums_for
 from qkscope.owner import Holding, Part, head_mask, study_holding
-from qkscope.run.units import CAPTURE_VERSION, Job, documents_digest, in_words, why_missing
+from qkscope.run.units import (
+    CAPTURE_VERSION,
+    Job,
+    documents_digest,
+    in_words,
+    in_words_missing,
+    missing_sums,
+    sum_settings,
+)
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
 
@@ -101,15 +109,15 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
 
 
 def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job]:
-    """The units that have to be done, having said why any is done again."""
+    """The units that have to be measured, each with the sums that are missing; says why any is measured again."""
     todo: list[Job] = []
     again: dict[tuple[str, str], list[int]] = {}
     for job in jobs:
-        why = why_missing(results, job)
-        if why is None:
+        missing = missing_sums(job.path(results), job.keys)
+        if not missing:
             continue
-        todo.append(job)
-        if why:
+        todo.append(replace(job, sums={name: job.sums[name] for name in job.sums if name in missing}))
+        if why := in_words_missing(missing, job.sums):
             again.setdefault((job.name, why), []).append(job.group)
     for (name, why), groups in again.items():
         which = "group " + ", ".join(map(str, groups)) if len(groups) < plan.study.groups else "all groups"
@@ -217,28 +225,26 @@ def _job(
     }
     if checkpoint.source.rotation is not None:
         key["rotation"] = checkpoint.source.rotation
-    keep_keys = _keep_keys(study, checkpoint)
-    if keep_keys is not None:
-        key["keys"] = [keep_keys.keys, keep_keys.documents, keep_keys.seed]
     return Job(
         name=checkpoint.name,
         folder=checkpoint.folder,
         group=group,
         source=resolved,
         key=key,
+        sums=_sums(study, checkpoint),
         heads=heads,
         rings=rings,
         batch_tokens=study.batch_tokens,
         tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
-        keep_keys=keep_keys,
     )
 
 
-def _keep_keys(study: Study, checkpoint: Checkpoint) -> KeySampling | None:
-    """What plasticity needs, where it is asked for; counterfactual checkpoints are not asked."""
-    if "plasticity" not in study.measures or checkpoint.counterfactual:
-        return None
-    return KeySampling(study.plasticity.keys, study.plasticity.documents, study.seed)
+def _sums(study: Study, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
+    """The sums of a checkpoint's units. Optional measures are not computed for counterfactual checkpoints."""
+    sampling = {"keys": study.plasticity.keys, "documents": study.plasticity.documents, "seed": study.seed}
+    parameters: dict[str, dict[str, Any]] = {"keys": sampling}
+    groups = chosen(() if checkpoint.counterfactual else study.measures)
+    return {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
 
 
 def _check_same_architecture(plan: Plan, planned: Planned) -> None:

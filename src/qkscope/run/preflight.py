@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.rotation import check_windows
 from qkscope.errors import QkscopeError, UnreachableError
+from qkscope.measures.registry import optional_names
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
@@ -47,7 +48,7 @@ class _Found:
 def preflight(path: Path | str) -> Preflight:
     """Check the study at `path` as far as that needs no model."""
     path = Path(path)
-    study, wrong = read_study(path)
+    study, wrong = read_study(path, optional_names())
     if study is None:
         return Preflight(tuple(wrong))
     found = _Found(warnings=[f"left out: {name}: {why}" for name, why in _left_out(path, wrong).items()])

@@ -16,14 +16,26 @@ from qkscope.lock import at_work
 from qkscope.provenance import read_provenance
 from qkscope.run.plan import Plan
 from qkscope.run.shards import Shard, clear_shards, shard_jobs, shard_plans
-from qkscope.run.units import HEARTBEAT_SECONDS, Job, key_of, read_unit, unit_path, why_stale
+from qkscope.run.units import (
+    HEARTBEAT_SECONDS,
+    UNITS,
+    Job,
+    in_words_missing,
+    missing_sums,
+    sum_keys,
+    sum_path,
+    unit_path,
+)
 from qkscope.study import Checkpoint, Study, load_study
 from qkscope.study.schema import folder_name
+from qkscope.sums import FactSum
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 PLAN = "plan.json"
+# Where earlier versions kept units, in a format that is not read any more.
+OLD_UNITS = "moments"
 STATES = ("done", "running", "failed", "waiting")
 
 
@@ -101,18 +113,18 @@ def _notes(units: Sequence[UnitStatus]) -> list[str]:
 
 
 def write_plan(results: Path, study: str, jobs: Sequence[Job], missing: Mapping[str, str]) -> None:
-    """Say which units there are and what their keys must be, so that `status` need not work it out."""
-    rows = [{"checkpoint": j.name, "folder": j.folder, "group": j.group, "key": dict(j.key)} for j in jobs]
-    store.write_json(results / "moments" / PLAN, {"study": study, "units": rows, "missing": dict(missing)})
+    """Write down which units there are and what their keys must be, for `status`."""
+    rows = [_row(job.name, job.folder, job.group, job) for job in jobs]
+    store.write_json(results / UNITS / PLAN, {"study": study, "units": rows, "missing": dict(missing)})
 
 
 def write_shard_plan(
     results: Path, study: Study, checkpoints: Sequence[Checkpoint], plan: Plan, shard: Shard
 ) -> None:
     """The plan of one shard: all units, the keys of its own. Plans of another number of shards are superseded."""
-    keys = {(job.name, job.group): dict(job.key) for job in shard_jobs(plan.jobs, checkpoints, shard)}
+    jobs = {(job.name, job.group): job for job in shard_jobs(plan.jobs, checkpoints, shard)}
     rows = [
-        {"checkpoint": c.name, "folder": c.folder, "group": group, "key": keys.get((c.name, group))}
+        _row(c.name, c.folder, group, jobs.get((c.name, group)))
         for c in checkpoints
         for group in range(study.groups)
     ]
@@ -120,16 +132,27 @@ def write_shard_plan(
     store.write_json(shard.plan_path(results), {"study": study.name, "units": rows, "missing": plan.missing})
 
 
+def _row(checkpoint: str, folder: str, group: int, job: Job | None) -> dict[str, Any]:
+    """A unit in a plan; without its keys where they are not known."""
+    keys = {"key": dict(job.key), "sums": dict(job.sums)} if job is not None else {"key": None, "sums": None}
+    return {"checkpoint": checkpoint, "folder": folder, "group": group, **keys}
+
+
 def status(folder: Path | str, verify: bool = False) -> Status:
     """Which units are done, running, failed or waiting. With `verify`, every byte of units and results is checked."""
     folder = Path(folder)
     # Shards still to be merged know better than an older plan of the whole.
-    paths = shard_plans(folder) or [folder / "moments" / PLAN]
+    paths = shard_plans(folder) or [folder / UNITS / PLAN]
+    if not paths[0].exists() and (folder / OLD_UNITS / PLAN).exists():
+        raise StoreError(
+            f"{folder / OLD_UNITS}: units in the format of an earlier version, which this one does not read; run the "
+            f"study again to measure them in {folder / UNITS}"
+        )
     plans = [_read_plan(path) for path in paths]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in (row for plan in plans for row in plan["units"]):
         known = rows.setdefault((row["checkpoint"], row["group"]), row)
-        known["key"] = known["key"] or row["key"]
+        known |= {part: known[part] or row[part] for part in ("key", "sums")}
     missing = {name: why for plan in plans for name, why in plan["missing"].items()}
     units = tuple(_unit_status(folder, row, verify) for row in rows.values())
     damage = tuple(_damage(folder)) if verify else ()
@@ -192,6 +215,7 @@ def _read_plan(path: Path) -> dict[str, Any]:
                     "folder": _one_name(row["folder"]),
                     "group": _typed(row["group"], int),
                     "key": row["key"] and _typed(row["key"], dict),
+                    "sums": row["sums"] and _sums(row["sums"]),
                 }
                 for row in plan["units"]
             ],
@@ -207,6 +231,10 @@ def _typed(value: Any, kind: type) -> Any:
     return value
 
 
+def _sums(value: Any) -> dict[str, Any]:
+    return {_one_name(name): _typed(own, dict) for name, own in _typed(value, dict).items()}
+
+
 def _one_name(value: Any) -> str:
     name = str(_typed(value, str))
     if folder_name(name) != name or len(name.encode()) > store.LONGEST_NAME:
@@ -216,29 +244,29 @@ def _one_name(value: Any) -> str:
 
 def _unit_status(results: Path, row: dict[str, Any], verify: bool) -> UnitStatus:
     path = unit_path(results, row["folder"], row["group"])
-    state, detail = _state(path, row["key"], verify)
+    state, detail = _state(path, row["key"] or {}, row["sums"], verify)
     return UnitStatus(row["checkpoint"], row["group"], state, detail)
 
 
-def _state(path: Path, key: dict[str, Any] | None, verify: bool) -> tuple[str, str]:
+def _state(
+    path: Path, key: Mapping[str, Any], sums: Mapping[str, Mapping[str, Any]] | None, verify: bool
+) -> tuple[str, str]:
+    """State and a note. Where the sums of a unit are not known, it is done if it has facts, which come last."""
     failed = _first_line(path.with_suffix(".failed"))
-    stale: str | None = ""
-    if path.exists():
-        try:
-            stale = why_stale(key_of(path), key or {})
-            if verify and stale is None:
-                read_unit(path, key or {})
-        except StoreError as error:
-            stale = str(error)
-        # A mark may outlive its unit: a process can be killed between writing one and removing the other.
-        if stale is None:
-            return "done", ""
+    if sums is None:
+        missing = {} if sum_path(path, FactSum.name).exists() else {FactSum.name: ""}
+    else:
+        missing = missing_sums(path, sum_keys(key, sums), verify)
+    # A mark may outlive its unit: a process can be killed between writing one and removing the other.
+    if not missing:
+        return "done", ""
     running, lost = _running(path.with_suffix(".running"))
     if running:
         return "running", running
-    if stale and not failed:
-        return "waiting", f"must be measured again: {stale}"
-    return ("failed", failed) if failed else ("waiting", lost)
+    if failed:
+        return "failed", failed
+    again = in_words_missing(missing, sums or missing)
+    return "waiting", f"must be measured again: {again}" if again else lost
 
 
 def _running(path: Path) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""A unit of work: one checkpoint on one group of documents. Its key, its file, its marks, and doing it.
+"""A unit of work: one checkpoint on one group of documents. Its keys, its files, its marks, and measuring it.
 
-A unit's file carries its key: everything that decides what is in it. A file whose key is not the one asked for is
-stale and says in which part it differs. Beside the file stand, while it is made, `<group>.running`, and after a
-failure `<group>.failed`: what `qkscope status` reads.
+Each sum of a unit is a file, `units/<checkpoint>/<group>/<sum>.safetensors`, that carries its key: everything that
+decides what is in it. A file with another key is stale, and it is said in which part it differs. Only sums that are
+missing or stale are measured. Beside the folder are `<group>.running` while the unit is measured and `<group>.failed`
+after a failure; `qkscope status` reads them.
 """
 
 from __future__ import annotations
@@ -14,17 +15,18 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.errors import MemoryShortError, QkscopeError, StoreError, printable
+from qkscope.errors import EngineError, MemoryShortError, QkscopeError, StoreError, printable
 from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySampling
+from qkscope.measures import registry
 from qkscope.progress import say
+from qkscope.sums import FactSum, Sum
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
@@ -32,10 +34,16 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 Tick = Callable[[int], None]
-"""Hears how many tokens a pass has read."""
+"""Called with the number of tokens that a pass has read."""
 
-# What a unit holds depends on this code too: raise it when capture or moments change their numbers.
-CAPTURE_VERSION = 6
+SumFiles = dict[str, bytes]
+"""The bytes of a unit's files by the names of their sums."""
+
+# Part of every key: raise it when capture or the layout of files changes. Each sum has a version of its own besides.
+CAPTURE_VERSION = 7
+
+# The folder of all units in a results folder.
+UNITS = "units"
 
 # A running unit touches its mark this often; a mark untouched ten times as long belongs to a lost process.
 HEARTBEAT_SECONDS = 30.0
@@ -44,14 +52,13 @@ _PARTS_IN_WORDS = {
     "checkpoint": "the checkpoint's files changed",
     "documents": "its documents changed (the texts, their selection or the tokenizer)",
     "heads": "the heads changed",
-    "keys": "plasticity was added, or its number of keys changed",
     "capture": "this version of qkscope measures differently",
 }
 
 
 @dataclass(frozen=True)
 class Job:
-    """One unit to do: small enough to travel, complete enough to be done anywhere."""
+    """One unit to measure: small enough to send to a worker, complete enough to be measured anywhere."""
 
     name: str
     """The checkpoint's name."""
@@ -60,22 +67,48 @@ class Job:
     source: Resolved
     """The checkpoint, and the bytes it stood for when it was planned."""
     key: Mapping[str, Any]
+    """The part of the key that all sums of the unit share."""
+    sums: Mapping[str, Mapping[str, Any]]
+    """Which sums, by name, and what each adds to the key: its version and its parameters."""
     heads: HeadIndex
     rings: tuple[int, ...]
     batch_tokens: int
     tokens: int
     """Tokens to read, for progress."""
-    keep_keys: KeySampling | None = None
 
     def path(self, results: Path) -> Path:
+        """The folder of its files; its marks are beside it."""
         return unit_path(results, self.folder, self.group)
+
+    def files(self, results: Path) -> list[Path]:
+        return [sum_path(self.path(results), name) for name in self.sums]
+
+    @property
+    def keys(self) -> dict[str, Mapping[str, Any]]:
+        """The whole key of each sum."""
+        return sum_keys(self.key, self.sums)
 
     def __str__(self) -> str:
         return f"{self.name} group {self.group}"
 
 
 def unit_path(results: Path, folder: str, group: int) -> Path:
-    return Path(results) / "moments" / folder / f"{group}.safetensors"
+    return Path(results) / UNITS / folder / str(group)
+
+
+def sum_path(unit: Path, name: str) -> Path:
+    return unit / f"{name}.safetensors"
+
+
+def sum_keys(
+    common: Mapping[str, Any], sums: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Mapping[str, Any]]:
+    return {name: {**common, "sum": name, **own} for name, own in sums.items()}
+
+
+def sum_settings(kind: type[Sum], parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What a sum adds to the key of its unit."""
+    return {"version": kind.version, "parameters": dict(parameters)}
 
 
 def documents_digest(documents: Sequence[Document], window: int) -> str:
@@ -95,60 +128,111 @@ def why_stale(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
         if found.get(part) == asked[part]:
             continue
         plain = f"{part} was {found.get(part)}, is now {asked[part]}"
+        if part in ("version", "parameters"):
+            plain = f"{part} of {asked['sum']}: {plain}"
         reasons.append(_PARTS_IN_WORDS.get(part, plain))
     return "; ".join(reasons) or None
 
 
-def why_missing(results: Path, job: Job) -> str | None:
-    """Why a unit has to be done: "" if it never was, None if its file is whole and current."""
-    path = job.path(results)
-    if not path.exists():
-        return ""
-    try:
-        stale = why_stale(key_of(path), job.key)
-        if stale is None:
-            read_unit(path, job.key)
-    except StoreError as error:
-        return printable(error.found)
-    return stale
+def missing_sums(unit: Path, keys: Mapping[str, Mapping[str, Any]], verify: bool = True) -> dict[str, str]:
+    """Of the sums with these keys, those that have to be measured and why: "" if there is no file.
+
+    With `verify`, all bytes of the files are checked, otherwise only their headers.
+    """
+    found: dict[str, str] = {}
+    facts: FactSum | None = None
+    # Facts first: the others are checked against them.
+    for name in sorted(keys, key=lambda name: name != FactSum.name):
+        path = sum_path(unit, name)
+        if not path.exists():
+            found[name] = ""
+            continue
+        try:
+            stale = why_stale(key_of(path), keys[name])
+            if stale is None and verify:
+                read = read_sum(path, keys[name], facts)
+                facts = read if isinstance(read, FactSum) else facts
+        except StoreError as error:
+            stale = printable(error.found)
+        if stale is not None:
+            found[name] = stale
+    return found
+
+
+def in_words_missing(missing: Mapping[str, str], wanted: Collection[str]) -> str:
+    """Why a unit is measured again; empty if none of its sums was measured before."""
+    absent = sorted(name for name, why in missing.items() if not why)
+    reasons = list(dict.fromkeys(why for why in missing.values() if why))
+    if absent and len(absent) < len(wanted):
+        reasons.append(f"{', '.join(absent)} {'was' if len(absent) == 1 else 'were'} not measured")
+    return "; ".join(reasons)
 
 
 def key_of(path: Path) -> Mapping[str, Any]:
-    """The key in a unit's header."""
+    """The key in the header of a sum's file."""
     key = store.read_meta(path).get("key")
     if not isinstance(key, dict):
         raise store.damaged(path, "it has no key")
     return key
 
 
-def read_unit(path: Path, key: Mapping[str, Any]) -> Unit:
-    """The unit at `path`, if it is whole and the one that `key` asks for."""
-    tensors, meta = store.read_tensors(path)
+def read_sum(path: Path, key: Mapping[str, Any], facts: FactSum | None) -> Sum | None:
+    """The sum at `path`, if it is whole and the one that `key` asks for.
+
+    Without the facts of its unit, only the bytes of another sum can be checked: None.
+    """
+    arrays, meta = store.read_tensors(path)
     try:
         stale = why_stale(meta["key"], key)
-        unit = Unit.from_tensors(tensors, meta)
+        kind = registry.sums()[key["sum"]]
+        read: Sum | None = None
+        if stale is None and kind is FactSum:
+            read = FactSum.from_arrays(arrays, meta)
+        elif stale is None and facts is not None:
+            read = kind.from_arrays(arrays, meta, facts)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise store.damaged(path, f"not a unit: {store.in_short(error)}") from error
+        raise store.damaged(path, f"not a unit's sum: {store.in_short(error)}") from error
     if stale is not None:
         raise StoreError(
             f"{path}: does not belong to this study ({stale}), so another run wrote it; run again"
         )
-    return unit
+    return read
 
 
-def dump_unit(unit: Unit, job: Job) -> bytes:
-    """The bytes of a unit's file. Its key says which passes were asked for; `batch_tokens`, if they were smaller."""
-    tensors, meta = unit.to_tensors()
-    meta = {**meta, "key": dict(job.key), "checkpoint": job.name, "group": job.group}
+def read_unit(unit: Path, keys: Mapping[str, Mapping[str, Any]]) -> Unit:
+    """The unit in the folder `unit`, if the sums with these keys are all there and whole."""
+    facts = read_sum(sum_path(unit, FactSum.name), keys[FactSum.name], None)
+    if not isinstance(facts, FactSum):
+        raise store.damaged(sum_path(unit, FactSum.name), "not the facts of a unit")
+    others = [read_sum(sum_path(unit, name), keys[name], facts) for name in keys if name != FactSum.name]
+    return Unit.of(facts, *(each for each in others if each is not None))
+
+
+def dump_unit(unit: Unit, job: Job) -> SumFiles:
+    """The bytes of the files of a job's sums.
+
+    Their keys have the `batch_tokens` of the study; if passes had to be smaller, the files say how large they were.
+    """
+    about: dict[str, Any] = {"checkpoint": job.name, "group": job.group}
     if job.batch_tokens != job.key["batch_tokens"]:
-        meta["batch_tokens"] = job.batch_tokens
-    return store.dump_tensors(tensors, meta)
+        about["batch_tokens"] = job.batch_tokens
+    found = {}
+    for name, key in job.keys.items():
+        arrays, meta = unit.sums[name].to_arrays()
+        found[name] = store.dump_tensors(arrays, {**meta, "key": dict(key), **about})
+    return found
+
+
+def write_sums(unit: Path, files: SumFiles) -> None:
+    """Write files of a unit, each whole or not at all; facts last, so that a unit with facts has its other sums."""
+    for name in sorted(files, key=lambda name: name == FactSum.name):
+        store.write_bytes(sum_path(unit, name), files[name])
 
 
 def in_smaller_passes(
-    job: Job, documents: Sequence[Document], on_tokens: Tick, do: Callable[[Job, Tick], bytes]
-) -> bytes:
-    """What `do` makes of a job; where memory runs short, of it in passes of half the tokens, down to one document.
+    job: Job, documents: Sequence[Document], on_tokens: Tick, do: Callable[[Job, Tick], SumFiles]
+) -> SumFiles:
+    """`do(job)`; if memory runs short, again in passes of half the tokens, down to one document.
 
     The sums of a unit are the same for any size of its passes, up to the rounding of their last digits.
     """
@@ -204,8 +288,8 @@ class UnitMeasurer:
         self._model: Any = None
         self._probe: Any = None
 
-    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> bytes:
-        """The bytes of a unit's file."""
+    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
+        """The bytes of the files of the job's sums."""
         return in_smaller_passes(
             job,
             documents,
@@ -224,7 +308,7 @@ class UnitMeasurer:
             job.rings,
             batch_tokens=job.batch_tokens,
             on_tokens=on_tokens,
-            keep_keys=job.keep_keys,
+            sums=_known_sums(job),
             probe=self._probe,
         )
 
@@ -246,6 +330,19 @@ class UnitMeasurer:
             self._model = load_resolved(source)
             self._probe = Probing(self._model)
             self._source = source
+
+
+def _known_sums(job: Job) -> dict[type[Sum], Mapping[str, Any]]:
+    """The classes of a job's sums, with their parameters; an error if they are other ones here."""
+    known = registry.sums()
+    for name, asked in job.sums.items():
+        if name not in known or known[name].version != asked["version"]:
+            found = f"has version {known[name].version}" if name in known else "is not known"
+            raise EngineError(
+                f"the sum {name} {found} on {socket.gethostname()}, but the study needs version {asked['version']}: "
+                "install the same packages on every node"
+            )
+    return {known[name]: asked["parameters"] for name, asked in job.sums.items()}
 
 
 class Mark:

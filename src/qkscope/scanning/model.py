@@ -23,10 +23,9 @@ from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError
 from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySampling
 from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.registry import chosen as chosen_measures
-from qkscope.measures.registry import unknown_measures
+from qkscope.measures.registry import sums_for, unknown_measures
 from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.results import Results
@@ -37,6 +36,7 @@ from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
 from qkscope.store import short_digest, write_json
 from qkscope.study import CorpusSpec
+from qkscope.sums import KeySum
 from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.unit import Unit
 
@@ -212,7 +212,10 @@ def scan(
         batch_tokens=batch_tokens,
         include_sliding=include_sliding,
         save=sample,
-        keep_keys=KeySampling(seed=seed) if "plasticity" in measures else None,
+        sums={
+            kind: {"seed": seed} if kind is KeySum else {}
+            for kind in sums_for(chosen_measures(measures)).values()
+        },
     )
     _warn(warnings, unknown_rotation_warning(units))
     cell = Cell.of(units, window, components, subject.architecture.num_layers)

@@ -30,6 +30,7 @@ from qkscope.results.tables import write_tables
 from qkscope.rotation import Rotation
 from qkscope.scanning.exact_plasticity import exact_plasticity
 from qkscope.store import short_digest
+from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.taxonomy import Thresholds, transitions
 from qkscope.unit import Unit
 from qkscope.vectors.files import Turned, document_lengths, read_moments, read_rows, read_turned
@@ -175,8 +176,8 @@ class _Settings:
 
     @property
     def measured(self) -> list[MeasureGroup]:
-        """What is computed from moments; plasticity is computed from the vectors themselves."""
-        return [group for group in chosen(self.measures) if "keys" not in group.needs]
+        """What is computed from sums that stored vectors give; plasticity is computed from the vectors themselves."""
+        return [group for group in chosen(self.measures) if not group.sums and "keys" not in group.needs]
 
     def turn(self, layer: int, dim: int) -> Rotation | None:
         """The rotation of a layer's vectors, if it was said."""
@@ -246,19 +247,19 @@ class _Stored:
         tokens = int(max(q.n[0], k.n[0]))
         if not tokens:
             return None
-        scale = q.mean_x.shape[1] ** -0.5
         none = Moments.empty(1, q.mean_x.shape[1])
-        unit = Unit(
-            heads=self.heads, windows=(self.width,), q=(q,), k=(k,), sink_q=none, sink_k=none, path_q=None, path_k=None,
-            rotations={layer: self.rotation}, scales={layer: scale}, lengths=(tokens,),
-        )  # fmt: skip
+        facts = FactSum(
+            self.heads, (self.width,), (tokens,), {layer: self.rotation}, {layer: q.mean_x.shape[1] ** -0.5}
+        )
+        moments = MomentSum((self.width,), (q,), (k,), none, none)
         if self.turned is None:
-            return unit
+            return Unit.of(facts, moments)
         of_q, of_k = self.turned
-        return dataclasses.replace(
-            unit, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group], path_q=of_q.paths[group],
-            path_k=of_k.paths[group], lengths=of_k.lengths[group],
-        )  # fmt: skip
+        return Unit.of(
+            dataclasses.replace(facts, lengths=of_k.lengths[group]),
+            dataclasses.replace(moments, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group]),
+            PathSum(of_q.paths[group], of_k.paths[group]),
+        )
 
 
 def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotation) -> list[Turned]:

@@ -8,7 +8,7 @@ checked in the same run.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -56,21 +56,24 @@ _EXPECTED = {
 }
 
 
-def load_study(path: Path | str) -> Study:
-    """Read the study file at `path`. Raises a StudyError that lists every mistake."""
-    study, mistakes = read_study(Path(path))
+def load_study(path: Path | str, measures: Collection[str] | None = None) -> Study:
+    """Read the study file at `path`. Raises a StudyError that lists every mistake.
+
+    `measures` are the names that its `measures:` may have (default: any, as of results that are already there).
+    """
+    study, mistakes = read_study(Path(path), measures)
     if study is None or mistakes:
         raise StudyError("\n".join(mistakes))
     return study
 
 
-def validate(path: Path | str) -> list[str]:
+def validate(path: Path | str, measures: Collection[str] | None = None) -> list[str]:
     """Every mistake in the study at `path`, as `file:line: field: what is wrong`; also files that are not there."""
-    study, mistakes = read_study(Path(path))
+    study, mistakes = read_study(Path(path), measures)
     return mistakes if study is None else mistakes + missing_files(Path(path), study)
 
 
-def read_study(path: Path) -> tuple[Study | None, list[str]]:
+def read_study(path: Path, measures: Collection[str] | None = None) -> tuple[Study | None, list[str]]:
     """The study at `path` (None if it cannot be understood) and every mistake in it."""
     try:
         marked = Marked(path.read_text(encoding="utf-8"))
@@ -89,8 +92,15 @@ def read_study(path: Path) -> tuple[Study | None, list[str]]:
     data, mistakes = expand(marked.data, path.resolve().parent)
     study, shape = _parsed(data)
     refused = [m.loc for m in [*mistakes, *shape] if not m.unknown_key]
-    between = together(study, refused) if study else ()
+    between = [*together(study, refused), *_unknown_measures(study, measures)] if study else ()
     return study, _rendered(path, marked, [*marked.mistakes, *mistakes, *shape, *between])
+
+
+def _unknown_measures(study: Study, known: Collection[str] | None) -> Iterator[Mistake]:
+    for i, name in enumerate(study.measures if known is not None else ()):
+        if name not in (known or ()):
+            what = f"expected one of {', '.join(known or ())}, found {found_in_short(name)}"
+            yield Mistake(("measures", i), what + did_you_mean(name, known or ()))
 
 
 def rendered(path: Path, mistakes: list[Mistake]) -> list[str]:

@@ -26,7 +26,6 @@ from qkscope.checkpoints.revisions import order_revisions, parse_revision, phase
 from qkscope.study.marks import Loc
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-Measure = Literal["rotation", "per_kind", "plasticity"]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
@@ -197,7 +196,7 @@ class Study(_Part):
     """Thresholds of the published head classes."""
     controls: ControlsSpec = ControlsSpec()
     """Counterfactual checkpoints that separate causes."""
-    measures: list[Measure] = Field(
+    measures: list[str] = Field(
         default=[*defaults.MEASURES],
         description="Optional measures. `plasticity` stores a sample of keys, which costs a few percent of a pass.",
     )

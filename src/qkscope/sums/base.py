@@ -1,0 +1,181 @@
+"""The methods that every sum has, and what it is told about the passes it watches.
+
+A sum is one class in one file:
+
+    class NormSum(Sum):
+        name = "norms"                              # also the name of its file: <unit>/norms.safetensors
+
+    start(request, **parameters)                    a sum of no tokens
+    begin(batch), layer(index, q, k, facts), end(hidden)      called for every pass and for every layer of it
+    done()                                          after the last pass
+    merge(other), window(width)                     both sums together; only each document's first `width` tokens
+    to_arrays(), from_arrays(arrays, meta, facts)   the arrays of its file, and back
+
+Each sum of a unit is stored in a file of its own, with a key that has the sum's name, version and parameters. A sum
+that a study did not have before is measured in a pass of its own; the files of the others stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.heads import HeadIndex
+
+if TYPE_CHECKING:
+    from qkscope.corpus import Document
+    from qkscope.rotation import Rotation
+    from qkscope.sums.facts import FactSum
+
+Arrays = Mapping[str, NDArray[Any]]
+Meta = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Documents of one forward pass, cut to `lengths` tokens and padded on the right to the longest."""
+
+    documents: tuple[Document, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens: padding does not count."""
+        return sum(self.lengths)
+
+    def ids(self) -> NDArray[np.int64]:
+        """(documents, longest) token ids. Causal attention never looks right, so any valid id may pad."""
+        rows = [document.tokens[:n] for document, n in zip(self.documents, self.lengths, strict=True)]
+        longest = max(self.lengths)
+        return np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]).astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is measured in all passes of a unit.
+
+    windows    ascending; each is the end of a ring
+    dim        of the vectors
+    documents  by number: how many of a document's tokens are read
+    """
+
+    heads: HeadIndex
+    windows: tuple[int, ...]
+    dim: int
+    documents: Mapping[int, int] = field(default_factory=dict)
+
+    def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
+        """By layer: the rows of its query heads (kind q) in `heads`, or of its key heads (k) in `heads.keys`."""
+        layers = self.heads.layer if kind == "q" else self.heads.keys[:, 0]
+        return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+
+    def spans(self, batch: Batch) -> dict[int, list[tuple[int, int, int]]]:
+        """By ring: (row of the batch, start, stop) of the real tokens that are in it."""
+        found: dict[int, list[tuple[int, int, int]]] = {}
+        for row, length in enumerate(batch.lengths):
+            for ring, (start, stop) in enumerate(rings(length, self.windows)):
+                found.setdefault(ring, []).append((row, start, stop))
+        return found
+
+
+@dataclass(frozen=True)
+class Unrotated:
+    """Vectors before rotation: x's dimensions `dims` were `vectors` (documents, heads or 1, tokens, dims)."""
+
+    vectors: Any
+    dims: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LayerFacts:
+    """What is known of a layer in a pass.
+
+    scale         the factor between q.k and the score; NaN if the model does not show it
+    rotation      R_t; None if it is unknown, for the reason `unknown`
+    before_q, _k  the vectors before rotation; None where they are q and k themselves
+    """
+
+    scale: float
+    rotation: Rotation | None
+    unknown: str = ""
+    before_q: Unrotated | None = None
+    before_k: Unrotated | None = None
+
+
+class Sum:
+    """One sum of a unit: of the tokens of one group of documents, read by one checkpoint."""
+
+    name: ClassVar[str]
+    """Lower-case letters, digits and underscores; unique among all installed sums."""
+    version: ClassVar[int] = 1
+    """Raise it when the numbers change: files of another version are measured again."""
+
+    @classmethod
+    def start(cls, request: Request, **parameters: Any) -> Sum:
+        """A sum of no tokens. `parameters` are part of the file's key."""
+        raise NotImplementedError(f"{cls.__name__} has no method start")
+
+    def begin(self, batch: Batch) -> None:
+        """A pass over these documents is next."""
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        """Queries and keys of a layer as the score sees them, torch tensors (documents, heads, tokens, dim).
+
+        Only the heads that are measured, in the order of `Request.rows`. Past a document's length there is padding.
+        """
+
+    def end(self, hidden: Any) -> None:
+        """The pass is over; `hidden` (documents, tokens, size) is the backbone's last hidden state."""
+
+    def done(self) -> Sum:
+        """The finished sum, after the last pass."""
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """The sum over both sets of documents."""
+        raise NotImplementedError(f"{type(self).__name__} has no method merge")
+
+    def window(self, width: int) -> Self:
+        """The sum over each document's first `width` tokens, one of the windows."""
+        raise NotImplementedError(f"{type(self).__name__} has no method window")
+
+    def to_arrays(self) -> tuple[Arrays, Meta]:
+        """Arrays and a JSON description for a file."""
+        raise NotImplementedError(f"{type(self).__name__} has no method to_arrays")
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
+        """What `to_arrays` returned, for a unit of these facts. Raises ValueError or LookupError for anything else."""
+        raise NotImplementedError(f"{cls.__name__} has no method from_arrays")
+
+
+def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:
+    """(start, stop) of each ring that a document of `length` tokens reaches; rings end at the ascending `windows`."""
+    starts = (0, *windows)
+    return [
+        (start, min(length, edge)) for start, edge in zip(starts, windows, strict=False) if start < length
+    ]
+
+
+def ring_count(windows: Sequence[int], width: int) -> int:
+    """How many rings make up the window `width`."""
+    if width not in windows:
+        raise ValueError(f"a window of {width} tokens was not measured; measured windows: {list(windows)}")
+    return list(windows).index(width) + 1
+
+
+def checked(arrays: Arrays, name: str, kind: str, *shape: int | None) -> NDArray[Any]:
+    """The array `name`, which must have numbers of a numpy `kind` (i, f) and this shape; None stands for any length."""
+    array = arrays[name]
+    fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
+    if array.dtype.kind != kind or not fits:
+        numbers = {"i": "integers", "f": "floats"}[kind]
+        expected = ", ".join("any" if length is None else str(length) for length in shape)
+        raise ValueError(
+            f"{name} is {array.dtype} of shape {array.shape}, expected {numbers} of shape ({expected})"
+        )
+    return array

@@ -1,0 +1,96 @@
+"""A small sample of the keys of every bucket of a few documents (`qkscope.key_sample`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.key_sample import KeySample, KeySampling, bucket_size
+from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked
+from qkscope.sums.facts import FactSum
+
+
+@dataclass
+class KeySum(Sum):
+    """One sample over the shortest window and one over the longest. Its parameters are those of `KeySampling`."""
+
+    name = "keys"
+
+    samples: tuple[KeySample, ...]
+
+    @classmethod
+    def start(cls, request: Request, **parameters: Any) -> Sum:
+        return _Accumulating(request, KeySampling(**parameters))
+
+    def merge(self, other: Self) -> Self:
+        pairs = zip(self.samples, other.samples, strict=True)
+        return replace(self, samples=tuple(_joined(a, b) for a, b in pairs))
+
+    def window(self, width: int) -> Self:
+        return replace(self, samples=tuple(each for each in self.samples if each.window == width))
+
+    def to_arrays(self) -> tuple[Arrays, Meta]:
+        arrays: dict[str, NDArray[Any]] = {}
+        for each in self.samples:
+            arrays |= {
+                f"keys.{each.window}.lengths": each.lengths,
+                f"keys.{each.window}.vectors": each.vectors,
+            }
+        return arrays, {}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
+        found = []
+        for window in _sampled(facts.windows):
+            lengths = checked(arrays, f"keys.{window}.lengths", "i", None)
+            buckets = len(range(0, window, bucket_size(window)))
+            shape = len(lengths), buckets, None, len(facts.heads.keys), None
+            found.append(KeySample(window, lengths, checked(arrays, f"keys.{window}.vectors", "f", *shape)))
+        return cls(tuple(found))
+
+
+def _sampled(windows: tuple[int, ...]) -> list[int]:
+    """The windows that tables are made of."""
+    return sorted({windows[0], windows[-1]})
+
+
+def _joined(a: KeySample, b: KeySample) -> KeySample:
+    return KeySample(a.window, np.concatenate([a.lengths, b.lengths]), np.concatenate([a.vectors, b.vectors]))
+
+
+class _Accumulating(Sum):
+    """Copies the chosen keys of each pass into the samples."""
+
+    def __init__(self, request: Request, how: KeySampling) -> None:
+        lengths = {number: length for number, length in request.documents.items() if length}
+        self._chosen = how.choose(list(lengths))
+        self._rows = request.rows("k")
+        self._where: dict[int, list[NDArray[np.int64]]] = {}
+        self._samples: list[KeySample] = []
+        for window in _sampled(request.windows):
+            where = [how.positions(i, lengths[i], window) for i in self._chosen]
+            shape = (len(where), *(where[0].shape if where else (0, 0)), len(request.heads.keys), request.dim)
+            kept = np.array([lengths[i] for i in self._chosen], dtype=np.int64)
+            self._samples.append(KeySample(window, kept, np.full(shape, np.nan, dtype=np.float32)))
+            for i, positions in zip(self._chosen, where, strict=True):
+                self._where.setdefault(i, []).append(positions)
+        self._present: list[tuple[int, int]] = []
+
+    def begin(self, batch: Batch) -> None:
+        """Which documents of the pass are sampled: (row of the pass, place in the sample)."""
+        numbers = [document.index for document in batch.documents]
+        self._present = [(numbers.index(i), at) for at, i in enumerate(self._chosen) if i in numbers]
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        for row, at in self._present:
+            for sample, where in zip(self._samples, self._where[self._chosen[at]], strict=True):
+                bucket, slot = np.nonzero(where >= 0)
+                found = k[row][:, where[bucket, slot]].float().cpu().numpy()
+                for key, vectors in zip(self._rows[index], found, strict=True):
+                    sample.vectors[at, bucket, slot, key] = vectors
+
+    def done(self) -> KeySum:
+        return KeySum(tuple(self._samples))

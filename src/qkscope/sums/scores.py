@@ -1,0 +1,101 @@
+"""Scores of a few queries with all keys before them, summed by distance (`qkscope.lags`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.lags import DOCUMENTS, LagScores, distances, queries
+from qkscope.path import SINK
+from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, rings
+from qkscope.sums.facts import FactSum
+
+
+@dataclass
+class ScoreSum(Sum):
+    """Sums of q.k by ring and distance; ring i ends at windows[i]."""
+
+    name = "scores"
+
+    windows: tuple[int, ...]
+    scores: LagScores
+
+    @classmethod
+    def start(cls, request: Request, **parameters: Any) -> Sum:
+        return _Accumulating(request)
+
+    def merge(self, other: Self) -> Self:
+        return replace(self, scores=self.scores.merge(other.scores))
+
+    def window(self, width: int) -> Self:
+        """Its rings: a curve weights them by the pairs that they have, so they are not added up."""
+        last = ring_count(self.windows, width)
+        scores = LagScores(self.scores.lags, self.scores.n[:last], self.scores.total[:last])
+        return replace(self, windows=self.windows[:last], scores=scores)
+
+    def to_arrays(self) -> tuple[Arrays, Meta]:
+        scores = self.scores
+        total = scores.total.astype(np.float32)
+        return {"scores.lags": scores.lags, "scores.n": scores.n, "scores.total": total}, {}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
+        lags = checked(arrays, "scores.lags", "i", None)
+        if not np.array_equal(lags, distances(facts.windows[-1])):
+            raise ValueError(f"scores.lags are not the distances of a window of {facts.windows[-1]} tokens")
+        n = checked(arrays, "scores.n", "i", len(facts.windows), len(lags))
+        total = checked(arrays, "scores.total", "f", len(facts.windows), len(facts.heads), len(lags))
+        return cls(facts.windows, LagScores(lags, n, total.astype(np.float64)))
+
+
+class _Accumulating(Sum):
+    """Scores of the first documents of a unit, by number."""
+
+    def __init__(self, request: Request) -> None:
+        self._windows, self._chosen = request.windows, sorted(request.documents)[:DOCUMENTS]
+        self._heads, self._rows = request.heads, request.rows("q")
+        self._key_heads = {layer: request.heads.keys[at, 1] for layer, at in request.rows("k").items()}
+        self._lags = distances(self._windows[-1])
+        self._n = np.zeros((len(self._windows), len(self._lags)), dtype=np.int64)
+        self._total = np.zeros((len(self._windows), len(self._heads), len(self._lags)))
+        self._present: list[tuple[int, int, NDArray[np.int64], NDArray[np.bool_]]] = []
+
+    def begin(self, batch: Batch) -> None:
+        """The queries of the pass: (row, ring, positions, which distances each has)."""
+        self._present = []
+        for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
+            if document.index not in self._chosen:
+                continue
+            for ring, (start, stop) in enumerate(rings(length, self._windows)):
+                t = queries(start, stop)
+                there = t[:, None] - self._lags >= SINK
+                self._n[ring] += there.sum(axis=0)
+                self._present.append((row, ring, t, there))
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        import torch
+
+        rows = self._rows[index]
+        for row, ring, t, there in self._present:
+            back = np.maximum(t[:, None] - self._lags, 0).ravel()
+            at, before = (torch.as_tensor(each, device=q.device) for each in (t, back))
+            for number, key in enumerate(self._key_heads[index]):
+                reading = np.flatnonzero(self._heads.kv_head[rows] == key)
+                heads = torch.as_tensor(reading, device=q.device)
+                found = self._products(q[row], heads, k[row, number], at, before)
+                self._total[ring, rows[reading]] += np.where(there, found, 0.0).sum(axis=1)
+
+    def _products(self, q: Any, heads: Any, k: Any, at: Any, before: Any) -> NDArray[np.float64]:
+        """q (all heads, tokens, dim) of `heads` times k (tokens, dim) at each distance before. (heads, t, lags)"""
+        # Gathered first, so that only what is scored is copied, and converted where the model runs in half precision.
+        asked = q[heads[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
+        keys = k.index_select(0, before).float().view(len(at), len(self._lags), k.shape[-1])
+        return np.asarray((asked @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
+
+    def done(self) -> ScoreSum:
+        """Totals are rounded to float32, so that a unit in memory equals the same unit read from its files."""
+        total = self._total.astype(np.float32).astype(np.float64)
+        return ScoreSum(self._windows, LagScores(self._lags, self._n, total))
