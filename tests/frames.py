@@ -147,3 +147,11 @@ def with_heads(results: Results, change: Any) -> Results:
         for a, b in zip(results.data["layer"].values, results.data["number"].values, strict=True)
     ]
     return replace(results, data=results.data.isel(head=np.flatnonzero(kept)))
+
+
+def without_left_out(results: Results) -> Results:
+    """The same results as if documents had not been left out in turn: errors of means are unknown."""
+    data = results.data.isel(sample=[0])
+    return replace(
+        results, data=data.assign_coords(groups=("cell", np.zeros(data.sizes["cell"], dtype=np.int64)))
+    )

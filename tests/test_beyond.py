@@ -4,16 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from qkscope.anatomy_table import (
-    DISTANCE_COLUMNS,
-    SPECTRUM_COLUMNS,
-    anatomy_columns,
-    anatomy_table,
-    distance_table,
-    loo_anatomy_columns,
-    loo_anatomy_table,
-    spectrum_table,
-)
 from reference import (
     anatomy_reference,
     between_documents_reference,
@@ -29,11 +19,15 @@ from test_anatomy import documents
 from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
 from qkscope.heads import HeadIndex
 from qkscope.lags import distances
+from qkscope.measures.axes import continuity
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.pca import measure
 from qkscope.measures.registry import chosen
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.tables import head_table, select
 from qkscope.rotation import Rotation
 from qkscope.store import write_tensors
+from qkscope.taxonomy import Thresholds
 
 DIM, WINDOW, SCALE = 8, 20, 0.4
 TURN = rope(DIM)
@@ -174,50 +168,36 @@ def test_an_axis_that_a_sample_lost_has_no_error(rng):
     assert np.isfinite(axes.loo_r_q).all()
 
 
-def test_tables_have_their_columns(measured):
+def test_the_dataset_has_every_measure_and_its_error(measured):
     axes, found = measured
-    table = anatomy_table("m", found)
-    measures = {
-        "eta_q",
-        "eta_k",
-        "r_q_const",
-        "r_k_const",
-        "R_q",
-        "R_k",
-        "share_position",
-        "share_key",
-        "share_match",
-    }
-    measures |= {
-        "share_query_position",
-        "share_positional",
-        "score_sd",
-        "sink",
-        "overlap",
-        "gap",
-        "eta_q_from4",
-    }
+    info = CellInfo("m", WINDOW, groups=found.groups)
+    data = select(dataset([CellData.of(info, found)]), "own")
+    table = head_table(data, Thresholds())
+    measures = {"eta_q", "eta_k", "r_q_const", "r_k_const", "R_q", "R_k", "share_position", "share_key"}
+    measures |= {"share_match", "share_query_position", "share_positional", "score_sd", "sink", "eta_q_from4"}
     assert measures | {f"{name}_se" for name in measures} <= set(table.columns)
-    assert list(table.columns) == list(anatomy_columns())
-    assert table["overlap"].isna().all()
-    again = anatomy_table("m", found, found)
-    np.testing.assert_allclose(again["overlap"], 1)
+    for name in measures:
+        np.testing.assert_array_equal(table[name], found.value(name))
+        np.testing.assert_allclose(table[f"{name}_se"], found.error(name), rtol=1e-12)
+    assert data["eta_q"].sizes == {"checkpoint": 1, "sample": 5, "head": 3}
+    for kind in "qk":
+        np.testing.assert_allclose(data[f"energy_{kind}"].sum("pair"), 1)
+    assert data["signal_k"].sum("pair").values[0, 1] == pytest.approx(axes.r_k[1, 0], abs=1e-9)
+    rotates = data["energy_q"].notnull().values[0]
+    assert data["pair"].values[rotates[2]].tolist() == [-1], "layer 1 does not rotate"
+    assert (rotates[:2].sum(axis=1) == DIM // 2).all()
+    measured_at = data["distance"].values[data["distance_score"].notnull().values[0, 0]]
+    assert measured_at.max() == WINDOW - 5
+
+
+def test_axes_that_continue_those_before_overlap_with_them(measured):
+    found = measured[1]
+    again = continuity((found.v, found.loo_v), (found.v, found.loo_v))
+    np.testing.assert_allclose(again["overlap"][0], 1)
     assert again["overlap_pc"].tolist() == [0, 0, 0]
     assert again["same_axis"].tolist() == [1, 1, 1]
-    loo = loo_anatomy_table("m", found)
-    assert list(loo.columns) == list(loo_anatomy_columns())
-    assert len(loo) == 4 * 3
-    spectrum = spectrum_table("m", found)
-    assert list(spectrum.columns) == list(SPECTRUM_COLUMNS)
-    sums = spectrum.groupby(["layer", "head", "kind"])[["energy", "signal", "share"]].sum()
-    np.testing.assert_allclose(sums["energy"], 1)
-    np.testing.assert_allclose(sums["share"], 1)
-    assert sums.loc[(0, 1, "k"), "signal"] == pytest.approx(axes.r_k[1, 0], abs=1e-9)
-    assert (spectrum[spectrum["layer"] == 1]["pair"] == -1).all()
-    assert len(spectrum[spectrum["layer"] == 0]) == 2 * 2 * DIM // 2
-    curve = distance_table("m", found)
-    assert list(curve.columns) == list(DISTANCE_COLUMNS)
-    assert curve["distance"].max() == WINDOW - 5
+    first = continuity(None, (found.v, found.loo_v))
+    assert np.isnan(first["overlap"]).all()
 
 
 def test_what_all_keys_of_a_document_share_decides_nothing(rng):

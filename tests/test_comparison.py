@@ -10,7 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import xarray as xr
 from click.testing import CliRunner
+from frames import with_heads, with_values, without_left_out
 from published import published_qk, published_results
 from rich.console import Console
 from simulated import measured, results, truth
@@ -22,6 +24,7 @@ from qkscope.comparison.outcome import Quantity
 from qkscope.comparison.published import READ_OFF
 from qkscope.comparison.words import printed
 from qkscope.errors import TableError
+from qkscope.results.tables import from_qk
 from qkscope.store import write_csv
 from qkscope.taxonomy import Thresholds
 
@@ -44,18 +47,13 @@ def test_the_published_numbers_say_where_they_come_from_and_add_up():
 def test_the_published_plasticity_is_compared_where_it_was_measured():
     ours, data = published_results("means"), published()["rotation_and_plasticity"]
     assert len(data["plasticity"]) == len(data["plasticity_drop"]) == len(published()["checkpoints"])
-    rows = ours.heads[["model", "layer", "head"]].reset_index(drop=True)
-    of = {
-        name: dict(zip(published()["checkpoints"], data[name], strict=True))
-        for name in ("plasticity", "plasticity_drop")
-    }
-    table = rows.assign(
-        plasticity=rows["model"].map(of["plasticity"]),
-        drop=rows["model"].map(of["plasticity_drop"]) + 0.1,
-        first=0.9,
-        last=0.8,
+    place = [published()["checkpoints"].index(model) for model in ours.data["checkpoint"].values]
+    same, off = (np.array(data[name])[place] for name in ("plasticity", "plasticity_drop"))
+    like = xr.ones_like(ours.data["r_q"])
+    measured_too = ours.data.assign(
+        plasticity=like * same[:, None, None], plasticity_drop=like * (off[:, None, None] + 0.1)
     )
-    found = compare(replace(ours, optional={"plasticity": table}), "published")
+    found = compare(replace(ours, data=measured_too), "published")
     judged = found.table().set_index(["quantity", "checkpoint"])["agrees"]
     assert judged["mean plasticity"].all()
     assert not judged["mean plasticity, first less last"].any()
@@ -82,10 +80,9 @@ def test_heads_with_the_published_cells_agree_with_them():
 
 def test_a_number_off_by_more_than_reading_allows_differs():
     ours = published_results("means")
-    moved = ours.heads.copy()
-    last = moved["model"] == "lc-32k-to-64k-step-20000"
-    moved.loc[last, "explained_variance"] += 2 * READ_OFF + 0.001
-    found = compare(replace(ours, heads=moved), "published")
+    moved = ours.data["explained_variance"].to_numpy().copy()
+    moved[ours.data["checkpoint"].values == "lc-32k-to-64k-step-20000"] += 2 * READ_OFF + 0.001
+    found = compare(with_values(ours, explained_variance=moved), "published")
     rows = found.table()
     wrong = rows[(rows["quantity"] == "mean explained variance") & ~rows["agrees"].astype(bool)]
     assert wrong["checkpoint"].tolist() == ["lc-32k-to-64k-step-20000"]
@@ -96,10 +93,11 @@ def test_a_number_off_by_more_than_reading_allows_differs():
 
 def test_all_heads_are_compared_on_the_published_sample_and_others_are_refused():
     ours = published_results("means")
-    extra = ours.heads[ours.heads["layer"] == 5].assign(head=lambda t: t["head"] + 100)
-    more = replace(ours, heads=pd.concat([ours.heads, extra]))
+    qk = published_qk()
+    extra = qk[qk["layer"] == 5].assign(head=lambda t: t["head"] + 100)
+    more = replace(ours, data=from_qk(pd.concat([qk, extra], ignore_index=True)))
     assert compare(more, "published").table().equals(compare(ours, "published").table())
-    fewer = replace(ours, heads=ours.heads[ours.heads["layer"] > 5])
+    fewer = with_heads(ours, lambda layer, head: layer > 5)
     with pytest.raises(TableError, match=r"300 heads.*heads: \{sample: 300, seed: 0\}"):
         compare(fewer, "published")
 
@@ -128,7 +126,7 @@ def test_a_folder_that_is_not_there_is_an_error(tmp_path):
 def test_a_study_agrees_with_itself_even_without_errors():
     study = a_study()
     assert compare(study, study).agree
-    bare = replace(study, loo=None)
+    bare = without_left_out(study)
     found = compare(bare, bare)
     assert found.agree
     assert all(row.agrees for row in found.rows)
@@ -138,7 +136,7 @@ def test_two_runs_of_the_same_model_mostly_agree_and_a_shift_does_not():
     ours, again = a_study(seed=1), a_study(seed=2)
     rows = compare(ours, again).table()
     assert rows["agrees"].mean() > 0.8
-    moved = replace(again, heads=again.heads.assign(r_q=again.heads["r_q"] + 0.1))
+    moved = with_values(again, r_q=again.own()["r_q"].to_numpy() + 0.1)
     rows = compare(ours, moved).table()
     assert not rows[rows["quantity"] == "mean r_q"]["agrees"].any()
     difference = rows[rows["quantity"] == "mean r_q"]["difference"].to_numpy()
@@ -146,7 +144,7 @@ def test_two_runs_of_the_same_model_mostly_agree_and_a_shift_does_not():
 
 
 def test_neither_side_knowing_its_error_is_not_agreement():
-    bare = [replace(a_study(seed=seed), loo=None) for seed in (1, 2)]
+    bare = [without_left_out(a_study(seed=seed)) for seed in (1, 2)]
     found = compare(*bare)
     row = next(row for row in found.rows if row.quantity == "mean r_q")
     assert row.agrees is None
@@ -203,13 +201,11 @@ def test_a_printed_error_has_the_digits_that_its_verdict_needs():
 
 def test_equal_means_of_other_heads_are_not_the_same_numbers():
     ours = a_study()
-    swapped = ours.heads.copy()
-    first = swapped.index[
-        (swapped["model"] == "step0") & (swapped["depth_bin"] == swapped["depth_bin"].iloc[0])
-    ]
-    columns = ["r_q", "r_k", "class"]
-    swapped.loc[first, columns] = swapped.loc[first[::-1], columns].to_numpy()
-    found = compare(ours, replace(ours, heads=swapped))
+    first = np.flatnonzero(ours.own()["layer"] == 0)
+    swapped = {name: ours.own()[name].to_numpy().copy() for name in ("r_q", "r_k")}
+    for values in swapped.values():
+        values[0][:, first] = values[0][:, first[::-1]]
+    found = compare(ours, with_values(ours, **swapped))
     assert (found.table()["difference"].abs() < 1e-12).all()
     assert "exactly the same numbers" not in found.sentence()
     assert f"of {len(ours.heads)} " in found.sentence()
@@ -231,12 +227,12 @@ def test_different_texts_are_said():
 
 def test_a_smaller_set_of_heads_is_compared_on_what_both_have():
     ours = a_study()
-    part = replace(ours, heads=ours.heads[ours.heads["head"] < 5], loo=ours.loo[ours.loo["head"] < 5])
+    part = with_heads(ours, lambda layer, head: head < 5)
     found = compare(ours, part)
     assert found.agree
     assert any("the 60 heads" in note for note in found.notes)
-    left = replace(ours, heads=ours.heads[ours.heads["head"] < 6])
-    right = replace(ours, heads=ours.heads[ours.heads["head"] > 3])
+    left = with_heads(ours, lambda layer, head: head < 6)
+    right = with_heads(ours, lambda layer, head: head > 3)
     with pytest.raises(TableError, match="different heads: 72 and 72, of which 24"):
         compare(left, right)
 
@@ -273,11 +269,9 @@ def renamed(study, names, **changes):
         replace(stop, model=new[stop.model], **{key: values[i] for key, values in changes.items()})
         for i, stop in enumerate(study.timeline.stops)
     )
-    tables = {
-        name: getattr(study, name).assign(model=lambda t: t["model"].map(new))
-        for name in ("qk", "heads", "loo")
-    }
-    return replace(study, timeline=replace(study.timeline, name="other", stops=stops), **tables)
+    models = np.array([new[model] for model in study.data["checkpoint"].values], dtype=object)
+    data = study.data.assign_coords(checkpoint=("cell", models))
+    return replace(study, timeline=replace(study.timeline, name="other", stops=stops), data=data)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Vectors on disk -> rotation.csv, per_kind.csv and plasticity.csv, against all pairs of the same vectors."""
+"""Optional measures of vectors on disk, against all pairs of the same vectors."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+import xarray as xr
 from reference import per_kind_reference, plasticity_reference, rotation_model_reference
 from tiny import tiny_model, tiny_tokenizer
 
 from qkscope import analyze, scan
 from qkscope.errors import VectorsError
+from qkscope.measures.registry import groups, optional_names
+from qkscope.results import load_results
 from qkscope.vectors import write_vectors
 
 WINDOW, DIM, DOCUMENTS = 64, 5, 6
@@ -39,29 +42,26 @@ def test_plasticity_of_stored_vectors_is_that_of_all_pairs(stored, tmp_path):
     analyze(tmp_path / "in", tmp_path / "out", groups=3)
     bucket = t // (WINDOW // 16)
     expected = plasticity_reference(q, t, bucket, k, bucket, document)
-    row = pd.read_csv(tmp_path / "out" / "plasticity.csv").iloc[0]
+    row = pd.read_csv(tmp_path / "out" / "heads.csv").iloc[0]
     assert row["plasticity"] == pytest.approx(np.nanmean(expected), abs=1e-9)
     assert row["plasticity_sampling_se"] == 0
-    cells = pd.read_parquet(tmp_path / "out" / "plasticity_map.parquet")
-    found = np.full((16, 16), np.nan)
-    found[cells["query_bucket"], cells["key_bucket"]] = cells["value"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
+    data = load_results(tmp_path / "out").data
+    np.testing.assert_allclose(data["plasticity_map"].values[0, 0], expected, rtol=0, atol=1e-9)
     first = document % 3 != 0
     left = plasticity_reference(q[first], t[first], bucket[first], k[first], bucket[first], document[first])
-    loo = pd.read_parquet(tmp_path / "out" / "loo_plasticity.parquet")
-    assert loo["plasticity"][0] == pytest.approx(np.nanmean(left), abs=1e-9)
+    # Left-out values are stored as float32 differences.
+    assert data["plasticity"].values[0, 1, 0] == pytest.approx(np.nanmean(left), abs=1e-6)
 
 
 def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
     q, k, t, _ = stored
-    found = analyze(tmp_path / "in", tmp_path / "out", groups=3).optional
-    row = found["rotation"].iloc[0]
+    row = analyze(tmp_path / "in", tmp_path / "out", groups=3).heads.iloc[0]
     for name, value in rotation_model_reference(q, t, k, t, WINDOW).items():
         column = {"r_q": "drift_r_q", "r_k": "drift_r_k"}.get(name, name)
         assert row[column] == pytest.approx(value, rel=1e-9, abs=1e-9), name
     assert row["bias_logits"] == pytest.approx(row["bias_strength"] * WINDOW / np.sqrt(DIM))
     for name, value in per_kind_reference(q, t, k, t).items():
-        assert found["per_kind"].iloc[0][name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
+        assert row[name] == pytest.approx(value, rel=1e-8, abs=1e-9), name
     assert row["window"] == WINDOW
 
 
@@ -69,10 +69,11 @@ def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
 def test_only_what_is_asked_for_is_measured_and_r_is_the_same(stored, tmp_path, asked):
     whole, some = (analyze(tmp_path / "in", groups=3, **options) for options in ({}, {"measures": asked}))
     pd.testing.assert_frame_equal(some.qk, whole.qk)
-    kept = [name for name in whole.optional if name.removeprefix("loo_").removesuffix("_map") in asked]
-    assert set(some.optional) == set(kept)
-    for name in kept:
-        pd.testing.assert_frame_equal(some.optional[name], whole.optional[name])
+    gone = {v.name for name in set(optional_names()) - set(asked) for v in groups()[name].variables}
+    assert not gone & set(map(str, some.data))
+    assert set(map(str, whole.data)) - set(map(str, some.data)) == gone
+    for name in some.data:
+        xr.testing.assert_equal(some.data[name], whole.data[name])
 
 
 def test_a_measure_that_is_none(stored, tmp_path):

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from fuzz.readers import Spec
-from qkscope.table import read_qk
 
 from qkscope import store
 from qkscope.cli import main
@@ -25,6 +24,7 @@ from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError, TableError, VectorsError, printable
 from qkscope.measures.pca import measure_batch
 from qkscope.moments import Accumulator
+from qkscope.results.tables import read_qk
 from qkscope.study import validate
 from qkscope.vectors.files import read_moments
 from qkscope.vectors.layout import find_models
@@ -233,37 +233,6 @@ def folder_of_200(folder: Path) -> Path:
     return folder
 
 
-def test_small_parquet_files_that_stand_for_gigabytes_are_refused(tmp_path):
-    """A file of 7 kB used to take more than 6 GB: one name of 60 kB in 200,000 rows."""
-    from qkscope.table import LOO_COLUMNS
-
-    def repeated(value, count=200_000):
-        return pa.DictionaryArray.from_arrays(np.zeros(count, "i4"), [value])
-
-    zeros, many = pa.array(np.zeros(200_000)), pa.array(np.zeros(1_000_000))
-    fine = dict.fromkeys(LOO_COLUMNS, zeros) | {"model": repeated("a")}
-    bombs = {
-        "text": fine | {"model": repeated("a" * 60_000)},
-        "bytes": fine | {"model": repeated(b"a" * 60_000)},
-        "text for a number": fine | {"layer": repeated("a" * 60_000)},
-        "nested": fine | {"layer": pa.ListArray.from_arrays(np.arange(200_001, dtype="i4"), zeros)},
-        "rows": dict.fromkeys(LOO_COLUMNS, many) | {"model": repeated("a", 1_000_000)},
-        "columns": fine | {f"x{i}": zeros for i in range(1500)},
-    }
-    paths = []
-    for bomb, columns in bombs.items():
-        # Of the tables of optional measures all columns are read.
-        file = "loo_rotation.parquet" if bomb in ("columns", "bytes") else "loo.parquet"
-        paths.append(folder_of_200(tmp_path / bomb) / file)
-        pq.write_table(pa.table(columns), paths[-1], compression="zstd", store_schema=False)
-        assert paths[-1].stat().st_size < 2_000_000
-    memory, said = memory_of_results(folder_of_200(tmp_path / "fine"), *(path.parent for path in paths))
-    assert said[0] == "read None"
-    for path, line in zip(paths, said[1:], strict=True):
-        assert line.startswith(f"refused {path}")
-    assert memory < 1000
-
-
 def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
     size = 30_000_000_000
     entry = {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}
@@ -273,8 +242,8 @@ def test_sparse_files_of_thirty_gigabytes_are_refused_unread(tmp_path):
     axes.write_bytes(len(header).to_bytes(8, "little") + header)
     os.truncate(axes, 8 + len(header) + size)
     tables = []
-    for name in ("qk", "anatomy", "causes", "rotation"):
-        tables.append(folder_of_200(tmp_path / name) / f"{name}.csv")
+    for name in ("qk.csv", "measures.safetensors"):
+        tables.append(folder_of_200(tmp_path / Path(name).stem) / name)
         tables[-1].touch()
         os.truncate(tables[-1], size)
     # No table bounds the size of a unit, but memory does.

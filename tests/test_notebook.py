@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
+from frames import with_heads
 from simulated import measured, results, truth
 
 import qkscope
@@ -20,15 +23,12 @@ def study():
 
 
 def test_a_head_comes_with_every_measure_and_its_error(study):
-    anatomy = study.heads[["model", "layer", "head"]].assign(late_r_q=0.25, late_r_q_se=0.01)
-    rotation = study.heads[["model", "layer", "head"]].assign(alpha_q=1.5, alpha_q_se=0.1)
-    full = qkscope.Results(
-        study.folder, study.timeline, study.qk, study.heads, anatomy=anatomy, optional={"rotation": rotation}
-    )
+    like = study.data["r_q"]
+    full = replace(study, data=study.data.assign(share_key=like * 0 + 0.25, alpha_q=like * 0 + 1.5))
     course = full.head(2, 3)
     assert course["model"].tolist() == study.timeline.models
     assert course["step"].tolist() == [0, 1, 2, 3]
-    assert {"r_q", "r_q_se", "late_r_q", "late_r_q_se", "alpha_q", "alpha_q_se", "class"} <= set(course)
+    assert {"r_q", "r_q_se", "share_key", "share_key_se", "alpha_q", "alpha_q_se", "class"} <= set(course)
     rows = study.heads[(study.heads["layer"] == 2) & (study.heads["head"] == 3)]
     assert course["r_q"].tolist() == rows["r_q"].tolist()
     assert course["alpha_q"].tolist() == [1.5] * 4
@@ -107,23 +107,45 @@ def test_one_figure_as_wide_as_a_column(study):
         qkscope.figure("signal", study)
 
 
-def test_runs_together_keep_their_checkpoints_apart(tmp_path):
+def test_runs_together_keep_their_checkpoints_apart():
     runs = [training(3), training(2)]
     names = ["alpha", "beta"]
     runs = [
-        qkscope.Results(r.folder, type(r.timeline)(n, n, r.timeline.stops), r.qk, r.heads, loo=r.loo)
+        replace(r, timeline=replace(r.timeline, name=n, title=n, matched_window=None))
         for r, n in zip(runs, names, strict=True)
     ]
     both = qkscope.concat(runs)
     assert [stop.phase for stop in both.timeline.stops] == ["alpha"] * 3 + ["beta"] * 2
     assert both.timeline.models[0] == "alpha/step-100"
     assert len(both.heads) == len(runs[0].heads) + len(runs[1].heads)
-    assert both.loo is not None
+    r_q = [results.heads["r_q"].tolist() for results in (both, *runs)]
+    assert r_q[0] == r_q[1] + r_q[2]
+    assert both.heads["r_q_se"].tolist() == [se for run in runs for se in run.heads["r_q_se"]]
     assert set(qkscope.figure("taxonomy_evolution", both).data["model"]) == set(both.timeline.models)
-    assert (
-        qkscope.concat([runs[0], qkscope.Results(tmp_path, runs[1].timeline, runs[1].qk, runs[1].heads)]).loo
-        is None
-    )
+    assert set(both.data["weights_of"].values) == set(both.timeline.models)
+    assert both.matched() is None
+
+
+def test_runs_of_other_heads_and_measures_are_padded(study):
+    few = with_heads(study, lambda layer, head: layer < 2)
+    few = replace(few, timeline=replace(few.timeline, name="few"))
+    few = replace(few, data=few.data.assign(share_key=few.data["r_q"] * 0 + 0.5).isel(sample=[0, 1, 2]))
+    both = qkscope.concat([few, study])
+    assert len(both.heads) == len(few.heads) + len(study.heads)
+    assert both.data["layer"].values.tolist() == study.data["layer"].values.tolist()
+    keys = both.heads.groupby("model", sort=False)["share_key"].mean()
+    assert np.isfinite(keys.iloc[0])
+    assert np.isnan(keys.iloc[-1])
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_runs_with_the_same_matched_window_keep_it(study, same):
+    other = replace(study.timeline, name="other", matched_window=study.timeline.matched_window if same else 7)
+    both = qkscope.concat([study, replace(study, timeline=other)])
+    assert (both.matched() is not None) == same
+    assert (both.timeline.matched_window is not None) == same
+    if same:
+        assert len(both.matched_heads) == 2 * len(study.matched_heads)
 
 
 @pytest.mark.parametrize(

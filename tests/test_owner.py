@@ -234,7 +234,7 @@ def test_replace_says_so_explicitly(study, out):
     done = CliRunner().invoke(main, ["run", str(study), "--out", str(out), "--replace"])
     assert done.exit_code == 0, done.output
     assert set(load_results(out).qk["model"]) == {"other-1", "other-2", "other-3"}
-    assert "qk_48.csv" in before
+    assert "measures.safetensors" in before
     assert (out / "qk_mine.csv").read_text() == "mine"
     assert status(out, verify=True).damage == ()
 
@@ -254,7 +254,7 @@ def test_a_study_may_grow(study, out, older):
     results = run(study, out)
     kept = results.qk[results.qk["model"] != "checkpoint-4"].reset_index(drop=True)
     pd.testing.assert_frame_equal(kept, rows)
-    assert "plasticity" in results.optional
+    assert "plasticity" in results.data
 
 
 def test_a_longer_window_is_the_same_study(study, out):
@@ -313,10 +313,10 @@ def test_files_of_others_in_folders_of_our_names_stay(study, tmp_path):
 def test_a_file_where_a_table_would_be_is_not_overwritten(study, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
-    mine = folder / "loo.parquet"
+    mine = folder / "measures.safetensors"
     mine.write_text("mine")
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"loo\.parquet"):
+        with pytest.raises(StoreError, match=r"measures\.safetensors"):
             run(study, folder)
     assert mine.read_text() == "mine"
     mine.unlink()

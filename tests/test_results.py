@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from frames import cells_of
 
 from qkscope import store
 from qkscope.errors import QkscopeError, StoreError, TableError
 from qkscope.results import load_results
+from qkscope.results.dataset import NAME, write_dataset
 
 STUDY = """\
 name: mine
@@ -32,7 +34,6 @@ def table(models, layers=2):
 @pytest.fixture
 def folder(tmp_path):
     store.write_csv(tmp_path / "qk.csv", table(["step1", "step3"]))
-    store.write_csv(tmp_path / "qk_matched.csv", table(["step1", "step3"]))
     store.write_text(tmp_path / "study.yaml", STUDY)
     return tmp_path
 
@@ -44,17 +45,20 @@ def test_a_whole_folder(folder):
     assert results.timeline.matched_window == 128
     assert results.timeline.window_changes == [1]
     assert results.heads["depth"].tolist() == [0, 0.25] * 2
-    assert len(results.matched) == 4
-    assert results.loo is None
+    assert results.own()["window"].values.tolist() == [128, 256]
+    assert results.matched() is None
     assert results.components == 1
+    assert any("earlier version" in warning for warning in results.record.warnings)
 
 
-def test_leave_one_out_values_are_read_or_refused(folder):
-    loo = table(["step1"]).rename(columns={"pc": "group"}).assign(explained_variance=0.5)
-    loo.to_parquet(folder / "loo.parquet")
-    assert len(load_results(folder).loo) == 2
-    (folder / "loo.parquet").write_bytes(b"PAR1")
-    with pytest.raises(StoreError, match=r"loo\.parquet: damaged"):
+def test_a_folder_with_a_dataset_is_read_through_it(folder):
+    wide = cells_of(table(["step1", "step3"]).assign(r_q=0.25), window={"step1": 128, "step3": 256})
+    write_dataset(folder / NAME, wide)
+    results = load_results(folder)
+    assert set(results.heads["r_q"]) == {0.25}
+    assert not results.record.warnings
+    (folder / NAME).write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"measures\.safetensors: damaged"):
         load_results(folder)
 
 
@@ -63,18 +67,18 @@ def test_a_bare_table_in_its_own_order(tmp_path):
     results = load_results(tmp_path / "theirs.csv")
     assert results.timeline.models == ["step3", "step9"]
     assert results.study == {}
-    assert results.matched is None
+    assert results.matched() is None
 
 
 def test_checkpoints_that_the_study_does_not_know(folder):
     store.write_csv(folder / "qk.csv", table(["step1", "other"]))
-    with pytest.raises(TableError, match="checkpoints other are not in"):
+    with pytest.raises(TableError, match="checkpoints other"):
         load_results(folder)
 
 
 def test_a_checkpoint_without_rows_is_a_gap(folder):
     store.write_csv(folder / "qk.csv", table(["step1"]))
-    assert "no rows" in load_results(folder).timeline.stop("step3").missing
+    assert load_results(folder).timeline.stop("step3").missing
 
 
 @pytest.mark.parametrize("place", ["", "nowhere", "nowhere/qk.csv"])

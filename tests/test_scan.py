@@ -11,16 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xarray as xr
 from click.testing import CliRunner
 from families import build, tokens
-from qkscope.anatomy_table import anatomy_columns, read_anatomy
-from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, read_qk
 from reference import combined_pca_reference
 from rich.console import Console
 from tiny import WORDS, save_checkpoint, tiny_model, tiny_tokenizer
 
 from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
+from qkscope.results import load_results
+from qkscope.results.tables import QK_COLUMNS, read_qk
 from qkscope.scanning import ScanResult, scan
 from qkscope.taxonomy import CLASSES
 
@@ -56,13 +57,14 @@ def test_three_lines_give_a_dataframe() -> None:
 
     model = build("smollm3")
     result = qkscope.scan(model, texts=ids(40, 64, 30, 50), max_length=64)
-    assert list(result.heads.columns) == list(HEADS_COLUMNS)
+    shares = [f"share_{part}" for part in ("position", "key", "match", "query_position")]
+    assert {"layer", "head", "class", "r_q", "r_q_se", "r_q_null", "slope_k", *shares} <= set(result.heads)
     assert list(result.qk.columns) == list(QK_COLUMNS)
     assert (len(result.heads), len(result.qk)) == (16, 160)
     assert result.heads.groupby("layer")["rope"].first().tolist() == [1, 1, 1, 0]
     assert (result.documents, result.tokens, result.filled) == (4, 184, 1)
     # No error where leaving documents out gives another axis.
-    assert (result.heads["r_q_se"].notna() == (result.anatomy["axis_lost"] == 0)).all()
+    assert (result.heads["r_q_se"].notna() == (result.heads["axis_lost"] == 0)).all()
     pd.testing.assert_frame_equal(result.qk, scan(model, texts=ids(40, 64, 30, 50), max_length=64).qk)
 
 
@@ -90,11 +92,9 @@ def test_numbers_are_those_of_stored_vectors() -> None:
 
 def test_what_decides_is_in_the_result_in_print_and_in_a_file(tmp_path: Path) -> None:
     result = scan(build("smollm3"), texts=ids(40, 40, 40, 40), max_length=40, groups=4, out=tmp_path)
-    assert list(result.anatomy.columns) == list(anatomy_columns())
-    assert len(result.anatomy) == len(result.heads)
-    shares = result.anatomy[[f"share_{p}" for p in ("position", "key", "match", "query_position")]]
+    shares = result.heads[[f"share_{p}" for p in ("position", "key", "match", "query_position")]]
     np.testing.assert_allclose(shares.sum(axis=1), 1, atol=1e-9)
-    pd.testing.assert_frame_equal(read_anatomy(tmp_path / "anatomy.csv"), result.anatomy, check_dtype=False)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "heads.csv"), result.heads, check_dtype=False)
     text = shown(result)
     assert "What determines" in text
     assert "query x position" in text
@@ -106,19 +106,31 @@ def test_measures_that_are_asked_for_are_in_the_result_and_in_files(tmp_path: Pa
     model, documents = build("smollm3"), ids(64, 64, 64, 64)
     options: dict[str, Any] = {"texts": documents, "max_length": 64, "groups": 4, "out": tmp_path}
     result = scan(model, measures=["rotation", "per_kind", "plasticity"], **options)
-    for name in ("rotation", "per_kind", "plasticity"):
-        table = getattr(result, name)
-        assert table[["layer", "head"]].equals(result.heads[["layer", "head"]])
-        pd.testing.assert_frame_equal(pd.read_csv(tmp_path / f"{name}.csv"), table, check_dtype=False)
-    assert result.rotation["slope_k"].to_numpy() == pytest.approx(64 * result.rotation["alpha_k"].to_numpy())
-    assert result.plasticity["plasticity"].between(0, 1).all()
-    assert (tmp_path / "plasticity_map.parquet").is_file()
-    # A later scan without a measure leaves no table of an earlier one.
+    assert result.heads["slope_k"].to_numpy() == pytest.approx(64 * result.heads["alpha_k"].to_numpy())
+    assert result.heads["plasticity"].between(0, 1).all()
+    assert result.data["plasticity_map"].dims == ("cell", "head", "query_bucket", "key_bucket")
+    assert "plasticity" in pd.read_csv(tmp_path / "heads.csv")
+    # A later scan without a measure leaves nothing of it, and the rest as it was.
     again = scan(model, **options, replace=True)
-    assert not list(tmp_path.glob("*plasticity*"))
-    pd.testing.assert_frame_equal(again.rotation, result.rotation)
-    with pytest.raises(TableError, match=r'plasticity was not measured: .*measures=\["plasticity"\]'):
-        again.plasticity  # noqa: B018
+    stored = load_results(tmp_path)
+    assert not [name for name in map(str, stored.data) if "plasticity" in name]
+    assert "plasticity" not in pd.read_csv(tmp_path / "heads.csv")
+    assert again.heads["slope_k"].equals(result.heads["slope_k"])
+
+
+def test_a_saved_scan_is_loaded_as_results_of_one_checkpoint(tmp_path: Path) -> None:
+    result = scan(build("smollm3"), texts=ids(40, 40, 40), max_length=40, out=tmp_path)
+    stored = load_results(tmp_path)
+    xr.testing.assert_allclose(stored.data.load(), result.data)
+    assert stored.timeline.models == [result.model]
+    assert stored.timeline.measured[0].window == 40
+    assert stored.matched() is None
+    pd.testing.assert_frame_equal(stored.heads, result.heads)
+    row = result.head(3, 1)
+    assert len(row) == 1
+    assert row["r_q"][0] == result.heads.set_index(["layer", "head"])["r_q"][3, 1]
+    with pytest.raises(TableError, match="layer 9, head 0"):
+        result.head(9, 0)
 
 
 def test_texts_with_a_tokenizer() -> None:
@@ -172,8 +184,9 @@ def test_on_the_command_line(checkpoint: Path, texts: Path, tmp_path: Path) -> N
     assert "tiny-llama (llama): 5 of 8 heads, 2 documents, 115 of " in answer.output
     assert all(name in answer.output for name in CLASSES)
     assert (tmp_path / "qk.csv").exists()
-    assert {path.name for path in tmp_path.glob("*.csv")} >= {"per_kind.csv", "plasticity.csv"}
-    assert not (tmp_path / "rotation.csv").exists()
+    heads = pd.read_csv(tmp_path / "heads.csv")
+    assert {"linear_q", "plasticity"} <= set(heads)
+    assert "slope_k" not in heads
     assert len(list((tmp_path / "vectors" / "tiny-llama").glob("*q/data.parquet"))) == 5
 
 

@@ -129,7 +129,7 @@ def test_seeds_are_matched_by_what_they_share():
     ours, theirs = arm("base", range(2)), arm("wide", range(2))
     short = replace(
         theirs[1],
-        heads=theirs[1].heads[theirs[1].heads["model"] != "step2000"],
+        data=theirs[1].data.isel(cell=theirs[1].data["checkpoint"].values != "step2000"),
         timeline=replace(theirs[1].timeline, stops=theirs[1].timeline.stops[:2]),
     )
     found = compare(ours, [theirs[0], short])

@@ -7,8 +7,11 @@ from test_moments import make_unit
 
 from qkscope import store
 from qkscope.errors import TableError
-from qkscope.measures.pca import measure
-from qkscope.table import HEADS_COLUMNS, QK_COLUMNS, heads_table, loo_table, qk_table, read_qk
+from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.registry import chosen
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.tables import QK_COLUMNS, from_qk, head_table, qk_table, read_qk, select
+from qkscope.taxonomy import Thresholds
 
 MINIMAL = "model,layer,head,pc,r_q,r_k\n"
 
@@ -16,7 +19,8 @@ MINIMAL = "model,layer,head,pc,r_q,r_k\n"
 @pytest.fixture
 def measured(rng):
     units = [make_unit(rng, [20], [20, 20])[0] for _ in range(3)]
-    return units[0].heads, measure(units, 20, 4)
+    numbers = measure_cell(Cell.of(units, 20, 4, 5), chosen(()))
+    return select(dataset([CellData.of(CellInfo("stage1-step-40000", 20, groups=3), numbers)]), "own")
 
 
 def write(path, text):
@@ -25,7 +29,7 @@ def write(path, text):
 
 
 def test_qk_csv_has_the_documented_columns_and_reads_back(measured, tmp_path):
-    table = qk_table("stage1-step-40000", *measured)
+    table = qk_table(measured)
     assert ",".join(table.columns) == (
         "model,layer,head,kv_head,pc,r_q,r_k,explained_variance,n_q,n_k,r_q_se,r_k_se,r_q_null,r_k_null,rope"
     )
@@ -37,22 +41,17 @@ def test_qk_csv_has_the_documented_columns_and_reads_back(measured, tmp_path):
     assert again["rope"].tolist() == [1.0] * 8 + [0.0] * 4
 
 
-def test_leave_one_out_table(measured):
-    heads, axes = measured
-    table = loo_table("m", heads, axes)
-    assert list(table.columns) == ["model", "layer", "head", "group", "r_q", "r_k", "explained_variance"]
-    assert len(table) == 3 * 3
-    row = table[(table["group"] == 2) & (table["layer"] == 2)].iloc[0]
-    assert row["r_q"] == axes.loo_r_q[2, 2]
-
-
 def test_heads_table_adds_depth_class_polarity(measured):
-    heads = heads_table(qk_table("m", *measured), {"m": 5})
-    assert list(heads.columns) == list(HEADS_COLUMNS)
-    assert (heads["pc"] == 0).all()
+    heads = head_table(measured, Thresholds())
+    assert {"model", "window", "layer", "head", "class", "polarity", "r_q", "r_q_se", "r_q_null"} <= set(
+        heads
+    )
     assert heads["depth"].tolist() == [0, 0, 0.5]
     assert heads["depth_bin"].tolist() == [0, 0, 5]
-    assert heads_table(qk_table("m", *measured))["depth"].tolist() == [0, 0, 1]
+    first = qk_table(measured).query("pc == 0").reset_index(drop=True)
+    for name in ("r_q", "r_k", "explained_variance", "n_q", "kv_head", "rope", "r_q_se", "r_k_null"):
+        np.testing.assert_array_equal(heads[name], first[name])
+    assert from_qk(qk_table(measured))["depth"].values.tolist() == [[0, 0, 1]]
 
 
 def test_a_foreign_table_with_the_least_columns(tmp_path):
@@ -60,7 +59,8 @@ def test_a_foreign_table_with_the_least_columns(tmp_path):
     table = read_qk(path)
     assert list(table.columns) == list(QK_COLUMNS)
     assert table["r_q_se"].isna().all()
-    assert heads_table(table)["class"].tolist() == ["position-dominated", "unmeasured"]
+    heads = head_table(select(from_qk(table), "own"), Thresholds())
+    assert heads["class"].tolist() == ["position-dominated", "unmeasured"]
 
 
 def test_names_survive_quoting(tmp_path):

@@ -16,7 +16,7 @@ from synthetic import make_head
 from qkscope.cli import main
 from qkscope.errors import VectorsError
 from qkscope.scanning.vectors import analyze
-from qkscope.table import read_qk
+from qkscope.results.tables import read_qk
 from qkscope.vectors import read_moments, write_vectors
 from qkscope.vectors.layout import ModelFolder, infer_ratio
 
@@ -88,8 +88,8 @@ def test_the_command_writes_the_three_tables(root, tmp_path):
     out = tmp_path / "new" / "out"
     done = CliRunner().invoke(main, ["analyze", str(root[0]), "--out", str(out)])
     assert done.exit_code == 0, done.output
-    tables = ["heads.csv", "per_kind.csv", "plasticity.csv", "qk.csv", "rotation.csv", "transitions.csv"]
-    assert sorted(p.name for p in out.glob("*.csv")) == tables
+    tables = ["heads.csv", "measures.safetensors", "qk.csv", "transitions.csv"]
+    assert sorted(p.name for p in out.iterdir() if p.suffix in (".csv", ".safetensors")) == tables
     assert "8 heads, mean r_q" in done.output
     heads = pd.read_csv(out / "heads.csv")
     assert len(heads) == 16

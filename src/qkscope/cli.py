@@ -250,7 +250,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 
 @main.command()
 @click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
-@click.option("--out", type=FOLDER, required=True, help="Folder for qk.csv, heads.csv and transitions.csv.")
+@click.option("--out", type=FOLDER, required=True, help="Folder for the dataset and its tables.")
 @click.option(
     "--gqa-ratio",
     type=click.IntRange(min=1),
@@ -267,7 +267,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 @click.option(
     "--rope-theta",
     type=click.FloatRange(min=0, min_open=True),
-    help="RoPE base the vectors were rotated with; also writes anatomy.csv.",
+    help="RoPE base the vectors were rotated with; adds the measures that need it.",
 )
 @click.option(
     "--rotary-dim",
@@ -306,7 +306,7 @@ def analyze(
     options["measures"] = _names(measures)
     result = analyze_vectors(vectors, out=out, rotation=rotation if rope_theta else None, **options)
     _print(result.summary())
-    _print(f"written: {out / 'qk.csv'}, heads.csv, transitions.csv")
+    _print(f"written to {out}: measures.safetensors, qk.csv, heads.csv, transitions.csv")
     if result.problems:
         raise QkscopeError("\n".join(["some heads could not be measured:", *result.problems]))
 

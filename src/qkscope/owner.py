@@ -20,23 +20,13 @@ import yaml
 from qkscope import manifest, store
 from qkscope.errors import QkscopeError, StoreError
 from qkscope.lock import claimed
-from qkscope.measures.registry import optional_names
 from qkscope.provenance import read_provenance
 from qkscope.study import Study, load_study, sources
 
 # What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
 PRODUCTS = (
-    *(
-        "study.yaml",
-        "qk.csv",
-        "qk_matched.csv",
-        "heads.csv",
-        "heads_matched.csv",
-        "transitions.csv",
-        "anatomy.csv",
-    ),
-    *(f"{name}.csv" for name in optional_names()),
-    *("causes.csv", "axes.safetensors", "summary.json", "report.html", "scan.json", manifest.NAME),
+    *("study.yaml", "measures.safetensors", "axes.safetensors", "qk.csv", "heads.csv", "heads.parquet"),
+    *("transitions.csv", "causes.csv", "summary.json", "report.html", "scan.json", manifest.NAME),
 )
 DRAWN = ("summary.json", "report.html", "figures")
 """Files and folders that are drawn from the tables of a folder."""

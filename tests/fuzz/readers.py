@@ -140,7 +140,7 @@ def read_manifest(path: Path) -> object:
 
 @cache
 def tables() -> list[bytes]:
-    from qkscope.table import QK_COLUMNS
+    from qkscope.results.tables import QK_COLUMNS
 
     full = ",".join(QK_COLUMNS) + "\n"
     row = "step-{},{},{},0,{},0.25,-0.5,0.75,64,64,0.01,,0.1,nan,1.0\n".format
@@ -154,38 +154,51 @@ def tables() -> list[bytes]:
 
 
 def read_table(path: Path) -> object:
-    from qkscope.table import read_qk
+    from qkscope.results.tables import read_qk
 
     return read_qk(path)
 
 
 @cache
-def loos() -> list[bytes]:
-    import pandas as pd
-    from qkscope.table import LOO_COLUMNS
+def datasets() -> list[bytes]:
+    import tempfile
 
-    frame = pd.DataFrame({name: [0.5, 0.25] for name in LOO_COLUMNS})
-    frame = frame.assign(model="a", layer=[0, 1], head=0, group=0)
-    found = []
-    for compression in ("zstd", None):
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, index=False, compression=compression)
-        found.append(buffer.getvalue())
-    return found
+    from qkscope.results.dataset import CellData, CellInfo, write_dataset
 
-
-def read_loo(path: Path) -> object:
-    from qkscope.table import LOO_COLUMNS
-
-    from qkscope.results import _read_parquet
-
-    return _read_parquet(path, LOO_COLUMNS, 10)
+    rng = np.random.default_rng(0)
+    cells = []
+    for name, heads in (("a", [(0, 0), (0, 1)]), ("b", [(0, 0), (1, 0)])):
+        sampled = {each: rng.uniform(0, 1, (4, 2)) for each in ("r_q", "r_k", "share_key")}
+        plain = {each: rng.uniform(0, 1, 2) for each in ("depth", "rope", "kv_head", "n_q", "n_k")}
+        curves = {each: rng.normal(size=(2, 3)) for each in ("pc_r_q", "pc_r_q_se", "distance_score")}
+        cells.append(CellData(CellInfo(name, 16, groups=3), heads, sampled | plain | curves))
+    with tempfile.TemporaryDirectory() as folder:
+        write_dataset(Path(folder) / "x", cells)
+        return [(Path(folder) / "x").read_bytes()]
 
 
-def read_measure(path: Path) -> object:
-    from qkscope.measure_table import read_measures
+def read_measures(path: Path) -> object:
+    from qkscope.results.dataset import read_dataset
 
-    return read_measures(path.parent, ["rotation"], 10)
+    return read_dataset(path).load()
+
+
+def dataset_description() -> bytes:
+    file = datasets()[0]
+    size = int.from_bytes(file[:8], "little")
+    return json.loads(file[8 : 8 + size])["__metadata__"]["dataset"].encode()
+
+
+def described_dataset(path: Path) -> Path:
+    """The arrays of the seed with the fuzzed description at `path`."""
+    file = datasets()[0]
+    size = int.from_bytes(file[:8], "little")
+    header = json.loads(file[8 : 8 + size])
+    header["__metadata__"]["dataset"] = path.read_bytes().decode("utf-8", "replace")
+    text = json.dumps(header).encode()
+    made = path.with_suffix(".safetensors")
+    made.write_bytes(len(text).to_bytes(8, "little") + text + file[8 + size :])
+    return made
 
 
 @cache
@@ -390,8 +403,13 @@ READERS = [
         read_manifest,
     ),
     Reader("qk.csv", "qk.csv", tables, read_table),
-    Reader("loo.parquet", "loo.parquet", loos, read_loo),
-    Reader("loo_rotation.parquet", "loo_rotation.parquet", loos, read_measure),
+    Reader("measures", "measures.safetensors", datasets, read_measures),
+    Reader(
+        "measures, described",
+        "measures.json",
+        lambda: [dataset_description()],
+        lambda path: read_measures(described_dataset(path)),
+    ),
     Reader("axes", "axes.safetensors", axes, read_axes),
     Reader(
         "axes, signed",

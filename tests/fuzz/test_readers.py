@@ -56,7 +56,9 @@ JSON = st.recursive(
     max_leaves=12,
 )
 BY_JSON = [
-    r for r in READERS if r.name in ("plan", "running mark", "manifest", "unit, signed", "axes, signed")
+    r
+    for r in READERS
+    if r.name in ("plan", "running mark", "manifest", "unit, signed", "axes, signed", "measures, described")
 ]
 
 

@@ -5,27 +5,30 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
-from qkscope import aggregate
 from qkscope.comparison.outcome import Kind, Quantity, Row
 from qkscope.comparison.words import CELLS
-from qkscope.head_numbers import KEY
 from qkscope.inference.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING
-from qkscope.results import Results
+from qkscope.results import Results, aggregate
 from qkscope.store import read_json
 from qkscope.taxonomy import CLASSES, Thresholds
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
 
 Numbers = dict[tuple[Quantity, str], tuple[float, float]]  # (quantity, checkpoint) -> (value, standard error)
 
 
 def numbers_of(side: Results, rematched: Sequence[str]) -> Numbers:
     """Own-window numbers, and the matched window's under its own name at the checkpoints `rematched`."""
-    found = measured(side.heads, side.loo, side.timeline.models, side.thresholds)
-    if side.matched is not None and side.timeline.matched_window is not None:
-        matched = measured(side.matched, side.loo_matched, rematched, side.thresholds)
+    found = measured(side.own(), side.timeline.models, side.thresholds)
+    first = side.matched()
+    if first is not None and side.timeline.matched_window is not None:
+        matched = measured(first, rematched, side.thresholds)
         prefix = f"first {side.timeline.matched_window:,}: "
         found |= {
             (Quantity(prefix + name, kind), model): value
@@ -35,21 +38,19 @@ def numbers_of(side: Results, rematched: Sequence[str]) -> Numbers:
     return found
 
 
-def measured(
-    heads: pd.DataFrame, loo: pd.DataFrame | None, order: Sequence[str], thresholds: Thresholds
-) -> Numbers:
+def measured(data: xr.Dataset, order: Sequence[str], thresholds: Thresholds) -> Numbers:
     """Means over heads, shares of classes and cells by depth, with their errors over documents."""
     found: Numbers = {}
-    for row in aggregate.position_signal(heads, loo, order).to_dict("records"):
+    for row in aggregate.position_signal(data, order).to_dict("records"):
         for name, key in (("mean r_q", "r_q"), ("mean r_k", "r_k"), ("mean |r_k|", "abs_r_k")):
             found[Quantity(name, "mean"), row["model"]] = row[f"mean_{key}"], row[f"se_{key}"]
-    for row in aggregate.explained_variance(heads, loo, order).to_dict("records"):
+    for row in aggregate.explained_variance(data, order).to_dict("records"):
         found[Quantity("mean explained variance", "mean"), row["model"]] = row["mean"], row["se"]
-    for row in aggregate.class_shares(heads, loo, order, thresholds).to_dict("records"):
+    for row in aggregate.class_shares(data, order, thresholds).to_dict("records"):
         if row["class"] in CLASSES:
             found[Quantity(f"share {row['class']}", "share"), row["model"]] = row["share"], row["se"]
     for kind, value in zip(CELLS, ("r_q", "r_k"), strict=True):
-        for row in aggregate.depth_cells(heads, loo, order, value).to_dict("records"):
+        for row in aggregate.depth_cells(data, order, value).to_dict("records"):
             found[depth_cell(kind, row["depth_bin"]), row["model"]] = row["mean"], row["se"]
     return found
 
@@ -94,7 +95,7 @@ def agrees(difference: float, se: float, other_se: float, unseen: float = 0.0) -
 def by_head(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """A row per checkpoint and head of both: r_q and r_k on each side, their difference and its error."""
     values = ["r_q", "r_q_se", "r_k", "r_k_se"]
-    sides = [side.set_index(KEY)[values] for side in (ours, theirs)]
+    sides = [side.set_index(["model", "layer", "head"])[values] for side in (ours, theirs)]
     both = sides[0].add_suffix("_ours").join(sides[1].add_suffix("_theirs"), how="inner")
     for name in ("r_q", "r_k"):
         both[f"{name}_difference"] = both[f"{name}_ours"] - both[f"{name}_theirs"]

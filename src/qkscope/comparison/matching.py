@@ -10,12 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from qkscope.errors import TableError
 from qkscope.results import Results
 from qkscope.timeline import Stop, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 Heads = set[tuple[int, int]]
 
@@ -71,20 +74,12 @@ def run_names(ours: Results, theirs: Results) -> tuple[str, str]:
 
 def part(side: Results, order: Sequence[str], heads: Heads) -> Results:
     """Some checkpoints of a run, in this order, and some heads of them. Causes are of all heads or not at all."""
-
-    def table(frame: pd.DataFrame) -> pd.DataFrame:
-        return only_heads(frame[frame["model"].isin(order)], heads)
-
-    whole = head_keys(side.heads) == heads
+    cells = np.flatnonzero(side.data["checkpoint"].isin(list(order)))
     return replace(
         side,
         timeline=replace(side.timeline, stops=tuple(side.timeline.stop(model) for model in order)),
-        heads=table(side.heads),
-        matched=None if side.matched is None else table(side.matched),
-        loo=None if side.loo is None else table(side.loo),
-        loo_matched=None if side.loo_matched is None else table(side.loo_matched),
-        causes=side.causes if whole else None,
-        causes_matched=side.causes_matched if whole else None,
+        data=only_heads(side.data.isel(cell=cells), heads),
+        causes=side.causes if head_keys(side.heads) == heads else None,
     )
 
 
@@ -120,10 +115,10 @@ def head_keys(table: pd.DataFrame) -> Heads:
     return set(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))
 
 
-def only_heads(table: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """The rows of some heads."""
-    keep = [key in heads for key in zip(table["layer"].tolist(), table["head"].tolist(), strict=True)]
-    return table[keep]
+def only_heads(data: xr.Dataset, heads: Heads) -> xr.Dataset:
+    """Some heads of a dataset."""
+    there = zip(data["layer"].to_numpy().tolist(), data["number"].to_numpy().tolist(), strict=True)
+    return data.isel(head=[i for i, head in enumerate(there) if head in heads])
 
 
 def _by(what: str, ours: Sequence[Stop], theirs: Sequence[Stop]) -> dict[str, str]:

@@ -5,21 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from qkscope.anatomy_means import asked_for
 from qkscope.comparison.differences import Numbers, depth_cell, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
 from qkscope.comparison.outcome import Comparison, Quantity
 from qkscope.comparison.words import CELLS
 from qkscope.errors import TableError
 from qkscope.heads import sample_heads
-from qkscope.measures.jackknife import jackknife
-from qkscope.results import Results
+from qkscope.results import Results, aggregate
 from qkscope.taxonomy import Thresholds
 from qkscope.words import tokens
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 # How far a mean read off a published plot may be from the one plotted.
 READ_OFF = 0.002
@@ -48,13 +47,13 @@ def with_published(ours: Results) -> Comparison:
     if not order:
         raise nothing_in_common(own, data["checkpoints"], run_name(ours), "published")
     sample = set(sample_heads(range(36), 16, 300, seed=0))
-    heads, loo = only_heads(ours.heads, sample), None if ours.loo is None else only_heads(ours.loo, sample)
-    if any(len(table) != len(sample) for _, table in heads[heads["model"].isin(order)].groupby("model")):
+    shared = only_heads(aggregate.ordered(ours.own(), order), sample)
+    if (aggregate.present(shared).sum("head") != len(sample)).any():
         raise TableError(
             f"{ours.folder}: the published numbers cover 300 heads, sampled with seed 0 from 36 layers of 16, but "
             f"these results do not have all of them; measure with `heads: {{sample: 300, seed: 0}}` or all heads"
         )
-    mine = measured(heads, loo, order, ours.thresholds) | _plasticity(ours, sample, order)
+    mine = measured(shared, order, ours.thresholds) | _plasticity(shared, order)
     rows = rows_of(mine, _published_numbers(data), len(sample))
     notes = (
         f"Published: {data['source']}",
@@ -69,20 +68,19 @@ def with_published(ours: Results) -> Comparison:
     return Comparison(run_name(ours), "published", rows, only_ours, only_theirs, notes)
 
 
-def _plasticity(ours: Results, sample: set[tuple[int, int]], order: Sequence[str]) -> Numbers:
+def _plasticity(data: xr.Dataset, order: Sequence[str]) -> Numbers:
     """Mean plasticity and its drop along the window, where the study asked for it."""
     found: Numbers = {}
-    for each in asked_for(ours, "plasticity", order):
-        shared = pd.Series(list(zip(each.heads["layer"], each.heads["head"], strict=True))).isin(sample)
-        for name, (column, _) in PLASTICITY.items():
-            means = each.mean(column, shared.to_numpy())
-            found[Quantity(name, "mean"), each.model] = float(means[0]), float(jackknife(means[1:]))
+    for name, (column, _) in PLASTICITY.items():
+        if column in data:
+            for row in aggregate.means(data, order, (column,), of=column).to_dict("records"):
+                found[Quantity(name, "mean"), row["model"]] = row[f"mean_{column}"], row[f"se_{column}"]
     return found
 
 
 def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
     """Slopes are not compared number by number: those that were published are told, over the window too."""
-    if not {"rotation", "plasticity"} & set(ours.optional):
+    if not {"slope_k", "plasticity"} & set(map(str, ours.data)):
         return []
     slopes = {
         int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()

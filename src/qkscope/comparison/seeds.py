@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import takewhile
 
 import numpy as np
@@ -57,7 +56,7 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
         )
     heads = set.intersection(*(head_keys(each.ours.heads) for each in found))
     numbers = [
-        _numbers(part(_bare(run), [each.pairs[model] for model in order], heads), each.pairs, order)
+        _numbers(part(run, [each.pairs[model] for model in order], heads), each.pairs, order)
         for run, each in zip(runs, found, strict=True)
     ]
     left_out = [model for model in first.timeline.models if model not in order]
@@ -78,11 +77,6 @@ def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
     twice = [str(folder) for folder in folders if folders.count(folder) > 1]
     if twice:
         raise TableError(f"{twice[0]} is given twice: each run counts once, on one side")
-
-
-def _bare(side: Results) -> Results:
-    """Without what errors over documents are made of: they are not asked for."""
-    return replace(side, loo=None, loo_matched=None)
 
 
 def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:

@@ -41,7 +41,9 @@ NAME = "measures.safetensors"
 FORMAT = 1
 LEFT_OUT = ".left_out"
 # The header lists variables, cells and heads (0.2 MB for 154 checkpoints with 1,024 heads). Limits of what is read.
-HEADER_BYTES, LONGEST_DIM = 16_000_000, 1_000_000
+HEADER_BYTES, LONGEST_DIM, MOST_GROUPS = 16_000_000, 1_000_000, 1_000_000
+# One array: plasticity by bucket of 150 checkpoints with 1,024 heads, over two windows, has 0.6 GB.
+ARRAY_BYTES = 1 << 31
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 _AGAIN = "run the study again to rewrite it"
 
@@ -269,6 +271,8 @@ class _File:
                     raise ValueError(
                         f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}"
                     )
+                if size > ARRAY_BYTES:
+                    raise ValueError(f"{name} has {size:,} bytes; at most {ARRAY_BYTES:,} are read")
                 if name not in self._digests:
                     raise ValueError(f"{name} has no digest")
                 found[name] = _TYPES[kind], shape, start, stop
@@ -317,7 +321,8 @@ def _read_labels(described: Mapping[str, Any]) -> Labels:
     cells = tuple(CellInfo(**cell) for cell in described["cells"])
     for cell in cells:
         flags = type(cell.own) is bool and type(cell.matched) is bool
-        counts = all(type(n) is int and 0 <= n < 2**31 for n in (cell.window, cell.groups))
+        limits = ((cell.window, 2**31), (cell.groups, MOST_GROUPS))
+        counts = all(type(n) is int and 0 <= n < most for n, most in limits)
         texts = (cell.checkpoint, cell.weights_of, cell.rotation_of, cell.settings, cell.texts)
         if not (flags and counts and cell.checkpoint and all(isinstance(text, str) for text in texts)):
             raise ValueError(f"not a cell: {str(cell)[:80]}")
@@ -328,7 +333,9 @@ def _read_labels(described: Mapping[str, Any]) -> Labels:
         if len(set(names)) < len(names):
             raise ValueError(f"a checkpoint with two {which} cells")
     heads = tuple((layer, number) for layer, number in described["heads"])
-    if len(set(heads)) < len(heads) or not all(type(n) is int and n >= 0 for head in heads for n in head):
+    if len(set(heads)) < len(heads) or not all(
+        type(n) is int and 0 <= n <= LONGEST_DIM for head in heads for n in head
+    ):
         raise ValueError("heads must be (layer, number), each once")
     lengths = {str(name): n for name, n in described["lengths"].items()}
     for name, n in lengths.items():

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
 AXES_LIMIT = 1_000_000
 JUDGED = ("r_q", "r_k")
+EARLIER = (
+    "These results were written by an earlier version: errors of means and the matched window are not read. Run the "
+    "study again to have them."
+)
 
 
 @dataclass(frozen=True)
@@ -237,8 +241,7 @@ def _load(place: Path) -> Results:
         data = read_dataset(folder / NAME)
         if (folder / "study.yaml").is_file():
             return _of_study(folder, data)
-        names = select(data, "own")["checkpoint"].to_numpy().tolist()
-        return Results(folder=folder, timeline=timeline_from_names(names, name=folder.name), data=data)
+        return results_of(data, folder, folder.name)
     if not table.is_file():
         raise TableError(
             f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
@@ -246,8 +249,16 @@ def _load(place: Path) -> Results:
     qk = read_qk(table)
     if place.is_dir() and (folder / "study.yaml").is_file():
         return _of_study(folder, None, qk)
-    timeline = timeline_from_names(list(dict.fromkeys(qk["model"])), name=folder.name)
-    return Results(folder=folder, timeline=timeline, data=from_qk(qk))
+    return results_of(from_qk(qk), folder, folder.name)
+
+
+def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
+    """Results without a study: the order of checkpoints comes from their names, their windows from the dataset."""
+    own = select(data, "own")
+    windows = dict(zip(own["checkpoint"].to_numpy().tolist(), own["window"].to_numpy().tolist(), strict=True))
+    timeline = timeline_from_names(list(windows), name=name)
+    stops = tuple(replace(stop, window=windows[stop.model] or None) for stop in timeline.stops)
+    return Results(folder=folder, timeline=replace(timeline, stops=stops), data=data)
 
 
 def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = None) -> Results:
@@ -259,13 +270,15 @@ def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = N
     provenance = study.provenance
     record = read_provenance(provenance, folder / "study.yaml")
     layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
-    current = data is not None
+    timeline, current = timeline_of(study, provenance), data is not None
     if data is None:
         assert qk is not None
-        data = from_qk(qk, layers)
+        windows = {stop.model: stop.window or 0 for stop in timeline.stops}
+        data = from_qk(qk, layers, windows)
+        provenance = {**provenance, "warnings": [*record.warnings, EARLIER]}
     return Results(
         folder=folder,
-        timeline=_with_gaps(timeline_of(study, provenance), data, folder),
+        timeline=_with_gaps(timeline, data, folder),
         data=data,
         causes=read_causes(folder / "causes.csv") if current else None,
         thresholds=Thresholds(study.thresholds.high, study.thresholds.low),

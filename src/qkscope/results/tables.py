@@ -94,7 +94,13 @@ def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
                 columns[f"{name}_se"] = error(data, name).to_numpy()[cell, head]
     for name in ("r_q", "r_k"):
         columns[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0).to_numpy()[cell, head]
-    return pd.DataFrame(columns)
+    return _whole(pd.DataFrame(columns))
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """Counts as integers, where they are known."""
+    counts = [name for name in ("kv_head", "n_q", "n_k") if name in table and table[name].notna().all()]
+    return table.astype(dict.fromkeys(counts, np.int64))
 
 
 def qk_table(data: xr.Dataset) -> pd.DataFrame:
@@ -115,19 +121,21 @@ def qk_table(data: xr.Dataset) -> pd.DataFrame:
     }
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
         columns[name] = data[f"pc_{name}"].to_numpy()[checkpoint, head].reshape(-1)
-    table = pd.DataFrame(columns)[list(QK_COLUMNS)]
-    for name in ("kv_head", "n_q", "n_k"):  # whole numbers, where they are known
-        if table[name].notna().all():
-            table[name] = table[name].astype(np.int64)
+    table = _whole(pd.DataFrame(columns)[list(QK_COLUMNS)])
     # A model with fewer components than another, or a table of which each head has its own, leaves gaps.
     gap = table[["r_q", "r_k", "explained_variance"]].isna().all(axis=1) & (table["pc"] > 0)
     return table[~gap].reset_index(drop=True) if gap.any() else table
 
 
-def from_qk(qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None) -> xr.Dataset:
+def from_qk(
+    qk: pd.DataFrame,
+    num_layers: Mapping[str, int] | None = None,
+    windows: Mapping[str, int] | None = None,
+) -> xr.Dataset:
     """A qk.csv as a dataset: one cell per model, with one sample.
 
-    `num_layers` is the number of layers of each model (default: the deepest layer in the table is the last one).
+    `num_layers` is the number of layers of each model (default: the deepest layer in the table is the last one),
+    `windows` how many tokens it was measured over (default: 0, not known).
     """
     _check_dense(qk)
     cells = []
@@ -148,7 +156,7 @@ def from_qk(qk: pd.DataFrame, num_layers: Mapping[str, int] | None = None) -> xr
         arrays |= {name: first[name].to_numpy(np.float64) for name in ("kv_head", "n_q", "n_k", "rope")}
         layers = dict(num_layers or {}).get(str(model)) or int(first["layer"].max()) + 1
         arrays["depth"] = depth(first["layer"].to_numpy(), layers)
-        cells.append(CellData(CellInfo(str(model), 0), heads, arrays))
+        cells.append(CellData(CellInfo(str(model), dict(windows or {}).get(str(model), 0)), heads, arrays))
     return dataset(cells)
 
 

@@ -1,4 +1,4 @@
-"""One model, quickly: from a model and texts to the tables of its heads and a summary a person can read.
+"""One model, quickly: from a model and texts to the measures of its heads and a short summary.
 
 result = qkscope.scan("HuggingFaceTB/SmolLM2-135M")                      # hub id, folder or GGUF file
 result = qkscope.scan(model, tokenizer=tokenizer, texts=["..."])         # a model in memory
@@ -7,38 +7,42 @@ result.heads                                                             # a Dat
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from qkscope import defaults
-from qkscope.anatomy_table import anatomy_table, distance_table, spectrum_table
 from qkscope.capture import Probing, measure
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.corpus.documents import digest
-from qkscope.errors import CaptureError, StoreError, TableError
+from qkscope.errors import CaptureError, StoreError
 from qkscope.heads import HeadIndex
-from qkscope.measure_table import measure_frames, write_measures
-from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.registry import chosen as chosen_measures
 from qkscope.measures.registry import sums_for, unknown_measures
 from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
+from qkscope.results import Results
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.load import results_of
+from qkscope.results.tables import write_tables
 from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.scanning.summary import ScanTables
-from qkscope.store import short_digest, write_csv, write_json
+from qkscope.store import short_digest, write_json
 from qkscope.study import CorpusSpec
 from qkscope.sums import KeySum
-from qkscope.table import heads_table, qk_table
-from qkscope.taxonomy import too_few_measured, unmeasured_warnings
+from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
     from qkscope.corpus import Document
 
@@ -50,18 +54,14 @@ LONGEST = 2048
 
 @dataclass(frozen=True, repr=False)
 class ScanResult(ScanTables):
-    """What one model's heads do: a row per head in `heads` (r, class) and `anatomy` (what r alone does not tell).
+    """What one model's heads do: `heads` has a row per head with every measure and its error, `qk` a row per head and
+    principal component; `data` is all of it as an xarray dataset with one cell (see `qkscope.results.dataset`).
 
-    `qk` has a row per head and principal component, `spectrum` one per head, kind and rotary pair, `distance` one per
-    head and distance. `rotation`, `per_kind` and `plasticity` have a row per head if they were asked for.
+    `results` is what figures, claims and reports are made from.
     """
 
     model: str
-    qk: pd.DataFrame
-    heads: pd.DataFrame
-    anatomy: pd.DataFrame
-    spectrum: pd.DataFrame
-    distance: pd.DataFrame
+    cell: CellData
     architecture: Architecture
     window: int
     documents: int
@@ -73,8 +73,6 @@ class ScanResult(ScanTables):
     """Tokens of the texts that were read, used or not; None for texts in memory."""
     origin: str = ""
     """The folder or hub name that was read; empty for a model in memory."""
-    optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """By file: the tables of the measures asked for, a row a head, and what is behind them."""
     corpus: str = ""
     """A digest of the tokens that were read: equal for results on the same texts."""
     problem: str | None = None
@@ -82,28 +80,32 @@ class ScanResult(ScanTables):
     holds: Holding | None = None
     """What was measured of which weights and texts; None if it is not known, as of a result not made by `scan`."""
 
-    @property
-    def rotation(self) -> pd.DataFrame:
-        """The rotation model of each head."""
-        return self._asked("rotation")
+    @cached_property
+    def results(self) -> Results:
+        """The scan as results of one checkpoint."""
+        return results_of(dataset([self.cell]), Path(self.model), self.model)
 
     @property
-    def per_kind(self) -> pd.DataFrame:
-        """Queries alone and keys alone."""
-        return self._asked("per_kind")
+    def data(self) -> xr.Dataset:
+        """Every measure over (cell, sample, head)."""
+        return self.results.data
 
     @property
-    def plasticity(self) -> pd.DataFrame:
-        """How open it is which of two keys a query prefers."""
-        return self._asked("plasticity")
+    def heads(self) -> pd.DataFrame:
+        """A row per head: every scalar measure with its error, and the class."""
+        return self.results.heads
 
-    def _asked(self, name: str) -> pd.DataFrame:
-        if name not in self.optional:
-            raise TableError(f'{name} was not measured: scan with measures=["{name}"] to add it')
-        return self.optional[name]
+    @property
+    def qk(self) -> pd.DataFrame:
+        """A row per head and principal component."""
+        return self.results.qk
+
+    def head(self, layer: int, head: int) -> pd.DataFrame:
+        """One head: a row with every measure and its error."""
+        return self.results.head(layer, head)
 
     def save(self, out: Path | str, *, replace: bool = False) -> Path:
-        """Write qk.csv, heads.csv, anatomy.csv, a table for each measure asked for and scan.json into a folder.
+        """Write measures.safetensors, qk.csv, heads.csv and scan.json into a folder.
 
         A folder that holds other results is refused unless `replace` is true.
         """
@@ -115,10 +117,7 @@ class ScanResult(ScanTables):
         return folder
 
     def _write(self, folder: Path) -> None:
-        write_csv(folder / "qk.csv", self.qk)
-        write_csv(folder / "heads.csv", self.heads)
-        write_csv(folder / "anatomy.csv", self.anatomy)
-        write_measures(folder, self.optional)
+        write_tables(folder, [self.cell], [self.model], Thresholds())
         names = (
             "model",
             "origin",
@@ -173,8 +172,8 @@ def scan(
     chunk       cut texts from files into consecutive documents (default: only a single text)
     heads       "all", a number of heads to sample with `seed`, or (layer, head) pairs
     measures    optional measures: rotation, per_kind, plasticity (stores a sample of keys during the pass)
-    out         a folder for qk.csv, heads.csv, anatomy.csv, one table for each of `measures` and, with
-                `save_vectors` (a share of the tokens), a sample of the vectors
+    out         a folder for measures.safetensors, qk.csv, heads.csv and, with `save_vectors` (a share of the tokens), a
+                sample of the vectors
     replace     overwrite results in `out` that are of another model or other texts, or have more heads or measures
     """
     if mistake := unknown_measures(measures):
@@ -182,42 +181,33 @@ def scan(
     if out is None and save_vectors is not None:
         raise CaptureError("save_vectors needs a folder to write to: give `out`")
     subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
-    architecture = subject.architecture
     warnings: list[str] = []
-    if max_length is None:
-        max_length = min(LONGEST, architecture.max_positions or LONGEST)
-    _warn(warnings, architecture.window_warning(max_length))
-    spec = CorpusSpec(
-        source=[str(path) for path in text_paths] or ["stdlib"],
-        documents=documents,
-        start=start,
-        chunk=chunk,
-        seed=seed,
+    window = min(LONGEST, subject.architecture.max_positions or LONGEST) if max_length is None else max_length
+    _warn(warnings, subject.architecture.window_warning(window))
+    source = [str(path) for path in text_paths] or ["stdlib"]
+    spec = CorpusSpec(source=source, documents=documents, start=start, chunk=chunk, seed=seed)
+    corpus, available = _read_documents(subject, texts, spec, window, warnings)
+    chosen = choose_heads(
+        subject.architecture, _layers(subject, corpus, window, include_sliding), heads, seed
     )
-    corpus, available = _read_documents(subject, texts, spec, max_length, warnings)
-    longest = min(max_length, max(len(document.tokens) for document in corpus))
-    layers = architecture.measured_layers(
-        include_sliding, longest, ", or measure these layers with --sliding"
-    )
-    chosen = choose_heads(architecture, layers, heads, seed)
     count = min(groups, len(corpus))
     holds = None
     if out is not None:
-        settings: dict[str, Any] = {"window": max_length, "groups": count, "seed": seed, "dtype": dtype}
+        settings: dict[str, Any] = {"window": window, "groups": count, "seed": seed, "dtype": dtype}
         # Folders of earlier versions record a second setting, which was almost always False.
-        asked = None if save_vectors is None else [save_vectors, False, token_str]
-        settings |= _vectors(Path(out), asked)
+        vectors = None if save_vectors is None else [save_vectors, False, token_str]
+        settings |= _vectors(Path(out), vectors)
         holds = _holding(subject, corpus, chosen, measures, components, settings)
         refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
     if save_vectors is not None:
         names = subject.token_names() if token_str else None
-        sample = VectorSample(chosen, save_vectors, max_length, seed=seed, names=names)
+        sample = VectorSample(chosen, save_vectors, window, seed=seed, names=names)
     units = _measure_groups(
         subject,
         [corpus[group::count] for group in range(count)],
-        max_length,
+        window,
         heads=chosen,
         batch_tokens=batch_tokens,
         include_sliding=include_sliding,
@@ -228,14 +218,20 @@ def scan(
         },
     )
     _warn(warnings, unknown_rotation_warning(units))
-    result = _result(
-        subject, units, max_length, components, measures, available, warnings, holds, digest(corpus)
-    )
+    cell = Cell.of(units, window, components, subject.architecture.num_layers)
+    numbers = measure_cell(cell, chosen_measures(measures))
+    result = _result(subject, units, numbers, digest(corpus), available, warnings, holds)
     if out is not None:
         result.save(out, replace=replace)
         if sample is not None:
-            sample.write(Path(out) / "vectors", subject.name, architecture)
+            sample.write(Path(out) / "vectors", subject.name, subject.architecture)
     return result
+
+
+def _layers(subject: Subject, corpus: Sequence[Document], window: int, include_sliding: bool) -> list[int]:
+    longest = min(window, max(len(document.tokens) for document in corpus))
+    hint = ", or measure these layers with --sliding"
+    return subject.architecture.measured_layers(include_sliding, longest, hint)
 
 
 def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
@@ -259,8 +255,6 @@ def _holding(
     components: int,
     settings: Mapping[str, Any],
 ) -> Holding:
-    from qkscope.corpus.documents import digest
-
     mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
     part = Part(weights=subject.identity(), texts=digest(documents), heads=mask)
     return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
@@ -315,44 +309,35 @@ def _measure_groups(
 def _result(
     subject: Subject,
     units: Sequence[Unit],
-    window: int,
-    components: int,
-    measures: Sequence[str],
+    numbers: CellNumbers,
+    texts: str,
     available: int | None,
     warnings: list[str],
     holds: Holding | None,
-    texts: str,
 ) -> ScanResult:
-    numbers = measure_cell(Cell.of(units, window, components), chosen_measures(measures))
-    qk = qk_table(subject.name, numbers)
-    table = heads_table(qk, {subject.name: subject.architecture.num_layers})
-    non_finite = {subject.name: int(numbers.bad.any(axis=1).sum())}
-    for warning in unmeasured_warnings(table, non_finite).values():
-        _warn(warnings, warning)
-    return ScanResult(
-        model=subject.name,
-        qk=qk,
-        heads=table,
-        anatomy=anatomy_table(subject.name, numbers),
-        spectrum=spectrum_table(subject.name, numbers),
-        distance=distance_table(subject.name, numbers),
+    name = subject.name
+    info = CellInfo(
+        name, numbers.window, groups=numbers.groups, weights_of=name, rotation_of=name, texts=texts
+    )
+    result = ScanResult(
+        model=name,
+        cell=CellData.of(info, numbers),
         architecture=subject.architecture,
-        window=window,
+        window=numbers.window,
         documents=sum(unit.documents for unit in units),
         tokens=sum(unit.tokens for unit in units),
         filled=sum(unit.filled[0] for unit in units),
         warnings=warnings,
         available=available,
         origin=subject.origin,
-        optional={
-            file: frame
-            for name in measures
-            for file, frame in measure_frames(name, subject.name, numbers).items()
-        },
         corpus=texts,
-        problem=too_few_measured(table, non_finite, "--dtype float32"),
         holds=holds,
     )
+    non_finite = {name: int(numbers.bad.any(axis=1).sum())}
+    for warning in unmeasured_warnings(result.heads, non_finite).values():
+        _warn(warnings, warning)
+    problem = too_few_measured(result.heads, non_finite, "--dtype float32")
+    return dataclasses.replace(result, problem=problem)
 
 
 def _warn(warnings: list[str], message: str | None) -> None:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from qkscope.capture.architecture import Architecture
 
 
-# A column of the summary -> what it averages in anatomy.csv.
+# A column of the summary -> the measure that it averages.
 _PARTS = {
     "position": "share_position",
     "key": "share_key",
@@ -28,8 +28,6 @@ class ScanTables:
     """The short tables of a result that has heads, and how they are shown."""
 
     model: str
-    heads: pd.DataFrame
-    anatomy: pd.DataFrame
     architecture: Architecture
     window: int
     documents: int
@@ -37,6 +35,11 @@ class ScanTables:
     filled: int
     warnings: list[str]
     available: int | None
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """A row per head."""
+        raise NotImplementedError
 
     def summary(self) -> pd.DataFrame:
         """Mean r_q, r_k and the share of each class: of all heads, of RoPE layers and of NoPE layers."""
@@ -61,11 +64,11 @@ class ScanTables:
         """
         import pandas as pd
 
-        kinds = self.anatomy.merge(self.heads[["layer", "head", "class"]], on=["layer", "head"])
-        parts = self._by_rotation(kinds) | {name: kinds[kinds["class"] == name] for name in CLASSES}
+        heads = self.heads
+        parts = self._by_rotation(heads) | {name: heads[heads["class"] == name] for name in CLASSES}
         rows = [
-            {"heads": name} | {short: part[column].mean() for short, column in _PARTS.items()}
-            for name, part in parts.items()
+            {"heads": which} | {short: part[name].mean() for short, name in _PARTS.items()}
+            for which, part in parts.items()
             if len(part)
         ]
         return pd.DataFrame(rows)

@@ -1,12 +1,13 @@
-"""Vectors on disk -> the same tables that a study has."""
+"""Vectors on disk -> the same dataset and tables that a study has."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,23 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope import defaults
-from qkscope.anatomy_table import anatomy_table
 from qkscope.checkpoints.address import on_hub
 from qkscope.errors import VectorsError
 from qkscope.heads import HeadIndex
-from qkscope.measure_table import measure_frames, write_measures
 from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
 from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.moments import Moments
 from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.progress import progress
+from qkscope.results import Results
+from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.load import results_of
+from qkscope.results.tables import write_tables
 from qkscope.rotation import Rotation
 from qkscope.scanning.exact_plasticity import exact_plasticity
-from qkscope.store import short_digest, write_csv
+from qkscope.store import short_digest
 from qkscope.sums import FactSum, MomentSum, PathSum
-from qkscope.table import heads_table, qk_table
 from qkscope.taxonomy import Thresholds, transitions
-from qkscope.timeline import timeline_from_names
 from qkscope.unit import Unit
 from qkscope.vectors.files import Turned, document_lengths, read_moments, read_rows, read_turned
 from qkscope.vectors.hub import fetch_vectors
@@ -39,6 +40,7 @@ from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:
     import pandas as pd
+    import xarray as xr
 
 # Bytes at the end of a parquet file that tell it from others.
 FOOTER = 65536
@@ -48,16 +50,33 @@ Turn = Rotation | Callable[[int], Rotation]
 
 @dataclass(frozen=True)
 class Analysis:
-    """Tables of all models under one root, and what could not be measured (`problems`, one line each)."""
+    """Stored vectors of all models under one root, measured: one cell per model, as `results`.
 
-    qk: pd.DataFrame
-    heads: pd.DataFrame
-    transitions: pd.DataFrame
+    `problems` says of each head that could not be measured why.
+    """
+
+    results: Results
     problems: list[str] = field(default_factory=list)
-    anatomy: pd.DataFrame | None = None
-    """A row a head: what decides its scores. None where it was not said how the vectors were rotated."""
-    optional: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    """By file: rotation, per_kind, plasticity (where the files have buckets), a row a head; and what is behind them."""
+
+    @property
+    def data(self) -> xr.Dataset:
+        """Every measure over (cell, sample, head)."""
+        return self.results.data
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """A row per model and head: every scalar measure with its error, and the class."""
+        return self.results.heads
+
+    @property
+    def qk(self) -> pd.DataFrame:
+        """A row per model, head and principal component."""
+        return self.results.qk
+
+    @property
+    def transitions(self) -> pd.DataFrame:
+        """Heads that moved between classes from one checkpoint to the next."""
+        return transitions(self.heads, self.results.timeline.models)
 
     def summary(self) -> str:
         """A line a model: heads, mean r_q and r_k, and the share of each class."""
@@ -84,15 +103,14 @@ def analyze(
 ) -> Analysis:
     """Measure stored query and key vectors of every model under `root`, a folder or `hub:owner/name`.
 
-    With `out`, write qk.csv, heads.csv, transitions.csv and one table for each of `measures` to that folder.
+    With `out`, write measures.safetensors, qk.csv, heads.csv and transitions.csv to that folder.
 
     rotation    how the vectors were rotated (`Rotation.plain(64, 10000.0)`, or a function of their dimension), for
-                all layers or by layer; also computes anatomy.csv, with a score scale of 1 / sqrt(dim)
+                all layers or by layer; adds score anatomy and the rest that needs it, with a score scale of
+                1 / sqrt(dim)
     measures    optional measures: rotation, per_kind, plasticity (needs files with buckets); () is four times faster
     replace     overwrite results in `out` that come from other vectors or have more models, heads or measures
     """
-    import pandas as pd
-
     if mistake := unknown_measures(measures):
         raise VectorsError(mistake)
     models = find_models(*fetch_vectors(root)) if on_hub(root) else find_models(Path(root))
@@ -104,30 +122,21 @@ def analyze(
     if out is not None:
         holds = _holding(Path(root).name, models, ratios, settings)
         refuse_other(Path(out), holds, replace=replace)
-    tables, problems, anatomies = [], [], []
-    optional: dict[str, list[pd.DataFrame]] = {}
+    cells, problems = [], []
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
         for model, ratio in zip(models, ratios, strict=True):
             heads = HeadIndex.of(model.queries, ratio)
             numbers = _measure_model(model, heads, settings, bar.advance)
-            for name in measures:
-                for file, frame in measure_frames(name, model.name, numbers).items():
-                    optional.setdefault(file, []).append(frame)
-            if rotation is not None:
-                anatomies.append(anatomy_table(model.name, numbers))
-            tables.append(qk_table(model.name, numbers))
+            cells.append(CellData.of(CellInfo(model.name, numbers.window, groups=numbers.groups), numbers))
             problems += _unmeasured(model, numbers)
             bar.done(f"{model.name}: {len(heads)} heads")
-    qk = pd.concat(tables, ignore_index=True)
-    order = timeline_from_names([model.name for model in models]).models
-    by_head = heads_table(qk, thresholds=thresholds)
-    anatomy = pd.concat(anatomies, ignore_index=True) if anatomies else None
-    joined = {name: pd.concat(frames, ignore_index=True) for name, frames in optional.items()}
-    result = Analysis(qk, by_head, transitions(by_head, order), problems, anatomy, joined)
+    limits, name = thresholds or Thresholds(), Path(root).name
+    results = dataclasses.replace(results_of(dataset(cells), Path(out or root), name), thresholds=limits)
     if out is not None and holds is not None:
-        with writing(Path(out), holds, short_digest([holds.record(), qk.to_csv()]), replace) as folder:
-            _write_tables(result, folder)
-    return result
+        made_from = short_digest([holds.record(), results.qk.to_csv()])
+        with writing(Path(out), holds, made_from, replace) as folder:
+            write_tables(folder, cells, results.timeline.models, limits)
+    return Analysis(results, problems)
 
 
 def _holding(name: str, models: Sequence[ModelFolder], ratios: Sequence[int], settings: _Settings) -> Holding:
@@ -156,15 +165,6 @@ def _files_digest(model: ModelFolder, ratio: int) -> str:
                 end = size.to_bytes(8, "little") + file.read()
             found.append([kind, *place, hashlib.blake2b(end, digest_size=20).hexdigest()])
     return short_digest([ratio, found])
-
-
-def _write_tables(result: Analysis, out: Path) -> None:
-    write_csv(out / "qk.csv", result.qk)
-    write_csv(out / "heads.csv", result.heads)
-    write_csv(out / "transitions.csv", result.transitions)
-    if result.anatomy is not None:
-        write_csv(out / "anatomy.csv", result.anatomy)
-    write_measures(out, result.optional)
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
             if "plasticity" in settings.measures:
                 pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
                 exact = exact_plasticity(query_rows, key_rows, pairs, settings.groups)
-                numbers = replace(numbers, arrays={**numbers.arrays, **exact})
+                numbers = dataclasses.replace(numbers, arrays={**numbers.arrays, **exact})
             found.append(numbers)
             advance(1)
         return rows, join_numbers(found)
@@ -256,8 +256,8 @@ class _Stored:
             return Unit.of(facts, moments)
         of_q, of_k = self.turned
         return Unit.of(
-            replace(facts, lengths=of_k.lengths[group]),
-            replace(moments, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group]),
+            dataclasses.replace(facts, lengths=of_k.lengths[group]),
+            dataclasses.replace(moments, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group]),
             PathSum(of_q.paths[group], of_k.paths[group]),
         )
 
