@@ -15,8 +15,8 @@ from synthetic import make_head
 
 from qkscope.cli import main
 from qkscope.errors import VectorsError
-from qkscope.scanning.vectors import analyze
 from qkscope.results.tables import read_qk
+from qkscope.scanning.vectors import analyze
 from qkscope.vectors import read_moments, write_vectors
 from qkscope.vectors.layout import ModelFolder, infer_ratio
 
