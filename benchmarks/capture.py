@@ -35,7 +35,7 @@ def seam(model: Any) -> Run:
 
 def moments(model: Any) -> Run:
     """Sums of every query and key, a layer at a time, and nothing else."""
-    from qkscope.moments import Accumulator
+    from qkscope.sums.moments import Accumulator
 
     def run(document: Any) -> object:
         t = np.arange(len(document.tokens), dtype=np.float64)

@@ -13,7 +13,7 @@ from benchmarks.made import all_heads, documents, dumped, smollm2, study_of_unit
 from benchmarks.tables import write_study
 from qkscope.run.plan import Planned
 from qkscope.study import Study
-from qkscope.unit import Unit
+from qkscope.sums.unit import Unit
 
 
 def growth(size: Size) -> Iterator[Row]:

@@ -14,17 +14,17 @@ from typing import Any, cast
 import numpy as np
 
 from qkscope.corpus import Document
-from qkscope.heads import HeadIndex, sample_heads
-from qkscope.moments import Accumulator, Moments
-from qkscope.path import Path as BinSums
-from qkscope.path import bin_edges
-from qkscope.rotation import Rotation
 from qkscope.run.plan import Planned
 from qkscope.run.units import Job, dump_unit, sum_settings, write_sums
 from qkscope.store import dump_tensors
 from qkscope.study import Study, load_study, sources
 from qkscope.sums import FactSum, MomentSum, PathSum
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex, sample_heads
+from qkscope.sums.moments import Accumulator, Moments
+from qkscope.sums.path import Path as BinSums
+from qkscope.sums.path import bin_edges
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))

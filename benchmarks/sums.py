@@ -47,7 +47,7 @@ def _products(x: Any, again: int) -> None:
 
 
 def _sums(x: Any, again: int) -> None:
-    from qkscope.moments import Accumulator
+    from qkscope.sums.moments import Accumulator
 
     sums, t = Accumulator(), np.arange(x.shape[1], dtype=np.float64)
     for _ in range(again):
@@ -62,9 +62,9 @@ def unit(size: Size) -> Iterator[Row]:
     import torch
 
     from qkscope.capture import Probing, measure
-    from qkscope.heads import HeadIndex, sample_heads
     from qkscope.run.units import write_sums
     from qkscope.store import read_tensors
+    from qkscope.sums.head_index import HeadIndex, sample_heads
 
     torch.set_num_threads(1)
     narrow = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 36, "head_dim": 128}

@@ -40,10 +40,10 @@ def assembly(size: Size) -> Iterator[Row]:
     writes. Second table: from unit files to the dataset and tables of a study of ten checkpoints (six with a window
     of 4K, two of 32K, two of 64K), on all cores, and scaled to SmolLM3's 576 heads.
     """
-    from qkscope.heads import HeadIndex
     from qkscope.measures.cell import Cell, measure_cell
     from qkscope.measures.pca import measure
     from qkscope.measures.registry import chosen
+    from qkscope.sums.head_index import HeadIndex
 
     rng = np.random.default_rng(0)
     dim, windows, tokens = size.pick(128, 16), (4096, 32768), size.pick(8192, 64)
@@ -78,8 +78,8 @@ def _study(size: Size, dim: int) -> Iterator[Row]:
 def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
     """Every cell from its unit files, then the dataset and its tables; nothing is cached."""
     from qkscope.results.tables import write_tables
+    from qkscope.results.taxonomy import Thresholds
     from qkscope.run.assemble import assemble
-    from qkscope.taxonomy import Thresholds
 
     shutil.rmtree(Path(folder) / "cells", ignore_errors=True)
     made = assemble(study, planned, Path(folder))

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 import qkscope
-from qkscope.study.checks import PARTS
+from qkscope.study.load import PARTS
 from qkscope.study.schema import Study
 
 ROOT = Path(__file__).parent.parent

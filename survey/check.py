@@ -12,12 +12,12 @@ import torch
 
 from qkscope.capture import Probing, capture, measure
 from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.hooks import find_backbone
 from qkscope.capture.probe import Probe, probe_model
-from qkscope.capture.seam import find_backbone
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
-from qkscope.heads import HeadIndex, sample_heads
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex, sample_heads
+from qkscope.sums.unit import Unit
 from survey.build import build, tokens
 from survey.operands import Product, record
 

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 
-from qkscope.heads import depth
 from qkscope.measures.registry import variables
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.timeline import Timeline
+from qkscope.study.timeline import Timeline
+from qkscope.sums.head_index import depth
 
 PC = ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null")
 KEY = ["layer", "head"]

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from qkscope.heads import depth, depth_bin, sample_heads
 from qkscope.results import Results
 from qkscope.results.tables import QK_COLUMNS, from_qk
-from qkscope.taxonomy import CLASSES
-from qkscope.timeline import timeline_from_names
+from qkscope.results.taxonomy import CLASSES
+from qkscope.study.timeline import timeline_from_names
+from qkscope.sums.head_index import depth, depth_bin, sample_heads
 
 LAYERS, Q_HEADS, COUNT = 36, 16, 300
 PUBLISHED: dict[str, Any] = json.loads((files("qkscope") / "published" / "smollm3.json").read_text("utf-8"))

@@ -20,15 +20,14 @@ import pandas as pd
 import yaml
 from frames import cells_of, results_of
 
-from qkscope.causes_table import CAUSES_COLUMNS
-from qkscope.lags import distances
 from qkscope.measures.registry import groups, variables
 from qkscope.report.columns import PARTS
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
-from qkscope.results.tables import write_tables
-from qkscope.taxonomy import Thresholds
-from qkscope.timeline import Stop, Timeline
+from qkscope.results.tables import CAUSES_COLUMNS, write_tables
+from qkscope.results.taxonomy import Thresholds
+from qkscope.study.timeline import Stop, Timeline
+from qkscope.sums.scores import distances
 
 SMOLLM3 = (
     (

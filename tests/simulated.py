@@ -11,15 +11,15 @@ import pandas as pd
 from frames import results_of
 from scipy.signal import lfilter
 
-from qkscope.heads import HeadIndex
-from qkscope.moments import Accumulator, Moments
-from qkscope.path import SINK, Bins, bin_edges
-from qkscope.path import Path as BinSums
 from qkscope.results import Results
-from qkscope.rotation import Rotation
+from qkscope.study.timeline import Stop, Timeline
 from qkscope.sums import FactSum, MomentSum, PathSum
-from qkscope.timeline import Stop, Timeline
-from qkscope.unit import Unit, rings
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import Accumulator, Moments
+from qkscope.sums.path import SINK, Bins, bin_edges
+from qkscope.sums.path import Path as BinSums
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit, rings
 
 LAYERS, PER_LAYER, GROUPS = 12, 10, 8
 

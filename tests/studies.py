@@ -9,7 +9,7 @@ import numpy as np
 from simulated import LAYERS, PER_LAYER, measured, results
 
 from qkscope.results import Results
-from qkscope.timeline import Stop
+from qkscope.study.timeline import Stop
 
 HEADS = LAYERS * PER_LAYER
 

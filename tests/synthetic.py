@@ -19,7 +19,7 @@ def make_head(rng, n, dim, *, follow=1.0, mean=0.0, longest=4096, dtype=np.float
 
 def rope(dim, theta=100.0, *, scale=1.0, unrotated=0):
     """A rotation of pairs (i, i + half) as Llama's, with the last dimensions left alone."""
-    from qkscope.rotation import Rotation
+    from qkscope.sums.rotation import Rotation
 
     half = (dim - unrotated) // 2
     pairs = np.stack([np.arange(half), np.arange(half) + half], axis=1)
@@ -28,8 +28,8 @@ def rope(dim, theta=100.0, *, scale=1.0, unrotated=0):
 
 def summed(x, rotation, edges):
     """Vectors x (heads, documents, tokens, dim), NaN past a document's end -> (all, late, path) of those documents."""
-    from qkscope.moments import Accumulator
-    from qkscope.path import Path
+    from qkscope.sums.moments import Accumulator
+    from qkscope.sums.path import Path
 
     heads, documents, length, dim = x.shape
     t = np.tile(np.arange(length), documents)

@@ -9,11 +9,11 @@ import xarray as xr
 from frames import cells_of
 from simulated import measured, truth
 
-from qkscope.heads import depth, depth_bin
 from qkscope.results import aggregate
 from qkscope.results.dataset import dataset
 from qkscope.results.tables import select
-from qkscope.taxonomy import CLASSES, Thresholds, classify, polarity
+from qkscope.results.taxonomy import CLASSES, Thresholds, classify, polarity
+from qkscope.sums.head_index import depth, depth_bin
 
 NAMES = ["step0", "step1000", "step2000"]
 

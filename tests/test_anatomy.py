@@ -5,11 +5,11 @@ import pytest
 from reference import anatomy_reference, distance_reference, score_variance_reference
 from synthetic import rope, summed
 
-from qkscope.lags import distances
 from qkscope.measures.anatomy import Layout, Staging, anatomy
 from qkscope.measures.distance import BinPairs, distance_curve
 from qkscope.measures.waves import Pairs, waves
-from qkscope.rotation import Rotation
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.scores import distances
 
 LENGTH, DIM, SCALE = 48, 8, 0.35
 EVERY = np.arange(LENGTH + 1)

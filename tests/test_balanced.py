@@ -12,13 +12,13 @@ from scipy.linalg import sqrtm
 from scipy.stats import ortho_group, pearsonr
 from synthetic import rope, summed
 
-from qkscope.heads import HeadIndex
 from qkscope.measures import balanced
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
-from qkscope.moments import Moments
-from qkscope.rotation import Rotation
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import Moments
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit
 
 LENGTH, DIM, GROUPS, DOCUMENTS, HEADS = 48, 8, 4, 6, 4
 EDGES = [0, 1, 4, 20, LENGTH]

@@ -16,18 +16,18 @@ from simulated import unit_of
 from synthetic import rope
 from test_anatomy import documents
 
-from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
-from qkscope.heads import HeadIndex
-from qkscope.lags import distances
-from qkscope.measures.axes import continuity
 from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.continuity import continuity
 from qkscope.measures.pca import measure
 from qkscope.measures.registry import chosen
+from qkscope.results.axes import CheckpointAxes, dump_axes, read_axes
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import head_table, select
-from qkscope.rotation import Rotation
+from qkscope.results.taxonomy import Thresholds
 from qkscope.store import write_tensors
-from qkscope.taxonomy import Thresholds
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.scores import distances
 
 DIM, WINDOW, SCALE = 8, 20, 0.4
 TURN = rope(DIM)

@@ -18,10 +18,10 @@ from qkscope.capture.consumers import Batch, VectorSample, batches, sampled_posi
 from qkscope.capture.memory import check_memory, moments_bytes, weights_bytes
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
-from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.pca import measure as measure_axes
 from qkscope.scanning.vectors import analyze
-from qkscope.unit import Unit, rings
+from qkscope.sums.head_index import HeadIndex, sample_heads
+from qkscope.sums.unit import Unit, rings
 
 VOCABULARY = 97
 pytestmark = pytest.mark.usefixtures("one_thread")

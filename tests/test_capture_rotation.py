@@ -17,10 +17,10 @@ from qkscope.capture.architecture import read_architecture
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.rotary import RotaryCalls
 from qkscope.errors import CaptureError, VectorsError
-from qkscope.path import Bins
-from qkscope.rotation import Rotation
 from qkscope.scanning.model import scan
 from qkscope.scanning.vectors import analyze
+from qkscope.sums.path import Bins
+from qkscope.sums.rotation import Rotation
 
 SCALED = {
     "llama3": {

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from qkscope.causes_table import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
-from qkscope.inference.causes import causes
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.taxonomy import Thresholds
+from qkscope.results.tables import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
+from qkscope.results.taxonomy import Thresholds
+from qkscope.stats.attribution import causes
 
 GROUPS, HEADS, SHORT, LONG = 8, 60, 256, 512
 LAYERS = np.arange(HEADS) // 10

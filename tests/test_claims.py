@@ -21,11 +21,11 @@ from simulated import measured, results, truth
 from whole_study import gone, whole
 
 from qkscope.claims import VERDICTS, Claim, Row, claims, summary
-from qkscope.inference import levels
-from qkscope.inference.course import turns
-from qkscope.inference.evidence import own_evidence
 from qkscope.results import Results
-from qkscope.taxonomy import CLASSES, classify
+from qkscope.results.taxonomy import CLASSES, classify
+from qkscope.stats import levels
+from qkscope.stats.direction import turns
+from qkscope.stats.evidence import own_evidence
 from qkscope.words import MINUS
 from qkscope.words import measured as printed
 from studies import models, training, with_components

@@ -12,9 +12,9 @@ from faults import tables
 from small_study import make_study
 from test_lock import lost_node
 
-from qkscope import lock
 from qkscope.errors import EngineError
-from qkscope.lock import claimed
+from qkscope.results import lock
+from qkscope.results.lock import claimed
 from qkscope.run import run, status
 from qkscope.run.units import Mark
 

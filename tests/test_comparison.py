@@ -21,12 +21,12 @@ from qkscope.cli import main
 from qkscope.comparison import compare, published
 from qkscope.comparison.differences import rows_of
 from qkscope.comparison.outcome import Quantity
+from qkscope.comparison.phrases import printed
 from qkscope.comparison.published import READ_OFF
-from qkscope.comparison.words import printed
 from qkscope.errors import TableError
 from qkscope.results.tables import from_qk
+from qkscope.results.taxonomy import Thresholds
 from qkscope.store import write_csv
-from qkscope.taxonomy import Thresholds
 
 NAMES = ["step0", "step1000", "step2000"]
 

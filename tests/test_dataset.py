@@ -20,8 +20,8 @@ from qkscope.measures.registry import variables
 from qkscope.results import aggregate, load_results
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
 from qkscope.results.tables import select
-from qkscope.taxonomy import Thresholds
-from qkscope.timeline import Stop, Timeline
+from qkscope.results.taxonomy import Thresholds
+from qkscope.study.timeline import Stop, Timeline
 
 HEADS = [(0, 0), (0, 1), (2, 0)]
 SAMPLED = ("r_q", "r_k", "explained_variance", "share_key")

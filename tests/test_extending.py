@@ -22,7 +22,7 @@ import sys
 from pathlib import Path
 import qkscope
 from small_study import make_study, one_thread, without_drawing
-from qkscope.figures.catalogue import draw_all
+from qkscope.figures.drawing import draw_all
 from qkscope.run import run
 
 here = Path(sys.argv[1])
@@ -31,7 +31,7 @@ one_thread()
 study, drawn = make_study(here / "study"), draw_all
 without_drawing()
 run(study, here / "out")
-from qkscope.figures import catalogue
+from qkscope.figures import draw as catalogue
 catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "14_cone")
 print(drawn(here / "out"))
 """

@@ -23,14 +23,14 @@ from published import PUBLISHED, published_qk, published_results
 
 from qkscope.errors import QkscopeError, TableError
 from qkscope.figures import CATALOGUE, draw, draw_all
-from qkscope.figures.pictures.layer_heatmap import EMPTY, NEGATIVE
+from qkscope.figures.gallery.fig05_layer_heatmap import EMPTY, NEGATIVE
 from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
 from qkscope.results import load_results
 from qkscope.results.tables import write_tables
-from qkscope.taxonomy import CLASSES, Thresholds
-from qkscope.timeline import timeline_from_names
+from qkscope.results.taxonomy import CLASSES, Thresholds
+from qkscope.study.timeline import timeline_from_names
 from studies import models, training, with_components
 
 LABELS = PUBLISHED["short_labels"]
@@ -631,7 +631,8 @@ PICTURE = Picture("99_mine", ("position",), draw)
 
 
 def test_a_new_picture_is_one_module_and_nothing_else(tmp_path, monkeypatch):
-    from qkscope.figures import catalogue, pictures
+    from qkscope.figures import draw as catalogue
+    from qkscope.figures import gallery as pictures
 
     (tmp_path / "mine.py").write_text(NEW_PICTURE)
     monkeypatch.setattr(pictures, "__path__", [*pictures.__path__, str(tmp_path)])
@@ -755,8 +756,8 @@ def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(d
 
 def test_drawing_in_processes_gives_the_same_bytes(drawn, tmp_path, monkeypatch):
     study, _made, folder = drawn
-    monkeypatch.setattr("qkscope.figures.catalogue.CATALOGUE", CATALOGUE[:3])
-    monkeypatch.setattr("qkscope.figures.catalogue.worth", lambda pieces, seconds: pieces)
+    monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", CATALOGUE[:3])
+    monkeypatch.setattr("qkscope.figures.drawing.worth", lambda pieces, seconds: pieces)
     made = draw_all(study, tmp_path)
     assert len(made.drawn) == 3
     for each in made.drawn:
@@ -767,8 +768,8 @@ def test_drawing_in_processes_gives_the_same_bytes(drawn, tmp_path, monkeypatch)
 def test_results_on_disk_are_drawn_in_processes_too(tmp_path, monkeypatch):
     table = tmp_path / "table"
     write_tables(table, cells_of(published_qk(), layers=36), PUBLISHED["checkpoints"], Thresholds())
-    monkeypatch.setattr("qkscope.figures.catalogue.CATALOGUE", CATALOGUE[:3])
-    monkeypatch.setattr("qkscope.figures.catalogue.worth", lambda pieces, seconds: pieces)
+    monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", CATALOGUE[:3])
+    monkeypatch.setattr("qkscope.figures.drawing.worth", lambda pieces, seconds: pieces)
     made = draw_all(load_results(table), tmp_path / "figures")
     data = pd.read_csv(made.drawn[2].folder / "data.csv")
     means = data[data["population"] == "all"].set_index("model")["mean"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from qkscope.errors import StudyError
-from qkscope.heads import HeadIndex, depth, depth_bin, sample_heads
+from qkscope.sums.head_index import HeadIndex, depth, depth_bin, sample_heads
 
 PUBLISHED = json.loads(files("qkscope").joinpath("published/smollm3.json").read_text())
 

@@ -23,11 +23,11 @@ from qkscope.cli import main
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError, TableError, VectorsError, printable
 from qkscope.measures.pca import measure_batch
-from qkscope.moments import Accumulator
 from qkscope.results.tables import read_qk
 from qkscope.study import validate
-from qkscope.vectors.files import read_moments
+from qkscope.sums.moments import Accumulator
 from qkscope.vectors.layout import find_models
+from qkscope.vectors.parquet import read_moments
 
 MINIMAL = "name: a\nmodel: o/n\ncheckpoints: [step1]\nwindows: [8]\n"
 
@@ -143,7 +143,7 @@ from pathlib import Path
 from fuzz.readers import Spec
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import QkscopeError
-from qkscope.vectors.files import read_moments
+from qkscope.vectors.parquet import read_moments
 path = Path(sys.argv[2])
 try:
     if path.name == "data.parquet":
@@ -382,7 +382,8 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
 
 
 def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, capsys):
-    from qkscope.figures import catalogue, draw_all
+    from qkscope.figures import draw as catalogue
+    from qkscope.figures import draw_all
 
     monkeypatch.setattr(catalogue, "CATALOGUE", ())
     monkeypatch.setattr(catalogue, "MANY", 10)
@@ -479,7 +480,7 @@ def test_settings_of_the_host_process_do_not_change_sums(setting):
     from qkscope.capture import measure
     from qkscope.capture.precision import full_precision
     from qkscope.corpus import documents_from
-    from qkscope.heads import HeadIndex
+    from qkscope.sums.head_index import HeadIndex
 
     model, heads = tiny_model(), HeadIndex.of([(0, 0), (1, 3)], 2)
     documents = documents_from([list(range(3, 19))] * 2)

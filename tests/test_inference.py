@@ -11,10 +11,11 @@ from scipy import stats
 from simulated import measured, results, truth
 
 from qkscope.claims import summary
-from qkscope.inference.course import direction, emergence_of
-from qkscope.inference.series import Series, change, judged
-from qkscope.inference.significance import holm, normal_cdf, t_quantile, two_sided_p
-from qkscope.inference.transitions import (
+from qkscope.results.taxonomy import CLASSES, classify
+from qkscope.stats.direction import direction, emergence_of
+from qkscope.stats.series import Series, change, judged
+from qkscope.stats.significance import holm, normal_cdf, t_quantile, two_sided_p
+from qkscope.stats.transitions import (
     FAINT,
     Pair,
     noise_transitions,
@@ -22,8 +23,7 @@ from qkscope.inference.transitions import (
     turn_chances,
     unchanged,
 )
-from qkscope.taxonomy import CLASSES, classify
-from qkscope.timeline import Stop
+from qkscope.study.timeline import Stop
 
 STEPS = [f"step{1000 * i}" for i in range(8)]
 

@@ -9,10 +9,10 @@ import torch
 
 from qkscope.capture import capture, measure
 from qkscope.corpus import documents_from
-from qkscope.heads import HeadIndex
-from qkscope.lags import QUERIES, LagScores, distances, queries
 from qkscope.measures.distance import measured_curve
-from qkscope.path import SINK
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.path import SINK
+from qkscope.sums.scores import QUERIES, LagScores, distances, queries
 
 WINDOWS = (32, 96)
 

@@ -13,14 +13,14 @@ import time
 import pytest
 from small_study import make_study
 
-from qkscope import lock
 from qkscope.errors import EngineError, StoreError
-from qkscope.lock import claimed
+from qkscope.results import lock
+from qkscope.results.lock import claimed
 from qkscope.run import run
 from qkscope.run.engines import LocalEngine
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from qkscope.lock import claimed\n"
+    "import sys, time; from pathlib import Path; from qkscope.results.lock import claimed\n"
     "with claimed(Path(sys.argv[1]), 'first', sys.argv[2] or None):\n"
     "    print('go', flush=True); time.sleep(60)"
 )

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from small_study import make_study, undrawn
 
-from qkscope import manifest, store
+from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.results import load_results
+from qkscope.results import load_results, manifest
 from qkscope.run import run, status
 
 

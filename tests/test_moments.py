@@ -12,11 +12,11 @@ from reference import moments_reference
 from simulated import stored, unit_of
 
 from qkscope.errors import StoreError
-from qkscope.heads import HeadIndex
-from qkscope.moments import CHUNK, Accumulator, Moments, merge_all
-from qkscope.path import SINK
-from qkscope.rotation import Rotation, same_rotation
-from qkscope.unit import rings, window
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import CHUNK, Accumulator, Moments, merge_all
+from qkscope.sums.path import SINK
+from qkscope.sums.rotation import Rotation, same_rotation
+from qkscope.sums.unit import rings, window
 
 NAMES = ("n", "mean_x", "mean_t", "M", "C", "T")
 

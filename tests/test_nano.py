@@ -19,11 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 
 from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CorpusError, StoreError
-from qkscope.heads import depth, depth_bin
 from qkscope.nano import training as nano
-from qkscope.nano.files import State, read_state, write_state
+from qkscope.nano.folder import State, read_state, write_state
 from qkscope.nano.recipe import Phase, Recipe, read_text, study_text
 from qkscope.study import load_study, sources
+from qkscope.sums.head_index import depth, depth_bin
 
 SMALL = Recipe(
     layers=4,

@@ -12,7 +12,7 @@ from simulated import ar1
 
 from qkscope.measures.null import LEVEL
 from qkscope.measures.pca import Axes, measure_batch
-from qkscope.moments import Moments, merge_all
+from qkscope.sums.moments import Moments, merge_all
 
 TOKENS, DIM = 256, 3
 SPREAD = np.array([2.0, 1.5, 0.7], dtype=np.float32)

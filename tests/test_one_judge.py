@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qkscope.inference import levels
+from qkscope.stats import levels
 
 SOURCE = Path(levels.__file__).parent.parent
 LEVELS = Path(levels.__file__)

@@ -14,16 +14,16 @@ from qkscope.capture import measure
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
 from qkscope.errors import StudyError
-from qkscope.figures.catalogue import CATALOGUE
+from qkscope.figures.drawing import CATALOGUE
 from qkscope.figures.view import look
-from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySampling
 from qkscope.measures.registry import groups, optional_names
 from qkscope.report.data import payload
 from qkscope.results import load_results
 from qkscope.run.units import key_of
 from qkscope.study import load_study
 from qkscope.sums import KeySum
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.keys import KeySampling
 
 PICTURES = ("drift", "plasticity")
 

@@ -20,13 +20,12 @@ from small_study import make_study, run_undrawn, undrawn, write_texts
 from test_nano import SMALL
 from tiny import save_checkpoint
 
-from qkscope import lock, manifest, owner
 from qkscope.cli import main
 from qkscope.errors import StoreError, StudyError
 from qkscope.figures import draw_all
 from qkscope.nano import demo
 from qkscope.report import write_report
-from qkscope.results import load_results
+from qkscope.results import load_results, lock, manifest, owner
 from qkscope.run import run, status
 from qkscope.scanning import scan
 from qkscope.scanning.vectors import analyze

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qkscope.path import SINK, Bins, Path, bin_edges
-from qkscope.rotation import Rotation
+from qkscope.sums.path import SINK, Bins, Path, bin_edges
+from qkscope.sums.rotation import Rotation
 
 WINDOWS = st.lists(st.integers(1, 3000), min_size=1, max_size=4, unique=True).map(sorted)
 TURN = Rotation(8, np.array([[0, 3], [1, 4], [2, 5]]), np.array([1.0, 0.1, 0.003]), 1.1)

@@ -13,10 +13,10 @@ from synthetic import make_head
 from test_moments import make_unit
 
 from qkscope.errors import StudyError
-from qkscope.heads import HeadIndex
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import measure, measure_batch
-from qkscope.moments import Accumulator
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import Accumulator
 
 
 def moments_of(x, t):

@@ -9,7 +9,7 @@ from synthetic import make_head
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.per_kind import NAMES, per_kind, per_kind_samples
-from qkscope.moments import Accumulator
+from qkscope.sums.moments import Accumulator
 
 
 def moments(x, t):

@@ -19,8 +19,8 @@ from qkscope.measures.position import (
     projected_paths,
 )
 from qkscope.measures.waves import Pairs, waves
-from qkscope.moments import merge_all
-from qkscope.rotation import Rotation
+from qkscope.sums.moments import merge_all
+from qkscope.sums.rotation import Rotation
 
 LENGTH, DIM = 40, 8
 EVERY = np.arange(LENGTH + 1)

@@ -23,11 +23,11 @@ from transformers import (
 
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import read_architecture
+from qkscope.capture.hooks import SEAMS
 from qkscope.capture.probe import probe, probe_model
-from qkscope.capture.seam import SEAMS
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
-from qkscope.heads import HeadIndex, sample_heads
+from qkscope.sums.head_index import HeadIndex, sample_heads
 
 
 def document(length: int, index: int = 0) -> Document:

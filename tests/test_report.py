@@ -34,7 +34,6 @@ from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
 from qkscope.report.causes import causes
 from qkscope.report.columns import NAMED_CLASSES, class_codes, components, measures, regions, since
-from qkscope.report.curves import curves, distances
 from qkscope.report.data import grid_of, payload
 from qkscope.report.encode import (
     MISSING,
@@ -47,12 +46,13 @@ from qkscope.report.encode import (
     pack_thousandths,
     quantise,
 )
-from qkscope.report.grid import Grid
 from qkscope.report.methods import methods, plain
+from qkscope.report.packed_curves import curves, distances
 from qkscope.report.page import VIEWS, labels, present, window_name
+from qkscope.report.rows import Grid
 from qkscope.results import load_results
-from qkscope.taxonomy import CLASSES, Thresholds, classify
-from qkscope.timeline import Stop, Timeline
+from qkscope.results.taxonomy import CLASSES, Thresholds, classify
+from qkscope.study.timeline import Stop, Timeline
 
 SMALL = Shape(layers=4, heads=4, group=2, components=3)
 FOLDER = Path(__file__).parents[1] / "src" / "qkscope" / "report"

@@ -9,11 +9,11 @@ import pytest
 from reference import plasticity_reference
 from simulated import stored, unit_of
 
-from qkscope.heads import HeadIndex
-from qkscope.key_sample import KeySample, KeySampling, bucket_size
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
 from qkscope.sums import KeySum
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.keys import KeySample, KeySampling, bucket_size
 
 WINDOW, DIM, GROUPS = 128, 6, 4
 SIZE = bucket_size(WINDOW)

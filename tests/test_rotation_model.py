@@ -9,8 +9,8 @@ from synthetic import make_head
 from tiny import tiny_model
 
 from qkscope import scan
-from qkscope.measures.rotation import NAMES, rotation_errors, rotation_model
-from qkscope.moments import Accumulator
+from qkscope.measures.drift import NAMES, rotation_errors, rotation_model
+from qkscope.sums.moments import Accumulator
 
 
 def moments(x, t):

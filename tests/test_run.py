@@ -139,8 +139,8 @@ def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
     from qkscope.capture import measure
     from qkscope.checkpoints import Source, load_model, load_tokenizer
     from qkscope.corpus import load_corpus
-    from qkscope.heads import HeadIndex
     from qkscope.measures.pca import measure as axes_of
+    from qkscope.sums.head_index import HeadIndex
 
     spec = load_study(made / "study.yaml").corpus
     source = Source(str(made / "checkpoint-3"), tokenizer=str(made / "tokenizer"), device="cpu")

@@ -22,8 +22,8 @@ from qkscope.cli import main
 from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeError, StudyError, TableError
 from qkscope.results import load_results
 from qkscope.results.tables import QK_COLUMNS, read_qk
+from qkscope.results.taxonomy import CLASSES
 from qkscope.scanning import ScanResult, scan
-from qkscope.taxonomy import CLASSES
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

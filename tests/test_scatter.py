@@ -10,7 +10,7 @@ from reference import combined_pca_reference, separated
 from test_pca import moments_of
 
 from qkscope.measures.pca import measure_batch
-from qkscope.scatter import pack_scatter, unpack_scatter
+from qkscope.sums.scatter import pack_scatter, unpack_scatter
 
 
 def again(M):

@@ -15,9 +15,9 @@ from simulated import measured, results, truth
 
 from qkscope.cli import main
 from qkscope.comparison import compare
-from qkscope.comparison.seeds import IN_SUM
+from qkscope.comparison.arms import IN_SUM
 from qkscope.errors import TableError
-from qkscope.inference.seeds import arm_difference, clear_differences
+from qkscope.stats.seeds import arm_difference, clear_differences
 from qkscope.store import write_csv
 
 NAMES = ["step0", "step1000", "step2000"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from synthetic import rope, summed
 
-from qkscope.measures.axes import assign, gap, overlaps, same_axis
+from qkscope.measures.continuity import assign, gap, overlaps, same_axis
 from qkscope.measures.position import Along, correlation
 from qkscope.measures.spectrum import energy, signal, wavelengths
-from qkscope.rotation import Rotation
+from qkscope.sums.rotation import Rotation
 
 DIM = 8
 

@@ -16,8 +16,8 @@ from qkscope.errors import CheckpointError, StudyError
 from qkscope.results import load_results
 from qkscope.run import run
 from qkscope.study import left_out_of, load_study, validate
-from qkscope.study.starter import init
-from qkscope.timeline import timeline_of
+from qkscope.study.init import init
+from qkscope.study.timeline import timeline_of
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import yaml
 
 from qkscope.errors import StudyError
 from qkscope.study import CorpusSpec, dump_study, folder_name, load_study, sources, validate
-from qkscope.timeline import timeline_of
+from qkscope.study.timeline import timeline_of
 
 STUDIES = Path(__file__).parent.parent / "studies"
 

@@ -11,7 +11,7 @@ from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import chosen
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import QK_COLUMNS, from_qk, head_table, qk_table, read_qk, select
-from qkscope.taxonomy import Thresholds
+from qkscope.results.taxonomy import Thresholds
 
 MINIMAL = "model,layer,head,pc,r_q,r_k\n"
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from qkscope.errors import TableError
-from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify, polarity, transitions
+from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds, classify, polarity, transitions
 
 
 @pytest.mark.parametrize(

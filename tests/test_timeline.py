@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from qkscope.errors import TableError
-from qkscope.timeline import Stop, Timeline, timeline_from_names
+from qkscope.study.timeline import Stop, Timeline, timeline_from_names
 
 SMOLLM3 = [
     "lc-32k-to-64k-step-4000",

@@ -13,13 +13,13 @@ from frames import left_out_of
 from simulated import ar1, measured, results, truth, units
 
 from qkscope.claims import Claim, claims
-from qkscope.inference import own_evidence, transition_noise
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.pca import measure
 from qkscope.measures.registry import groups
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import qk_table, select
-from qkscope.unit import Unit
+from qkscope.stats import own_evidence, transition_noise
+from qkscope.sums.unit import Unit
 
 STEPS = [f"step{1000 * i}" for i in range(10)]
 

@@ -5,7 +5,7 @@ import pytest
 from synthetic import rope
 
 from qkscope.measures.waves import Pairs, terms, waves
-from qkscope.rotation import Rotation
+from qkscope.sums.rotation import Rotation
 
 DIM = 10
 SHUFFLED = Rotation(DIM, np.array([[3, 0], [1, 7], [8, 2]]), np.array([0.7, 0.1, 1.9]), 1.4)

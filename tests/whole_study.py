@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from simulated import LAYERS, PARTS, PER_LAYER, anatomy, measured, results
 
-from qkscope.lags import distances
 from qkscope.results import Results
-from qkscope.timeline import Stop
+from qkscope.study.timeline import Stop
+from qkscope.sums.scores import distances
 
 NAMES = ("stage1-step-0", "stage1-step-50", "stage1-step-100", "lc-256-to-1k-step-40")
 WINDOWS = (256, 256, 256, 1024)

@@ -24,48 +24,48 @@ if TYPE_CHECKING:
     from qkscope.errors import QkscopeError
     from qkscope.figures import draw as figure
     from qkscope.figures import draw_all
-    from qkscope.heads import HeadIndex
     from qkscope.measures.pca import Axes, measure
-    from qkscope.moments import Accumulator, Moments
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
+    from qkscope.results.join import concat
     from qkscope.results.tables import read_qk
+    from qkscope.results.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.run import run as run_study
     from qkscope.scanning import scan
     from qkscope.scanning.vectors import analyze
     from qkscope.study import Study, load_study
-    from qkscope.taxonomy import Thresholds, classify, polarity, transitions
-    from qkscope.together import concat
-    from qkscope.unit import Unit
+    from qkscope.sums.head_index import HeadIndex
+    from qkscope.sums.moments import Accumulator, Moments
+    from qkscope.sums.unit import Unit
 
 # Where each public name lives: "module", or "module:name" where a module has the public name itself.
 _HOME = {
-    "Accumulator": "moments",
+    "Accumulator": "sums.moments",
     "Axes": "measures",
     "Claim": "claims",
     "Comparison": "comparison",
-    "HeadIndex": "heads",
-    "Moments": "moments",
+    "HeadIndex": "sums.head_index",
+    "Moments": "sums.moments",
     "QkscopeError": "errors",
     "Results": "results",
     "Study": "study",
-    "Thresholds": "taxonomy",
-    "Unit": "unit",
+    "Thresholds": "results.taxonomy",
+    "Unit": "sums.unit",
     "analyze": "scanning.vectors",
     "claims_of": "claims:claims",
-    "classify": "taxonomy",
+    "classify": "results.taxonomy",
     "compare": "comparison",
-    "concat": "together",
+    "concat": "results.join",
     "draw_all": "figures",
     "figure": "figures:draw",
     "load_results": "results",
     "load_study": "study",
     "measure": "measures",
-    "polarity": "taxonomy",
+    "polarity": "results.taxonomy",
     "read_qk": "results.tables",
     "run_study": "run:run",
     "scan": "scanning",
-    "transitions": "taxonomy",
+    "transitions": "results.taxonomy",
     "write_report": "report",
 }
 __version__ = "0.2.0"

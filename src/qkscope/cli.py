@@ -129,7 +129,7 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
 
     Several folders are the phases of one training run, in order: a base run, then its long-context continuation.
     """
-    from qkscope.study.starter import init as write_study
+    from qkscope.study.init import init as write_study
 
     path, made = write_study(places, out)
     click.echo(f"written: {path}\ncheck:")
@@ -294,8 +294,8 @@ def analyze(
     **options: Any,
 ) -> None:
     """Measure stored query and key vectors (public parquet layout), from a folder or the hub."""
-    from qkscope.rotation import Rotation
     from qkscope.scanning.vectors import analyze as analyze_vectors
+    from qkscope.sums.rotation import Rotation
 
     if rope_theta is None and (rotary_dim is not None or interleaved):
         raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")

@@ -38,9 +38,9 @@ def as_json(*values: object) -> Callable[[], list[bytes]]:
 
 @cache
 def facts() -> FactSum:
-    from qkscope.heads import HeadIndex
-    from qkscope.rotation import Rotation
     from qkscope.sums import FactSum
+    from qkscope.sums.head_index import HeadIndex
+    from qkscope.sums.rotation import Rotation
 
     heads = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None})
     return FactSum(heads, (16,), (9,), {0: Rotation.none(2), 1: None}, {0: 1.0})
@@ -50,12 +50,12 @@ def facts() -> FactSum:
 def units() -> list[bytes]:
     """A file of each sum."""
     from qkscope import store
-    from qkscope.key_sample import KeySample
-    from qkscope.lags import LagScores, distances
-    from qkscope.moments import Accumulator
-    from qkscope.path import Path as BinSums
-    from qkscope.path import bin_edges
     from qkscope.sums import KeySum, MomentSum, PathSum, ScoreSum
+    from qkscope.sums.keys import KeySample
+    from qkscope.sums.moments import Accumulator
+    from qkscope.sums.path import Path as BinSums
+    from qkscope.sums.path import bin_edges
+    from qkscope.sums.scores import LagScores, distances
 
     rng = np.random.default_rng(0)
     sums = Accumulator()
@@ -129,7 +129,7 @@ def read_mark(path: Path) -> object:
 
 
 def read_manifest(path: Path) -> object:
-    from qkscope import manifest
+    from qkscope.results import manifest
 
     found = manifest.read_manifest(path.parent)
     return list(manifest.problems(path.parent, found.tables)) if found else None
@@ -204,10 +204,10 @@ def described_dataset(path: Path) -> Path:
 @cache
 def axes() -> list[bytes]:
     from qkscope import store
-    from qkscope.axes_file import CheckpointAxes, dump_axes
-    from qkscope.heads import HeadIndex
-    from qkscope.path import Path as BinSums
-    from qkscope.rotation import Rotation
+    from qkscope.results.axes import CheckpointAxes, dump_axes
+    from qkscope.sums.head_index import HeadIndex
+    from qkscope.sums.path import Path as BinSums
+    from qkscope.sums.rotation import Rotation
 
     heads, rng = HeadIndex.of([(0, 0), (1, 1)], 1, {0: True, 1: None}), np.random.default_rng(0)
     path = BinSums(np.array([0, 4, 8]), np.array([4, 4]), rng.normal(size=(2, 2, 2)))
@@ -219,7 +219,7 @@ def axes() -> list[bytes]:
 
 
 def read_axes(path: Path) -> object:
-    from qkscope.axes_file import read_axes
+    from qkscope.results.axes import read_axes
 
     return read_axes(path, 1_000_000)
 
@@ -321,7 +321,7 @@ def vectors() -> list[bytes]:
 
 
 def read_vectors(path: Path) -> object:
-    from qkscope.vectors.files import read_moments
+    from qkscope.vectors.parquet import read_moments
 
     return read_moments(path, groups=2)
 
@@ -357,7 +357,7 @@ def read_names(path: Path) -> object:
     """Names come from hubs, folders and tables: ordering them and making folders of them never fails."""
     from qkscope.checkpoints.revisions import split_revisions
     from qkscope.study.schema import folder_name
-    from qkscope.timeline import timeline_from_names
+    from qkscope.study.timeline import timeline_from_names
 
     names = path.read_bytes().decode("utf-8", "replace").split("\n")
     split_revisions(names)

@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from hub_server import serve
 from test_hub import point_at
 
-from qkscope import analyze, manifest
+from qkscope import analyze
 from qkscope.checkpoints import hub
 from qkscope.cli import main
 from qkscope.errors import HubError, StoreError, VectorsError
-from qkscope.results import load_results
+from qkscope.results import load_results, manifest
 from qkscope.run import publish
 from qkscope.run.publish import card, fetch_results, push, repository
 from qkscope.vectors import write_vectors

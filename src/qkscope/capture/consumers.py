@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
-from qkscope.heads import HeadIndex
 from qkscope.sums import Batch
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.unit import Unit
 from qkscope.vectors import write_vectors
 
 if TYPE_CHECKING:

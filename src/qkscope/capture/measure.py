@@ -10,14 +10,13 @@ import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import BatchConsumer, batches
+from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
-from qkscope.capture.rotation import Rotations, check_windows
-from qkscope.capture.seam import capture, find_backbone, input_device
+from qkscope.capture.probe_rotation import Rotations, check_windows
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError, out_of_memory
-from qkscope.heads import HeadIndex
 from qkscope.sums import (
     Batch,
     FactSum,
@@ -29,7 +28,8 @@ from qkscope.sums import (
     Sum,
     Unrotated,
 )
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

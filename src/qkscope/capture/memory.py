@@ -8,7 +8,7 @@ from typing import Any
 
 from qkscope.capture.architecture import Architecture
 from qkscope.errors import CaptureError
-from qkscope.path import BINS
+from qkscope.sums.path import BINS
 
 FLOAT64 = 8
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.rotation import depends_on_length
-from qkscope.capture.seam import SEAMS, capture, find_backbone, find_seam, input_device, not_shown, ran_twice
+from qkscope.capture.hooks import SEAMS, capture, find_backbone, find_seam, input_device, not_shown, ran_twice
+from qkscope.capture.probe_rotation import depends_on_length
 from qkscope.capture.sight import Sight, same_sight
 from qkscope.errors import CaptureError
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+from qkscope.claims.attention_scores import distance, scores, wavelengths
 from qkscope.claims.claim import Claim
+from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
 from qkscope.claims.emergence import emergence
-from qkscope.claims.heads import classes, linearity, queries_keys
 from qkscope.claims.models import between_models
-from qkscope.claims.scores import distance, scores, wavelengths
 from qkscope.claims.trends import long_context, plasticity, position
 from qkscope.results import Results
 

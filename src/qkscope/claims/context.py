@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from qkscope.claims.claim import Population, Row
-from qkscope.inference.evidence import Evidence, matched_evidence, own_evidence
-from qkscope.inference.levels import SMALLEST
-from qkscope.inference.series import Change
 from qkscope.results import Results
+from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
+from qkscope.stats.levels import SMALLEST
+from qkscope.stats.series import Change
 from qkscope.words import Unit, bare, count, joined, measured, points, tokens
 
 # What a mean is called, and its unit; others are `mean <measure>`.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, rank, rule
-from qkscope.inference.course import Emergence, emergence_of
-from qkscope.inference.levels import rule_of_emergence
+from qkscope.stats.direction import Emergence, emergence_of
+from qkscope.stats.levels import rule_of_emergence
 from qkscope.words import in_words, joined, listing, sentence
 
 FEW = 3

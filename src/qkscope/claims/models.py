@@ -7,8 +7,8 @@ import math
 from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import DIFFERENT, UNCLEAR, rank, rule
-from qkscope.inference.contrast import contrast
-from qkscope.inference.levels import rule_of_contrast
+from qkscope.stats.contrast import contrast
+from qkscope.stats.levels import rule_of_contrast
 from qkscope.words import joined, sentence
 
 

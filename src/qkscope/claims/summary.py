@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.claims.catalogue import claims
-from qkscope.inference.transitions import transition_noise
 from qkscope.results import Results, aggregate
-from qkscope.taxonomy import UNMEASURED
+from qkscope.results.taxonomy import UNMEASURED
+from qkscope.stats.transitions import transition_noise
 from qkscope.words import tokens
 
 if TYPE_CHECKING:

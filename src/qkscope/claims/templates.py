@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from qkscope.claims.claim import Claim, Population, Row, See, View
 from qkscope.claims.context import Context, name_of, small, unit_of
-from qkscope.inference.contrast import Contrast, exceeds
-from qkscope.inference.course import turns
-from qkscope.inference.evidence import Evidence
-from qkscope.inference.levels import MOST, rule_of_change, rule_of_contrast, rule_of_error
+from qkscope.stats.contrast import Contrast, exceeds
+from qkscope.stats.direction import turns
+from qkscope.stats.evidence import Evidence
+from qkscope.stats.levels import MOST, rule_of_change, rule_of_contrast, rule_of_error
 from qkscope.words import bare, joined, listing, number, sentence, some, tokens
 
 # What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.

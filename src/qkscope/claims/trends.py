@@ -5,8 +5,8 @@ from __future__ import annotations
 from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import Context, name_of, small, unit_of
 from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
-from qkscope.inference.evidence import Evidence
-from qkscope.inference.levels import SMALLEST, rule_of_change
+from qkscope.stats.evidence import Evidence
+from qkscope.stats.levels import SMALLEST, rule_of_change
 from qkscope.words import joined, listing, sentence, tokens
 
 SCALED = "r depends on how queries and keys are scaled against each other."

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qkscope.comparison.outcome import Kind, Quantity, Row
-from qkscope.comparison.words import CELLS
-from qkscope.inference.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING
+from qkscope.comparison.phrases import CELLS
 from qkscope.results import Results, aggregate
+from qkscope.results.taxonomy import CLASSES, Thresholds
+from qkscope.stats.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING
 from qkscope.store import read_json
-from qkscope.taxonomy import CLASSES, Thresholds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ import numpy as np
 
 from qkscope.errors import TableError
 from qkscope.results import Results
-from qkscope.timeline import Stop, Timeline
+from qkscope.study.timeline import Stop, Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from qkscope.comparison import words
-from qkscope.inference.levels import ROUNDING
+from qkscope.comparison import phrases as words
+from qkscope.stats.levels import ROUNDING
 from qkscope.store import write_csv
 
 if TYPE_CHECKING:

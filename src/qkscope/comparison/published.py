@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from qkscope.comparison.differences import Numbers, depth_cell, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
 from qkscope.comparison.outcome import Comparison, Quantity
-from qkscope.comparison.words import CELLS
+from qkscope.comparison.phrases import CELLS
 from qkscope.errors import TableError
-from qkscope.heads import sample_heads
 from qkscope.results import Results, aggregate
-from qkscope.taxonomy import Thresholds
+from qkscope.results.taxonomy import Thresholds
+from qkscope.sums.head_index import sample_heads
 from qkscope.words import tokens
 
 if TYPE_CHECKING:

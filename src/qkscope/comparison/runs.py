@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from qkscope.comparison.arms import compare_arms
 from qkscope.comparison.differences import by_head, numbers_of, rows_of, text_notes, threshold_note
 from qkscope.comparison.matching import Matched, head_keys, match
 from qkscope.comparison.outcome import Comparison
 from qkscope.comparison.published import with_published
-from qkscope.comparison.seeds import compare_arms
 from qkscope.errors import TableError
-from qkscope.inference.levels import rule_of_difference
 from qkscope.results import Results, as_results
+from qkscope.stats.levels import rule_of_difference
 from qkscope.words import tokens
 
 Run = Path | str | Results

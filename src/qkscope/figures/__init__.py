@@ -1,6 +1,6 @@
 """The figures of a study, each with its data and a README that tells what happened."""
 
-from qkscope.figures.catalogue import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
+from qkscope.figures.drawing import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.plane import scatter
 

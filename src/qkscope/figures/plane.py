@@ -15,9 +15,9 @@ from qkscope.figures.picture import Caption, Drawing
 from qkscope.figures.tools.sheet import Key, Panels, Paper, Sheet, name_axis, sheet
 from qkscope.figures.tools.style import FAINT, R_K, R_Q, pale
 from qkscope.measures.pca import Axes, measure_batch
-from qkscope.moments import Accumulator, Moments
-from qkscope.vectors.files import Rows, read_rows
+from qkscope.sums.moments import Accumulator, Moments
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
+from qkscope.vectors.parquet import Rows, read_rows
 from qkscope.words import bare, percent
 
 NAMES = {"q": "query", "k": "key"}

@@ -16,7 +16,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
 from qkscope.figures.view import View
 from qkscope.results.dataset import NAME
-from qkscope.timeline import Stop
+from qkscope.study.timeline import Stop
 from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
 MOST_STORIES = 3

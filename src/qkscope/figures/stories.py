@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from qkscope.figures.view import ALL
-from qkscope.inference.course import turns
-from qkscope.inference.levels import SMALLEST
+from qkscope.stats.direction import turns
+from qkscope.stats.levels import SMALLEST
 from qkscope.words import number
 
 MOST_TURNS = 3  # of a series that are told one by one

@@ -19,7 +19,7 @@ from qkscope.errors import TableError
 from qkscope.figures.tools.style import FAMILY_COLOURS, drawable
 from qkscope.results import Results
 from qkscope.results.aggregate import measured, populations, present
-from qkscope.timeline import Stop
+from qkscope.study.timeline import Stop
 from qkscope.words import listing, some, tokens
 
 if TYPE_CHECKING:

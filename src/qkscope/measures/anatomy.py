@@ -26,9 +26,9 @@ from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid, binned_grid, grid
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms, waves
-from qkscope.moments import Moments
-from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation, Turns
+from qkscope.sums.moments import Moments
+from qkscope.sums.path import SINK, Path
+from qkscope.sums.rotation import Rotation, Turns
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock, SampleSums

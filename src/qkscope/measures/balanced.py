@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.axes import gap
 from qkscope.measures.blocks import by_key, per_query
+from qkscope.measures.continuity import gap
 from qkscope.measures.eigen import leading
 from qkscope.measures.pca import SAME, orient, pearson, ritz, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
-from qkscope.moments import Moments
-from qkscope.rotation import Rotation
+from qkscope.sums.moments import Moments
+from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock

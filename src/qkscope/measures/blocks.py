@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.heads import HeadIndex
+from qkscope.sums.head_index import HeadIndex
 
 Number = TypeVar("Number", bound=np.generic)
 

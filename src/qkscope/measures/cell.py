@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
-from qkscope.heads import HeadIndex
-from qkscope.lags import distances
 from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy
 from qkscope.measures.blocks import Block, blocks, per_query
 from qkscope.measures.distance import BinPairs, mean_waves
@@ -30,11 +28,13 @@ from qkscope.measures.pca import Axes, measure_batch, whole_and_without
 from qkscope.measures.position import Along, Phase, about_mean, phases
 from qkscope.measures.registry import MeasureGroup, Variable, variables
 from qkscope.measures.waves import Pairs, waves
-from qkscope.moments import Moments
-from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation
 from qkscope.sums import Sum
-from qkscope.unit import Unit, samples_of, window
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import Moments
+from qkscope.sums.path import SINK, Path
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.scores import distances
+from qkscope.sums.unit import Unit, samples_of, window
 from qkscope.workers import cores, one_thread_each
 
 Array = NDArray[np.float64]

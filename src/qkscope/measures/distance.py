@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.lags import PER_OCTAVE, LagScores, distances
 from qkscope.measures.blocks import per_query
 from qkscope.measures.grid import Grid
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms, waves
-from qkscope.path import SINK
-from qkscope.rotation import Rotation
-from qkscope.unit import Unit
+from qkscope.sums.path import SINK
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.scores import PER_OCTAVE, LagScores, distances
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock, SampleSums

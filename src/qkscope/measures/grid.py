@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.lags import GOLDEN
-from qkscope.path import SINK
+from qkscope.sums.path import SINK
+from qkscope.sums.scores import GOLDEN
 
 Array = NDArray[np.float64]
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
-from qkscope.moments import Moments
+from qkscope.sums.moments import Moments
 
 Array = NDArray[np.float64]
 

@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
-from qkscope.measures.axes import gap
 from qkscope.measures.blocks import Block, blocks, by_key, per_query
+from qkscope.measures.continuity import gap
 from qkscope.measures.eigen import FEW, LARGE, leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.moments import Moments, merge_all
-from qkscope.unit import Unit, window
+from qkscope.sums.moments import Moments, merge_all
+from qkscope.sums.unit import Unit, window
 from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:

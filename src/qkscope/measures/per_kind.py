@@ -22,7 +22,7 @@ from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
 from qkscope.measures.pca import whole_and_without
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.moments import Moments
+from qkscope.sums.moments import Moments
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock

@@ -22,9 +22,9 @@ from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms
-from qkscope.moments import Moments
-from qkscope.path import SINK, Path
-from qkscope.rotation import Rotation
+from qkscope.sums.moments import Moments
+from qkscope.sums.path import SINK, Path
+from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock, Kind, SampleSums

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
-from qkscope.key_sample import KeySample, bucket_size
 from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, openness_of_cells, query_line
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.moments import Moments
-from qkscope.unit import Unit
+from qkscope.sums.keys import KeySample, bucket_size
+from qkscope.sums.moments import Moments
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import Cell, HeadBlock

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from qkscope.measures.blocks import per_query
 from qkscope.measures.position import Along
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.moments import Moments
-from qkscope.rotation import Rotation
+from qkscope.sums.moments import Moments
+from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock

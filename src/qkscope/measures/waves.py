@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key
-from qkscope.rotation import Rotation
+from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]
 

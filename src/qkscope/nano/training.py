@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope import owner, store
+from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.nano.files import (
+from qkscope.nano.folder import (
     RECORD,
     STATE,
     Arrays,
@@ -46,6 +46,7 @@ from qkscope.nano.files import (
 )
 from qkscope.nano.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
 from qkscope.progress import Bar, progress
+from qkscope.results import owner
 
 if TYPE_CHECKING:
     from qkscope.results import Results

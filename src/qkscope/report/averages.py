@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from qkscope.taxonomy import Thresholds
+    from qkscope.results.taxonomy import Thresholds
 
 # Measures that have a map of layers and checkpoints.
 BY_LAYER = ("share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity")

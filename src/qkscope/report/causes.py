@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from qkscope.inference.levels import AGREES_WITHIN
+from qkscope.stats.levels import AGREES_WITHIN
 
 if TYPE_CHECKING:
     import pandas as pd

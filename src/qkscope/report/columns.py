@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
 from qkscope.results.aggregate import classes, error, present
-from qkscope.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
+from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
 
 if TYPE_CHECKING:
     import xarray as xr
 
-    from qkscope.report.grid import Grid
+    from qkscope.report.rows import Grid
 
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")

@@ -18,11 +18,11 @@ from qkscope.report.columns import (
     parts,
     regions,
 )
-from qkscope.report.curves import curves, distances, wavelengths
 from qkscope.report.encode import ENCODING, counted
-from qkscope.report.grid import Grid
+from qkscope.report.packed_curves import curves, distances, wavelengths
+from qkscope.report.rows import Grid
 from qkscope.results.aggregate import ordered, populations
-from qkscope.taxonomy import UNMEASURED
+from qkscope.results.taxonomy import UNMEASURED
 
 if TYPE_CHECKING:
     import xarray as xr

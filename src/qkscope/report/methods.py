@@ -15,8 +15,8 @@ from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.measures.pca import FAINT
 
 if TYPE_CHECKING:
-    from qkscope.provenance import CheckpointRecord, CorpusRecord
     from qkscope.results import Results
+    from qkscope.results.provenance import CheckpointRecord, CorpusRecord
 
 # Shown in their own place on the page, or of no interest to a reader of the results.
 _NOT_SETTINGS = {"provenance", "phases", "families", "checkpoints", "name", "title", "portraits"}

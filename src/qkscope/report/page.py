@@ -21,14 +21,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from qkscope.claims import Claim, claims
 from qkscope.comparison import match
 from qkscope.comparison.matching import run_names
-from qkscope.owner import redrawing, refuse_drawing_into_other
 from qkscope.report import pair, palette
 from qkscope.report.data import payload
 from qkscope.report.methods import methods
 from qkscope.results import Results, as_results
+from qkscope.results.owner import redrawing, refuse_drawing_into_other
 from qkscope.store import write_text
 from qkscope.study import folder_name
-from qkscope.timeline import Stop, Timeline
+from qkscope.study.timeline import Stop, Timeline
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")

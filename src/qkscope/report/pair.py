@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.comparison import compare_matched
-from qkscope.comparison.words import closing, printed
-from qkscope.inference.levels import AGREES_WITHIN
+from qkscope.comparison.phrases import closing, printed
 from qkscope.report.data import grid_of, payload
 from qkscope.results.aggregate import ROPE, populations
+from qkscope.stats.levels import AGREES_WITHIN
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.comparison import Comparison, Matched
     from qkscope.results import Results
-    from qkscope.timeline import Timeline
+    from qkscope.study.timeline import Timeline
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.

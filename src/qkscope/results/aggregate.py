@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.heads import DEPTH_BINS, depth_bin
-from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
+from qkscope.results.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
+from qkscope.sums.head_index import DEPTH_BINS, depth_bin
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 
 from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.lags import distances
 from qkscope.measures.registry import Variable, variables
+from qkscope.sums.scores import distances
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -11,21 +11,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkscope.causes_table import read_causes
 from qkscope.errors import TableError
-from qkscope.manifest import read_manifest, read_set
 from qkscope.results.aggregate import difference, jackknife, values
 from qkscope.results.dataset import NAME, read_dataset
-from qkscope.results.tables import from_qk, head_table, qk_table, read_qk, select
-from qkscope.taxonomy import Thresholds
-from qkscope.timeline import Timeline, timeline_from_names, timeline_of
+from qkscope.results.manifest import read_manifest, read_set
+from qkscope.results.tables import from_qk, head_table, qk_table, read_causes, read_qk, select
+from qkscope.results.taxonomy import Thresholds
+from qkscope.study.timeline import Timeline, timeline_from_names, timeline_of
 
 if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
-    from qkscope.axes_file import CheckpointAxes
-    from qkscope.provenance import Provenance
+    from qkscope.results.axes import CheckpointAxes
+    from qkscope.results.provenance import Provenance
 
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
 AXES_LIMIT = 1_000_000
@@ -97,14 +96,14 @@ class Results:
     @cached_property
     def record(self) -> Provenance:
         """The provenance, typed."""
-        from qkscope.provenance import read_provenance
+        from qkscope.results.provenance import read_provenance
 
         return read_provenance(self.provenance, self.folder)
 
     @cached_property
     def axes(self) -> Mapping[str, CheckpointAxes] | None:
         """Axes, means and paths by checkpoint, over own windows."""
-        from qkscope.axes_file import read_axes
+        from qkscope.results.axes import read_axes
 
         path, most = self.folder / "axes.safetensors", AXES_LIMIT * len(self.heads)
 
@@ -263,7 +262,7 @@ def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
 
 def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = None) -> Results:
     """A study's dataset; of a folder written by an earlier version, what its qk.csv says."""
-    from qkscope.provenance import read_provenance
+    from qkscope.results.provenance import read_provenance
     from qkscope.study import load_study
 
     study = load_study(folder / "study.yaml")

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import TableError
-from qkscope.heads import depth, depth_bin
 from qkscope.results.aggregate import error
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
+from qkscope.results.taxonomy import Thresholds, classify, polarity, transitions
 from qkscope.store import in_short, read_csv, write_csv, write_parquet
-from qkscope.taxonomy import Thresholds, classify, polarity, transitions
+from qkscope.sums.head_index import depth, depth_bin
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +38,19 @@ _COUNTS = ("layer", "head", "pc")
 MAX_COUNT = 1_000_000
 _NOTHING = ("", "nan", "na", "none", "null")
 _NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
+
+
+WEIGHTS, ROTATION, WINDOW = FACTORS = ("weights", "rotation", "window")
+EFFECTS = (
+    *("total", *FACTORS, "weights_first", "rotation_first"),
+    *("weights_other_order", "rotation_other_order", "weights_same_axis", "rotation_same_axis"),
+)
+CAUSES_COLUMNS = (
+    *("from_model", "to_model", "number", "population", "total", *FACTORS),
+    *(f"{name}_se" for name in ("total", *FACTORS)),
+    *(column for name in EFFECTS[4:] for column in (name, f"{name}_se")),
+    *("window_tokens", "same_text", "heads", "groups"),
+)
 
 
 def write_tables(folder: Path, cells: Sequence[CellData], order: Sequence[str], limits: Thresholds) -> None:
@@ -262,3 +275,20 @@ def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) 
         raise TableError(
             f"{path}, line {rows[0] + 2}{more}: {name} is {str(found.iloc[rows[0]])!r}, expected {expected}"
         )
+
+
+def read_causes(path: Path) -> pd.DataFrame | None:
+    """A causes.csv, if there is one. A damaged file is an error, never 'not known'."""
+    if not path.is_file():
+        return None
+    try:
+        names = dict.fromkeys(("from_model", "to_model", "number", "population"), str)
+        frame = read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
+    except (ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
+    missing = [name for name in CAUSES_COLUMNS if name not in frame.columns]
+    if missing:
+        raise TableError(
+            f"{path}: column missing: {', '.join(missing[:5])}; run the study again to rewrite it"
+        )
+    return frame

@@ -19,19 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope import store
-from qkscope.axes_file import CheckpointAxes, dump_axes, read_axes
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.memory import available_bytes
 from qkscope.errors import StoreError
-from qkscope.measures.axes import continuity, overlaps, same_axis
 from qkscope.measures.cell import Cell, measure_cell
+from qkscope.measures.continuity import continuity, overlaps, same_axis
 from qkscope.measures.registry import chosen
 from qkscope.progress import progress
+from qkscope.results.axes import CheckpointAxes, dump_axes, read_axes
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.run.plan import Planned
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Study, dump_study
-from qkscope.unit import Unit
+from qkscope.sums.unit import Unit
 from qkscope.workers import in_processes, worth
 
 Array = NDArray[np.float64]
@@ -42,18 +42,7 @@ UNPACKED, BESIDE = 3, 400_000_000
 # Bytes of unit files that a core measures in a second: heads of 128 dimensions, 8 groups, three windows.
 BYTES_A_SECOND = 30_000_000
 # Parts of the program that decide the numbers of a cell: where they change, cached cells are measured again.
-MEASURING = (
-    "measures",
-    "sums",
-    "moments",
-    "path",
-    "rotation",
-    "heads",
-    "key_sample",
-    "lags",
-    "scatter",
-    "unit",
-)
+MEASURING = ("measures", "sums")
 
 
 @dataclass(frozen=True)

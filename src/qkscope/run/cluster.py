@@ -26,7 +26,7 @@ from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.engines import DocumentsOf, Tally, do_unit, too_long
-from qkscope.run.provenance import versions
+from qkscope.run.record import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (
     CAPTURE_VERSION,

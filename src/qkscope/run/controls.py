@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from qkscope.capture.rotation import why_not_together
+from qkscope.capture.probe_rotation import why_not_together
 from qkscope.errors import HubError, QkscopeError
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study

@@ -12,9 +12,9 @@ import numpy as np
 
 from qkscope.capture.architecture import Architecture
 from qkscope.capture.memory import moments_bytes, weights_bytes
-from qkscope.heads import HeadIndex
 from qkscope.run.controls import controls
 from qkscope.study import Checkpoint, Study, sources
+from qkscope.sums.head_index import HeadIndex
 
 if TYPE_CHECKING:
     from qkscope.corpus import Corpus

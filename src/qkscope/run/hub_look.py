@@ -14,7 +14,7 @@ from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.study import Checkpoint, Study
-from qkscope.study.marks import Loc, Mistake
+from qkscope.study.yaml_lines import Loc, Mistake
 from qkscope.words import count, listing
 
 # So many checkpoints are looked into one by one; of more, the first and the last of every phase.

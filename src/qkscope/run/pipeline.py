@@ -11,16 +11,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkscope import manifest, owner, store
+from qkscope import store
 from qkscope.errors import EngineError, StoreError, StudyError
-from qkscope.lock import Claim, claimed
 from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, say
+from qkscope.results import manifest, owner
+from qkscope.results.lock import Claim, claimed
+from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.engines import Engine, open_engine
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
-from qkscope.run.provenance import provenance, versions
+from qkscope.run.record import provenance, versions
 from qkscope.run.shards import (
     Shard,
     clear_shards,
@@ -33,7 +35,6 @@ from qkscope.run.shards import (
 from qkscope.run.status import OLD_UNITS, Status, status, write_plan, write_shard_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
-from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -228,9 +229,9 @@ def _put_together(
 
 def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Path) -> None:
     """The dataset and the tables made from it, into an empty folder."""
-    from qkscope.inference.causes import causes
     from qkscope.results.dataset import NAME, read_dataset
     from qkscope.results.tables import head_table, select, write_tables
+    from qkscope.stats.attribution import causes
 
     study = plan.study
     order = [each.checkpoint.name for each in measured if not each.checkpoint.counterfactual]

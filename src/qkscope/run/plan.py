@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.rotation import check_windows
+from qkscope.capture.probe_rotation import check_windows
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
-from qkscope.heads import HeadIndex, sample_heads
 from qkscope.measures.registry import chosen, sums_for
-from qkscope.owner import Holding, Part, head_mask, study_holding
+from qkscope.results.owner import Holding, Part, head_mask, study_holding
 from qkscope.run.units import (
     CAPTURE_VERSION,
     Job,
@@ -28,6 +27,7 @@ from qkscope.run.units import (
 )
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
+from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Resolved, Source

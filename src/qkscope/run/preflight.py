@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.rotation import check_windows
+from qkscope.capture.probe_rotation import check_windows
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
 from qkscope.run.controls import controls_and_gaps
@@ -21,8 +21,8 @@ from qkscope.run.cost import Looked, cost
 from qkscope.run.hub_look import look_at_hub
 from qkscope.run.plan import corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
-from qkscope.study.checks import missing_files, read_study, rendered
-from qkscope.study.marks import Loc, Mistake
+from qkscope.study.load import missing_files, read_study, rendered
+from qkscope.study.yaml_lines import Loc, Mistake
 
 if TYPE_CHECKING:
     from qkscope.corpus import Corpus

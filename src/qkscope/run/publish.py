@@ -17,14 +17,14 @@ from typing import Any
 
 import yaml
 
-from qkscope import manifest, store
+from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
-from qkscope.manifest import Entries, Manifest
 from qkscope.measures.registry import optional_names
 from qkscope.progress import say
-from qkscope.results import load_results
+from qkscope.results import load_results, manifest
+from qkscope.results.manifest import Entries, Manifest
 from qkscope.words import escape_markdown
 
 CACHE = ".hub"
@@ -181,7 +181,7 @@ def card(folder: Path, repo: str) -> str:
 
 def _is_drawn(name: str) -> bool:
     """Whether a file is one that qkscope draws: summary, report, or one of the files of a figure."""
-    from qkscope.figures.catalogue import FILES
+    from qkscope.figures.drawing import FILES
 
     first, *rest = name.split("/")
     return name in ("summary.json", "report.html") or (

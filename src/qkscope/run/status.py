@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qkscope import manifest, store
+from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.lock import at_work
-from qkscope.provenance import read_provenance
+from qkscope.results import manifest
+from qkscope.results.lock import at_work
+from qkscope.results.provenance import read_provenance
 from qkscope.run.plan import Plan
 from qkscope.run.shards import Shard, clear_shards, shard_jobs, shard_plans
 from qkscope.run.units import (

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 from qkscope import store
 from qkscope.errors import EngineError, MemoryShortError, QkscopeError, StoreError, printable
-from qkscope.heads import HeadIndex
 from qkscope.measures import registry
 from qkscope.progress import say
 from qkscope.sums import FactSum, Sum
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Resolved

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from qkscope.measures.pca import whole_and_without
 from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, plasticity, query_line
 from qkscope.measures.reservoir import GROUP
-from qkscope.moments import Moments
-from qkscope.vectors.files import Rows
+from qkscope.sums.moments import Moments
+from qkscope.vectors.parquet import Rows
 
 Array = NDArray[np.float64]
 

@@ -22,23 +22,23 @@ from qkscope.capture.architecture import Architecture
 from qkscope.capture.consumers import VectorSample, unknown_rotation_warning
 from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError, StoreError
-from qkscope.heads import HeadIndex
 from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.registry import chosen as chosen_measures
 from qkscope.measures.registry import sums_for, unknown_measures
-from qkscope.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.load import results_of
+from qkscope.results.owner import Holding, Part, head_mask, held, refuse_other, writing
 from qkscope.results.tables import write_tables
+from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
+from qkscope.scanning.printout import ScanTables
 from qkscope.scanning.subject import Subject, check_room, choose_heads
-from qkscope.scanning.summary import ScanTables
 from qkscope.store import short_digest, write_json
 from qkscope.study import CorpusSpec
 from qkscope.sums import KeySum
-from qkscope.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
-from qkscope.unit import Unit
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
     import pandas as pd

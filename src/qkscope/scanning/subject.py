@@ -12,7 +12,7 @@ from qkscope.capture import find_backbone
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
 from qkscope.errors import CaptureError
-from qkscope.heads import HeadIndex, sample_heads
+from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Source

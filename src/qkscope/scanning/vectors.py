@@ -17,25 +17,25 @@ from numpy.typing import NDArray
 from qkscope import defaults
 from qkscope.checkpoints.address import on_hub
 from qkscope.errors import VectorsError
-from qkscope.heads import HeadIndex
 from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
 from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
-from qkscope.moments import Moments
-from qkscope.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.progress import progress
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.load import results_of
+from qkscope.results.owner import Holding, Part, head_mask, refuse_other, writing
 from qkscope.results.tables import write_tables
-from qkscope.rotation import Rotation
+from qkscope.results.taxonomy import Thresholds, transitions
 from qkscope.scanning.exact_plasticity import exact_plasticity
 from qkscope.store import short_digest
 from qkscope.sums import FactSum, MomentSum, PathSum
-from qkscope.taxonomy import Thresholds, transitions
-from qkscope.unit import Unit
-from qkscope.vectors.files import Turned, document_lengths, read_moments, read_rows, read_turned
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.moments import Moments
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit
 from qkscope.vectors.hub import fetch_vectors
 from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
+from qkscope.vectors.parquet import Turned, document_lengths, read_moments, read_rows, read_turned
 from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The study file: what to measure, on what, in which order."""
 
-from qkscope.study.checks import left_out_of, load_study, validate
+from qkscope.study.load import left_out_of, load_study, validate
 from qkscope.study.schema import (
     Checkpoint,
     ControlsSpec,

@@ -23,7 +23,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from qkscope import defaults
 from qkscope.checkpoints.files import Source
 from qkscope.checkpoints.revisions import order_revisions, parse_revision, phase_labels
-from qkscope.study.marks import Loc
+from qkscope.study.yaml_lines import Loc
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Positive = Annotated[int, Field(ge=1)]

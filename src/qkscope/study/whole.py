@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from qkscope.study.marks import Loc, Mistake, did_you_mean, found_in_short
 from qkscope.study.schema import Checkpoint, Entry, Study, folder_name, sources
+from qkscope.study.yaml_lines import Loc, Mistake, did_you_mean, found_in_short
 
 _WHICH_MODEL = "no model given: set model or folder here, or model for the whole study"
 

@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.heads import HeadIndex
+from qkscope.sums.head_index import HeadIndex
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
-    from qkscope.rotation import Rotation
     from qkscope.sums.facts import FactSum
+    from qkscope.sums.rotation import Rotation
 
 Arrays = Mapping[str, NDArray[Any]]
 Meta = Mapping[str, Any]

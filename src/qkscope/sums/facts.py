@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.heads import HeadIndex
-from qkscope.rotation import Rotation, pack_rotations, unpack_rotations
 from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.rotation import Rotation, pack_rotations, unpack_rotations
 
 
 @dataclass

@@ -1,22 +1,272 @@
-"""Moments of queries and keys in every ring, and of the first tokens, where attention sinks are.
+"""Moments of queries and keys: counts, means, scatter and covariance with position, exact and mergeable.
 
-Merging the first rings gives the moments of any shorter window. The first four tokens of a document are part of the
-rings and have moments of their own, so that they can be taken out again.
+For H heads over n tokens with vectors x and positions t: `mean_x`, `mean_t`, `M = sum (x-mx)(x-mx)^T`,
+`C = sum (x-mx)(t-mt)`, `T = sum (t-mt)^2`, merged by Chan's update. `MomentSum` has them for every ring of a unit, and
+for the first four tokens of each document, which can be taken out again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.moments import Accumulator, Moments, merge_all
-from qkscope.path import SINK
-from qkscope.scatter import pack_scatter, unpack_scatter
+from qkscope.errors import StoreError
 from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count
 from qkscope.sums.facts import FactSum
+from qkscope.sums.path import SINK
+from qkscope.sums.scatter import pack_scatter, unpack_scatter
+
+Array = NDArray[np.float64]
+
+# Tokens per matrix product. Bounds the float32 rounding of a sum, and keeps what is made on the way in the cache.
+CHUNK = 1024
+# Tokens whose mean is taken away first, and of those so many by which the size of vectors is judged.
+FIRST, SAMPLED = 4096, 64
+# Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
+LARGEST = {"float64": 1e150, "float32": 1e17}
+# Where a head's components all stay below, float32 loses digits of their squares: its products take float64.
+SMALLEST = 1e-15
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of H heads with vectors of dimension d; float64 except for the counts.
+
+    n (H,) int64 · mean_x (H, d) · mean_t (H,) · M (H, d, d) · C (H, d) · T (H,)
+    bad (H,) int64: number of vectors with a non-finite component; a head with any is `unmeasured`.
+    """
+
+    n: NDArray[np.int64]
+    mean_x: Array
+    mean_t: Array
+    M: Array
+    C: Array
+    T: Array
+    bad: NDArray[np.int64]
+
+    @classmethod
+    def empty(cls, heads: int, dim: int) -> Moments:
+        """Moments of no tokens at all: merging them changes nothing."""
+        none = np.zeros(heads, dtype=np.int64)
+        x, t = np.zeros((heads, dim)), np.zeros(heads)
+        return cls(none, x, t, np.zeros((heads, dim, dim)), x.copy(), t.copy(), none.copy())
+
+    @classmethod
+    def concat(cls, parts: Sequence[Moments]) -> Moments:
+        """The heads of all parts, one after the other."""
+        return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
+
+    def select(self, rows: Any) -> Moments:
+        """The heads at `rows` (an index array or a slice)."""
+        return Moments(*(getattr(self, f.name)[rows] for f in fields(self)))
+
+    def put(self, rows: Any, part: Moments) -> None:
+        """Set the heads at `rows`."""
+        for f in fields(self):
+            getattr(self, f.name)[rows] = getattr(part, f.name)
+
+    def merge(self, other: Moments) -> Moments:
+        """The moments of both sets of tokens together (Chan's update), head by head.
+
+        With dx, dt the differences of the means and w = n_a n_b / (n_a + n_b):
+        M = M_a + M_b + w dx dx^T,  C = C_a + C_b + w dx dt,  T = T_a + T_b + w dt^2.
+        """
+        n = self.n + other.n
+        share = other.n / np.maximum(n, 1)
+        weight = self.n * share
+        dx, dt = other.mean_x - self.mean_x, other.mean_t - self.mean_t
+        M = dx[:, :, None] * (weight[:, None] * dx)[:, None, :]
+        M += self.M
+        M += other.M
+        return Moments(
+            n=n,
+            mean_x=self.mean_x + share[:, None] * dx,
+            mean_t=self.mean_t + share * dt,
+            M=M,
+            C=self.C + other.C + (weight * dt)[:, None] * dx,
+            T=self.T + other.T + weight * dt**2,
+            bad=self.bad + other.bad,
+        )
+
+    def without(self, part: Moments) -> Moments:
+        """The moments of the tokens that are not in `part`, whose tokens are all among these: `merge` undone."""
+        n = self.n - part.n
+        left = np.maximum(n, 1)
+        some = n > 0
+        mean_x = np.where(
+            some[:, None], self.mean_x + (part.n / left)[:, None] * (self.mean_x - part.mean_x), 0.0
+        )
+        mean_t = np.where(some, self.mean_t + part.n / left * (self.mean_t - part.mean_t), 0.0)
+        weight = part.n * n / np.maximum(self.n, 1)
+        dx, dt = part.mean_x - mean_x, part.mean_t - mean_t
+        outer = weight[:, None, None] * (dx[:, :, None] * dx[:, None, :])
+        return Moments(
+            n=n,
+            mean_x=mean_x,
+            mean_t=mean_t,
+            M=np.where(some[:, None, None], self.M - part.M - outer, 0.0),
+            C=np.where(some[:, None], self.C - part.C - (weight * dt)[:, None] * dx, 0.0),
+            T=np.where(some, self.T - part.T - weight * dt**2, 0.0),
+            bad=self.bad - part.bad,
+        )
+
+
+def merge_all(parts: Sequence[Moments]) -> Moments:
+    """All parts merged, from the first to the last: the order fixes the last bits."""
+    return reduce(Moments.merge, parts)
+
+
+class Accumulator:
+    """Streaming moments of a batch of heads: call `update` with vectors and positions, then `moments()`.
+
+    Vectors may be numpy arrays or torch tensors. They are shifted by a per-head constant (the mean of the first
+    batch) before the products; without the shift, a mean far from zero would cost the precision of the variance.
+    Sums are float64. numpy products run in float64; torch products run in float32 on the tensor's own device
+    (float64 for float64 tensors and for vectors whose squares underflow in float32), never in half precision.
+    """
+
+    def __init__(self) -> None:
+        self._sums: _Sums | None = None
+
+    def update(self, vectors: Any, positions: Any) -> None:
+        """Add tokens: vectors (heads, tokens, dim), positions (tokens,)."""
+        if vectors.shape[1] == 0:
+            return
+        if self._sums is None:
+            kind = _NumpySums if isinstance(vectors, np.ndarray) else _TorchSums
+            self._sums = kind(vectors, positions)
+        for start in range(0, vectors.shape[1], CHUNK):
+            stop = start + CHUNK
+            self._sums.add(vectors[:, start:stop], positions[start:stop])
+
+    def moments(self) -> Moments:
+        """The moments of all tokens added so far."""
+        if self._sums is None:
+            raise StoreError("no tokens were added, so the moments are undefined; give at least one token")
+        return self._sums.moments()
+
+
+class _Sums:
+    """Sums of y = x - shift and s = t - origin: n, sum y, sum y y^T, sum y s, sum s, sum s^2."""
+
+    shift: Any
+    origin: float
+    bad: Any
+    n = 0
+    s = ss = 0.0
+    y: Any = None
+    yy: Any = None
+    ys: Any = None
+
+    def add(self, x: Any, t: Any) -> None:
+        raise TypeError(f"{type(self).__name__} does not support add()")
+
+    def sum_up(self, s: Array, y: Any, yy: Any, ys: Any) -> None:
+        """Add what some tokens give. The first are the sums so far: zeros to add them to would take as long."""
+        if self.n:
+            self.y += y
+            self.yy += yy
+            self.ys += ys
+        else:
+            self.y, self.yy, self.ys = (self.wide(each) for each in (y, yy, ys))
+        self.n += len(s)
+        self.s += float(s.sum())
+        self.ss += float((s**2).sum())
+
+    def wide(self, array: Any) -> Any:
+        """In float64."""
+        return array
+
+    def host(self, array: Any) -> Array:
+        return np.asarray(array, dtype=np.float64)
+
+    def moments(self) -> Moments:
+        """Central moments out of the shifted sums, in float64."""
+        y, yy, ys = self.host(self.y), self.host(self.yy), self.host(self.ys)
+        heads, n = len(y), self.n
+        mean_y, mean_s = y / n, self.s / n
+        root = y / np.sqrt(n)
+        # A product with itself comes out symmetric, or nearly: files and eigenvectors read one triangle.
+        M = root[:, :, None] * root[:, None, :]
+        np.subtract(yy, M, out=M)
+        return Moments(
+            n=np.full(heads, n, dtype=np.int64),
+            mean_x=self.host(self.shift) + mean_y,
+            mean_t=np.full(heads, self.origin + mean_s),
+            M=M,
+            C=ys - y * mean_s,
+            T=np.full(heads, self.ss - self.s * mean_s),
+            bad=self.host(self.bad).astype(np.int64),
+        )
+
+
+class _NumpySums(_Sums):
+    def __init__(self, x: NDArray[Any], t: Any) -> None:
+        self.bad = np.zeros(len(x), dtype=np.int64)
+        with np.errstate(invalid="ignore", over="ignore"):
+            mean = x[:, :FIRST].mean(axis=1, dtype=np.float64)
+        self.shift = np.where(np.isfinite(mean), mean, 0.0)
+        self.origin = float(self.host(t).mean())
+
+    def add(self, x: NDArray[Any], t: Any) -> None:
+        s = self.host(t) - self.origin
+        y = x.astype(np.float64)
+        y -= self.shift[:, None, :]
+        with np.errstate(over="ignore", invalid="ignore"):
+            products = y.transpose(0, 2, 1) @ y
+        # By Cauchy and Schwarz, no product is larger than the squares.
+        if not np.isfinite(np.diagonal(products, axis1=1, axis2=2)).all():
+            usable = np.asarray((np.abs(y) < LARGEST["float64"]).all(axis=2))
+            self.bad += (~usable).sum(axis=1)
+            y = np.where(usable[:, :, None], y, 0.0)
+            products = y.transpose(0, 2, 1) @ y
+        self.sum_up(s, y.sum(axis=1), products, y.transpose(0, 2, 1) @ s)
+
+
+class _TorchSums(_Sums):
+    def __init__(self, x: Any, t: Any) -> None:
+        import torch
+
+        # Sums stay where the vectors are, unless that device has no float64.
+        self.device = torch.device("cpu") if x.device.type == "mps" else x.device
+        self.work = torch.float64 if x.dtype == torch.float64 else torch.float32
+        mean = x[:, :FIRST].to(self.work).mean(dim=1)
+        self.shift = torch.where(torch.isfinite(mean), mean, torch.zeros_like(mean))
+        self.place = x.device
+        # Some tokens are enough: where only others are large, float64 is merely slower.
+        some = x[:, : FIRST : max(1, min(x.shape[1], FIRST) // SAMPLED)].to(self.work)
+        spread = (some - self.shift[:, None, :]).abs().amax(dim=(1, 2))
+        if bool(((spread > 0) & (spread < SMALLEST)).any()):
+            self.work, self.place = torch.float64, self.device
+            self.shift = self.shift.to(self.place, self.work)
+        self.origin = float(self.host(t).mean())
+        self.bad = torch.zeros(len(x), dtype=torch.int64, device=self.device)
+
+    def wide(self, array: Any) -> Any:
+        return array.double()
+
+    def host(self, array: Any) -> Array:
+        return np.asarray(array.cpu() if hasattr(array, "cpu") else array, dtype=np.float64)
+
+    def add(self, x: Any, t: Any) -> None:
+        import torch
+
+        s = self.host(t) - self.origin
+        y = x.to(self.place, self.work) - self.shift[:, None, :]
+        products = torch.bmm(y.transpose(1, 2), y)
+        if not bool(torch.isfinite(products.diagonal(dim1=1, dim2=2)).all()):
+            largest = LARGEST["float64" if self.work == torch.float64 else "float32"]
+            usable = (y.abs() < largest).all(dim=2)
+            self.bad += (~usable).sum(dim=1).to(self.device)
+            y = torch.where(usable[:, :, None], y, torch.zeros_like(y))
+            products = torch.bmm(y.transpose(1, 2), y)
+        ys = torch.matmul(y.transpose(1, 2), torch.as_tensor(s, dtype=self.work, device=y.device))
+        self.sum_up(s, *(each.to(self.device) for each in (y.sum(dim=1), products, ys)))
 
 
 @dataclass

@@ -1,5 +1,5 @@
 """Parquet files of query and key vectors <-> moments."""
 
-from qkscope.vectors.files import read_moments, write_vectors
+from qkscope.vectors.parquet import read_moments, write_vectors
 
 __all__ = ["read_moments", "write_vectors"]

@@ -22,7 +22,7 @@ from report_data import Shape, make_results, page_data, unpack
 from qkscope.report import write_report
 from qkscope.report.encode import MISSING, SCALE, pack
 from qkscope.results import load_results
-from qkscope.taxonomy import classify
+from qkscope.results.taxonomy import classify
 
 # ---- state, filters, CSV ----
 

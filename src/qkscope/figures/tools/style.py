@@ -18,7 +18,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 
-from qkscope.taxonomy import CLASSES, POLARITIES, UNMEASURED
+from qkscope.results.taxonomy import CLASSES, POLARITIES, UNMEASURED
 
 R_Q, R_K = "#1f77b4", "#d62728"
 VARIANCE = "#6a51a3"

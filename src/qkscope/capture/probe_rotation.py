@@ -1,0 +1,324 @@
+"""A model's own rotation of each layer, found out by asking its own rotary function, and checked on what is captured.
+
+The function is called again on basis vectors: which dimensions it turns together. On one vector over all positions: by
+which angles, which must be a frequency times the position, and how much it scales. Then what was captured, turned back,
+must be what went into the function. A layer that calls no rotary function, and whose configuration says so, does not
+rotate. Whatever else is found, the rotation is not known, and it is said why; nothing is assumed of a family.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.capture.architecture import Architecture
+from qkscope.capture.rotary import Call, RotaryCalls
+from qkscope.errors import CaptureError
+from qkscope.sums import Unrotated
+from qkscope.sums.rotation import Rotation, same_rotation
+
+# Turned back, captured vectors equal what was rotated within this part of the largest of them.
+TOLERANCE = 1e-4
+# Half-precision models round vectors and tables.
+HALF_TOLERANCE = 2e-2
+# An angle is a float32 product of position and frequency: so much of it is rounding.
+ROUNDING = 1.2e-7
+# Positions at which structure is read off and vectors are checked.
+PROBED, CHECKED = 8, 16
+# Of a shorter document no angle beyond the first can be seen.
+FEWEST_TOKENS = 3
+# Kinds of rotation whose frequencies change with the length of a pass.
+LENGTH_DEPENDENT = ("dynamic", "longrope")
+
+
+class UnknownRotationError(Exception):
+    """Why a layer's rotation is not known, in words."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    """What the call behind captured vectors was given, in their layout, and x's first dimension that came of it."""
+
+    call: Call
+    vectors: Any
+    first: int
+    heads_first: bool
+
+
+class Rotations:
+    """The rotation of each layer, the same in every pass, and each pass's vectors before it.
+
+    found    by layer: the rotation, None where it is not known
+    reasons  by layer: why it is not known
+    """
+
+    def __init__(self, architecture: Architecture) -> None:
+        self._architecture = architecture
+        self._orders: dict[tuple[int, str], NDArray[np.int64]] = {}
+        self._fitted: list[tuple[tuple[Any, ...], tuple[Rotation, NDArray[np.int64]]]] = []
+        self._longest = 0
+        self.calls = RotaryCalls()
+        self.found: dict[int, Rotation | None] = {}
+        self.reasons: dict[int, str] = {}
+
+    def before(self, layer: int, q: Any, k: Any) -> tuple[Unrotated | None, Unrotated | None]:
+        """Where the queries and keys of a layer are before rotation; None where they are taken as they are."""
+        calls = self.calls.take()
+        if layer in self.found:
+            try:
+                return self._sources(layer, calls, q, k)
+            except UnknownRotationError as error:
+                raise CaptureError(
+                    f"layer {layer} of this {self._architecture.family} model rotates a pass of {q.shape[2]} tokens "
+                    f"differently from one of {self._longest} ({error}): measure a single window, with "
+                    "documents that fill it"
+                ) from error
+        self._longest = max(self._longest, q.shape[2])
+        try:
+            self.found[layer] = self._find(layer, calls, q, k)
+            return self._sources(layer, calls, q, k)
+        except UnknownRotationError as error:
+            self.found[layer], self.reasons[layer] = None, str(error)
+            return None, None
+
+    def _find(self, layer: int, calls: list[Call], q: Any, k: Any) -> Rotation:
+        if not calls:
+            if self._architecture.rope[layer] is not False:
+                raise UnknownRotationError("no known rotary function was called")
+            return Rotation.none(q.shape[3])
+        a, b = (self._fit(layer, calls, kind, x) for kind, x in (("q", q), ("k", k)))
+        if not same_rotation(a, b, q.shape[2]):
+            raise UnknownRotationError("queries and keys are rotated differently")
+        return a
+
+    def _fit(self, layer: int, calls: list[Call], kind: str, x: Any) -> Rotation:
+        """The rotation that made captured vectors x. Layers share tables, so each is fitted once."""
+        given = _origin(calls, x)
+        settings, dim = given.call.settings, given.vectors.shape[3]
+        known = [fitted for of, fitted in self._fitted if _same(of, settings) and fitted[0].dim == dim]
+        if not known:
+            known = [fit(given.call, x.shape[2], given.heads_first)]
+            self._fitted.append((settings, known[0]))
+        inner, self._orders[layer, kind] = known[0]
+        if inner.dim == x.shape[3]:
+            return inner
+        return Rotation(x.shape[3], inner.pairs + given.first, inner.frequency, inner.scale)
+
+    def _sources(
+        self, layer: int, calls: list[Call], q: Any, k: Any
+    ) -> tuple[Unrotated | None, Unrotated | None]:
+        """Where q and k (documents, heads, tokens, dim) are before rotation, which they must be when turned back."""
+        rotation = self.found[layer]
+        if rotation is None or not len(rotation.pairs):
+            return None, None
+        found = []
+        for kind, x in (("q", q), ("k", k)):
+            given = _origin(calls, x)
+            source = Unrotated(given.vectors, given.first + self._orders[layer, kind])
+            _check_captured(rotation, source, x)
+            found.append(source)
+        return found[0], found[1]
+
+
+def check_windows(config: Any, windows: Sequence[int]) -> None:
+    """Refuse several windows where the rotation of a pass depends on its length: none can be cut out of another."""
+    if why := why_not_together(config, windows):
+        raise CaptureError(f"{why}: write a separate study for each window")
+
+
+def why_not_together(config: Any, windows: Sequence[int]) -> str | None:
+    """Why these windows cannot be measured in one pass through the model; None if they can."""
+    found = depends_on_length(config, max(windows)) if len(windows) > 1 else None
+    if found is None:
+        return None
+    kind, limit = found
+    return (
+        f"the rotation of this {config.model_type} model ({kind}) depends on the length of a pass beyond "
+        f"{limit:,} tokens, so the windows {sorted(windows)} cannot be measured in one pass"
+    )
+
+
+def depends_on_length(config: Any, tokens: int) -> tuple[str, int] | None:
+    """The rope type and the length from which on it depends on a pass's length, if `tokens` is beyond that."""
+    config = getattr(config, "text_config", None) or config
+    parameters = getattr(config, "rope_parameters", None) or {}
+    kinds = (
+        [parameters] if "rope_type" in parameters else [p for p in parameters.values() if isinstance(p, dict)]
+    )
+    for each in kinds:
+        kind = each.get("rope_type")
+        if kind in LENGTH_DEPENDENT:
+            limit = each.get("original_max_position_embeddings") or config.max_position_embeddings
+            if tokens > limit:
+                return kind, limit
+    return None
+
+
+def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[np.int64]]:
+    """What a rotary function does, and which dimension of its output each dimension of its input becomes."""
+    if tokens < FEWEST_TOKENS:
+        raise UnknownRotationError(f"documents of {tokens} tokens are too short to determine it")
+    probe = _Probe(call, tokens, heads_first)
+    pairs, order, scale = _structure(probe)
+    if not len(pairs):
+        return Rotation.none(len(order)), order
+    cos, sin = _tables(probe, pairs, order)
+    tolerance = _tolerance(call.inputs[0])
+    if np.abs(np.hypot(cos, sin) / scale - 1).max() > tolerance:
+        raise UnknownRotationError("its rotary function is not a rotation")
+    frequency = _frequency(np.arctan2(sin, cos), tolerance)
+    turned = frequency < 0
+    pairs[turned] = pairs[turned, ::-1]
+    return Rotation(len(order), pairs, np.abs(frequency), scale), order
+
+
+@dataclass(frozen=True)
+class _Probe:
+    """Asks a rotary function what it makes of other vectors."""
+
+    call: Call
+    tokens: int
+    heads_first: bool
+
+    def turn(self, vectors: NDArray[np.float64], only: int | None = None) -> NDArray[np.float64]:
+        """Its image of vectors (n, dim), each at every position or at the first few: (n, tokens or `only`, dim)."""
+        import torch
+
+        length = only or self.tokens
+        given = torch.as_tensor(vectors, dtype=torch.float32, device=self.call.inputs[0].device)
+        given = given[None, :, None].expand(1, len(vectors), length, vectors.shape[1])
+        given = given if self.heads_first else given.transpose(1, 2)
+        try:
+            image = self.call.again(given.contiguous(), self.tokens, only)
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            raise UnknownRotationError("its rotary function fails on test vectors") from error
+        if image.shape[1:] != given.shape[1:]:
+            raise UnknownRotationError("its rotary function changes the shape of its input")
+        return np.asarray((image if self.heads_first else image.transpose(1, 2))[0].double().cpu())
+
+
+def _structure(probe: _Probe) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
+    """(pairs (P, 2), order (dim,), scale): from what becomes of each basis vector at the first few positions."""
+    dim = probe.call.inputs[0].shape[3]
+    # (position, output, input)
+    images = probe.turn(np.eye(dim), min(PROBED, probe.tokens)).transpose(1, 2, 0)
+    order = np.abs(images[0]).argmax(axis=0)
+    still = np.zeros((dim, dim))
+    still[order, np.arange(dim)] = images[0].max(axis=0)
+    if len(set(order.tolist())) < dim or not np.allclose(images[0], still) or (still.max(axis=0) <= 0).any():
+        raise UnknownRotationError("its rotary function changes vectors at position 0")
+    back = np.argsort(order)
+    mixes = (images[1:][:, :, back] != 0).any(axis=0) & ~np.eye(dim, dtype=bool)
+    if not np.array_equal(mixes, mixes.T) or mixes.sum(axis=0).max(initial=0) > 1:
+        raise UnknownRotationError("its rotary function does not rotate dimensions in pairs")
+    pairs = np.argwhere(np.triu(mixes))
+    scales = images[0].max(axis=0)[back][pairs.ravel()]
+    scale = float(scales.mean()) if len(scales) else 1.0
+    rest = np.delete(images[0].max(axis=0)[back], pairs.ravel())
+    if np.abs(scales / scale - 1).max(initial=0) > 1e-3 or np.abs(rest - 1).max(initial=0) > 1e-3:
+        raise UnknownRotationError("its rotary function scales dimensions differently")
+    return pairs.astype(np.int64), order.astype(np.int64), scale
+
+
+def _tables(
+    probe: _Probe, pairs: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Scale times cosine and sine of each pair's angle at every position. (tokens, P)"""
+    firsts = np.zeros((1, len(order)))
+    firsts[0, np.argsort(order)[pairs[:, 0]]] = 1.0
+    image = probe.turn(firsts)[0]
+    return image[:, pairs[:, 0]], image[:, pairs[:, 1]]
+
+
+def _frequency(angle: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
+    """Radians a token from angles (tokens, P) known up to full turns; every position must agree."""
+    count = len(angle)
+    t = np.arange(count, dtype=np.float64)
+    frequency = angle[min(1, count - 1)].copy()
+    reach = 2
+    while reach < count:
+        frequency += _wrapped(angle[reach] - reach * frequency) / reach
+        reach *= 2
+    residual = _wrapped(angle - t[:, None] * frequency)
+    frequency = frequency + t @ residual / max(float(t @ t), 1.0)
+    off = np.abs(_wrapped(angle - t[:, None] * frequency))
+    if (off > tolerance + ROUNDING * t[:, None] * np.abs(frequency)).any():
+        raise UnknownRotationError("its angles are not proportional to position")
+    return np.asarray(frequency)
+
+
+def _wrapped(angle: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((angle + np.pi) % (2 * np.pi) - np.pi)
+
+
+def _origin(calls: list[Call], x: Any) -> _Given:
+    """The call that x (documents, heads, tokens, dim) comes from: its very output, or recognized by its values."""
+    heads, tokens, dim = x.shape[1:]
+    for call in calls:
+        for given, made in zip(call.inputs, call.outputs, strict=False):
+            if _same_tensor(made, x) and given.shape == x.shape:
+                return _Given(call, given, 0, heads_first=True)
+    seen = _sample(x)
+    near = _tolerance(x) * float(np.abs(seen).max())
+    for call in calls:
+        for given, made in zip(call.inputs, call.outputs, strict=False):
+            for heads_first in (True, False):
+                a, b = (each if heads_first else each.transpose(1, 2) for each in (given, made))
+                if (
+                    a.shape != b.shape
+                    or b.shape[1] not in (heads, 1)
+                    or b.shape[2] != tokens
+                    or b.shape[3] > dim
+                ):
+                    continue
+                part = _sample(b)
+                for first in sorted({0, dim - b.shape[3]}):
+                    if np.abs(seen[..., first : first + b.shape[3]] - part).max() <= near:
+                        return _Given(call, a, first, heads_first)
+    raise UnknownRotationError("queries or keys are modified after their rotation")
+
+
+def _same_tensor(a: Any, b: Any) -> bool:
+    """Whether both are views of the same numbers in the same order."""
+    return bool(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr())
+
+
+def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
+    """Captured vectors, turned back, are what went into the function."""
+    captured = _sample(x)
+    expected = captured.copy()
+    expected[..., source.dims] = _sample(source.vectors)
+    found = rotation.derotate(captured, _checked(x).astype(np.float64))
+    allowed = (_tolerance(x) + ROUNDING * x.shape[2]) * np.abs(expected).max()
+    if np.abs(found - expected).max() > allowed:
+        raise UnknownRotationError(
+            "undoing the rotation of captured vectors does not give the original vectors"
+        )
+
+
+def _checked(x: Any) -> NDArray[np.int64]:
+    """Positions of x (documents, heads, tokens, dim) at which it is compared."""
+    return np.arange(0, x.shape[2], _step(x))
+
+
+def _step(x: Any) -> int:
+    return max(1, (int(x.shape[2]) - 1) // (CHECKED - 1))
+
+
+def _sample(x: Any) -> NDArray[np.float64]:
+    """The first document's vectors at those positions, without NaN and infinity, which have their own warning."""
+    # Evenly spaced, so that a slice takes them: an index would be a kernel of its own for each tensor of each layer.
+    values = np.asarray(x[0][:, :: _step(x)].double().cpu())
+    return np.where(np.isfinite(values), values, 0.0)
+
+
+def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+def _tolerance(x: Any) -> float:
+    return TOLERANCE if x.element_size() >= 4 else HALF_TOLERANCE

@@ -1,0 +1,173 @@
+"""All figures, drawing one or all of them, and what was drawn.
+
+    results -> view (checks, order, windows) -> picture -> figure.png, figure.svg, figure.pdf, data.csv, README.md
+
+A figure is a pure function from a study to a `Drawing`. Nothing here uses pyplot or leaves a setting of matplotlib
+changed, so figures can be drawn in threads and in notebooks.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from qkscope import store
+from qkscope.claims import Claim, claims
+from qkscope.errors import TableError
+from qkscope.figures import gallery as pictures
+from qkscope.figures.picture import Drawing, Picture
+from qkscope.figures.readme import readme
+from qkscope.figures.save import pdf, png, svg
+from qkscope.figures.view import Spacing, View, look
+from qkscope.progress import say
+from qkscope.results import Results, as_results
+from qkscope.results.owner import redrawing, refuse_drawing_into_other
+from qkscope.workers import in_processes, worth
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+FILES = ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
+MANY = 500  # checkpoints from which drawing takes a minute and more
+_FOLDER = re.compile(r"\d\d_[a-z_]+")
+
+
+def find_pictures() -> tuple[Picture, ...]:
+    """Every `Picture` that a module of `pictures/` defines, by name."""
+    modules = [
+        import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
+    ]
+    found = {p.name: p for module in modules for p in vars(module).values() if isinstance(p, Picture)}
+    return tuple(found[name] for name in sorted(found))
+
+
+CATALOGUE = find_pictures()
+"""The figures of `pictures/`, in the order of their numbers."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure that was drawn, and the folder it is in."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A figure that was not drawn, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `draw_all` did; its text is what the command line prints."""
+
+    drawn: tuple[Drawn, ...]
+    left_out: tuple[LeftOut, ...]
+    older: tuple[Path, ...] = ()
+    """Folders of figures left out now that have files all the same, of which it is not known what they show."""
+
+    def __str__(self) -> str:
+        lines = [str(each.folder / "figure.png") for each in self.drawn]
+        lines += [f"left out: {each.name}: {each.reason}" for each in self.left_out]
+        lines += [
+            f"warning: {folder} was not drawn from these results; delete it if it is old"
+            for folder in self.older
+        ]
+        return "\n".join(lines)
+
+    def __rich__(self) -> Text:
+        """Paths stay whole whatever the width of the terminal."""
+        from rich.text import Text
+
+        return Text(str(self), no_wrap=True, overflow="ignore")
+
+
+def draw(
+    name: str, results: Results | Path | str, width: float | None = None, spacing: Spacing = "order"
+) -> Drawing:
+    """Draw one figure by name, with or without its number.
+
+    `width` is in inches (3.3 for one paper column, 6.9 for two). With `spacing="steps"`, line plots space checkpoints
+    by training steps instead of evenly.
+    """
+    named = {key: picture for picture in CATALOGUE for key in (picture.name, picture.name.partition("_")[2])}
+    if name not in named:
+        raise TableError(f"there is no figure {name!r}; there are {', '.join(p.name for p in CATALOGUE)}")
+    picture, view = named[name], look(as_results(results), spacing)
+    reason = picture.why_not(view)
+    if reason:
+        raise TableError(f"{picture.name} cannot be drawn: {reason}")
+    return picture.draw(view, width)
+
+
+def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> Made:
+    """Draw every figure that the results have data for, into `out` (default: the folder `figures` of the results).
+
+    In the results folder all figures are replaced together, and figures from an earlier call are removed.
+    """
+    loaded = as_results(results)
+    if (count := len(loaded.timeline.models)) >= MANY:
+        say(
+            f"drawing {count:,} checkpoints takes about {count / 500:.0f} minutes; a study of every tenth shows as much"
+        )
+    folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
+    refuse_drawing_into_other(folder, loaded.folder)
+    view = look(loaded, spacing)
+    if folder.resolve() == (loaded.folder / "figures").resolve():
+        with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
+            made = _draw(view, staged / "figures", folder)
+    else:
+        made = _draw(view, folder, folder)
+    names = {each.name for each in made.drawn}
+    there = sorted(folder.glob("*/")) if folder.is_dir() else []
+    older = [path for path in there if _FOLDER.fullmatch(path.name) and path.name not in names]
+    return replace(made, older=tuple(older))
+
+
+def _draw(view: View, into: Path, folder: Path) -> Made:
+    """Draw into one folder what is to be in another."""
+    reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
+    names = [name for name, reason in reasons.items() if reason is None]
+    _write_all(view, [Drawn(name, into / name) for name in names])
+    left_out = [LeftOut(name, reason) for name, reason in reasons.items() if reason is not None]
+    return Made(tuple(Drawn(name, folder / name) for name in names), tuple(left_out))
+
+
+def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
+    """The first here; the others too, or in processes where the time of the first says that it pays."""
+    started, said = time.monotonic(), claims(view.results)
+    _write_some((view, said, drawn[:1]))
+    count = worth(len(drawn[1:]), time.monotonic() - started)
+    if count == 1:
+        _write_some((view, said, drawn[1:]))
+    else:
+        shares = [(view, said, drawn[1 + i :: count]) for i in range(count)]
+        list(in_processes(_write_some, shares, count))
+
+
+def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:
+    view, said, drawn = share
+    named = {picture.name: picture for picture in CATALOGUE}
+    for each in drawn:
+        _write(named[each.name], view, said, each.folder)
+
+
+def _write(picture: Picture, view: View, said: Sequence[Claim], folder: Path) -> None:
+    """One figure's files."""
+    drawing = picture.draw(view, None)
+    text = readme(picture, view, drawing, said)
+    store.write_bytes(folder / "figure.png", png(drawing.figure))
+    store.write_bytes(folder / "figure.svg", svg(drawing.figure))
+    store.write_bytes(folder / "figure.pdf", pdf(drawing.figure))
+    store.write_csv(folder / "data.csv", drawing.data)
+    store.write_text(folder / "README.md", text)

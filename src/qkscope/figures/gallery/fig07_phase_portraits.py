@@ -1,0 +1,130 @@
+"""Figure 07: r_q against r_k on PC0, a point per head, at representative checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import style
+from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.view import MATCHED, OWN, View
+from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
+from qkscope.words import MINUS
+
+X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
+
+
+def draw(view: View, width: float | None = None) -> Drawing:
+    """Coloured by class, or by family in a study of models; RoPE heads circles, NoPE heads diamonds."""
+    again = [model for model in view.shown if model in view.rematched]
+    data = _points(view, view.shown, again)
+    classes = {name: style.CLASS_COLOURS[name] for name in CLASSES}
+    colours = view.family_colours if view.of_models else classes
+    shown = [(model, OWN) for model in view.shown] + [(model, MATCHED) for model in again]
+    paper, count = Paper(width), len(view.shown)
+    columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
+    wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
+    panels = Panels.of(paper, len(shown), min(columns, count), wide, 0.85 if count == 1 else 1.1, 0.3, 0.1)
+    caption = _caption(view, data)
+    page = sheet(paper, caption.title, view.subtitle(), panels.width, panels.body, _keys(data, colours))
+    for i, (model, window) in enumerate(shown):
+        axes = panels.axes(page, i, view.heading(model, window == MATCHED))
+        points = data[(data["model"] == model) & (data["window"] == window)]
+        _portrait(axes, points, colours, view.results.thresholds, paper)
+        first, bottom = panels.outer(i)
+        axes.tick_params(labelleft=first, labelbottom=bottom)
+        name_axis(axes, paper, x="$r_q$" if bottom else None, y="$r_k$" if first else None)
+    return Drawing(page.figure, data, caption)
+
+
+def _caption(view: View, data: pd.DataFrame) -> Caption:
+    count, named = data["model"].nunique(), view.results.timeline.portraits
+    where = "by model" if view.of_models else "over training" if view.training else "head by head"
+    chosen = "those the study names" if named else "the first and second, the last, and some ends of phases"
+    limits = view.results.thresholds
+    again = f" The last panels repeat longer windows over the {view.matched_text}."
+    return Caption(
+        title=f"Phase portraits: $r_q$ against $r_k$ on PC0, {where}",
+        shows=f"Each point is a head: r_q across, r_k up, at {count} {view.noun}{'s' if count > 1 else ''}. Dashed "
+        f"lines are the thresholds of the taxonomy, {limits.low:g} and {limits.high:g}; "
+        f"colour is the {'family' if view.of_models else 'class'}."
+        + (" Circles are heads of RoPE layers, diamonds of NoPE layers." if view.populations else "")
+        + (again if (data["window"] == MATCHED).any() else ""),
+        made=f"none; every measured head is one point. The {view.noun}s shown are "
+        + (f"{chosen}." if count < len(view.order) else f"all {view.noun}s."),
+        drawn="grid of scatter plots with the same axis limits, −0.05 to 1.05 for r_q and −1.05 to 1.05 for r_k.",
+        variables=("r_q", "r_k"),
+    )  # fmt: skip
+
+
+def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
+    """A row per head of the checkpoints shown, over own windows, then over the matched one."""
+    results = view.results
+    matched = _some(results.to_dataframe(matched=True), again) if again else None
+    points = view.windows(_some(results.heads, models), matched)
+    if view.of_models:
+        points["family"] = points["model"].map({stop.model: stop.phase for stop in view.stops})
+    return points
+
+
+def _some(heads: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
+    rows = heads.set_index("model", drop=False).loc[list(models)]
+    return rows[["model", "layer", "head", "r_q", "r_k", "class", "rope"]].reset_index(drop=True)
+
+
+def _portrait(
+    axes: Axes, points: pd.DataFrame, colours: dict[str, str], limits: Thresholds, paper: Paper
+) -> None:
+    """One portrait: thresholds and points."""
+    axes.set_xlim(*X_LIMITS)
+    axes.set_ylim(*Y_LIMITS)
+    line: dict[str, Any] = {"color": "#9a9a9a", "linestyle": style.DASHES, "zorder": 1}
+    line["linewidth"] = 0.9 * paper.factor
+    for limit in (limits.low, limits.high):
+        axes.axvline(limit, **line)
+        for sign in (1, -1):
+            axes.axhline(sign * limit, **line)
+    for spine in axes.spines.values():
+        spine.set_visible(True)
+        spine.set_color("#b5b5b5")
+    column = "family" if "family" in points else "class"
+    nope = points["rope"] == 0
+    size = float(np.clip(9000 / max(len(points), 1), 13, 28)) * paper.factor**4
+    for name, colour in colours.items():
+        mine = (points[column] == name) & (points["class"] != UNMEASURED)
+        for some, marker, area in ((points[mine & ~nope], "o", 1.1), (points[mine & nope], "D", 1.2)):
+            if len(some):
+                axes.scatter(
+                    some["r_q"], some["r_k"], area * size, color=colour, marker=marker, alpha=0.75, zorder=3,
+                    clip_on=False, edgecolors=style.INK if marker == "D" else style.PAPER,
+                    linewidths=0.7 if marker == "D" else 0.25,
+                )  # fmt: skip
+    ticks = (0.0, limits.low, limits.high, 1.0)
+    both = (*(-tick for tick in reversed(ticks[1:])), *ticks)
+    scale(axes, "x", ticks, [f"{tick:g}" for tick in ticks], paper)
+    scale(axes, "y", both, [f"{tick:g}".replace("-", MINUS) for tick in both], paper)
+    if (points["class"] == UNMEASURED).all():
+        place = {"ha": "center", "va": "center", "transform": axes.transAxes}
+        style.write(axes, 0.5, 0.5, "no measured head", paper.points(9.5), style.MUTED, **place)
+
+
+def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
+    def dot(colour: str, marker: str = "o", edge: str | None = None) -> Line2D:
+        mark = Line2D([], [], linestyle="none", marker=marker, markersize=6, color=colour)
+        mark.set_markeredgecolor(edge or colour)
+        return mark
+
+    keys = [Key(dot(colour), name) for name, colour in colours.items()]
+    if (data["rope"] == 0).any():
+        keys.append(Key(dot(style.PAPER, "o", style.INK), "circle: RoPE head"))
+        keys.append(Key(dot(style.PAPER, "D", style.INK), "diamond: NoPE head"))
+    return keys
+
+
+PICTURE = Picture("07_phase_portraits", ("classes", "queries_keys"), draw)

@@ -1,0 +1,142 @@
+"""Figure 10: what position adds to the score of a key, by its distance, at representative checkpoints."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import NullLocator
+
+from qkscope.figures.gallery.fig08_score_variance import missing
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools.marks import number_scale, read_limits
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
+from qkscope.figures.tools.style import MUTED, shorten
+from qkscope.figures.view import ALL, MATCHED, OWN, View
+from qkscope.results.aggregate import present
+from qkscope.results.curves import score_by_distance
+from qkscope.results.dataset import NAME
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+COUNT = 3  # panels: populations, then single heads
+
+
+def why_not(view: View) -> str | None:
+    reasons = view.why_no_course, missing(view, "distance_score"), missing(view, "share_position")
+    if any(reasons):
+        return next(filter(None, reasons))
+    known = view.same_tokens["distance_score"].sel(checkpoint=view.shown).notnull().any()
+    return None if known else "the model's rotation is not known"
+
+
+def draw(view: View, width: float | None = None) -> Drawing:
+    """A line per checkpoint, from light to dark in the order of training, with a band of its error."""
+    data = _curves(view)
+    shown = [model for model in view.shown if model in set(data["model"])]
+    looks = dict(zip(shown, _shades(len(shown)), strict=True))
+    names = list(dict.fromkeys(data["heads"]))
+    panels = Panels.of(Paper(width), len(names), between=0.3)
+    caption = _caption(view)
+    limits = read_limits(data, [("score", "se")])
+
+    def panel(name: str, first: bool, axes: Axes) -> None:
+        for model, colour in looks.items():
+            _line(axes, data[(data["heads"] == name) & (data["model"] == model)], colour)
+        _distances(axes, int(data["distance"].max()), panels.paper)
+        number_scale(axes, panels.paper, *limits)
+        axes.tick_params(labelleft=first)
+
+    drawn = [(name, partial(panel, name, panels.outer(i)[0])) for i, name in enumerate(names)]
+    keys, called = _keys(view, data, looks), ("distance, tokens", "position bias, logits")
+    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, *called)
+    return Drawing(page.figure, data, caption)
+
+
+def _caption(view: View) -> Caption:
+    return Caption(
+        title=f"Position bias by distance{view.over_matched}",
+        shows="A line is what position alone adds to the score of a key at a distance from the query, in logits, "
+        "relative to the query's mean over all its keys: above zero, a key at that distance is favoured. "
+        + ("Lines run from light to dark in the order of training. " if view.training else "")
+        + f"Panels are means over heads{' of each population' if view.populations else ''}, and single heads: those "
+        "with the largest share of score variance due to key position at the last checkpoint, of different layers.",
+        made="mean over all pairs at a distance of scale · m_q(i)·m_k(j), with m the mean query and key at a position, "
+        "minus query i's mean over its keys; keys from position 4 on. A point is the mean over all distances within a "
+        "third of an octave, so that fast rotations average out instead of being sampled.",
+        drawn="line plots over a logarithmic distance, all panels on one scale; bands are the mean of the heads' "
+        "standard errors.",
+        table=NAME,
+        variables=("distance_score", "distance_score_se"),
+        window="matched",
+    )
+
+
+def _curves(view: View) -> pd.DataFrame:
+    """A row per group of heads, checkpoint and distance: heads, model, label, window, tokens, distance, score, se."""
+    frames = []
+    for name, heads in _groups(view).items():
+        for model in view.shown:
+            curve = score_by_distance(view.same_tokens, model, heads)
+            rows = curve.assign(model=model, label=view.labels[model], heads=name)
+            rows["window"] = MATCHED if model in view.rematched else OWN
+            frames.append(rows)
+    columns = ["heads", "model", "label", "window", "distance", "score", "se"]
+    return pd.concat(frames, ignore_index=True)[columns]
+
+
+def _groups(view: View) -> dict[str, xr.DataArray]:
+    """Heads by the name of their panel: each population, then those most determined by position, of other layers."""
+    data = view.same_tokens
+    found: dict[str, xr.DataArray] = {}
+    for name in view.populations or (ALL,):
+        count = view.count(name)
+        heading = f"mean of {count:,} {'' if name == ALL else f'{name} '}head{'s' if count > 1 else ''}"
+        found[heading] = present(data, name)
+    share = data["share_position"].isel(checkpoint=-1, sample=0).to_numpy()
+    most: dict[int, int] = {}  # layer -> its head
+    for at in np.argsort(-share)[: int(np.isfinite(share).sum())]:
+        most.setdefault(int(data["layer"][at]), int(data["number"][at]))
+    for layer, number in list(most.items())[: COUNT - len(found)]:
+        found[f"layer {layer} head {number}"] = (data["layer"] == layer) & (data["number"] == number)
+    return found
+
+
+def _line(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
+    x, y = rows["distance"].to_numpy(np.float64), rows["score"].to_numpy(np.float64)
+    se = rows["se"].fillna(0.0).to_numpy(np.float64)
+    axes.fill_between(x, y - se, y + se, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, y, color=colour, linewidth=1.4)
+
+
+def _keys(view: View, data: pd.DataFrame, looks: dict[str, str]) -> list[Key]:
+    keys = [
+        Key(Line2D([], [], color=colour, linewidth=2), shorten(view.labels[model], 34))
+        for model, colour in looks.items()
+    ]
+    band = Key(Patch(facecolor=MUTED, alpha=0.3, linewidth=0), "±1 standard error over documents")
+    return [*keys, *([band] if data["se"].notna().any() else [])]
+
+
+def _shades(count: int) -> list[str]:
+    return [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, count)]
+
+
+def _distances(axes: Axes, longest: int, paper: Paper) -> None:
+    """Distances on a scale of octaves, every second or third of them named."""
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(0.9, longest * 1.1)
+    octaves = range(0, int(np.log2(longest)) + 1, 2 if longest < 4096 else 3)
+    scale(axes, "x", [2**o for o in octaves], [f"{2**o:,}" for o in octaves], paper)
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+PICTURE = Picture("10_distance_curve", ("distance",), draw, why_not)

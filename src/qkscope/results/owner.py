@@ -1,0 +1,356 @@
+"""Whose a results folder is: nothing finished is overwritten by another study, scan or analysis.
+
+The manifest of a folder records what it holds (`Holding`): the kind of result, and for each measured checkpoint
+digests of its weights and texts. Every command that writes compares this with what it is about to write. The same
+study may grow (checkpoints, windows, heads, measures); anything that would drop or replace finished numbers is refused
+unless `replace` says so. Folders of earlier versions are judged by their study.yaml.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from qkscope import store
+from qkscope.errors import QkscopeError, StoreError
+from qkscope.results import manifest
+from qkscope.results.lock import claimed
+from qkscope.results.provenance import read_provenance
+from qkscope.study import Study, load_study, sources
+
+# What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
+PRODUCTS = (
+    *("study.yaml", "measures.safetensors", "axes.safetensors", "qk.csv", "heads.csv", "heads.parquet"),
+    *("transitions.csv", "causes.csv", "summary.json", "report.html", "scan.json", manifest.NAME),
+)
+DRAWN = ("summary.json", "report.html", "figures")
+"""Files and folders that are drawn from the tables of a folder."""
+
+_KINDS = {"run": "the study", "scan": "the scan of", "analysis": "the analysis of"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One measured checkpoint. An empty digest is not known, and not compared.
+
+    weights   its commit on the hub, or a digest of its files
+    texts     digest of the texts, their selection and the tokenizer, whatever the windows
+    tokens    digest of the tokens, by which earlier versions knew the texts
+    dtype     of the weights when they were measured
+    window    tokens of its own window
+    heads     which were measured, as `head_mask` writes them
+    """
+
+    weights: str = ""
+    texts: str = ""
+    tokens: str = ""
+    dtype: str = ""
+    window: int = 0
+    heads: str = ""
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a folder holds, or what is about to be written; `settings` are those that change finished numbers."""
+
+    kind: str
+    name: str
+    checkpoints: Mapping[str, Part] = field(default_factory=dict)
+    windows: Sequence[int] = ()
+    measures: Sequence[str] = ()
+    components: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    judged: bool = True
+    """False where the folder does not tell enough to compare."""
+
+    def __str__(self) -> str:
+        name = self.name if self.kind != "run" else repr(self.name)
+        return f"{_KINDS[self.kind]} {name}"
+
+    def record(self) -> dict[str, Any]:
+        """As the manifest has it."""
+        found = asdict(self)
+        del found["judged"]
+        return found
+
+    def begun(self) -> Holding:
+        """The same before anything is measured."""
+        return Holding(self.kind, self.name)
+
+
+def head_mask(pairs: Iterable[tuple[int, int]]) -> str:
+    """(layer, head) pairs as a hexadecimal bit mask for each layer from 0 on: `f.f.0.3`."""
+    masks: dict[int, int] = {}
+    for layer, head in pairs:
+        masks[layer] = masks.get(layer, 0) | 1 << head
+    return ".".join(f"{masks.get(layer, 0):x}" for layer in range(max(masks, default=-1) + 1))
+
+
+def _masks(text: str) -> list[int]:
+    return [int(mask, 16) for mask in text.split(".") if mask]
+
+
+def _includes(now: str, before: str) -> bool:
+    """Whether one mask has all heads of another."""
+    wide, narrow = _masks(now), _masks(before)
+    wide += [0] * (len(narrow) - len(wide))
+    return all(not old & ~new for old, new in zip(narrow, wide, strict=False))
+
+
+def held(folder: Path) -> Holding | None:
+    """What a folder holds; None if nothing of ours is there."""
+    found = manifest.readable_manifest(folder)
+    if found is not None and found.holds is not None:
+        try:
+            return _from_record(found.holds)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StoreError(
+                f"{folder / manifest.NAME}: damaged ({store.in_short(error)}); move it away and try again"
+            ) from error
+    study = _finished_study(folder)
+    if study is not None:
+        return _of_study(folder, study)
+    try:
+        if (folder / "scan.json").is_file():
+            return Holding("scan", str(store.read_json(folder / "scan.json")["model"]), judged=False)
+        # Earlier versions kept units in `moments`.
+        plans = [folder / units / "plan.json" for units in ("units", "moments")]
+        for path in (*plans, *sorted(folder.glob("shards/plan-*.json"))):
+            if path.is_file():
+                return Holding("run", str(store.read_json(path)["study"]))
+    except (KeyError, TypeError, StoreError):
+        return None
+    return None
+
+
+def _from_record(record: Mapping[str, Any]) -> Holding:
+    kind = record["kind"]
+    if kind not in _KINDS:
+        raise ValueError(f"unknown kind of result: {str(kind)[:40]!r}")
+    parts = {str(name): _part(part) for name, part in record["checkpoints"].items()}
+    return Holding(
+        kind,
+        str(record["name"]),
+        parts,
+        [int(window) for window in record["windows"]],
+        [str(name) for name in record["measures"]],
+        int(record["components"]),
+        dict(record["settings"]),
+    )
+
+
+def _part(value: Mapping[str, Any]) -> Part:
+    part = Part(**value)
+    wrong = [
+        name for name, default in asdict(Part()).items() if type(getattr(part, name)) is not type(default)
+    ]
+    if wrong:
+        raise TypeError(f"{wrong[0]} is {str(value[wrong[0]])[:40]!r}")
+    _masks(part.heads)
+    return part
+
+
+def _finished_study(folder: Path) -> Study | None:
+    """The study.yaml that a run wrote; one without provenance is somebody's study file."""
+    path = folder / "study.yaml"
+    try:
+        study = load_study(path) if path.is_file() else None
+    except (QkscopeError, OSError, yaml.YAMLError):
+        return None
+    return study if study is not None and study.provenance else None
+
+
+def _of_study(folder: Path, study: Study) -> Holding:
+    """What a run of an earlier version left, as far as its files tell."""
+    found = read_provenance(study.provenance, folder / "study.yaml")
+    facts: Mapping[str, Any] = study.provenance.get("checkpoints") or {}
+    heads = _heads_in_table(folder)
+    dtypes = {checkpoint.name: checkpoint.source.dtype for checkpoint in sources(study)}
+    parts = {}
+    for name, checkpoint in found.checkpoints.items():
+        more = facts.get(name) or {}
+        tokens, window = more.get("corpus") or found.corpus.digest, more.get("window") or 0
+        dtype, mask = dtypes.get(name, ""), heads.get(name, "")
+        parts[name] = Part(checkpoint.commit, "", str(tokens), dtype, int(window), mask)
+    return replace(study_holding(study), checkpoints=parts)
+
+
+def _heads_in_table(folder: Path) -> dict[str, str]:
+    """The heads of each checkpoint in heads.csv; none if it cannot be read."""
+    pairs: dict[str, set[tuple[int, int]]] = {}
+    try:
+        with (folder / "heads.csv").open(encoding="utf-8", newline="") as file:
+            for row in csv.DictReader(file):
+                pairs.setdefault(row["model"], set()).add((int(row["layer"]), int(row["head"])))
+    except (OSError, ValueError, KeyError, TypeError, csv.Error):
+        return {}
+    return {name: head_mask(found) for name, found in pairs.items()}
+
+
+def study_holding(study: Study) -> Holding:
+    """What a study asks for, before its checkpoints and texts are looked at."""
+    settings: dict[str, Any] = {"groups": study.groups, "batch_tokens": study.batch_tokens}
+    if "plasticity" in study.measures:
+        settings["plasticity"] = [study.plasticity.keys, study.plasticity.documents, study.seed]
+    return Holding("run", study.name, {}, list(study.windows), list(study.measures), 0, settings)
+
+
+def refuse_other(
+    folder: Path,
+    now: Holding,
+    *,
+    replace: bool = False,
+    named: Collection[str] = (),
+    unread: Mapping[str, str] | None = None,
+) -> None:
+    """Raise if writing `now` to `folder` would overwrite finished results, or files that are not ours.
+
+    named    checkpoints that are not looked at here, but are part of `now`
+    unread   those that cannot be read now, and why: if they were measured before, their numbers would be lost
+    """
+    before = held(folder)
+    if before is None:
+        _refuse_foreign(folder)
+    if before is None or replace:
+        return
+    reasons = list(_differences(before, now, named, unread or {}))
+    if reasons:
+        there = "\n".join(f"  {reason}" for reason in reasons)
+        other = ", give the study another `name:`" if now.kind == "run" else ""
+        raise StoreError(
+            f"{folder} contains {before}; writing {now} there would lose finished results:\n{there}\n"
+            f"Choose another folder with --out{other}, or pass --replace to overwrite what is there"
+        )
+
+
+def _refuse_foreign(folder: Path) -> None:
+    found = [name for name in PRODUCTS if (folder / name).exists()]
+    if found:
+        raise StoreError(
+            f"{folder} contains {', '.join(found)} without a record that qkscope wrote it, so it is not overwritten; "
+            "choose another folder with --out, or move it away"
+        )
+
+
+def _differences(
+    before: Holding, now: Holding, named: Collection[str], unread: Mapping[str, str]
+) -> Iterator[str]:
+    """In what `now` is not what is there, or less than it."""
+    if before.kind != now.kind or (before.kind == "run" and before.name != now.name):
+        yield f"the new result is a different one: {now}"
+        return
+    if not (before.judged and now.judged):
+        which = "the existing results" if now.judged else "the new results"
+        yield f"it is not recorded which weights and texts were measured for {which}"
+        return
+    if not before.checkpoints:
+        return
+    yield from _lost_checkpoints(before, now, named, unread)
+    yield from _changed_parts(before, now)
+    for what, there, asked in (
+        ("windows", before.windows, now.windows),
+        ("measures", before.measures, now.measures),
+    ):
+        if missing := [str(each) for each in there if each not in asked]:
+            yield f"{what} left out: {', '.join(missing)}"
+    if now.components < before.components:
+        yield f"{now.components} components instead of {before.components}"
+    for setting, value in before.settings.items():
+        wanted = now.settings.get(setting)
+        if wanted != value and not (setting == "plasticity" and setting not in now.measures):
+            yield f"{setting} was {value}, is now {wanted}"
+
+
+def _lost_checkpoints(
+    before: Holding, now: Holding, named: Collection[str], unread: Mapping[str, str]
+) -> Iterator[str]:
+    gone = [name for name in before.checkpoints if name not in {*now.checkpoints, *named}]
+    left_out = [name for name in gone if name not in unread]
+    if left_out:
+        yield f"measured checkpoints left out: {_some(left_out)}"
+    for name in gone:
+        if name in unread:
+            yield f"{name} was measured before but cannot be measured now: {unread[name]}"
+
+
+def _changed_parts(before: Holding, now: Holding) -> Iterator[str]:
+    there = before.checkpoints
+    both = [(name, there[name], part) for name, part in now.checkpoints.items() if name in there]
+    changed = [
+        name for name, was, part in both if was.weights and part.weights and was.weights != part.weights
+    ]
+    if changed:
+        yield f"the checkpoint's files changed: {_some(changed)}"
+    texts = [name for name, was, part in both if not _same_texts(was, part)]
+    if texts:
+        yield f"texts, their selection or the tokenizer changed: {_some(texts)}"
+    fewer = [name for name, was, part in both if part.heads and not _includes(part.heads, was.heads)]
+    if fewer:
+        yield f"measured heads left out in {_some(fewer)}"
+    for name, was, part in both:
+        if was.dtype and part.dtype and was.dtype != part.dtype:
+            yield f"{name}: dtype was {was.dtype}, is now {part.dtype}"
+        if part.window < was.window:
+            yield f"{name}: a window of {part.window} tokens instead of {was.window}"
+
+
+def _same_texts(before: Part, now: Part) -> bool:
+    if before.texts:
+        return not now.texts or before.texts == now.texts
+    return not (before.tokens and now.tokens) or before.tokens == now.tokens
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+@contextmanager
+def writing(folder: Path, holds: Holding, made_from: str, replace: bool) -> Iterator[Path]:
+    """Yield an empty folder for the tables of a scan or analysis; put them in place if the block succeeds."""
+    with store.clear_errors(folder), claimed(folder, holds.name) as claim:
+        refuse_other(folder, holds, replace=replace)
+        with manifest.replacing_set(folder, made_from, holds.record(), claim.require) as staged:
+            yield staged
+        if replace:  # figures and page show what was there before
+            with manifest.replacing_drawn(folder, made_from, DRAWN, claim.require):
+                pass
+        manifest.note_finished(folder, require=claim.require)
+
+
+@contextmanager
+def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
+    """Yield an empty folder to draw `part` of `DRAWN` in; put it in place and record it if the block succeeds."""
+    with (
+        store.clear_errors(folder),
+        claimed(folder, folder.name) as claim,
+        manifest.replacing_drawn(folder, made_from, [part], claim.require) as staged,
+    ):
+        yield staged
+
+
+def results_folder_of(path: Path) -> Path | None:
+    """The results folder that a path is in; None if it is in none."""
+    for parent in path.resolve().parents:
+        if manifest.readable_manifest(parent) is not None or _finished_study(parent) is not None:
+            return parent
+    return None
+
+
+def refuse_drawing_into_other(target: Path, folder: Path) -> None:
+    """Raise if `target` is a figure or page of another results folder than the one that is drawn."""
+    owner = results_folder_of(target)
+    if (
+        owner is not None
+        and owner != folder.resolve()
+        and target.resolve().relative_to(owner).parts[0] in DRAWN
+    ):
+        raise StoreError(
+            f"{target} belongs to the results in {owner}, not to those in {folder}; choose another place with "
+            "--out"
+        )

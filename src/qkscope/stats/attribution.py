@@ -1,0 +1,266 @@
+"""What changed a number between neighbouring checkpoints A and B: training, RoPE settings or the window.
+
+At the shorter of the two windows, weights and settings are exchanged one at a time, through two counterfactual cells.
+The real order is settings first, then training:
+
+    rotation_first = (A's weights, B's settings) - A        weights_first = B - (A's weights, B's settings)
+
+`rotation` and `weights` are the means over both orders (Shapley's parts). Then the window: B over its own window
+minus B over A's. No checkpoint is run past the length it was trained with. Effects are means over the heads of one
+population, with jackknife errors over documents, which all cells share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.checkpoints.rope import same_rotation
+from qkscope.results.aggregate import ROPE, error, finite, jackknife, over_heads, values
+from qkscope.results.dataset import CellInfo
+from qkscope.results.tables import CAUSES_COLUMNS, EFFECTS
+from qkscope.results.taxonomy import CLASSES, Thresholds, classify
+from qkscope.stats.levels import ONE_HEAD
+from qkscope.stats.transitions import class_probabilities
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import xarray as xr
+
+Array = NDArray[np.float64]
+SameAxis = Callable[[CellInfo, CellInfo], Array]
+"""1 where PC0 of the second cell continues that of the first, 0 where not, NaN where unknown. (H,)"""
+
+MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
+# Means whose changes are split, by their name in causes.csv; whichever were measured.
+MEANS = {MEAN_R_Q: "r_q", MEAN_R_K: "r_k", MEAN_ABS_R_K: "abs_r_k"} | {
+    f"mean {name}": name
+    for name in (
+        *("eta_q", "eta_k", "R_q", "R_k"),
+        *("share_positional", "share_position", "share_key", "share_match", "share_query_position"),
+        *("slope_q", "slope_k", "bias_logits"),
+    )
+}
+
+
+def share_of(kind: str) -> str:
+    """The name of a class's share."""
+    return f"share of {kind} heads"
+
+
+def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis: SameAxis) -> pd.DataFrame:
+    """causes.csv: a row per step between neighbours in `order`, population and number, with CAUSES_COLUMNS."""
+    import pandas as pd
+
+    numbers = _numbers(data, limits)
+    hidden = _hidden(data, limits)
+    cells = _infos(data)
+    rows = []
+    for before, after in pairwise(order):
+        found = _path(cells, before, after)
+        if found is not None:
+            rows += _step(found, cells, numbers, hidden, data["rope"], same_axis)
+    return pd.DataFrame(rows, columns=list(CAUSES_COLUMNS))
+
+
+def _infos(data: xr.Dataset) -> list[CellInfo]:
+    names = CellInfo.__dataclass_fields__
+    columns = zip(*(data[name].to_numpy().tolist() for name in names), strict=True)
+    return [CellInfo(*row) for row in columns]
+
+
+def _numbers(data: xr.Dataset, limits: Thresholds) -> xr.DataArray:
+    """Values of heads whose mean each number is; a class's are 0 and 1. (number, cell, sample, head)"""
+    import xarray as xr
+
+    found = {
+        name: values(data, measure) for name, measure in MEANS.items() if measure.removeprefix("abs_") in data
+    }
+    r_q, r_k = found[MEAN_R_Q], found[MEAN_R_K]
+    kinds, known = classify(r_q.to_numpy(), r_k.to_numpy(), limits), finite(r_q + r_k)
+    found |= {share_of(kind): r_q.copy(data=kinds == kind).where(known) for kind in CLASSES}
+    plain = [each.reset_coords(drop=True).assign_coords(groups=data["groups"]) for each in found.values()]
+    return xr.concat(plain, "number", coords="minimal", compat="override", join="exact").assign_coords(
+        number=list(found)
+    )
+
+
+def _hidden(data: xr.Dataset, limits: Thresholds) -> Mapping[str, Array]:
+    """By class, per head the variance of its membership that leaving documents out does not show. (cell, head)"""
+    q, k = (values(data, name).isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
+    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
+    chances = class_probabilities(q, k, se_q, se_k, limits)
+    found = np.nan_to_num(chances * (1.0 - chances))
+    return {share_of(kind): each for kind, each in zip(CLASSES, found, strict=True)}
+
+
+# --- one step ---------------------------------------------------------------------------------------------------------
+
+# Roles of cells: a, b at the common window; a0, b0 at their own; ab has a's weights with b's settings, ba the reverse.
+_Roles = Mapping[str, int]
+
+
+def _path(cells: Sequence[CellInfo], before: str, after: str) -> _Roles | None:
+    """The cells between two checkpoints, by role; None if one of the two was not measured."""
+    own = {cell.checkpoint: i for i, cell in enumerate(cells) if cell.own}
+    if before not in own or after not in own:
+        return None
+    a0, b0 = own[before], own[after]
+    window = min(cells[a0].window, cells[b0].window)
+
+    def find(weights: str, settings: str) -> int | None:
+        here = [
+            i
+            for i, cell in enumerate(cells)
+            if cell.window == window and cell.weights_of == weights and same_rotation(cell.settings, settings)
+        ]
+        return next((i for i in here if cells[i].checkpoint == weights), here[0] if here else None)
+
+    s_a, s_b = cells[a0].settings, cells[b0].settings
+    wanted = {"a": find(before, s_a), "b": find(after, s_b), "ab": find(before, s_b), "ba": find(after, s_a)}
+    found = {role: i for role, i in wanted.items() if i is not None}
+    return found | {"a0": a0, "b0": b0} if {"a", "b"} <= found.keys() else None
+
+
+def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
+    """Each effect as weights of the cells; one that cannot be separated is missing."""
+    found = {
+        "total": {"b0": 1.0, "a0": -1.0},
+        "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0}),
+    }
+    if not exchanged:
+        for order in ("", "_first", "_other_order"):
+            found |= {f"weights{order}": {"b": 1.0, "a": -1.0}, f"rotation{order}": {}}
+        return found
+    orders = []
+    if "ab" in roles:
+        found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
+        orders.append("first")
+    if "ba" in roles:
+        found |= {
+            "weights_other_order": {"ba": 1.0, "a": -1.0},
+            "rotation_other_order": {"b": 1.0, "ba": -1.0},
+        }
+        orders.append("other_order")
+    for factor in ("weights", "rotation") if orders else ():
+        parts = [found[f"{factor}_{order}"] for order in orders]
+        found[factor] = _plus(*({cell: w / len(parts) for cell, w in part.items()} for part in parts))
+    return found
+
+
+def _plus(*parts: Mapping[str, float]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for part in parts:
+        for cell, weight in part.items():
+            found[cell] = found.get(cell, 0.0) + weight
+    return found
+
+
+def _step(
+    roles: _Roles,
+    cells: Sequence[CellInfo],
+    numbers: xr.DataArray,
+    hidden: Mapping[str, Array],
+    rope: xr.DataArray,
+    same_axis: SameAxis,
+) -> list[dict[str, Any]]:
+    infos = {role: cells[i] for role, i in roles.items()}
+    exchanged = not same_rotation(infos["a0"].settings, infos["b0"].settings)
+    effects = _effects(roles, exchanged)
+    used = sorted({roles[cell] for part in effects.values() for cell in part})
+    known = finite(numbers.isel(sample=0, cell=used)).all("cell")  # (number, head)
+    # Of real order: which heads kept their first axis when one factor alone changed.
+    edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
+    stayed = {
+        factor: _aligned(same_axis(*(infos[end] for end in ends)), rope, roles["b"])
+        for factor, ends in edges.items()
+        if set(ends) <= roles.keys() and (exchanged or factor == "weights")
+    }
+    flags = rope.isel(cell=roles["b"]).to_numpy()
+    populations = [name for name, flag in ROPE.items() if (flags == flag).any()]
+    same_text = infos["a"].texts == infos["b"].texts
+    rows = []
+    for population in populations if len(populations) > 1 else ["all"]:
+        here = (
+            known
+            if population == "all"
+            else known & (rope.isel(cell=roles["b"], drop=True) == ROPE[population])
+        )
+        found: dict[str, tuple[Array, Array]] = {}
+        for name, part in effects.items():
+            found[name] = _effect(part, roles, numbers, here, same_text)
+        for factor, kept in stayed.items():
+            found[f"{factor}_same_axis"] = _effect(
+                effects[f"{factor}_first"], roles, numbers, here, same_text, kept
+            )
+        counts = here.sum("head").to_numpy()
+        for n, number in enumerate(numbers["number"].to_numpy().tolist()):
+            if not counts[n]:
+                continue
+            row: dict[str, Any] = {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
+            row |= {"number": number, "population": population, "heads": int(counts[n])}
+            for name in EFFECTS:
+                value, se = (float(x[n]) for x in found[name]) if name in found else (math.nan, math.nan)
+                if number in hidden and name in effects:
+                    se = math.hypot(se, _unseen(effects[name], roles, hidden[number], here[n].to_numpy()))
+                row |= {name: value, f"{name}_se": se}
+            row |= {
+                "window_tokens": infos["a"].window,
+                "same_text": int(same_text),
+                "groups": infos["a"].groups,
+            }
+            rows.append(row)
+    return rows
+
+
+def _aligned(stayed: Array, rope: xr.DataArray, cell: int) -> xr.DataArray:
+    """Values of a cell's heads on the dimension `head`."""
+    there = np.isfinite(rope.isel(cell=cell).to_numpy())
+    found = np.full(rope.sizes["head"], np.nan)
+    found[there if there.sum() == len(stayed) else slice(len(stayed))] = stayed
+    return rope.isel(cell=cell, drop=True).copy(data=found)
+
+
+def _effect(
+    part: Mapping[str, float],
+    roles: _Roles,
+    numbers: xr.DataArray,
+    here: xr.DataArray,
+    same_text: bool,
+    stayed: xr.DataArray | None = None,
+) -> tuple[Array, Array]:
+    """A weighted sum of cells, as means over heads with errors: (numbers,) each. `stayed`: only what such heads add."""
+    count = numbers.sizes["number"]
+    if not part:
+        return np.zeros(count), np.zeros(count)
+    # Without common documents nothing cancels between the two checkpoints: the errors of their cells add.
+    later = {"b", "b0", "ba"}
+    sets = (
+        [part]
+        if same_text
+        else [{c: w for c, w in part.items() if (c in later) == side} for side in (False, True)]
+    )
+    value, variance = np.zeros(count), np.zeros(count)
+    for some in sets:
+        if not some:
+            continue
+        terms = [weight * numbers.isel(cell=roles[cell], drop=True) for cell, weight in some.items()]
+        groups = {int(numbers["groups"][roles[cell]]) for cell in some}
+        summed = sum(terms[1:], terms[0]).assign_coords(groups=groups.pop() if len(groups) == 1 else 0)
+        if stayed is not None:
+            summed = summed.where(stayed != 0, 0.0).where(stayed.notnull())
+        mean = over_heads(summed, here)
+        value, variance = value + mean.isel(sample=0).to_numpy(), variance + jackknife(mean).to_numpy() ** 2
+    return value, np.sqrt(variance)
+
+
+def _unseen(part: Mapping[str, float], roles: _Roles, hidden: Array, here: NDArray[np.bool_]) -> float:
+    """Few heads are near the edge of a class: a share is never surer than half a head."""
+    heads = max(int(here.sum()), 1)
+    variances = {cell: max(ONE_HEAD, float(hidden[roles[cell], here].sum())) / heads**2 for cell in part}
+    return math.sqrt(sum(weight**2 * variances[cell] for cell, weight in part.items()))

@@ -1,0 +1,69 @@
+"""Two sets of heads of one checkpoint against each other, from the same documents."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.jackknife import jackknife
+from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST
+from qkscope.stats.significance import t_quantile, two_sided_p
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """Two numbers and their difference. `sure` is "more", "less", "same" (a difference worth a word is excluded) or
+    "" where one cannot tell."""
+
+    first: float
+    second: float
+    difference: float
+    se: float
+    sure: str
+
+    @property
+    def verdict(self) -> str:
+        """In the words of a claim's row."""
+        return {"more": "higher", "less": "lower", "same": "equal", "": "unclear"}[self.sure]
+
+
+def contrast(
+    first: Array, second: Array, paired: bool = True, looks: int = 1, hidden: float = 0.0
+) -> Contrast:
+    """(1 + G,) against (1 + G,): each the number and the same without every group of documents.
+
+    Different models have different heads and tokens: unpaired, the two errors add and nothing cancels. `looks` is
+    the number of contrasts this one was chosen from or is read with: they share the level. `hidden` is variance of
+    the difference that leaving groups out does not show.
+    """
+    gap = float(first[0] - second[0])
+    if paired:
+        se = float(jackknife(first[1:] - second[1:]))
+    else:
+        se = math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
+    se = math.hypot(se, math.sqrt(hidden))
+    df = min(len(first), len(second)) - 2
+    return Contrast(float(first[0]), float(second[0]), gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks))
+
+
+def _sure(gap: float, se: float, df: int, level: float) -> str:
+    if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
+        return ""
+    p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
+    if p < level and abs(gap) >= SMALLEST:
+        return "more" if gap > 0 else "less"
+    return "same" if abs(gap) + t_quantile((1 + CONFIDENCE) / 2, df) * se < SMALLEST else ""
+
+
+def exceeds(value: float, se: float, limit: float, df: int) -> str:
+    """Whether a number is above a limit with CONFIDENCE: `yes`, `no` or `unclear`."""
+    if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
+        return "unclear"
+    margin = t_quantile((1 + CONFIDENCE) / 2, df) * se
+    return "yes" if value - margin > limit else "no" if value + margin < limit else "unclear"

@@ -1,0 +1,328 @@
+"""Every mistake in a study file at once, each with its line.
+
+The file is parsed with its lines kept, shorthands are written out, pydantic checks the shape of each part, and `whole`
+what only shows when parts are seen together. Parts that pydantic refuses are set aside so that the rest is still
+checked in the same run.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from qkscope.errors import QkscopeError, StudyError
+from qkscope.study.schema import (
+    ControlsSpec,
+    CorpusSpec,
+    Entry,
+    Family,
+    HeadsSpec,
+    Phase,
+    PlasticitySpec,
+    Study,
+    ThresholdsSpec,
+    sources,
+)
+from qkscope.study.whole import together
+from qkscope.study.yaml_lines import Loc, Marked, Mistake, did_you_mean, found_in_short
+
+# Under which key each part of a study stands.
+PARTS: dict[str, type[BaseModel]] = {
+    "": Study,
+    "corpus": CorpusSpec,
+    "heads": HeadsSpec,
+    "thresholds": ThresholdsSpec,
+    "controls": ControlsSpec,
+    "plasticity": PlasticitySpec,
+    "phases": Phase,
+    "families": Family,
+    "checkpoints": Entry,
+    "models": Entry,
+}
+_EXPECTED = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "keys and values",
+    "model_type": "keys and values",
+    "model_attributes_type": "keys and values",
+}
+
+
+def load_study(path: Path | str, measures: Collection[str] | None = None) -> Study:
+    """Read the study file at `path`. Raises a StudyError that lists every mistake.
+
+    `measures` are the names that its `measures:` may have (default: any, as of results that are already there).
+    """
+    study, mistakes = read_study(Path(path), measures)
+    if study is None or mistakes:
+        raise StudyError("\n".join(mistakes))
+    return study
+
+
+def validate(path: Path | str, measures: Collection[str] | None = None) -> list[str]:
+    """Every mistake in the study at `path`, as `file:line: field: what is wrong`; also files that are not there."""
+    study, mistakes = read_study(Path(path), measures)
+    return mistakes if study is None else mistakes + missing_files(Path(path), study)
+
+
+def read_study(path: Path, measures: Collection[str] | None = None) -> tuple[Study | None, list[str]]:
+    """The study at `path` (None if it cannot be understood) and every mistake in it."""
+    try:
+        marked = Marked(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        return None, [f"{path}: cannot be read ({error.strerror}); expected a study file"]
+    except UnicodeDecodeError as error:
+        return None, [f"{path}: is not UTF-8 text (byte {error.start}); expected a study file"]
+    if marked.data is None:
+        mistakes = marked.mistakes or [
+            Mistake((), "the file is empty; a study needs at least name and checkpoints")
+        ]
+        return None, _rendered(path, marked, mistakes)
+    if not isinstance(marked.data, dict):
+        what = f"expected keys and values such as `name: my-run`, found {found_in_short(marked.data)}"
+        return None, _rendered(path, marked, [*marked.mistakes, Mistake((), what)])
+    data, mistakes = expand(marked.data, path.resolve().parent)
+    study, shape = _parsed(data)
+    refused = [m.loc for m in [*mistakes, *shape] if not m.unknown_key]
+    between = [*together(study, refused), *_unknown_measures(study, measures)] if study else ()
+    return study, _rendered(path, marked, [*marked.mistakes, *mistakes, *shape, *between])
+
+
+def _unknown_measures(study: Study, known: Collection[str] | None) -> Iterator[Mistake]:
+    for i, name in enumerate(study.measures if known is not None else ()):
+        if name not in (known or ()):
+            what = f"expected one of {', '.join(known or ())}, found {found_in_short(name)}"
+            yield Mistake(("measures", i), what + did_you_mean(name, known or ()))
+
+
+def rendered(path: Path, mistakes: list[Mistake]) -> list[str]:
+    """Mistakes in the study at `path` as `file:line: field: what`, by line."""
+    return _rendered(path, Marked(path.read_text(encoding="utf-8")), mistakes)
+
+
+def missing_files(path: Path, study: Study) -> list[str]:
+    """Texts and checkpoint folders that a study names by path and that are not there."""
+    mistakes = [
+        Mistake(("corpus", "source"), f"no file or folder at {source}")
+        for source in study.corpus.source
+        if Path(source).is_absolute() and not _exists(source)
+    ]
+    for checkpoint in sources(study):
+        place = checkpoint.source.model
+        if Path(place).is_absolute() and not _exists(place):
+            mistakes.append(Mistake(checkpoint.loc, f"no folder at {place}"))
+    return rendered(path, mistakes)
+
+
+def left_out_of(path: Path | str) -> dict[str, str]:
+    """Folders that `checkpoints: FOLDER` of the study at `path`, or of its phases, does not measure, and why."""
+    from qkscope.checkpoints.files import left_out
+
+    path = Path(path)
+    data = Marked(path.read_text(encoding="utf-8")).data
+    if not isinstance(data, dict):
+        return {}
+    base = path.resolve().parent
+    if isinstance(data.get("checkpoints"), str):
+        return left_out(absolute(data["checkpoints"], base))
+    found: dict[str, str] = {}
+    for _, phase in _phase_folders(data):
+        folder = phase["checkpoints"]
+        found |= {f"{folder}/{name}": why for name, why in left_out(absolute(folder, base)).items()}
+    return found
+
+
+def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mistake]]:
+    """Write shorthands out and make paths absolute; what has the wrong shape is left for pydantic to refuse."""
+    mistakes: list[Mistake] = []
+    data = copy.deepcopy(data)
+    for key in ("model", "tokenizer"):
+        if isinstance(data.get(key), str):
+            data[key] = _place(data[key], base)
+    if isinstance(data.get("checkpoints"), str):
+        data["checkpoints"], mistakes = _discovered(data["checkpoints"], base, ("checkpoints",))
+    for i, phase in _phase_folders(data):
+        folder = phase["checkpoints"]
+        found, wrong = _discovered(folder, base, ("phases", i, "checkpoints"))
+        label = phase["label"] = phase.get("label") or Path(absolute(folder, base)).name
+        # Two folders may both hold a checkpoint-500: the phase tells them apart in every table.
+        phase["checkpoints"] = [each | {"name": f"{label}/{Path(each['folder']).name}"} for each in found]
+        mistakes += wrong
+    for entries in _entry_lists(data):
+        entries[:] = [_entry(item, base, has_model=bool(data.get("model"))) for item in entries]
+    if isinstance(data.get("corpus"), str | list):
+        data["corpus"] = {"source": data["corpus"]}
+    corpus = data.get("corpus")
+    if isinstance(corpus, dict) and "cut" in corpus:  # what `chunk` was called before it took a number
+        corpus.setdefault("chunk", corpus.pop("cut"))
+    if isinstance(corpus, dict) and "source" in corpus:
+        listed = [corpus["source"]] if isinstance(corpus["source"], str) else corpus["source"]
+        corpus["source"] = [_text_place(s, base) for s in listed] if isinstance(listed, list) else listed
+    if not data.get("windows") and isinstance(data.get("phases"), list):
+        named = {p["window"] for p in data["phases"] if isinstance(p, dict) and type(p.get("window")) is int}
+        data["windows"] = sorted(named)
+    return data, mistakes
+
+
+def _phase_folders(data: dict[Any, Any]) -> list[tuple[int, dict[Any, Any]]]:
+    """Phases whose checkpoints are a folder's, with their numbers."""
+    phases = data.get("phases")
+    return [
+        (i, phase)
+        for i, phase in enumerate(phases if isinstance(phases, list) else [])
+        if isinstance(phase, dict) and isinstance(phase.get("checkpoints"), str)
+    ]
+
+
+def _discovered(folder: str, base: Path, loc: Loc) -> tuple[list[dict[str, str]], list[Mistake]]:
+    """The checkpoint folders below `folder`, in training order."""
+    from qkscope.checkpoints import discover
+
+    place = absolute(folder, base)
+    try:
+        return [{"folder": str(found)} for found in discover(Path(place))], []
+    except QkscopeError as error:
+        return [{"folder": place}], [Mistake(loc, str(error))]
+    except OSError as error:
+        return [{"folder": place}], [Mistake(loc, f"{place}: cannot be read ({error.strerror})")]
+
+
+def _entry_lists(data: dict[Any, Any]) -> Iterator[list[Any]]:
+    if isinstance(data.get("checkpoints"), list):
+        yield data["checkpoints"]
+    for part, key in (("phases", "checkpoints"), ("families", "models")):
+        listed = data.get(part)
+        for item in listed if isinstance(listed, list) else []:
+            if isinstance(item, dict) and isinstance(item.get(key), list):
+                yield item[key]
+
+
+def _entry(item: object, base: Path, has_model: bool) -> object:
+    """A bare name is a revision where the study names a model, otherwise a folder or `model[@revision]`."""
+    if isinstance(item, str):
+        if has_model:
+            return {"revision": item}
+        place = _place(item, base)
+        if not Path(place).is_absolute() and "@" in place:
+            model, _, revision = place.partition("@")
+            return {"model": model, "revision": revision}
+        return {"model": place}
+    if isinstance(item, dict):
+        item = dict(item)
+        if isinstance(item.get("folder"), str):
+            item["folder"] = absolute(item["folder"], base)
+        for key in ("model", "tokenizer"):
+            if isinstance(item.get(key), str):
+                item[key] = _place(item[key], base)
+    return item
+
+
+def _place(text: str, base: Path) -> str:
+    """A model as a path if it is one (it exists, or it is written like one), otherwise as a hub's name."""
+    local = text.startswith((".", "/", "~")) or _exists(base / text)
+    return absolute(text, base) if local and text else text
+
+
+def _text_place(source: object, base: Path) -> object:
+    if not isinstance(source, str) or source == "stdlib" or source.startswith("hub:"):
+        return source
+    return absolute(source, base)
+
+
+def absolute(text: str, base: Path) -> str:
+    """A path of the study as an absolute one; an impossible one stays as it is and is not found later."""
+    try:
+        return str((base / Path(text).expanduser()).resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, no such user, a name too long
+        return str(base / text)
+
+
+def _exists(path: Path | str) -> bool:
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:
+    """The study, with what pydantic refuses set aside and reported."""
+    mistakes: list[Mistake] = []
+    for _ in range(4):  # setting a part aside may uncover another, never more than the nesting's depth
+        try:
+            return Study.model_validate(data), mistakes
+        except ValidationError as error:
+            for detail in error.errors():
+                loc = tuple(part for part in detail["loc"] if part not in ("str", "dict[str,any]"))
+                what = _explained(detail, loc)
+                if not any(m.loc == loc for m in mistakes):
+                    mistakes.append(Mistake(loc, what, unknown_key=detail["type"] == "extra_forbidden"))
+                _set_aside(data, loc, detail["type"])
+    return None, mistakes
+
+
+def _set_aside(data: Any, loc: Loc, kind: str) -> None:
+    """Remove what stands at `loc`, so that the rest can be read; a refused entry of a list becomes a neutral one."""
+    parents = [data]
+    for part in loc[:-1]:
+        try:
+            parents.append(parents[-1][part])
+        except (KeyError, IndexError, TypeError):
+            return
+    last = loc[-1] if loc else None
+    if kind == "missing":
+        fill: Any = {"checkpoints": [{"revision": "-"}], "models": [{"model": "-"}]}.get(str(last), "unnamed")
+        parents[-1][last] = fill
+    elif isinstance(parents[-1], dict):
+        parents[-1].pop(last, None)
+    elif isinstance(parents[-1], list) and isinstance(last, int):
+        if loc[-2] in ("checkpoints", "models"):
+            parents[-1][last] = {"revision": f"-{last}"}
+        else:
+            parents[-2].pop(loc[-2], None)
+
+
+def _explained(detail: Any, loc: Loc) -> str:
+    """A pydantic error in words: what was found, what was expected, what was perhaps meant."""
+    kind, value = detail["type"], detail.get("input")
+    if kind == "extra_forbidden":
+        known = list(_part(loc[:-1]).model_fields)
+        return "unknown key" + did_you_mean(loc[-1], known, otherwise=known)
+    if kind == "missing":
+        return "missing"
+    if kind == "too_short":
+        return "expected at least one, found none"
+    if loc == ("heads",):
+        return f"expected `all` or {{sample: 300, seed: 0}}, found {found_in_short(value)}"
+    if kind == "literal_error":
+        options = str(detail["ctx"]["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
+        return f"expected one of {', '.join(options)}, found {found_in_short(value)}" + did_you_mean(
+            value, options
+        )
+    if kind in _EXPECTED:
+        hint = "; put it in quotes" if kind == "string_type" and isinstance(value, int | float) else ""
+        return f"expected {_EXPECTED[kind]}, found {found_in_short(value)}{hint}"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    return message[0].lower() + message[1:] + f", found {found_in_short(value)}"
+
+
+def _part(loc: Loc) -> type[BaseModel]:
+    names = [part for part in loc if isinstance(part, str)]
+    return PARTS.get(names[-1] if names else "", Study)
+
+
+def _rendered(path: Path, marked: Marked, mistakes: list[Mistake]) -> list[str]:
+    """`file:line: field: what`, by line."""
+    rows = []
+    for mistake in mistakes:
+        line = mistake.line or marked.line(mistake.loc)
+        field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in mistake.loc).lstrip(".")
+        rows.append((line, f"{path}:{line}: " + (f"{field}: " if field else "") + mistake.what))
+    return list(dict.fromkeys(text for _, text in sorted(rows, key=lambda row: row[0])))

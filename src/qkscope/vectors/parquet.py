@@ -1,0 +1,281 @@
+"""Query and key vectors on disk <-> moments: the parquet layout of this field's public datasets.
+
+    <root>/<model>/l<LL>h<HH>{q,k}/data.parquet
+    bucket int32, example_id int32, position int32, vector list<float> or fixed-size list, sliding_window
+
+A q folder's HH is a query head, a k folder's HH the key head before repetition. Documents are told apart by
+`example_id`: jackknife groups go by it. Files are read with pyarrow in batches, one key head and its
+query heads at a time on each core; vectors are never all in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.errors import VectorsError
+from qkscope.store import in_short, replacing
+from qkscope.sums.keys import bucket_size
+from qkscope.sums.moments import Accumulator, Moments
+from qkscope.sums.path import SINK, Bins, bin_edges
+from qkscope.sums.path import Path as BinSums
+from qkscope.sums.rotation import Rotation
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH_ROWS = 8_192
+# Compression hides how many rows a file has: more than this is no head's sample, and would fill the memory.
+MAX_ROWS = 20_000_000
+# A map of query and key buckets has the square of this many cells.
+MAX_BUCKET = 1023
+
+
+def read_moments(path: Path, groups: int) -> list[Moments]:
+    """Moments of one head's vectors, by document group; groups without rows are empty."""
+    examples, positions = _labels(path)
+    group = examples % groups
+    sums = [Accumulator() for _ in range(groups)]
+    dim = 0
+    for rows, batch in _checked_batches(path):
+        dim = batch.shape[1]
+        for g in np.unique(group[rows]):
+            member = np.flatnonzero(group[rows] == g)
+            sums[g].update(batch[member][None], positions[rows][member])
+    counts = np.bincount(group, minlength=groups)
+    return [
+        total.moments() if count else Moments.empty(1, dim) for total, count in zip(sums, counts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """All rows of one file: example and position (n,) int64; bucket too, None where the file has none.
+
+    vector (n, dim), empty where it was not asked for.
+    """
+
+    example: NDArray[np.int64]
+    position: NDArray[np.int64]
+    bucket: NDArray[np.int64] | None
+    vector: NDArray[Any]
+
+
+def read_rows(path: Path, vectors: bool = True) -> Rows:
+    """A file's rows with its own buckets."""
+    examples, positions = _labels(path)
+    found = [batch for _, batch in _checked_batches(path)] if vectors else []
+    return Rows(examples, positions, _buckets(path), np.concatenate(found) if found else np.empty((0, 0)))
+
+
+def _buckets(path: Path) -> NDArray[np.int64] | None:
+    with _parquet(path) as file:
+        if "bucket" not in file.schema_arrow.names:
+            return None
+        column = file.read(columns=["bucket"])["bucket"]
+        if column.null_count:
+            raise VectorsError(f"{path}: {column.null_count} rows without a bucket; every row needs one")
+        bucket: NDArray[np.int64] = column.to_numpy().astype(np.int64)
+    if bucket.min() < 0 or bucket.max() > MAX_BUCKET:
+        raise VectorsError(
+            f"{path}: buckets from {bucket.min()} to {bucket.max()}; expected 0 to {MAX_BUCKET}"
+        )
+    return bucket
+
+
+@dataclass(frozen=True)
+class Turned:
+    """What a rotation adds to one head's moments, by document group: the sink, the path, the documents' lengths."""
+
+    sinks: list[Moments]
+    paths: list[BinSums]
+    lengths: list[tuple[int, ...]]
+
+
+def document_lengths(path: Path) -> dict[int, int]:
+    """Tokens of each example; every position from 0 on must be there once, or nothing can be said of a document."""
+    examples, positions = _labels(path)
+    order = np.lexsort([positions, examples])
+    ids, starts, counts = np.unique(examples[order], return_index=True, return_counts=True)
+    expected = np.arange(len(order)) - np.repeat(starts, counts)
+    if not np.array_equal(positions[order], expected):
+        raise VectorsError(
+            f"{path}: some positions of a document are missing or repeated; with RoPE settings each example needs "
+            "every position from 0 on exactly once (a sample of the vectors can be analysed without them)"
+        )
+    return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
+
+
+def read_turned(path: Path, groups: int, width: int, rotation: Rotation) -> Turned:
+    """Bin sums of one head's vectors before `rotation`, and the moments of the first four tokens."""
+    examples, positions = _labels(path)
+    group = examples % groups
+    edges = bin_edges((width,))
+    sinks = [Accumulator() for _ in range(groups)]
+    n, total = (
+        np.zeros((groups, len(edges) - 1), np.int64),
+        np.zeros((groups, 1, len(edges) - 1, rotation.dim)),
+    )
+    for rows, batch in _checked_batches(path):
+        t = positions[rows]
+        u = rotation.derotate(batch.astype(np.float64), t.astype(np.float64))
+        for g in np.unique(group[rows]):
+            here = group[rows] == g
+            bins = Bins(edges, t[here])
+            n[g] += bins.n
+            total[g] += bins.sums(u[None, here])
+            first = here & (t < SINK)
+            sinks[g].update(batch[first][None], t[first])
+    lengths = document_lengths(path)
+    return Turned(
+        sinks=[s.moments() if n[g].any() else Moments.empty(1, rotation.dim) for g, s in enumerate(sinks)],
+        paths=[BinSums(edges, n[g], total[g]) for g in range(groups)],
+        lengths=[
+            tuple(sorted((c for i, c in lengths.items() if i % groups == g), reverse=True))
+            for g in range(groups)
+        ],
+    )
+
+
+def _checked_batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """(rows, vectors) a batch at a time, all of one length."""
+    seen, dim = 0, None
+    for batch in _vector_batches(path):
+        dim = dim or batch.shape[1]
+        if batch.shape[1] != dim:
+            raise VectorsError(
+                f"{path}: vectors of {dim} and of {batch.shape[1]} dimensions; expected all to have the same"
+            )
+        yield slice(seen, seen + len(batch)), batch
+        seen += len(batch)
+
+
+def write_vectors(
+    root: Path,
+    model: str,
+    layer: int,
+    head: int,
+    kind: str,
+    *,
+    example_id: NDArray[Any],
+    position: NDArray[Any],
+    vector: NDArray[Any],
+    window: int,
+    sliding_window: int | None = None,
+    token_str: Sequence[str] | None = None,
+) -> Path:
+    """Write one head's vectors (rows, dim) in the public layout; returns the file's path.
+
+    `window` is what was read of each document: it is cut into sixteen buckets. `token_str` names each row's token.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows, dim = vector.shape
+    flat = pa.array(np.ascontiguousarray(vector, dtype=np.float32).reshape(-1))
+    sliding = (
+        pa.nulls(rows, pa.int32())
+        if sliding_window is None
+        else pa.array(np.full(rows, sliding_window, "i4"))
+    )
+    table = pa.table(
+        {
+            "bucket": pa.array((np.asarray(position) // bucket_size(window)).astype(np.int32)),
+            "example_id": pa.array(np.asarray(example_id, dtype=np.int32)),
+            "position": pa.array(np.asarray(position, dtype=np.int32)),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
+            "sliding_window": sliding,
+        }
+    )
+    if token_str is not None:
+        table = table.append_column("token_str", pa.array(list(token_str), pa.string()))
+    path = root / model / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet"
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+    return path
+
+
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """An open parquet file; whatever is wrong with it becomes a VectorsError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, memory_map=True, pre_buffer=False) as file:
+            yield file
+    except FileNotFoundError as error:
+        raise VectorsError(f"{path}: no such file; each head's folder needs a data.parquet") from error
+    except (pa.ArrowException, OSError, ValueError, TypeError, OverflowError) as error:
+        raise VectorsError(
+            f"{path}: truncated or not a parquet file ({in_short(error)}); write or download it again"
+        ) from error
+
+
+def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(example_id, position) of every row, after checking the file's columns."""
+    with _parquet(path) as file:
+        _check_schema(path, file.schema_arrow)
+        rows = file.metadata.num_rows
+        if not 0 < rows <= MAX_ROWS:
+            raise VectorsError(
+                f"{path}: {f'{rows:,}' if rows else 'no'} rows; expected 2 to {MAX_ROWS:,} per head"
+            )
+        table = file.read(columns=["example_id", "position"])
+        for name in table.column_names:
+            if table[name].null_count:
+                raise VectorsError(
+                    f"{path}: {table[name].null_count} rows without {name}; every row needs one"
+                )
+        examples, positions = (table[name].to_numpy().astype(np.int64) for name in ("example_id", "position"))
+        return examples, positions
+
+
+def _check_schema(path: Path, schema: pa.Schema) -> None:
+    import pyarrow as pa
+
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise VectorsError(f"{path}: duplicate columns {', '.join(sorted(twice))}; expected one of each")
+    missing = [name for name in ("example_id", "position", "vector") if name not in schema.names]
+    if missing:
+        raise VectorsError(
+            f"{path}: column missing: {', '.join(missing)}; found {', '.join(schema.names) or 'none'}"
+        )
+    for name in ("example_id", "position"):
+        if not pa.types.is_integer(schema.field(name).type):
+            raise VectorsError(
+                f"{path}: column {name} is {schema.field(name).type}, expected a whole number (int32)"
+            )
+    kind = schema.field("vector").type
+    lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not (lists and pa.types.is_floating(kind.value_type)):
+        raise VectorsError(f"{path}: column vector is {kind}, expected a list of float32")
+
+
+def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
+    """The vectors (rows, dim), a batch of rows at a time, without a Python loop over them."""
+    with _parquet(path) as file:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=["vector"], use_threads=False):
+            vectors, rows = batch.column(0), batch.num_rows
+            flat = vectors.flatten()
+            lengths = vectors.value_lengths() if hasattr(vectors, "value_lengths") else None
+            if vectors.null_count or flat.null_count:
+                raise VectorsError(
+                    f"{path}: some vectors or their values are null; every row needs a complete vector"
+                )
+            if lengths is not None and len(lengths.unique()) > 1:
+                short, long = lengths.to_numpy().min(), lengths.to_numpy().max()
+                raise VectorsError(
+                    f"{path}: vectors of {short} and of {long} dimensions; expected all to have the same"
+                )
+            dim = len(flat) // rows
+            if dim == 0:
+                raise VectorsError(f"{path}: empty vectors; expected a list of float32 in every row")
+            yield flat.to_numpy(zero_copy_only=False).reshape(rows, dim)
