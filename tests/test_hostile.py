@@ -478,7 +478,7 @@ def test_settings_of_the_host_process_do_not_change_sums(setting):
     from tiny import tiny_model
 
     from qkscope.capture import measure
-    from qkscope.capture.precision import full_precision
+    from qkscope.capture.measure import full_precision
     from qkscope.corpus import documents_from
     from qkscope.sums.head_index import HeadIndex
 

@@ -32,9 +32,8 @@ from qkscope.claims import Claim, Row, See, claims
 from qkscope.errors import TableError
 from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
-from qkscope.report.causes import causes
 from qkscope.report.columns import NAMED_CLASSES, class_codes, components, measures, regions, since
-from qkscope.report.data import grid_of, payload
+from qkscope.report.data import causes, grid_of, payload
 from qkscope.report.encode import (
     MISSING,
     NO_CODE,

@@ -12,7 +12,6 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import BatchConsumer, batches
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
-from qkscope.capture.precision import full_precision
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
 from qkscope.capture.probe_rotation import Rotations, check_windows
 from qkscope.defaults import BATCH_TOKENS
@@ -292,3 +291,20 @@ def _device_bytes(device: Any) -> int | None:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return available_bytes() if device.type == "cpu" else None
+
+
+@contextmanager
+def full_precision(device_type: str) -> Iterator[None]:
+    """No autocast, no TF32 and no bfloat16 in float32 products; afterwards everything is as it was."""
+    import torch
+
+    backends = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul]
+    before = [backend.fp32_precision for backend in backends]
+    for backend in backends:
+        backend.fp32_precision = "ieee"
+    try:
+        with torch.autocast(device_type, enabled=False):
+            yield
+    finally:
+        for backend, precision in zip(backends, before, strict=True):
+            backend.fp32_precision = precision

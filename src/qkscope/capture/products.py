@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from qkscope.capture.places import layer_numbers
+from qkscope.capture.architecture import layer_numbers
 from qkscope.capture.sight import Observer, Sight
 from qkscope.errors import CaptureError
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qkscope.report import palette
 from qkscope.report.averages import averages
-from qkscope.report.causes import causes
 from qkscope.report.columns import (
     NAMED_CLASSES,
     components,
@@ -23,6 +24,7 @@ from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rows import Grid
 from qkscope.results.aggregate import ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
+from qkscope.stats.levels import AGREES_WITHIN
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -103,3 +105,61 @@ def head_columns(data: xr.Dataset, grid: Grid) -> dict[str, Any]:
         values = rows[first, np.arange(len(grid.heads))]
         found[key] = counted(values) if np.isfinite(values).any() else None
     return found
+
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# The page's name of a factor -> its column.
+_REAL = {"rotation": "rotation_first", "weights": "weights_first", "window": "window"}
+_OTHER = {"weights": "weights_other_order", "rotation": "rotation_other_order"}
+
+
+def causes(table: pd.DataFrame | None, models: Sequence[str], population: str) -> list[dict[str, Any]]:
+    """A dictionary per change between two checkpoints of the page, of the heads of one population.
+
+    A factor whose part is unknown is left out. `other` are the parts in the other order, training first, where the two
+    orders differ by more than their error: there the factors interact.
+    """
+    if table is None:
+        return []
+    place = {model: number for number, model in enumerate(models)}
+    here = table["from_model"].isin(place) & table["to_model"].isin(place)
+    # A checkpoint with one kind of heads has them all in one row.
+    here &= table["population"].isin((population, "all"))
+    return [
+        {
+            "from": place[row["from_model"]],
+            "to": place[row["to_model"]],
+            "number": row["number"],
+            "heads": int(row["heads"]),
+            "total": row["total"],
+            "total_se": _known(row["total_se"]),
+            "parts": _parts(row, _REAL),
+            "other": _parts(row, _OTHER) if interacts(row) else [],
+        }
+        for row in table[here].to_dict("records")
+        if math.isfinite(row["total"])
+    ]
+
+
+def _parts(row: Mapping[Any, Any], columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [
+        {"name": name, "value": row[column], "se": _known(row[f"{column}_se"])}
+        for name, column in columns.items()
+        if math.isfinite(row[column])
+    ]
+
+
+def interacts(row: Mapping[Any, Any]) -> bool:
+    """Whether training changed the number by another amount before the RoPE settings changed than after.
+
+    Its effects in the two orders differ by more than their errors; the settings' differ by as much.
+    """
+    first, other = row["weights_first"], row["weights_other_order"]
+    error = math.hypot(row["weights_first_se"], row["weights_other_order_se"])
+    return bool(abs(first - other) > AGREES_WITHIN * error)
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None

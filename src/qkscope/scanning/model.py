@@ -28,8 +28,8 @@ from qkscope.measures.registry import sums_for, unknown_measures
 from qkscope.progress import progress
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.results.load import results_of
 from qkscope.results.owner import Holding, Part, head_mask, held, refuse_other, writing
+from qkscope.results.results_folder import results_of
 from qkscope.results.tables import write_tables
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.scanning.printout import ScanTables

@@ -22,8 +22,8 @@ from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.progress import progress
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.results.load import results_of
 from qkscope.results.owner import Holding, Part, head_mask, refuse_other, writing
+from qkscope.results.results_folder import results_of
 from qkscope.results.tables import write_tables
 from qkscope.results.taxonomy import Thresholds, transitions
 from qkscope.scanning.exact_plasticity import exact_plasticity
@@ -33,8 +33,7 @@ from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Moments
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit
-from qkscope.vectors.hub import fetch_vectors
-from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
+from qkscope.vectors.layout import ModelFolder, fetch_vectors, find_models, infer_ratio, require_keys
 from qkscope.vectors.parquet import Turned, document_lengths, read_moments, read_rows, read_turned
 from qkscope.workers import cores, one_thread_each
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.address import split_address
 from qkscope.errors import VectorsError
 from qkscope.words import some
 
@@ -147,3 +149,20 @@ def _names(heads: set[Head], kind: str) -> str:
 
 def _words(numbers: Sequence[int]) -> str:
     return f"{', '.join(str(n) for n in numbers[:-1])} and {numbers[-1]}"
+
+
+def fetch_vectors(place: Path | str) -> tuple[Path, str]:
+    """The folder with the vectors at `hub:owner/name[/folder]`, and what to call a model that lies in it bare.
+
+    Only files of the layout are fetched.
+    """
+    repo, folder = split_address(place)
+    listing = hub.list_files(repo, kind="dataset")
+    below = f"{folder}/" if folder else ""
+    names = [n for n in listing.files if n.startswith(below) and is_vectors(n.removeprefix(below))]
+    if not names:
+        raise VectorsError(
+            f"{place}: none of its {len(listing.files)} files are vectors; expected <model>/l00h00q/data.parquet and "
+            "so on; if they are in a subfolder, use hub:owner/name/folder"
+        )
+    return hub.fetch(listing, names) / folder, (folder or repo).rpartition("/")[2]
