@@ -8,8 +8,15 @@ from reference import jackknife_reference, per_kind_reference
 from synthetic import make_head
 
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.per_kind import NAMES, per_kind, per_kind_samples
+from qkscope.measures.pca import whole_and_without
+from qkscope.measures.per_kind import NAMES, per_kind
 from qkscope.sums.moments import Accumulator
+
+
+def per_kind_samples(groups):
+    """NAMES over all document groups, then without each: (1 + G, len(NAMES), H)."""
+    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
+    return np.stack([per_kind(q, k) for q, k in zip(*kinds, strict=True)])
 
 
 def moments(x, t):

@@ -9,8 +9,22 @@ from synthetic import make_head
 from tiny import tiny_model
 
 from qkscope import scan
-from qkscope.measures.drift import NAMES, rotation_errors, rotation_model
+from qkscope.measures.drift import NAMES, RotationModel, rotation_model
+from qkscope.measures.jackknife import jackknife
+from qkscope.measures.pca import whole_and_without
 from qkscope.sums.moments import Accumulator
+
+
+def rotation_errors(groups, window):
+    """The model of all document groups together, the jackknife errors, and the values without each group.
+
+    The last is (G, len(NAMES), H); with fewer than two groups it is empty and the errors are NaN.
+    """
+    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
+    whole, *models = (rotation_model(q, k, window) for q, k in zip(*kinds, strict=True))
+    shape = (len(models), len(NAMES), len(whole.r_q))
+    values = np.array([[getattr(m, name) for name in NAMES] for m in models]).reshape(shape)
+    return whole, RotationModel(*jackknife(values)), values
 
 
 def moments(x, t):

@@ -16,7 +16,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -34,15 +34,8 @@ _LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 JSON_BYTES = 256_000_000
 # Far beyond any CSV table: the qk.csv of 1,000 checkpoints with 1,024 heads and 10 components has 2 GB.
 CSV_BYTES = 2**33
-# In memory, for each row that a parquet table may have. Tables of few rows may have many columns.
-ROW_BYTES = 128
 # In bytes; file systems have no longer ones.
 LONGEST_NAME = 255
-# Bytes of a text in a table, such as a checkpoint's name.
-LONGEST_TEXT = 1000
-# Columns of our parquet files that hold text or whole numbers; all others hold floats.
-_TEXTS = ("model", "kind")
-_WHOLE = ("layer", "head", "group", "window", "pair", "distance", "query_bucket", "key_bucket")
 # Digits of a digest by blake2b of 20 bytes.
 BLAKE = 40
 # Types of arrays that files hold, by numpy's names: the format's.
@@ -112,80 +105,6 @@ def read_csv(path: Path, **settings: Any) -> pd.DataFrame:
         return pd.read_csv(path, **settings)
     except MemoryError as error:
         raise ValueError(in_short(error)) from error
-
-
-def read_parquet(path: Path, most_rows: int, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """A table as `write_parquet` writes it, all of it or some columns, or a StoreError that names the file.
-
-    A few kilobytes of parquet can stand for gigabytes. So types, rows and sizes are checked in the file's footer before
-    anything is read, and text is read as a dictionary, whose size written out is checked before it is.
-    """
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        footer = pq.read_metadata(path)
-        names = list(columns or footer.schema.to_arrow_schema().names)
-        _check_footer(footer, names, most_rows)
-        texts = [name for name in names if name in _TEXTS]
-        with pq.ParquetFile(path, metadata=footer, read_dictionary=texts) as file:
-            table = file.read(columns=names).replace_schema_metadata(None)
-        table.validate(full=True)
-        for name in texts if table.num_rows else ():
-            _check_texts(name, table[name], ROW_BYTES * most_rows)
-        kinds = {name: str if name in _TEXTS else "int64" if name in _WHOLE else "float64" for name in names}
-        frame: pd.DataFrame = table.to_pandas()[names].astype(kinds)
-        return frame
-    except (pa.ArrowException, MemoryError, OSError, ValueError, TypeError, KeyError, OverflowError) as error:
-        raise StoreError(
-            f"{path}: damaged ({in_short(error)})", "run the study again to rewrite it"
-        ) from error
-
-
-def _check_footer(footer: Any, names: Sequence[str], most_rows: int) -> None:
-    """Refuse what a parquet file's footer says of columns `names` if it is not a table of ours, or too large."""
-    from pyarrow import types
-
-    schema = footer.schema.to_arrow_schema()
-    for name in names:
-        if schema.names.count(name) != 1:
-            raise ValueError(f"{schema.names.count(name)} columns named {name[:40]!r}, expected one")
-        kind = schema.field(name).type
-        if name in _TEXTS:
-            value = kind.value_type if types.is_dictionary(kind) else kind
-            fits = types.is_string(value) or types.is_large_string(value)
-        else:
-            fits = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-        # A table without rows does not tell the types of its columns.
-        fits = fits or (types.is_null(kind) and not footer.num_rows)
-        if not fits:
-            raise ValueError(f"column {name[:40]!r} holds {str(kind)[:40]}")
-    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
-    rows = max(footer.num_rows, sum(group.num_rows for group in groups))
-    if rows > most_rows:
-        raise ValueError(f"{rows:,} rows, expected at most {most_rows:,}")
-    # Of row groups alone: asking a damaged footer for one of their columns ends the process in pyarrow 26.
-    stored = sum(group.total_byte_size for group in groups)
-    if (size := max(stored, 8 * rows * len(names))) > ROW_BYTES * most_rows:
-        raise ValueError(f"{size:,} bytes, expected at most {ROW_BYTES * most_rows:,}")
-
-
-def _check_texts(name: str, column: Any, most: int) -> None:
-    """Refuse a dictionary-encoded column whose texts are missing, or take more than `most` bytes written out."""
-    import pyarrow.compute as pc
-
-    size = 0
-    for chunk in column.chunks:
-        if chunk.null_count:
-            raise ValueError(f"column {name!r} has rows without a text")
-        lengths = pc.binary_length(chunk.dictionary)
-        if (longest := pc.max(lengths).as_py() or 0) > LONGEST_TEXT:
-            raise ValueError(
-                f"column {name!r} has a text of {longest:,} bytes, expected at most {LONGEST_TEXT:,}"
-            )
-        size += pc.sum(lengths.take(chunk.indices)).as_py() or 0
-    if size > most:
-        raise ValueError(f"column {name!r} holds {size:,} bytes of text, expected at most {most:,}")
 
 
 def _no_formula(cell: object) -> object:

@@ -12,7 +12,7 @@ A slope per token shrinks with the window by construction, so each slope is also
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
-from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import whole_and_without
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -93,20 +91,6 @@ def rotation_model(q: Moments, k: Moments, window: int) -> RotationModel:
         *(share_a, share_b, share_a + share_b, np.abs(_dot(a, first))),
     )
     return RotationModel(*(np.where(broken, np.nan, value) for value in values))
-
-
-def rotation_errors(
-    groups: Sequence[tuple[Moments, Moments]], window: int
-) -> tuple[RotationModel, RotationModel, Array]:
-    """The model of all document groups together, the jackknife errors, and the values without each group.
-
-    The last is (G, len(NAMES), H); with fewer than two groups it is empty and the errors are NaN.
-    """
-    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
-    whole, *models = (rotation_model(q, k, window) for q, k in zip(*kinds, strict=True))
-    shape = (len(models), len(NAMES), len(whole.r_q))
-    values = np.array([[getattr(m, name) for name in NAMES] for m in models]).reshape(shape)
-    return whole, RotationModel(*jackknife(values)), values
 
 
 def _outer_mean(q: Moments, k: Moments, delta: Array) -> Array:

@@ -12,7 +12,7 @@ standard deviations, the mean of both variances counting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
 from qkscope.measures.eigen import leading
-from qkscope.measures.pca import whole_and_without
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -56,12 +55,6 @@ def per_kind(q: Moments, k: Moments) -> Array:
     found[:, (q.bad > 0) | (k.bad > 0)] = np.nan
     found[~np.isfinite(found)] = np.nan
     return found
-
-
-def per_kind_samples(groups: Sequence[tuple[Moments, Moments]]) -> Array:
-    """NAMES over all document groups, then without each: (1 + G, len(NAMES), H)."""
-    kinds = [whole_and_without([group[i] for group in groups]) for i in (0, 1)]
-    return np.stack([per_kind(q, k) for q, k in zip(*kinds, strict=True)])
 
 
 def _linear(x: Moments) -> Array:

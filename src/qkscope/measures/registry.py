@@ -57,11 +57,6 @@ class Variable:
     axis_lost: str = "axis_lost"
     detail: bool = False
 
-    @property
-    def is_column(self) -> bool:
-        """Whether it is one number per head, and so a column of heads.csv."""
-        return not self.dims
-
 
 @dataclass(frozen=True)
 class MeasureGroup:

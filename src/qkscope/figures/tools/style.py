@@ -14,18 +14,15 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from matplotlib.patheffects import withStroke
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
 
-from qkscope.results.taxonomy import CLASSES, POLARITIES, UNMEASURED
+from qkscope.results.taxonomy import CLASSES, UNMEASURED
 
 R_Q, R_K = "#1f77b4", "#d62728"
 VARIANCE = "#6a51a3"
 _CLASSES = ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff")
 CLASS_COLOURS = dict(zip((*CLASSES, UNMEASURED), _CLASSES, strict=True))
-_POLARITIES = ("#0072b2", "#999999", "#d55e00", "#ffffff")
-POLARITY_COLOURS = dict(zip((*POLARITIES, UNMEASURED), _POLARITIES, strict=True))
 PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
@@ -119,11 +116,6 @@ def pale(colour: str, share: float = 0.45) -> str:
     """A colour mixed with white: the matched window's."""
     mixed = [round(255 * (part + (1 - part) * share)) for part in to_rgb(colour)]
     return "#{:02x}{:02x}{:02x}".format(*mixed)
-
-
-def halo(width: float = 2.4) -> list[Any]:
-    """A white rim around letters that stand on lines, points or bands."""
-    return [withStroke(linewidth=width, foreground=PAPER)]
 
 
 def ink_on(colour: str) -> str:
