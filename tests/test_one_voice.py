@@ -6,7 +6,6 @@ import html
 import json
 import re
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,21 +82,21 @@ def study(request) -> Results:
     if request.param == "one window":
         return with_components(training(3), 2)
     if request.param == "whole":
-        return replace(whole(), optional={})
+        return whole()
     return load_results(Path(__file__).parent / "old_results")
 
 
 @pytest.fixture(scope="module")
 def written(study) -> dict[str, str]:
     """READMEs by picture; the simulated study that has everything has too few columns to be drawn."""
-    return {} if study.anatomy is not None else readmes(study)
+    return {} if "share_key" in study.data else readmes(study)
 
 
 def test_every_number_has_one_value_and_one_verdict_in_all_texts(study):
     texts = {
         "claims": in_claims(study),
         "summary": in_summary(study),
-        "page": in_page(render(study), study.matched is not None),
+        "page": in_page(render(study), study.matched() is not None),
     }
     told: dict[tuple, dict[str, set]] = defaultdict(lambda: defaultdict(set))
     for source, rows in texts.items():

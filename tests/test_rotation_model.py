@@ -73,7 +73,7 @@ def test_slopes_of_one_model_over_two_windows_agree_over_the_window_and_not_per_
             projection.weight *= 5
             projection.bias.fill_(1.0)
     texts = rng.integers(0, 64, (16, 256)).tolist()
-    short, long = (scan(model, texts=texts, max_length=window).rotation for window in (64, 256))
+    short, long = (scan(model, texts=texts, max_length=window).heads for window in (64, 256))
     for kind in "qk":
         error = np.hypot(short[f"slope_{kind}_se"], long[f"slope_{kind}_se"])
         assert (np.abs(short[f"slope_{kind}"] - long[f"slope_{kind}"]) < 2 * error).all()

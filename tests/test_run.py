@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
-from qkscope.table import HEADS_COLUMNS, QK_COLUMNS
 from small_study import make_study, write_texts
 from tiny import edit_config, save_checkpoint
 
@@ -21,6 +20,7 @@ from qkscope import run as running
 from qkscope import store
 from qkscope.errors import CorpusError, StoreError, StudyError
 from qkscope.results import load_results
+from qkscope.results.tables import QK_COLUMNS, qk_table
 from qkscope.run import run, status
 from qkscope.run.plan import needed, plan_study
 from qkscope.run.status import UnitStatus, write_plan
@@ -108,9 +108,8 @@ def test_everything_is_written(drawn):
     out = drawn.folder
     names = {path.name for path in out.iterdir()}
     assert names >= {
-        *("study.yaml", "units", "qk.csv", "qk_matched.csv", "qk_48.csv", "heads.csv", "transitions.csv"),
-        "heads_matched.csv",
-        *("loo.parquet", "loo_matched.parquet", "summary.json", "figures", "report.html"),
+        *("study.yaml", "units", "measures.safetensors", "axes.safetensors", "qk.csv", "heads.csv"),
+        *("causes.csv", "transitions.csv", "summary.json", "figures", "report.html"),
     }
     assert sorted(units(out)) == [f"units/{name}/{group}" for name in NAMES for group in range(4)]
     assert list(out.rglob("*.tmp")) == []
@@ -119,19 +118,22 @@ def test_everything_is_written(drawn):
 
 
 def test_tables_hold_each_checkpoint_at_its_own_and_at_the_matched_window(drawn):
-    qk, matched = drawn.qk, drawn.qk_matched
+    qk, matched = drawn.qk, qk_table(drawn.matched())
     assert list(pd.read_csv(drawn.folder / "qk.csv").columns) == list(QK_COLUMNS)
-    assert list(pd.read_csv(drawn.folder / "heads.csv").columns) == list(HEADS_COLUMNS)
+    heads = pd.read_csv(drawn.folder / "heads.csv")
+    assert {"model", "window", "own", "matched", "layer", "head", "class", "r_q", "r_q_se"} <= set(heads)
+    # The last checkpoint over both windows, the others over the only one they have.
+    assert heads.groupby("model")["window"].unique().map(sorted).to_dict() == {
+        "checkpoint-1": [16], "checkpoint-2": [16], "checkpoint-3": [16, 48],
+    }  # fmt: skip
     assert list(dict.fromkeys(qk["model"])) == list(dict.fromkeys(matched["model"])) == NAMES
     tokens = {name: set(rows["n_q"]) for name, rows in qk.groupby("model")}
     assert tokens == {"checkpoint-1": {12 * 16}, "checkpoint-2": {12 * 16}, "checkpoint-3": {12 * 48}}
     assert set(matched["n_q"]) == {12 * 16}
     for name in NAMES[:2]:
         pd.testing.assert_frame_equal(qk[qk["model"] == name], matched[matched["model"] == name])
-    long = pd.read_csv(drawn.folder / "qk_48.csv")
-    assert set(long["model"]) == {"checkpoint-3"}
     assert len(qk) == 3 * 8 * 4
-    assert len(drawn.loo) == 3 * 8 * 4
+    assert drawn.own().sizes == drawn.own().sizes | {"checkpoint": 3, "sample": 5, "head": 8}
 
 
 def test_numbers_are_those_of_scan_over_all_documents(drawn, made):
@@ -273,7 +275,7 @@ def test_one_more_sum_leaves_the_files_of_the_others_untouched(study, done, load
     assert (
         "checkpoint-1, all groups: measuring again, because keys was not measured" in capsys.readouterr().err
     )
-    assert load_results(done).optional is not None
+    assert "plasticity" in load_results(done).data
     loads.clear()
     change(study, plasticity={"keys": 3}, measures=["rotation", "per_kind", "plasticity"])
     run(study, done, replace=True)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from qkscope.table import read_qk
 from reference import combined_pca_reference, eta_squared_reference
 from synthetic import rope
 
 from qkscope import checkpoints
 from qkscope.corpus import load_corpus
 from qkscope.measures.anatomy import SHARES
+from qkscope.results.tables import read_qk
 from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
 
@@ -177,7 +177,7 @@ def some_heads(result: ScanResult) -> list[tuple[int, int]]:
 def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
     """The sum of the four parts against the variance of every query's scores over its keys, pair by pair."""
     result, vectors = long_scan
-    table = result.anatomy.set_index(["layer", "head"])
+    table = result.heads.set_index(["layer", "head"])
     rows, columns = np.arange(LENGTH)[:, None], np.arange(LENGTH)
     seen = (columns >= 4) & (columns < rows)
     predicted, measured = [], []
@@ -199,11 +199,13 @@ def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
 @pytest.mark.slow
 def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> None:
     result, vectors = long_scan
-    curves = dict(iter(result.distance.groupby(["layer", "head"])))
+    cell = result.data.isel(cell=0)
+    lags = cell["distance"].to_numpy()
     found = []
     for layer, head in some_heads(result):
         scores = vectors[layer, "q"][head] @ vectors[layer, "k"][head // 3].transpose(0, 2, 1) / np.sqrt(DIM)
-        curve = curves[layer, head]
+        curve = cell["distance_score"].sel(head=f"L{layer}H{head}").to_numpy()
+        there = np.isfinite(curve)
         # Relative to each query's mean over its keys from position 4 on, averaged over third octaves.
         length = scores.shape[1]
         seen = np.tri(length, k=-1, dtype=bool) & (np.arange(length) >= 4)
@@ -211,9 +213,9 @@ def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> Non
             scores - (scores * seen).sum(axis=2, keepdims=True) / np.maximum(seen.sum(axis=1), 1)[:, None]
         )
         every = [np.diagonal(scores, -lag, 1, 2)[:, 4:].mean() for lag in range(length - 4)]
-        ends = [(int(np.ceil(lag / 2 ** (1 / 3))), int(lag * 2 ** (1 / 3))) for lag in curve["distance"]]
+        ends = [(int(np.ceil(lag / 2 ** (1 / 3))), int(lag * 2 ** (1 / 3))) for lag in lags[there]]
         measured = [np.mean(every[a : b + 1]) for a, b in ends]
-        found.append(np.corrcoef(curve["score"], measured)[0, 1])
+        found.append(np.corrcoef(curve[there], measured)[0, 1])
     assert np.median(found) >= 0.99
 
 
@@ -221,7 +223,7 @@ def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> Non
 def test_a_few_bins_know_as_much_of_position_as_one_a_position(long_scan: Any) -> None:
     """eta^2 from the path against products of group means at every single position."""
     result, vectors = long_scan
-    table = result.anatomy.set_index(["layer", "head"])
+    table = result.heads.set_index(["layer", "head"])
     for layer, head in some_heads(result)[::3]:
         q, k = vectors[layer, "q"][head], vectors[layer, "k"][head // 3]
         flat = [x.reshape(-1, DIM) for x in (q, k)]
@@ -236,8 +238,8 @@ def test_a_few_bins_know_as_much_of_position_as_one_a_position(long_scan: Any) -
 @pytest.mark.slow
 def test_r_is_a_rotated_constant_and_a_rest(long_scan: Any) -> None:
     result, vectors = long_scan
-    assert result.anatomy["r_q_const"].notna().all()
-    assert np.corrcoef(result.anatomy["r_q_const"], result.heads["r_q"])[0, 1] > 0.8
+    assert result.heads["r_q_const"].notna().all()
+    assert np.corrcoef(result.heads["r_q_const"], result.heads["r_q"])[0, 1] > 0.8
     t = np.tile(np.arange(LENGTH), DOCUMENTS).astype(float)
     turn = rope(DIM, THETA)
     for layer, head in some_heads(result)[::15]:
@@ -248,5 +250,5 @@ def test_r_is_a_rotated_constant_and_a_rest(long_scan: Any) -> None:
         constant = turn.rotate(turn.derotate(q, t).mean(axis=0)[None], t)
         r, r_const, r_rest = ((x @ axis) @ dt / spread for x in (q, constant, q - constant))
         assert r == pytest.approx(r_const + r_rest, abs=1e-9)
-        found = result.anatomy.set_index(["layer", "head"]).loc[(layer, head), "r_q_const"]
+        found = result.heads.set_index(["layer", "head"]).loc[(layer, head), "r_q_const"]
         assert abs(found) == pytest.approx(abs(r_const), abs=1e-6)
