@@ -16,7 +16,7 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
@@ -113,24 +113,42 @@ def _no_formula(cell: object) -> object:
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]) -> None:
     """Arrays and a JSON-able description of them, with a digest over both, as one safetensors file."""
-    write_bytes(path, dump_tensors(tensors, meta))
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        for piece in _pieces(tensors, meta):
+            file.write(piece)
 
 
 def dump_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]) -> bytes:
     """The bytes that `write_tensors` writes: the same for the same arrays, in every process."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    return b"".join(_pieces(tensors, meta))
+
+
+def _pieces(
+    tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, piece by piece. Every array is asked for twice, one at a time: it may come from a disk."""
     text = json.dumps(meta, sort_keys=True, ensure_ascii=False)
-    described: dict[str, Any] = {"__metadata__": {"meta": text, "digest": _digest(arrays, text)}}
+    sizes: dict[str, tuple[int, int]] = {}
+    described: dict[str, Any] = {}
+
+    def arrays() -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+        for name in sorted(tensors):
+            array = np.ascontiguousarray(tensors[name])
+            sizes[name] = array.itemsize, array.nbytes
+            described[name] = {"dtype": _KINDS[array.dtype.str], "shape": array.shape}
+            yield name, array
+
+    described["__metadata__"] = {"meta": text, "digest": _digest(arrays(), text)}
     # The library would copy all bytes twice, and order its metadata differently from process to process.
-    order, at = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name)), 0
+    order, at = sorted(sizes, key=lambda name: (-sizes[name][0], name)), 0
     for name in order:
-        array, start = arrays[name], at
-        at += array.nbytes
-        kind = _KINDS[array.dtype.str]
-        described[name] = {"dtype": kind, "shape": array.shape, "data_offsets": (start, at)}
+        described[name]["data_offsets"] = (at, at + sizes[name][1])
+        at += sizes[name][1]
     header = json.dumps(described, sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return b"".join((len(header).to_bytes(8, "little"), header, *(_bytes(arrays[name]) for name in order)))
+    yield len(header).to_bytes(8, "little") + header
+    for name in order:
+        yield _bytes(np.ascontiguousarray(tensors[name]))
 
 
 def read_tensors(
@@ -151,7 +169,7 @@ def read_tensors(
                 raise damaged(path, f"{header.data_bytes:,} bytes of arrays, expected at most {most:,}")
             file.seek(0)
             arrays = load(file.read())
-        intact = _digest(arrays, header.text, like=header.digest) == header.digest
+        intact = _digest(sorted(arrays.items()), header.text, like=header.digest) == header.digest
     except MemoryError as error:
         raise StoreError(f"{path}: does not fit in memory", "free memory, or use a larger machine") from error
     except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
@@ -274,12 +292,12 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _digest(arrays: Mapping[str, np.ndarray[Any, Any]], meta: str, like: str = "") -> str:
+def _digest(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]], meta: str, like: str = "") -> str:
+    """Of a description and of arrays, which come in the order of their names."""
     # Files of 0.1 have the shorter one. Most processors have instructions for the longer.
     digest = hashlib.blake2b(digest_size=20) if len(like) == BLAKE else hashlib.sha256()
     digest.update(meta.encode())
-    for name in sorted(arrays):
-        array = arrays[name]
+    for name, array in arrays:
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         digest.update(_bytes(np.ascontiguousarray(array)))
     return digest.hexdigest()

@@ -26,7 +26,7 @@ from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.continuity import continuity, overlaps, same_axis
 from qkscope.measures.registry import chosen
 from qkscope.progress import progress
-from qkscope.results.axes import CheckpointAxes, dump_axes, read_axes
+from qkscope.results.axes import CheckpointAxes, dump_axes
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.run.plan import Planned
 from qkscope.run.units import Job, read_unit
@@ -195,7 +195,8 @@ def _measure(task: Task) -> str | None:
         store.write_tensors(task.cell_path(window), arrays, about)
         if window == task.own:
             tensors, entries = dump_axes({task.name: CheckpointAxes.of(units, window, found.v)})
-            store.write_tensors(task.axes_path, tensors, {**entries, "key": key, "warning": warning})
+            about = {**entries, "key": key, "warning": warning, "arrays": sorted(tensors)}
+            store.write_tensors(task.axes_path, tensors, about)
     return warning
 
 
@@ -232,32 +233,33 @@ def _cell(study: Study, each: Planned, path: Path, window: int, before: Path | N
     extra = continuity(earlier, (v, loo_v))
     shapes = {name: tuple(shape) for name, shape in meta["shapes"].items() if name not in ("v", "loo_v")}
     heads = [(int(layer), int(head)) for layer, head in meta["heads"]]
-    return CellData(info, heads, ChainMap(extra, _OnDisk(path, shapes)), shapes)
-
-
-class _OnDisk(dict[str, Any]):
-    """Arrays of a cell's file, each read when it is asked for."""
-
-    def __init__(self, path: Path, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        super().__init__(dict.fromkeys(shapes))
-        self._path = path
-
-    def __getitem__(self, name: str) -> Array:
-        if name not in self:
-            raise KeyError(name)
-        return _read(self._path, name)
+    return CellData(info, heads, ChainMap(extra, _Scattered({name: (path, name) for name in shapes})), shapes)
 
 
 def _read(path: Path, name: str) -> Array:
-    from safetensors import safe_open
-
-    with safe_open(path, "np") as file:
-        return np.asarray(file.get_tensor(name), dtype=np.float64)
+    return np.asarray(_Scattered({name: (path, name)})[name], dtype=np.float64)
 
 
 def write_axes(made: Assembled, path: Path) -> None:
-    """The axes of all checkpoints of the training run as one file."""
-    store.write_tensors(path, *dump_axes({name: read_axes(file)[name] for name, file in made.drawn.items()}))
+    """The axes of all checkpoints of the training run as one file, one array in memory at a time."""
+    places, entries = {}, []
+    for number, file in enumerate(made.drawn.values()):
+        meta = store.read_meta(file)
+        entries += meta["checkpoints"]
+        for name in meta["arrays"]:
+            places[f"{number}.{name.removeprefix('0.')}"] = file, name
+    store.write_tensors(path, _Scattered(places), {"checkpoints": entries})
+
+
+class _Scattered(dict[str, Any]):
+    """Arrays of several files by a name of their own, each read when it is asked for."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        from safetensors import safe_open
+
+        path, inner = super().__getitem__(name)
+        with safe_open(path, "np") as file:
+            return np.asarray(file.get_tensor(inner))
 
 
 def _by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: str) -> Iterator[Result]:
