@@ -5,8 +5,9 @@ import pytest
 from reference import anatomy_reference, distance_reference, score_variance_reference
 from synthetic import rope, summed
 
-from qkscope.measures.anatomy import Layout, Staging, anatomy
+from qkscope.measures.anatomy import Layout, Staging, anatomy, path_about
 from qkscope.measures.distance import BinPairs, distance_curve
+from qkscope.measures.position import bin_phases
 from qkscope.measures.waves import Pairs, waves
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import distances
@@ -27,7 +28,9 @@ def documents(rng, rotation, count, *, noise=1.0, constant=1.0, drift=1.0, lengt
 
 def anatomy_of(q, k, rotation, edges, **layout):
     (_, late_q, path_q), (_, late_k, path_k) = (summed(x[None], rotation, edges) for x in (q, k))
-    made = Layout.of(np.full(q.shape[1], float(len(q))), **layout)
+    counts = np.full(q.shape[1], float(len(q)))
+    path_k = path_about(path_k, late_k.mean_x, rotation, bin_phases(rotation, counts, np.asarray(edges)))
+    made = Layout.of(counts, **layout)
     return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)), made)
 
 
