@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
-from qkscope.measures.continuity import gap
+from qkscope.measures.continuity import SAME, gap
 from qkscope.measures.eigen import leading
-from qkscope.measures.pca import SAME, orient, pearson, ritz, tied
+from qkscope.measures.pca import orient, pearson, ritz, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.sums.moments import Moments
