@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 INVARIANT = ("r_q_balanced", "r_k_balanced", "explained_variance_balanced", "score_sd", "sink")
 SHARES = ("share_positional", "share_position", "share_key", "share_match", "share_query_position")
-# What is special: they rotate a part of each head, turn neighbouring dimensions, normalise q and k, have NoPE layers and
-# grouped keys, or sliding layers.
+# What is special: they rotate a part of each head, turn neighbouring dimensions, normalise q and k, have NoPE layers
+# and grouped keys, or sliding layers.
 FAMILIES = ("gpt_neox", "cohere", "glm", "qwen3", "smollm3", "gemma2")
 
 
