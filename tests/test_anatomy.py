@@ -5,9 +5,11 @@ import pytest
 from reference import anatomy_reference, distance_reference, score_variance_reference
 from synthetic import rope, summed
 
-from qkscope.measures.anatomy import Layout, Staging, anatomy
+from qkscope.measures.anatomy import Layout, Staging, anatomy, path_about
 from qkscope.measures.distance import BinPairs, distance_curve
+from qkscope.measures.position import bin_phases
 from qkscope.measures.waves import Pairs, waves
+from qkscope.sums.path import bin_edges
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import distances
 
@@ -27,7 +29,9 @@ def documents(rng, rotation, count, *, noise=1.0, constant=1.0, drift=1.0, lengt
 
 def anatomy_of(q, k, rotation, edges, **layout):
     (_, late_q, path_q), (_, late_k, path_k) = (summed(x[None], rotation, edges) for x in (q, k))
-    made = Layout.of(np.full(q.shape[1], float(len(q))), **layout)
+    counts = np.full(q.shape[1], float(len(q)))
+    path_k = path_about(path_k, late_k.mean_x, rotation, bin_phases(rotation, counts, np.asarray(edges)))
+    made = Layout.of(counts, **layout)
     return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)), made)
 
 
@@ -56,6 +60,24 @@ def test_the_parts_add_up_to_the_measured_variance(rng, rotation):
         total = anatomy_of(q, k, rotation, [0, 1, 4, 15, 26, 37, 48]).total[0]
 
         assert 0.9 < total / score_variance_reference(q, k) < 1.1
+
+
+@pytest.mark.parametrize("theta", [100.0, 10_000.0])
+@pytest.mark.parametrize("common", [0.0, 0.5, 2.0])
+def test_a_vector_common_to_all_keys_is_no_position(rng, theta, common):
+    """Bins of sixteen a ring against one bin a position: a path of the plain keys is off by 0.14 to 0.18 on average
+    with a common vector of 2 standard deviations, and by 0.03 to 0.04 with one of half a standard deviation.
+    """
+    rotation, length, off = rope(DIM, theta), 128, []
+    for _ in range(4):
+        q, k = (documents(rng, rotation, 60, length=length) for _ in "qk")
+        k = k + common * k.std() * rng.standard_normal(DIM)
+        parts, _ = anatomy_reference(q, k)
+        shares = anatomy_of(q, k, rotation, bin_edges([length])).shares
+        off.append(
+            max(abs(shares[name][0] - part) for name, part in zip(NAMES, parts / parts.sum(), strict=True))
+        )
+    assert np.mean(off) < 0.02
 
 
 HEADS = {

@@ -23,7 +23,7 @@ from qkscope.measures.registry import chosen
 from qkscope.results.axes import CheckpointAxes, dump_axes, read_axes
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import head_table, select
-from qkscope.results.taxonomy import Thresholds
+from qkscope.results.taxonomy import Thresholds, classify, periodic, score_class
 from qkscope.store import write_tensors
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation
@@ -176,6 +176,10 @@ def test_the_dataset_has_every_measure_and_its_error(measured):
     measures = {"eta_q", "eta_k", "r_q_const", "r_k_const", "R_q", "R_k", "share_position", "share_key"}
     measures |= {"share_match", "share_query_position", "share_positional", "score_sd", "sink", "eta_q_from4"}
     assert measures | {f"{name}_se" for name in measures} <= set(table.columns)
+    assert table["score_class"].tolist() == score_class(table["share_positional"]).tolist()
+    assert table["class_balanced"].tolist() == classify(table["r_q_balanced"], table["r_k_balanced"]).tolist()
+    follows = periodic(table["eta_q"], table["r_q"]) | periodic(table["eta_k"], table["r_k"])
+    assert (table["periodic"] == follows).all()
     for name in measures:
         np.testing.assert_array_equal(table[name], found.value(name))
         np.testing.assert_allclose(table[f"{name}_se"], found.error(name), rtol=1e-12)

@@ -224,4 +224,4 @@ def test_units_of_different_heads_do_not_merge(rng):
     with pytest.raises(StudyError, match="different heads"):
         measure([a, b], 30)
     with pytest.raises(StudyError, match="no tokens"):
-        measure([replace(a, lengths=())], 30)
+        measure([a.with_sums(replace(a.facts, lengths=()))], 30)

@@ -57,13 +57,14 @@ def test_axes_are_paired_by_the_best_total_overlap(rng):
 
 
 def test_swapped_axes_are_not_the_same_axis():
-    before = np.eye(6)[None, :, :3].repeat(4, axis=0)
+    before = np.eye(6)[None, :, :3].repeat(5, axis=0)
     after = before.copy()
     after[1] = before[1][:, [1, 0, 2]]  # another axis became the first
     after[2] *= -1  # the sign of an axis says nothing
-    turn = np.deg2rad(70)
-    after[3, :, 0] = np.cos(turn) * np.eye(6)[0] + np.sin(turn) * np.eye(6)[5]  # hardly the axis it was
-    assert same_axis(overlaps(before, after)).tolist() == [True, False, True, False]
+    for head, degrees in ((3, 50), (4, 40)):  # less and more than half of the squared length
+        turn = np.deg2rad(degrees)
+        after[head, :, 0] = np.cos(turn) * np.eye(6)[0] + np.sin(turn) * np.eye(6)[5]
+    assert same_axis(overlaps(before, after)).tolist() == [True, False, True, False, True]
     lost = overlaps(before, after)
     lost[0] = np.nan
     assert not same_axis(lost)[0]

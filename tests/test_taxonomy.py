@@ -5,7 +5,16 @@ import pandas as pd
 import pytest
 
 from qkscope.errors import TableError
-from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds, classify, polarity, transitions
+from qkscope.results.taxonomy import (
+    CLASSES,
+    UNMEASURED,
+    Thresholds,
+    classify,
+    periodic,
+    polarity,
+    score_class,
+    transitions,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +44,16 @@ def test_other_thresholds():
     assert classify([0.6], [0.6], Thresholds(high=0.5))[0] == "position-dominated"
     with pytest.raises(TableError, match="low <= high"):
         Thresholds(high=0.2, low=0.3)
+
+
+def test_score_classes_are_by_the_share_of_position():
+    found = score_class([0.61, 0.6, 0.5, 0.4, 0.39, np.nan])
+    assert found.tolist() == ["positional", "mixed", "mixed", "mixed", "content", UNMEASURED]
+
+
+def test_periodic_vectors_follow_position_but_no_line():
+    eta, r = [0.8, 0.7, 0.8, 0.8, np.nan, 0.8], [-0.29, 0.0, 0.3, -0.6, 0.0, np.nan]
+    assert periodic(eta, r).tolist() == [True, False, False, False, False, False]
 
 
 def test_polarity_is_the_sign_of_r_k():

@@ -3,20 +3,24 @@
 For query i and key 4 <= j < i the score is s = scale q_i.k_j. With m(t) the mean vector at position t and Sigma the
 covariance about it, over tokens from position 4 on, the variance of q_i.k_j over the keys of a query has four parts:
 
-    position            mean_i Var_j(m_q(i).m_k(j))           where the key stands
-    key                 mean_i m_q(i)^T Sigma_k m_q(i)        what the key is, whoever asks
-    match               tr(Sigma_q Sigma_k)                   what the query asks and the key is
-    query x position    mean_i tr(Sigma_q Cov_j m_k(j))       where, depending on what the query asks
+    position            mean_i Var_j(m_q(i).m_k(j))           key position alone
+    key                 mean_i m_q(i)^T Sigma_k m_q(i)        key content, independent of the query
+    match               tr(Sigma_q Sigma_k)                   content match of query and key
+    query x position    mean_i tr(Sigma_q Cov_j m_k(j))       query-dependent position
 
 A mean over i counts each query token once; a variance over j counts each position below i once. Keys are compared
 within a document: what all keys of a document have in common is the same for each of them and decides nothing, so the
 covariance of documents' mean keys is taken out of Sigma_k.
+
+For the same reason keys are taken about their mean kbar over all tokens from position 4 on, which the softmax ignores:
+a path bin holds the mean of R_t^-1 (k - kbar), and m_k(t) = kbar + R_t mu_b. A path of the keys themselves would spread
+a vector common to all keys over the bins, where it looks like position.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +28,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.grid import Grid, binned_grid, grid
+from qkscope.measures.position import Phase
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Pairs, terms, waves
 from qkscope.sums.moments import Moments
@@ -149,6 +154,21 @@ class Staging:
         )
 
 
+def path_about(path: Path, mean: Array, rotation: Rotation, phase: Phase) -> Path:
+    """The path of x - mean: U_b - sum over the tokens of b of R_t^-1 mean, with mean (H, d).
+
+    phase (B, P) are `bin_phases` of the number of tokens at each position.
+    """
+    total = path.total.copy()
+    total[:, :, rotation.still] -= path.n[:, None] * mean[:, None, rotation.still]
+    # A pair as a complex number: R_t^-1 divides by scale exp(i t frequency).
+    turned = rotation.paired(mean)[:, None] * phase.conj() / rotation.scale
+    first, second = rotation.pairs.T
+    total[:, :, first] -= turned.real
+    total[:, :, second] -= turned.imag
+    return replace(path, total=total)
+
+
 def anatomy(
     q: Path,
     k: Path,
@@ -160,13 +180,16 @@ def anatomy(
 ) -> Anatomy:
     """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on.
 
-    k and late_k have K rows, those of a block's keys. between_k (K, d, d) is the covariance of documents' mean keys.
+    k is the path of keys about `late_k.mean_x` (see `path_about`). k and late_k have K rows, those of a block's keys.
+    between_k (K, d, d) is the covariance of documents' mean keys.
     """
     q, k = q.filled, k.filled
     at, tokens = layout.places.t, layout.places.tokens
     m_q, m_k = (stage.rotation.turn(path.means_at(at), stage.places) for path in (q, k))
     square_q, square_k = (_gram(m, tokens) for m in (m_q, m_k))
-    sigma_q, sigma_k = _residual(late_q, square_q), _residual(late_k, square_k) - between_k
+    mean_q = late_q.mean_x
+    sigma_q = _residual(late_q, square_q) + mean_q[:, :, None] * mean_q[:, None, :]
+    sigma_k = _residual(late_k, square_k) - between_k
     early = int(np.searchsorted(at, FIRST_QUERY))
     asking = square_q - _gram(m_q[:, :early], tokens[:early])
     mean_key = layout.seen @ m_k  # (K, I, d)
@@ -221,9 +244,8 @@ def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Ar
 
 
 def _residual(late: Moments, square: Array) -> Array:
-    """Sigma (H, d, d): covariance about the path, whose `square` is the sum over tokens of m m^T."""
-    n = np.maximum(late.n, 1)[:, None, None]
-    return np.asarray((late.M - square) / n + late.mean_x[:, :, None] * late.mean_x[:, None, :])
+    """Covariance about a path through the mean (H, d, d); `square` is the sum over tokens of m m^T."""
+    return np.asarray((late.M - square) / np.maximum(late.n, 1)[:, None, None])
 
 
 def _gram(x: Array, weight: Array) -> Array:
@@ -262,6 +284,7 @@ GROUP = MeasureGroup(
     name="scores",
     needs=("moments", "path"),
     compute=compute,
+    version=2,
     variables=(
         Variable("share_positional", "position share", "share",
                  "share of the variance of scores over keys that position explains, alone or together with the query"),

@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
-from qkscope.measures.continuity import gap
+from qkscope.measures.continuity import SAME, gap
 from qkscope.measures.eigen import leading
-from qkscope.measures.pca import SAME, orient, pearson, ritz, tied
+from qkscope.measures.pca import orient, pearson, ritz, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.sums.moments import Moments
@@ -44,9 +44,10 @@ SLOW = 1e-3
 # A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
 # share of its largest: they are rounding.
 FAINT_PAIR, RANK = 1e-6, 1e-8
-# Left-out samples are solved near the leading axes of the whole: of heads with at least so many dimensions, if all of
-# them turn, or else with so many, because a realisation near that of the whole is less exact.
-LARGE, LARGE_REST, WITHIN = 64, 96, 12
+# Left-out samples of heads with at least so many dimensions are solved within so many leading axes of the whole; the
+# second numbers hold where some dimensions do not turn, because a realisation near that of the whole is less exact.
+LARGE, LARGE_REST = 64, 96
+WITHIN, WITHIN_REST = 12, 32
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         here = Coordinates.of(q, k, split, near)
         S = here.scatter(q, k)
         S[block.unmeasured] = 0.0
-        values, v = ritz(S, 2, near.within) if near else leading(S, WITHIN)
+        wanted = WITHIN_REST if here.rest.T.size else WITHIN
+        values, v = ritz(S, 2, near.within) if near else leading(S, wanted)
         if near:
             # Two steps of the power iteration find most of what the first axis has outside of that space.
             v, values[:, 0] = _refined(S, v[:, :, 0])
@@ -329,6 +331,7 @@ GROUP = MeasureGroup(
     name="balanced",
     needs=("moments", "path"),
     compute=compute,
+    version=2,
     variables=(
         Variable("r_q_balanced", "balanced r_q", "",
                  "correlation of queries with position along the first balanced axis; the same for any two models "

@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
-from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy
+from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy, path_about
 from qkscope.measures.blocks import Block, blocks, per_query
 from qkscope.measures.distance import BinPairs, mean_waves
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import Axes, measure_batch, whole_and_without
-from qkscope.measures.position import Along, Phase, about_mean, phases
+from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
 from qkscope.measures.registry import MeasureGroup, Variable, variables
 from qkscope.measures.waves import Pairs, waves
 from qkscope.sums import Sum
@@ -155,12 +155,14 @@ class RotationTable:
     """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found.
 
     phase (1 + G, 2, P) `phases` of positions about their mean in each sample: of all tokens, and from position 4 on
+    by_bin (1 + G, B, P) `bin_phases` of the tokens of each sample, by the paths' bins
     wave `waves` at the places, lags `mean_waves` at the distances · stage: None in a window too short for scores
     """
 
     rotation: Rotation
     known: bool
     phase: Phase
+    by_bin: Phase
     wave: Array
     lags: Array
     stage: Staging | None
@@ -173,6 +175,7 @@ class RotationTable:
             rotation=turning,
             known=rotation is not None,
             phase=phases(turning, weights),
+            by_bin=bin_phases(turning, np.stack([at.counts for at in samples]), first.edges),
             wave=waves(turning, first.places.t),
             lags=mean_waves(turning, first.lags.lags),
             stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
@@ -183,7 +186,8 @@ class RotationTable:
 class SampleSums:
     """A block of H heads in one sample of the documents.
 
-    v (H, d) first axes · scale (H,) of the scores · at: where the tokens are · phase (2, P) of them in `table`
+    v (H, d) first axes · scale (H,) of the scores · at: where the tokens are
+    phase (2, P), by_bin (B, P): of this sample in `table`
     """
 
     q: Kind
@@ -193,6 +197,7 @@ class SampleSums:
     at: Positions
     table: RotationTable
     phase: Phase
+    by_bin: Phase
 
     @cached_property
     def along(self) -> dict[str, tuple[Along, Along]]:
@@ -203,12 +208,18 @@ class SampleSums:
         }
 
     @cached_property
+    def key_path(self) -> Path:
+        """The path of keys about their mean over tokens from position 4 on: scores compare keys with each other."""
+        return path_about(self.k.path, self.k.late.mean_x, self.table.rotation, self.by_bin)
+
+    @cached_property
     def anatomy(self) -> Anatomy | None:
         """The parts of the variance of scores; None in a window too short for them."""
         if not self.at.scored or self.table.stage is None:
             return None
         q, k, layout = self.q, self.k, self.at.layout(self.table.rotation)
-        return anatomy(q.path, k.path, q.late, k.late, self.table.stage, layout, k.between(self.at.between))
+        between = k.between(self.at.between)
+        return anatomy(q.path, self.key_path, q.late, k.late, self.table.stage, layout, between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -361,8 +372,10 @@ class HeadBlock:
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
         return [
-            SampleSums(q, k, v, self.scale, at, self.table, phase)
-            for q, k, v, at, phase in zip(*kinds, first, self.cell.positions, self.table.phase, strict=True)
+            SampleSums(q, k, v, self.scale, at, self.table, phase, by_bin)
+            for q, k, v, at, phase, by_bin in zip(
+                *kinds, first, self.cell.positions, self.table.phase, self.table.by_bin, strict=True
+            )
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:

@@ -1,4 +1,4 @@
-"""Whether a principal axis is still the one it was: overlaps between checkpoints, and who became whom."""
+"""Whether a principal axis continues an earlier one: overlaps of axes between checkpoints and between samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from qkscope.measures.registry import MeasureGroup, Variable
 
 Array = NDArray[np.float64]
 
-# |v.v'| from which two checkpoints' axes are one axis.
-SAME = 0.5
+# |v.v'| from which two axes count as the same one: about half of the squared length of either lies along the other. It
+# holds between checkpoints, and between all documents and a left-out sample, where a different axis leaves no error.
+SAME = 0.7
 
 
 def overlaps(before: Array, after: Array) -> Array:
@@ -41,7 +42,7 @@ def assign(overlap: Array) -> NDArray[np.int64]:
 
 
 def same_axis(overlap: Array) -> NDArray[np.bool_]:
-    """Whether the later PC0 continues the earlier PC0: paired with it, and overlapping by at least one half. (H,)"""
+    """Whether the later PC0 continues the earlier PC0: paired with it, and overlapping by at least SAME. (H,)"""
     return np.asarray((assign(overlap)[:, 0] == 0) & (overlap[:, 0, 0] >= SAME))
 
 
@@ -49,6 +50,7 @@ GROUP = MeasureGroup(
     name="continuity",
     needs=("moments",),
     compute=None,
+    version=2,
     variables=(
         Variable(
             "overlap",

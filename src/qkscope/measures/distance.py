@@ -1,8 +1,9 @@
 """Scores by the distance D = i - j between query i and key j, with j from 4 on.
 
 `distance_curve` is the mean of m_q(i).m_k(j) at a distance. R_i u . R_j w depends on i and j by i - j alone, so scores
-between two bins of the paths are a function of D. Taking out each query's own mean over its keys, which the softmax
-ignores, leaves what position adds to the score of a key at that distance:
+between two bins of the paths are a function of D. Keys are taken about their mean, as in `anatomy`. Taking out each
+query's own mean over its keys, which the softmax ignores, leaves what position adds to the score of a key at that
+distance:
 
     b(D) = mean over i - j = D of scale (m_q(i).m_k(j) - mean over 4 <= j' < i of m_q(i).m_k(j'))
 
@@ -160,7 +161,7 @@ def _bias(sums: SampleSums) -> Array:
     at, rotation, lags = sums.at, sums.table.rotation, sums.at.lags.lags
     if not sums.table.known or sums.anatomy is None:
         return np.full((len(sums.v), len(lags)), np.nan)
-    paths = sums.q.path.filled, sums.k.path.filled
+    paths = sums.q.path.filled, sums.key_path.filled
     q, k = (Pairs.of(rotation, path.mean) for path in paths)
     curve = distance_curve(q, k, at.lags, at.counted, sums.table.lags)
     # The query at position 5 has one key, the one at 4.
@@ -178,6 +179,7 @@ GROUP = MeasureGroup(
     needs=("moments", "path"),
     uses=("scores",),
     compute=compute,
+    version=2,
     variables=(
         Variable("distance_score", "position bias by distance", "logits",
                  "what position alone adds to the score of a key at a distance", ("distance",)),

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.blocks import Block, blocks, by_key, per_query
-from qkscope.measures.continuity import gap
+from qkscope.measures.continuity import SAME, gap
 from qkscope.measures.eigen import FEW, LARGE, leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
@@ -37,8 +37,6 @@ Array = NDArray[np.float64]
 
 # Below this |r_q|, its sign is noise and the sign of r_k orients the axis instead.
 FAINT = 0.05
-# A leave-one-out axis that overlaps the full one by less is another axis: the spread between them is no error.
-SAME = 0.7
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
 # Left-out axes are sought in the space of this many axes of the whole; below this relative gap they are solved exactly.
@@ -130,7 +128,7 @@ def correlate(q: Moments, k: Moments, v: Array) -> tuple[Array, Array]:
     return pearson(q, v), pearson(k, v)
 
 
-def _pooled(q: Moments, k: Moments) -> Array:
+def pooled(q: Moments, k: Moments) -> Array:
     """S = M_q + M_k + n_q n_k / (n_q + n_k) d d^T. (H, d, d)"""
     heads, keys = len(q.n), len(k.n)
     difference, n_k = q.mean_x - per_query(k.mean_x, heads), per_query(k.n, heads)
@@ -144,7 +142,7 @@ def _pooled(q: Moments, k: Moments) -> Array:
     return np.asarray(S)
 
 
-def _explained(S: Array, values: Array) -> Array:
+def shares_of_trace(S: Array, values: Array) -> Array:
     """Eigenvalues (H, m) over the trace; NaN where nothing varies."""
     trace = np.trace(S, axis1=1, axis2=2)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -169,10 +167,10 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     With fewer rows of k than of q, each is read by as many of the next rows of q.
     """
     (q, *q_left), (k, *k_left) = (whole_and_without([group[i] for group in groups]) for i in (0, 1))
-    S = _pooled(q, k)
+    S = pooled(q, k)
     wide = components > 1 and S.shape[1] >= LARGE and max(RITZ, 2 * components) <= FEW * S.shape[1]
     values, vectors = leading(S, max(RITZ, 2 * components) if wide else components)
-    v, explained = vectors[:, :, :components], _explained(S, values[:, :components])
+    v, explained = vectors[:, :, :components], shares_of_trace(S, values[:, :components])
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
@@ -223,7 +221,7 @@ def tied(explained: Array) -> NDArray[np.bool_]:
 class _LeftOut:
     """Without each group in turn: r_q, r_k, explained, same (G, H, m); v (G, H, d) is PC0.
 
-    `same` says whether an axis is still the one of the whole: it overlaps it by at least 0.7.
+    `same` says whether an axis is still the one of the whole: it overlaps it by at least SAME.
     """
 
     r_q: Array
@@ -245,9 +243,9 @@ def _leave_one_out(
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
     for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
-        S = _pooled(q, k)
+        S = pooled(q, k)
         values, u = leading(S, components) if within is None else ritz(S, components, within)
-        explained[g] = _explained(S, values)
+        explained[g] = shares_of_trace(S, values)
         overlap = np.einsum("hdm,hdm->hm", u, v)
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
         r_q[g], r_k[g] = correlate(q, k, u)

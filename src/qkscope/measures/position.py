@@ -89,13 +89,19 @@ def about_mean(counts: Array) -> Array:
 
 def phases(rotation: Rotation, weight: Array) -> Phase:
     """sum_t weight_t exp(i t frequency) over t = 0, 1, ...: weight (..., T) -> (..., P)."""
-    total = np.zeros((*weight.shape[:-1], len(rotation.frequency)), dtype=np.complex128)
-    turn = np.exp(1j * np.arange(min(CHUNK, weight.shape[-1]))[:, None] * rotation.frequency)
-    for start in range(0, weight.shape[-1], CHUNK):
-        part = weight[..., start : start + CHUNK]
-        here = turn[: part.shape[-1]]
-        total += (part @ here.real + 1j * (part @ here.imag)) * np.exp(1j * start * rotation.frequency)
-    return total
+    edges = np.append(np.arange(0, weight.shape[-1], CHUNK), weight.shape[-1])
+    return np.asarray(bin_phases(rotation, weight, edges).sum(axis=-2))
+
+
+def bin_phases(rotation: Rotation, weight: Array, edges: NDArray[np.int64]) -> Phase:
+    """The same, summed over each bin edges[b] <= t < edges[b + 1] alone. (..., B, P)"""
+    found = np.zeros((*weight.shape[:-1], len(edges) - 1, len(rotation.frequency)), dtype=np.complex128)
+    # Angles are relative to the start of a bin, so that one table of cosines and sines serves all bins.
+    turn = np.exp(1j * np.arange(np.diff(edges).max(initial=0))[:, None] * rotation.frequency)
+    for b, (start, stop) in enumerate(pairwise(edges)):
+        part, here = weight[..., start:stop], turn[: stop - start]
+        found[..., b, :] = part @ here.real + 1j * (part @ here.imag)
+    return np.asarray(found * np.exp(1j * edges[:-1, None] * rotation.frequency))
 
 
 def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: Array, v: Pairs) -> Array:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from qkscope.errors import TableError
 from qkscope.results.aggregate import error
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
-from qkscope.results.taxonomy import Thresholds, classify, polarity, transitions
+from qkscope.results.taxonomy import Thresholds, classify, periodic, polarity, score_class, transitions
 from qkscope.store import in_short, read_csv, write_csv, write_parquet
 from qkscope.sums.head_index import depth, depth_bin
 
@@ -84,7 +84,11 @@ def _counterfactual(data: xr.Dataset) -> NDArray[np.bool_]:
 
 
 def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
-    """A row per cell (or checkpoint) and head: which it is, its class, and every scalar measure with its error."""
+    """A row per cell (or checkpoint) and head: which it is, its classes, and every scalar measure with its error.
+
+    `class` is the published one, `class_balanced` the same by balanced r; classes whose measures are missing are left
+    out. `periodic` is 1 if queries or keys are.
+    """
     import pandas as pd
 
     cell, head = np.nonzero(data["depth"].notnull().to_numpy())
@@ -99,7 +103,15 @@ def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
     columns |= {name: scalar(name) for name in ("kv_head", "rope", "depth")}
     columns["depth_bin"] = depth_bin(columns["depth"])
     r_q, r_k = scalar("r_q"), scalar("r_k")
-    columns |= {"class": classify(r_q, r_k, limits), "polarity": polarity(r_k, limits.low)}
+    columns["class"] = classify(r_q, r_k, limits)
+    if "share_positional" in data:
+        columns["score_class"] = score_class(scalar("share_positional"))
+    if "r_q_balanced" in data:
+        columns["class_balanced"] = classify(scalar("r_q_balanced"), scalar("r_k_balanced"), limits)
+    columns["polarity"] = polarity(r_k, limits.low)
+    if "eta_q" in data:
+        found = periodic(scalar("eta_q"), r_q) | periodic(scalar("eta_k"), r_k)
+        columns["periodic"] = found.astype(np.int64)
     for name in map(str, data.data_vars):
         if name not in columns and data[name].dims[1:] in (("head",), ("sample", "head")):
             columns[name] = scalar(name)

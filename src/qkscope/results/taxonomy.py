@@ -1,7 +1,11 @@
-"""What kind of head it is: five classes by the strength of r_q and r_k, a polarity by the sign of r_k; heads without
-numbers, and when there are too many of them for a result to be of use.
+"""What kind of head it is, computed from thresholds whenever a table is read:
 
-Knows nothing of files, figures or models: arrays and tables in, names out.
+class        published taxonomy: five classes by the strength of r_q and r_k
+score_class  whether position or content determines the head's scores, by the share of their variance
+polarity     the sign of r_k
+
+Also heads without numbers, and when there are too many of them for a result to be of use. Knows nothing of files,
+figures or models: arrays and tables in, names out.
 """
 
 from __future__ import annotations
@@ -21,6 +25,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CLASSES = ("position-dominated", "Q-positional", "K-positional", "content-focused", "mixed")
+SCORE_CLASSES = POSITIONAL, MIXED, CONTENT = ("positional", "mixed", "content")
+# share_positional above which a head is positional, and below which it is a content head.
+SCORE_HIGH, SCORE_LOW = 0.6, 0.4
+# A kind of vectors is periodic in position if eta^2 is above the first and |r| below the second.
+PERIODIC_ETA_SQUARED, PERIODIC_R = 0.5, 0.3
 UNMEASURED = "unmeasured"
 POLARITIES = ("concordant", "neutral", "discordant")
 
@@ -54,6 +63,22 @@ def classify(r_q: ArrayLike, r_k: ArrayLike, thresholds: Thresholds | None = Non
         (q < limit.low) & (k < limit.low),
     ]
     return np.select(conditions, [UNMEASURED, *CLASSES[:4]], default=CLASSES[4])
+
+
+def score_class(share_positional: ArrayLike) -> NDArray[Any]:
+    """`positional` where position explains more than 0.6 of the variance of scores, `content` below 0.4, else `mixed`.
+
+    `unmeasured` where the share is NaN.
+    """
+    share = np.asarray(share_positional, dtype=float)
+    conditions = [np.isnan(share), share > SCORE_HIGH, share < SCORE_LOW]
+    return np.select(conditions, [UNMEASURED, POSITIONAL, CONTENT], MIXED)
+
+
+def periodic(eta: ArrayLike, r: ArrayLike) -> NDArray[np.bool_]:
+    """Whether vectors follow position, but not along a line: eta^2 > 0.5 and |r| < 0.3. False where either is NaN."""
+    follows = np.square(np.asarray(eta, dtype=float)) > PERIODIC_ETA_SQUARED
+    return np.asarray(follows & (np.abs(np.asarray(r, dtype=float)) < PERIODIC_R))
 
 
 def polarity(r_k: ArrayLike, low: float = LOW) -> NDArray[Any]:
