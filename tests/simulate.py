@@ -66,6 +66,7 @@ def cell(role: str, truth: Mapping[str, np.ndarray], noise: Mapping[str, np.ndar
             left = arrays[name][1:]
             spread = ((left - left.mean(axis=0)) ** 2).sum(axis=0)
             arrays[f"pc_{name}"] = arrays[name][0][:, None]
+            arrays[f"pc_{name}_null"] = np.full((HEADS, 1), 0.05)
             arrays[f"pc_{name}_se"] = np.sqrt((GROUPS - 1) / GROUPS * spread)[:, None]
     if "share_key" in arrays:
         arrays["share_positional"] = arrays["share_position"] + arrays["share_query_position"]

@@ -41,6 +41,12 @@ def whole(populations: bool = True) -> Results:
     plastic = {"plasticity": np.full_like(signal, 0.7)}
     tables = []
     for i, pair in enumerate((own, matched)):
+        # The longer window raises position's share.
+        longer = np.outer(np.arange(len(NAMES)) == 3, rope) * 0.06 * (i == 0)
+        values |= {
+            "share_position": parts["share_position"] + longer,
+            "share_key": parts["share_key"] - longer,
+        }
         for more in (anatomy(NAMES, values, rope, seed=i), anatomy(NAMES, plastic, rope, seed=i + 2)):
             pair = tuple(_joined(one, other) for one, other in zip(pair, more, strict=True))
         tables.append((_with_sums(pair[0]), _with_sums(pair[1])))

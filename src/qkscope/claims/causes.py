@@ -13,7 +13,7 @@ from qkscope.stats.attribution import NUMBERS
 from qkscope.stats.levels import rule_of_cause
 from qkscope.stats.series import Change
 from qkscope.stats.steps import UNDIVIDED, Step, interacts, steps
-from qkscope.words import joined, listing, measured, sentence, tokens
+from qkscope.words import Unit, joined, listing, measured, sentence, tokens
 
 _VERDICT = {ROTATION: "RoPE settings", WEIGHTS: "training", WINDOW: "window", UNDIVIDED: "not separable"}
 
@@ -124,7 +124,7 @@ def _headline(c: Context, step: Step, measure: str, verdict: str) -> str:
     ends = f"in this run, from {_label(c, step.before)} to {_label(c, step.after)}, "
     if verdict == "coordinates only":
         effect = step.effects[measure, c.main, WEIGHTS if WEIGHTS in step.columns else UNDIVIDED]
-        size = measured(abs(effect.delta), math.nan, unit_of(measure), signed=True).lstrip("+")
+        size = _size(effect, unit_of(measure))
         return sentence(f"{ends}{name_of(measure)}{c.heads()} {effect.verdict} by {size} {COORDINATES}")
     said = []
     for i, factor in enumerate(step.columns):
@@ -137,14 +137,19 @@ def _headline(c: Context, step: Step, measure: str, verdict: str) -> str:
     return sentence(f"{ends}{listing(said)}")
 
 
+def _size(effect: Change, unit: Unit) -> str:
+    text = measured(abs(effect.delta), math.nan, unit, signed=True).lstrip("+")
+    return "1 point" if text == "1 points" else text
+
+
 def _does(effect: Change, what: str, measure: str, s: str) -> str:
     unit = unit_of(measure)
-    size = measured(abs(effect.delta), math.nan, unit, signed=True).lstrip("+")
+    size = _size(effect, unit)
     return {
         "rises": f"raise{s} {what} by {size}",
         "falls": f"lower{s} {what} by {size}",
         "flat": f"change{s} {what} by less than {small(unit)}",
-        "unclear": f"change{s} {what} by {size}, which is not clear of noise",
+        "unclear": f"change{s} {what} by {size} (not clear of noise)",
     }[effect.verdict]
 
 
@@ -205,9 +210,12 @@ def _axes(c: Context, step: Step) -> str:
     for factor, column in step.columns.items():
         kept = row.get(f"{factor}_same_axis", math.nan)
         if column.endswith("_first") and math.isfinite(kept) and step.effects["r_q", c.main, factor].clear:
-            parts = [measured(x, math.nan, "r", signed=True) for x in (kept, row[column] - kept)]
-            said.append(f"{_short(step, factor, 'r_q', c.main)}, {parts[0]} from heads that kept their first axis and {parts[1]} from "
-                        "heads in which another axis became the first")  # fmt: skip
+            stayed, changed = (measured(x, math.nan, "r", signed=True) for x in (kept, row[column] - kept))
+            cause = _short(step, factor, "r_q", c.main)
+            said.append(
+                f"{cause}, {stayed} from heads that kept their first axis and {changed} from heads in which another "
+                "axis became the first"
+            )
     return sentence(f"of the effects on mean r_q{c.heads()}: {'; '.join(said)}") if said else ""
 
 
