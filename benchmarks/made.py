@@ -145,7 +145,7 @@ def study_of_units(
     phases = ""
     for window, start, stop in zip(windows, [0, *ends], ends, strict=False):
         listed = ", ".join(f"{{folder: step-{number}}}" for number in range(start, stop))
-        phases += f"  - {{label: {window}, window: {window}, checkpoints: [{listed}]}}\n" if listed else ""
+        phases += f"  - {{label: to {window}, window: {window}, checkpoints: [{listed}]}}\n" if listed else ""
     text = f"name: bench\nwindows: {list(windows)}\ncorpus: stdlib\ngroups: {groups}\nphases:\n{phases}"
     (folder / "study.yaml").write_text(text)
     study = load_study(folder / "study.yaml")

@@ -1,4 +1,4 @@
-"""Generate docs/study.md, docs/api.md and schemas/study.schema.json from the code.
+"""Generate docs/study.md, docs/api.md, docs/measures.md and schemas/study.schema.json from the code.
 
 python scripts/generate_reference.py     # tests/test_reference.py checks that they are up to date
 """
@@ -14,12 +14,14 @@ from typing import Any
 from pydantic import BaseModel
 
 import qkscope
+from qkscope.measures.registry import MeasureGroup, Variable, groups
 from qkscope.study.load import PARTS
 from qkscope.study.schema import Study
 
 ROOT = Path(__file__).parent.parent
 STUDY_PAGE = ROOT / "docs" / "study.md"
 API_PAGE = ROOT / "docs" / "api.md"
+MEASURES_PAGE = ROOT / "docs" / "measures.md"
 SCHEMA = ROOT / "schemas" / "study.schema.json"
 EDITOR = "# yaml-language-server: $schema=schemas/study.schema.json"
 # Sections of the study page, in order: key in the study file -> heading.
@@ -170,7 +172,9 @@ def api_page() -> str:
             "",
             *_words(thing),
         ]
-        for member in ("head", "changed", "rethreshold") if name == "Results" else ():
+        for member in (
+            ("own", "matched", "to_dataframe", "head", "changed", "rethreshold") if name == "Results" else ()
+        ):
             method = getattr(thing, member)
             lines += [
                 "",
@@ -200,23 +204,89 @@ def _words(thing: Any) -> list[str]:
     return [*words, "", "```text", *rest.splitlines(), "```"] if rest else words
 
 
+def measures_page() -> str:
+    """docs/measures.md: every variable of the dataset, by group, as its declaration describes it."""
+    lines = ["# Measures", "", *MEASURES_TEXT.strip().splitlines()]
+    for group in sorted(groups().values(), key=lambda group: group.optional):
+        lines += ["", f"## {group.name}", "", _about(group), ""]
+        lines += ["| variable | label | units | dimensions | error | |", "|---|---|---|---|---|---|"]
+        lines += map(_variable_row, group.variables)
+    return "\n".join(lines) + "\n"
+
+
+def _about(group: MeasureGroup) -> str:
+    asked = (
+        f"Computed where a study has it in `measures: [{group.name}]`"
+        if group.optional
+        else "Always computed"
+    )
+    sums = ", ".join(f"`{name}`" for name in (*group.needs, *(kind.name for kind in group.sums)))
+    optional = f" (and {', '.join(f'`{name}`' for name in group.uses)} where measured)" if group.uses else ""
+    return (
+        f"{asked}, from the sums {sums}{optional}."
+        if "," in sums
+        else f"{asked}, from the sum {sums}{optional}."
+    )
+
+
+def _variable_row(variable: Variable) -> str:
+    error = ("if its axis is stable" if variable.along_axis else "yes") if variable.sampled else ""
+    cells = (variable.label, variable.units, ", ".join(variable.dims), error, variable.description)
+    return f"| `{variable.name}` | {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+MEASURES_TEXT = """
+Every number of a study is a variable of `measures.safetensors` (`results.data` in Python). This page lists them as
+declared in `qkscope/measures/`; [methods](methods.md) has the formulas. Labels, units and descriptions are also stored
+with the data (`results.data["r_q"].attrs`).
+
+A variable without further dimensions is one number per head and a column of `heads.csv`. If it has an error, the column
+`<name>_se` follows it: the delete-one-group jackknife standard error over documents. *If its axis is stable*: the
+number is along a first principal axis, and has no error in heads where leaving out a group changes that axis. A
+variable with further dimensions is a curve, spectrum or map; its error is the variable `<name>_se`. `qk.csv` has the
+variables over `pc`.
+
+Measures of other installed packages ([extending](extending.md)) are in the results as well, but not on this page.
+"""
+
+
 API_EXAMPLES = """
-Everything that the commands do is available from Python. Tables are pandas DataFrames; `Results` is immutable.
+Everything that the commands do is available from Python. `Results` is immutable; its numbers are one
+[xarray](https://docs.xarray.dev) dataset, and tables made from it are pandas DataFrames.
 
 ```python
 import qkscope
 
 results = qkscope.load_results("results/nano")
 print(results)  # summary per checkpoint
-results.heads  # one row per checkpoint and head: r_q, r_k, errors, class
+results.heads  # one row per checkpoint and head: every measure with its error, class
 results.qk  # one row per checkpoint, head and principal component
+```
+
+The dataset has the dimensions `cell` (a checkpoint over a window), `sample` (0: all documents, g: without group g) and
+`head`; curves and spectra have further ones ([all variables](measures.md)). `own()` and `matched()` select the cells of
+the training contexts and of the first N tokens, by checkpoint. Variables are read from disk when they are used:
+
+```python
+r_q = results.own()["r_q"].isel(sample=0)  # (checkpoint, head)
+r_q.attrs["description"]
+r_q.sel(head="L4H2").to_series()
+```
+
+For means over heads, use the functions in `qkscope.results.aggregate`: they handle heads without a number and compute
+errors over documents. RoPE and NoPE heads are different populations:
+
+```python
+from qkscope.results.aggregate import means
+
+means(results.own(), results.timeline.models, ["r_q", "r_k"], population="RoPE")
 ```
 
 One head over training, and the heads that changed most. Errors are standard errors over documents, paired for changes:
 
 ```python
 first, last = results.timeline.models[0], results.timeline.models[-1]
-course = results.head(layer=4, head=2)
+one_head = results.head(layer=4, head=2)
 moved = results.changed(first, last, n=10, by="r_q", matched=True)
 ```
 
@@ -243,6 +313,7 @@ both.heads.groupby("model")["r_q"].mean()
 def main() -> None:
     STUDY_PAGE.write_text(study_page(), encoding="utf-8")
     API_PAGE.write_text(api_page(), encoding="utf-8")
+    MEASURES_PAGE.write_text(measures_page(), encoding="utf-8")
     SCHEMA.parent.mkdir(exist_ok=True)
     SCHEMA.write_text(json.dumps(study_schema(), indent=2) + "\n", encoding="utf-8")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,8 @@ import xarray as xr
 
 from qkscope.measures.registry import variables
 from qkscope.results import Results
-from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, write_dataset
+from qkscope.results.tables import read_qk
 from qkscope.study.timeline import Timeline
 from qkscope.sums.head_index import depth
 
@@ -155,3 +157,18 @@ def without_left_out(results: Results) -> Results:
     return replace(
         results, data=data.assign_coords(groups=("cell", np.zeros(data.sizes["cell"], dtype=np.int64)))
     )
+
+
+def write_example(folder: Path, name: str) -> None:
+    """A small results folder with a dataset, made from the tables in `old_results`."""
+    place, last = Path(__file__).parent / "old_results", "lc-512-to-1k-step-80"
+    own, matched = (read_qk(place / table) for table in ("qk.csv", "qk_matched.csv"))
+    cells = [
+        *cells_of(own[own["model"] != last], layers=12, window=256, matched=True),
+        *cells_of(own[own["model"] == last], layers=12, window=1024),
+        *cells_of(matched[matched["model"] == last], layers=12, window=256, own=False, matched=True),
+    ]
+    folder.mkdir(parents=True)
+    write_dataset(folder / NAME, cells)
+    study = (place / "study.yaml").read_text()
+    (folder / "study.yaml").write_text(re.sub(r"^name: .*", f"name: {name}", study, flags=re.MULTILINE))

@@ -15,6 +15,7 @@ from synthetic import rope, summed
 from qkscope.measures import balanced
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import groups
+from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Moments
 from qkscope.sums.rotation import Rotation
@@ -60,10 +61,10 @@ def measured(q, k, rotation, known=True, bad=0):
         (every_q, _, path_q), (every_k, _, path_k) = kinds
         every_q = replace(every_q, bad=np.where(np.arange(len(q)) == 1, bad, 0))
         lengths = (LENGTH,) * len(q[0, start : start + DOCUMENTS])
+        facts = FactSum(heads, (LENGTH,), lengths, {0: rotation if known else None}, {0: 1.0}, {})
         units.append(
-            Unit(heads, (LENGTH,), (every_q,), (every_k,), *sinks, path_q, path_k,
-                 {0: rotation if known else None}, {0: 1.0}, lengths)
-        )  # fmt: skip
+            Unit.of(facts, MomentSum((LENGTH,), (every_q,), (every_k,), *sinks), PathSum(path_q, path_k))
+        )
     return measure_cell(Cell.of(units, LENGTH), [groups()["pca"], groups()["balanced"]])
 
 

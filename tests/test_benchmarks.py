@@ -11,6 +11,7 @@ from benchmarks import kept
 from benchmarks.harness import Row, Side, Size, exponent, interleave, to_base
 from benchmarks.render import DOCS, page, plot, render, with_tables
 from benchmarks.studies import GOALS, Measured, goals
+from qkscope.results import load_results
 
 MACHINE = {"cpu": "a processor", "cores": 2, "memory_gb": 8, "date": "2026-01-01 12:00"}
 RECORD = {
@@ -140,11 +141,12 @@ def test_the_cost_of_a_study_rests_on_the_measured_share():
 
 def test_units_made_for_timing_are_put_together_as_those_of_a_run(tmp_path):
     from benchmarks.made import study_of_units
-    from qkscope.run.assemble import tables
+    from benchmarks.tables import write_study
 
-    made = tables(*study_of_units(tmp_path, 2, 1, 8, (16, 64), groups=2), tmp_path)
-    assert len(made.qk) == 2 * 16 * 8
-    assert made.qk["r_q"].notna().all()
+    write_study(*study_of_units(tmp_path, 3, 1, 8, (16, 64), groups=2), str(tmp_path))
+    results = load_results(tmp_path / "out")
+    assert len(results.qk) == 3 * 16 * 8
+    assert results.qk["r_q"].notna().all()
 
 
 def _record(rows: list[Row]) -> dict[str, object]:

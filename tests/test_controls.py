@@ -90,7 +90,7 @@ def test_settings_that_come_back_are_measured_once(study):
     edit_config(folder / "checkpoint-3", **OLD)
     assert found(study) == {
         "checkpoint-1~rotation-of-checkpoint-2": 16,
-        "checkpoint-2~rotation-of-checkpoint-3": 16,
+        "checkpoint-2~rotation-of-checkpoint-1": 16,
         "checkpoint-3~rotation-of-checkpoint-2": 16,
     }
 

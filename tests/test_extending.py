@@ -31,7 +31,7 @@ one_thread()
 study, drawn = make_study(here / "study"), draw_all
 without_drawing()
 run(study, here / "out")
-from qkscope.figures import draw as catalogue
+from qkscope.figures import drawing as catalogue
 catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "14_cone")
 print(drawn(here / "out"))
 """
@@ -88,7 +88,7 @@ def assert_measured(out: Path) -> None:
     units = list((out / "units").glob("*/*"))
     assert len([path for path in units if path.is_dir()]) == 12
     assert all((path / "directions.safetensors").is_file() for path in units if path.is_dir())
-    rows = list(csv.DictReader((out / "anatomy.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((out / "heads.csv").read_text().splitlines()))
     for name in ("cone_q", "cone_k"):
         assert all(0 < float(row[name]) < 1 and float(row[f"{name}_se"]) > 0 for row in rows)
 

@@ -22,16 +22,16 @@ from qkscope.study import Study
 SOURCE = Path(qkscope.__file__).parent
 # Which commands can say what a file says: a file that names an option has its line here.
 SAID_BY = {
-    "lock.py": ["run", "demo", "scan", "analyze", "figures", "report"],
-    "manifest.py": ["run", "demo", "scan", "analyze", "figures", "report"],
-    "nano/files.py": ["demo"],
+    "results/lock.py": ["run", "demo", "scan", "analyze", "figures", "report"],
+    "results/manifest.py": ["run", "demo", "scan", "analyze", "figures", "report"],
+    "nano/folder.py": ["demo"],
     "nano/training.py": ["demo"],
-    "owner.py": ["run", "demo", "scan", "analyze"],
+    "results/owner.py": ["run", "demo", "scan", "analyze"],
     "run/shards.py": ["run"],
     "run/pipeline.py": ["run"],
     "scanning/model.py": ["scan"],
     "scanning/vectors.py": ["analyze"],
-    "study/starter.py": ["init"],
+    "study/init.py": ["init"],
     "vectors/layout.py": ["analyze"],
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

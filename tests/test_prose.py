@@ -140,7 +140,14 @@ def test_readme_says_how_the_figure_was_produced():
     numbers = [int(line.split(".")[0]) for line in made.splitlines() if line[0].isdigit()]
     assert numbers == list(range(1, len(numbers) + 1))
     for expected in (
-        *("`simulated/qk.csv`", "`qk_matched.csv`", "120 query heads", "seed 0", "16 documents", "8 groups"),
+        *(
+            "`simulated/qk.csv`",
+            "`measures.safetensors`",
+            "120 query heads",
+            "seed 0",
+            "16 documents",
+            "8 groups",
+        ),
         *("`org/some-model`", "12 layers, 10 query heads, 5 key heads"),
         *("100, 200, 300, 400", "window 4,096 tokens", "window 32,768 tokens", "rope theta 50,000"),
         *("gone 1 (no such revision)", "`qkscope figures simulated`", "docs/methods.md"),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from itertools import product
 from pathlib import Path
 
 import jsonschema
 import pytest
 import yaml
+from frames import write_example
 
+from qkscope.measures.registry import groups
 from qkscope.study import load_study, validate
 from scripts import generate_reference as made
 
@@ -26,6 +27,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def test_the_pages_and_the_schema_are_as_the_code_is():
     assert made.STUDY_PAGE.read_text() == made.study_page(), AGAIN
     assert made.API_PAGE.read_text() == made.api_page(), AGAIN
+    assert made.MEASURES_PAGE.read_text() == made.measures_page(), AGAIN
     assert json.loads(made.SCHEMA.read_text()) == made.study_schema(), AGAIN
 
 
@@ -40,6 +42,15 @@ def test_every_key_says_what_it_means():
     ]
     assert silent == []
     assert "| None |" not in made.STUDY_PAGE.read_text()
+
+
+def test_every_measure_of_the_package_is_on_its_page():
+    page = made.MEASURES_PAGE.read_text()
+    for group in groups().values():
+        assert f"## {group.name}\n" in page
+        for variable in group.variables:
+            assert variable.description
+            assert f"| `{variable.name}` |" in page
 
 
 @pytest.fixture
@@ -77,9 +88,7 @@ def test_editors_refuse_what_qkscope_refuses(wrong):
 def test_every_example_of_the_python_page_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("nano", "again"):
-        shutil.copytree(Path(__file__).parent / "old_results", tmp_path / "results" / name)
-    study = tmp_path / "results" / "again" / "study.yaml"
-    study.write_text(re.sub(r"^name: .*", "name: again", study.read_text(), flags=re.M))
+        write_example(tmp_path / "results" / name, name)
     names: dict[str, object] = {}
     for block in blocks(made.API_PAGE, "python"):
         exec(compile(block, str(made.API_PAGE), "exec"), names)  # noqa: S102

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner
+from frames import cells_of
 from hub_server import serve
 from test_hub import point_at
 
@@ -19,6 +20,7 @@ from qkscope.checkpoints import hub
 from qkscope.cli import main
 from qkscope.errors import HubError, StoreError, VectorsError
 from qkscope.results import load_results, manifest
+from qkscope.results.dataset import NAME, write_dataset
 from qkscope.run import publish
 from qkscope.run.publish import card, fetch_results, push, repository
 from qkscope.vectors import write_vectors
@@ -156,10 +158,23 @@ def test_what_is_not_what_was_written_is_not_pushed(server, results, name, text)
     assert commits(server) == 0
 
 
-@pytest.mark.parametrize("name", ["loo.parquet", "spectrum.parquet", "axes.safetensors"])
+@pytest.mark.parametrize("name", ["measures.safetensors", "axes.safetensors"])
 def test_what_readers_refuse_is_not_pushed(server, tmp_path, name):
     finished(tmp_path / "mine", TABLES | {name: "whatever"})
     with pytest.raises(StoreError, match=name):
+        push(tmp_path / "mine", "hub:lab/mine")
+    assert commits(server) == 0
+
+
+def test_every_array_is_read_and_checked_before_it_is_pushed(server, tmp_path):
+    with manifest.replacing_set(tmp_path / "mine", "ab" * 20) as staged:
+        write(staged, TABLES)
+        write_dataset(staged / NAME, cells_of(pd.read_csv(staged / "qk.csv"), layers=2, window=16))
+        whole = (staged / NAME).read_bytes()
+        (staged / NAME).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    manifest.note_finished(tmp_path / "mine")
+    load_results(tmp_path / "mine")  # reads an array when it is used
+    with pytest.raises(StoreError, match=NAME):
         push(tmp_path / "mine", "hub:lab/mine")
     assert commits(server) == 0
 
@@ -229,7 +244,7 @@ def test_a_dataset_that_somebody_else_changes_meanwhile_is_not_overwritten(serve
 
 def test_only_what_the_manifest_names_is_fetched(server, results, tmp_path):
     push(results, "hub:lab/mine")
-    stray = {"deep/down/x.parquet": "x", "stray.csv": "x", "figures/.env": "x", "loo.parquet": "x"}
+    stray = {"deep/down/x.parquet": "x", "stray.csv": "x", "figures/.env": "x", "heads.parquet": "x"}
     write(server.root / "datasets/lab/mine/main", stray)
     server.fault()
     folder = fetch_results("hub:lab/mine", tmp_path / "here")
@@ -252,8 +267,8 @@ def test_a_set_that_is_pushed_again_while_it_is_fetched_is_not_mixed(server, res
 
 
 def test_of_a_dataset_without_a_manifest_only_known_tables_are_fetched(server, tmp_path):
-    known = {"qk.csv": QK, "qk_16.csv": QK}
-    stray = {"deep/qk.csv": QK, "other.csv": "x", "report.html": "x", "loo.txt": "x", "x.parquet": "x"}
+    known = {"qk.csv": QK, "heads.csv": "x"}
+    stray = {"deep/qk.csv": QK, "other.csv": "x", "report.html": "x", "heads.txt": "x", "x.parquet": "x"}
     write(server.root / "datasets/lab/old/main", known | stray)
     folder = fetch_results("hub:lab/old", tmp_path / "here")
     assert files_of(folder) == fetched(server) == set(known)
@@ -318,22 +333,20 @@ def test_a_listing_that_leads_out_is_an_error_in_words(server, tmp_path, monkeyp
         analyze("hub:lab/bad")
 
 
-@pytest.mark.parametrize(
-    "listing",
-    [
-        [{"rfilename": "qk.csv", "size": 10**13}],
-        [
-            {"rfilename": "qk.csv", "size": 10},
-            *({"rfilename": f"qk_{i}.csv", "size": 1} for i in range(5000)),
-        ],
-    ],
-)
-def test_a_listing_of_more_than_any_study_has_is_refused_before_a_download(server, tmp_path, listing):
+def test_a_listing_of_more_than_any_study_has_is_refused_before_a_download(server, tmp_path):
     write(server.root / "datasets/lab/big/main", {"qk.csv": QK})
-    write(server.root, {"listing.json": json.dumps(listing)})
+    write(server.root, {"listing.json": json.dumps([{"rfilename": "qk.csv", "size": 10**13}])})
     with pytest.raises(HubError, match="lab/big"):
         fetch_results("hub:lab/big", tmp_path / "here")
     assert not fetched(server)
+
+
+def test_a_manifest_of_more_files_than_any_study_has_is_refused(server, tmp_path):
+    names = [f"{i}.csv" for i in range(publish.MOST_FILES)]
+    finished(server.root / "datasets/lab/big/main", {"qk.csv": QK} | dict.fromkeys(names, "x"), {})
+    with pytest.raises(HubError, match="lab/big"):
+        fetch_results("hub:lab/big", tmp_path / "here")
+    assert fetched(server) == {"manifest.json"}
 
 
 @pytest.mark.parametrize(

@@ -141,11 +141,8 @@ def test_a_real_model_is_described(scanned: Any) -> None:
     assert a.rope == (True,) * 30
     assert result.documents == 6
     assert result.model == "SmolLM2-135M-Instruct.Q4_1"
-    optional = {"rotation.csv", "loo_rotation.parquet", "per_kind.csv", "loo_per_kind.parquet"}
-    assert {path.name for path in out.iterdir()} == {
-        *("qk.csv", "heads.csv", "anatomy.csv", "scan.json", "manifest.json"),
-        *optional,
-    }
+    made = {"measures.safetensors", "qk.csv", "heads.csv", "transitions.csv", "scan.json", "manifest.json"}
+    assert {path.name for path in out.iterdir()} == made
     assert result.heads["rope"].eq(1).all()
     assert len(result.heads) == 270
 

@@ -28,7 +28,7 @@ class Row:
     """One number of a claim, over the heads of one population.
 
     what        the number in words
-    measure     its column in heads.csv, anatomy.csv or an optional table; a class for a count of heads
+    measure     its variable in the dataset and column of heads.csv; a class for a count of heads
     model       the checkpoint it was measured at; with `from_model`, the change from that checkpoint to this one
     se          standard error over documents; NaN where none is known
     verdict     what is known about this number alone: one of VERDICTS, "level" where nothing is compared

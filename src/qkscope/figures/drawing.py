@@ -39,7 +39,7 @@ _FOLDER = re.compile(r"\d\d_[a-z_]+")
 
 
 def find_pictures() -> tuple[Picture, ...]:
-    """Every `Picture` that a module of `pictures/` defines, by name."""
+    """Every `Picture` that a module of `gallery/` defines, by name."""
     modules = [
         import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
     ]
@@ -48,7 +48,7 @@ def find_pictures() -> tuple[Picture, ...]:
 
 
 CATALOGUE = find_pictures()
-"""The figures of `pictures/`, in the order of their numbers."""
+"""The figures of `gallery/`, in the order of their numbers."""
 
 
 @dataclass(frozen=True)

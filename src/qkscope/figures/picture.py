@@ -56,7 +56,7 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a study. The catalogue finds those that a module of `pictures/` defines, such as `PICTURE`.
+    """One figure of a study. The catalogue finds every `Picture` that a module of `gallery/` defines.
 
     name     its folder, beginning with its number
     claims   ids of the claims that it shows, the most important first: its README tells them

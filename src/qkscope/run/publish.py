@@ -1,8 +1,8 @@
-"""Results on the hub: a dataset of tables, figures and the report, with a card; read back like a folder.
+"""Publish results on the hub as a dataset, and read them back like a folder.
 
-What is sent is what a results folder's manifest.json names, checked as readers check it, with a manifest of the files
-that were sent: no weights, no texts, no local paths, nothing else that lies in the folder. What is fetched is what the
-published manifest names, into `results/.hub/OWNER--NAME@COMMIT`.
+`push` sends the files that manifest.json of a results folder lists, after checking them, with a manifest and a card:
+no weights, no texts, no local paths and no other files. `fetch_results` downloads what the published manifest lists
+into `results/.hub/OWNER--NAME@COMMIT`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.address import on_hub, split_address
 from qkscope.errors import HubError, StoreError
-from qkscope.measures.registry import optional_names
 from qkscope.progress import say
 from qkscope.results import load_results, manifest
 from qkscope.results.manifest import Entries, Manifest
@@ -31,14 +30,9 @@ CACHE = ".hub"
 PICTURE = "figures/01_position_signal/figure.png"
 # What a dataset may make us download, far beyond any study: files, bytes of all, bytes of manifest.json.
 MOST_FILES, MOST_BYTES, MANIFEST_BYTES = 2000, 20_000_000_000, 10_000_000
-# Tables by window and by measure. Datasets of versions that published no manifest are read through these alone.
-_TABLES = (
-    *("qk", "heads", "anatomy", "causes", *optional_names()),
-    *("loo", "loo_anatomy", "spectrum", "distance", *(f"loo_{name}" for name in optional_names())),
-    *(f"{name}_map" for name in optional_names()),
-)
+# Of a dataset without a manifest (somebody else's, or of an early version) only these files are read.
 KNOWN = re.compile(
-    rf"(({'|'.join(_TABLES)})(_matched)?|qk_\d+|transitions)\.(csv|parquet)|axes\.safetensors|study\.yaml"
+    r"(qk|heads|transitions|causes)\.csv|heads\.parquet|(measures|axes)\.safetensors|study\.yaml"
 )
 # Parts of study.yaml that hold words, which may begin with a slash.
 _WORDS = ("name", "title", "label")
@@ -168,7 +162,8 @@ def card(folder: Path, repo: str) -> str:
     lines += [
         "",
         "Measured with qkscope: query and key vectors of every head, as used in attention scores, correlated with",
-        "token position. `report.html` has everything in one file; `qk.csv` is the table behind it. Open it with",
+        "token position. `report.html` has everything in one file; `measures.safetensors` and the tables made from it",
+        "(`heads.csv`, `qk.csv`) have the numbers. Open it with",
         "",
         "```sh",
         f"qkscope report hub:{repo}",
@@ -190,10 +185,11 @@ def _is_drawn(name: str) -> bool:
 
 
 def _read_all(folder: Path) -> None:
-    """Read every table of a results folder, also those that are otherwise read when they are asked for."""
+    """Read every number of a results folder, also those that are otherwise read when they are first used."""
     loaded = load_results(folder)
-    for name in ("spectrum", "spectrum_matched", "distance", "distance_matched", "axes"):
-        getattr(loaded, name)
+    for name in loaded.data.data_vars:
+        loaded.data[name].copy().load()  # of the copy alone, so that memory holds one variable at a time
+    _ = loaded.axes
 
 
 def _without_local_paths(path: Path) -> dict[str, str]:

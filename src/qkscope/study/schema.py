@@ -26,7 +26,7 @@ from qkscope.checkpoints.revisions import order_revisions, parse_revision, phase
 from qkscope.study.yaml_lines import Loc
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-Positive = Annotated[int, Field(ge=1)]
+Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
 
