@@ -108,13 +108,13 @@ def step(
     documents = {"a": errors(rng), "b": errors(rng)}
     if TEXT in effects:
         more["texts"] = {"b": "other"}
-    same_attention = {(settings, window): errors(rng, 0.01) for _, settings, window in ROLES.values()}
+    same_attention = {window: errors(rng, 0.01) for window in (SHORT, LONG)}
     cells = []
     for role, (weights, settings, window) in ROLES.items():
         own = errors(rng, 0.01)
         which = documents[weights if TEXT in effects else "a"]
         if RESCALING in effects:  # attention is exactly the same: so is everything that depends on it alone
-            own |= {n: x for n, x in same_attention[settings, window].items() if n not in PUBLISHED}
+            own |= {n: x for n, x in same_attention[window].items() if n not in PUBLISHED}
         noise = {name: which[name] + own[name] for name in own}
         on = {
             WEIGHTS: weights == "b",

@@ -61,10 +61,14 @@ def test_causes_that_interact_have_different_effects_in_the_two_orders():
     assert row["rotation_first"] - row["rotation_other_order"] == pytest.approx(-gap, abs=1e-12)
 
 
+def same_settings(seed: int, effects: dict[str, float], **more):
+    """A step at which the RoPE settings stay."""
+    data = step(seed, effects, roles=("a", "b", "b0"), **more)
+    return data.assign_coords(settings=("cell", np.full(data.sizes["cell"], '{"theta": 1}', dtype=object)))
+
+
 def test_settings_that_do_not_change_have_no_part():
-    data = step(0, {WEIGHTS: 0.1}, roles=("a", "b", "b0"))
-    same = data.assign_coords(settings=("cell", np.full(data.sizes["cell"], '{"theta": 1}', dtype=object)))
-    row = table(same).iloc[0]
+    row = table(same_settings(0, {WEIGHTS: 0.1})).iloc[0]
     assert (row["rotation"], row["rotation_se"]) == (0, 0)
     assert row["weights"] == row["weights_first"] == pytest.approx(0.1, abs=0.02)
 
@@ -209,8 +213,11 @@ def test_rescaling_queries_against_keys_is_not_called_training():
     found = {each.id: each for each in claims(study(step(4, {RESCALING: 0.1}, scores=True)))}
     assert "training" not in found["causes"].headline
     assert "coordinates" in found["causes"].headline
-    assert "coordinates" in found["position"].detail + found["long_context"].detail
-    trained = {each.id: each for each in claims(study(step(4, {WEIGHTS: 0.1}, scores=True)))}
+    assert "coordinates" not in found["long_context"].detail, "settings changed too"
+    found = {each.id: each for each in claims(study(same_settings(4, {RESCALING: 0.1}, scores=True)))}
+    assert found["causes"].verdict == "coordinates only"
+    assert all("coordinates" in found[name].detail for name in ("position", "long_context"))
+    trained = {each.id: each for each in claims(study(same_settings(4, {WEIGHTS: 0.1}, scores=True)))}
     assert not [each for each in trained.values() if "coordinates" in each.detail + each.headline]
 
 

@@ -182,9 +182,19 @@ class Context:
         verdict = c.verdict if self.comparable else "unclear"
         return Row(name + self.heads(population), measure, population, *ends, e.name, unit, verdict)
 
+    def new_settings(self, start: int, stop: int) -> bool:
+        """Whether RoPE settings are known to have changed between two checkpoints."""
+        table = self.results.causes
+        if table is None:
+            return False
+        steps = table["to_model"].isin([each.model for each in self.best.stops[start + 1 : stop + 1]])
+        return bool((table.loc[steps, "rotation"] != 0).any())
+
     def change_of_r(self, measure: str, change: Change | None) -> str:
         """For a clear change of published r: that it is one of coordinates only, or may be."""
         if measure not in ("r_q", "abs_r_k") or change is None or not change.clear or not self.comparable:
+            return ""
+        if self.new_settings(change.start, change.stop):  # their effect may have cancelled training's
             return ""
         changed = self.best.what_changed(self.main, change.start, change.stop)
         ends = f"from {self.labels[change.start]} to {self.labels[change.stop]}"

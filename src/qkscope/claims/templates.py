@@ -298,7 +298,9 @@ class Compared:
             if each.verdict in ("higher", "lower") and each.difference * gap.difference < 0
         ]
         changed = {
-            c.best.what_changed(c.main, i, c.last) for i, label in enumerate(c.labels) if label in other
+            "settings" if c.new_settings(i, c.last) else c.best.what_changed(c.main, i, c.last)
+            for i, label in enumerate(c.labels)
+            if label in other
         }
         aside = f", {COORDINATES}" if {"r_q", "abs_r_k"} == set(pair) and changed == {"coordinates"} else ""
         names = listing(other) if len(other) <= MOST_LABELS else some(other, MOST_LABELS)

@@ -19,10 +19,10 @@ Changed = Literal["attention", "coordinates", "unclear", "unknown"]
 
 def what_changed(invariant: Sequence[Change]) -> Changed:
     """`attention` if one of the INVARIANT means changed clearly, `coordinates` if a change worth a word is excluded in
-    all of them, else `unclear`; `unknown` where none was measured."""
-    if not invariant:
-        return "unknown"
+    all of them, else `unclear`; `unknown` where some were not measured and the others do not tell."""
     verdicts = {c.verdict for c in judge(invariant, CONTRAST_LEVEL)}
     if verdicts & {"rises", "falls"}:
         return "attention"
+    if len(invariant) < len(INVARIANT):
+        return "unknown"
     return "coordinates" if verdicts == {"flat"} else "unclear"
