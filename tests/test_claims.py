@@ -595,7 +595,7 @@ def test_the_largest_part_of_the_scores_is_named_and_a_tie_is_a_tie(shares, verd
     parts["share_positional"] = shares[0] + shares[1]
     for which in ("own", "matched"):
         study = with_values(study, which, **{name: np.full((4, 120), value) for name, value in parts.items()})
-    claim = by_id(study)["scores"]
+    claim = every_claim(study)["scores"]
     assert claim.verdict == verdict
     assert top in (None, claim.see.measure)
 
