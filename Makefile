@@ -2,6 +2,7 @@
 # make test         install, check format, lint and types, and run all tests, including those in a browser
 # make check        only format, lint and types; make format fixes what can be fixed automatically
 # make soak         stress test: a million fuzzed files; a kill and an I/O error at every file operation; resumes if stopped
+# make simulate     simulated studies with one known cause each: how often the claim about causes is right, of 100 seeds
 # make test-lowest  tests that need no model, with the oldest versions that pyproject.toml allows
 # make test-latest  all tests with the newest releases (torch stays pinned), in .venv-latest
 # make freeze       pin the versions of .venv-latest in constraints.txt
@@ -9,7 +10,7 @@
 # make families     check capture for every causal family of transformers and write docs/models.md
 # make docs         build the documentation site in build/site
 # make wheel-check  build wheel and sdist, install the wheel into clean environments and run the demo there
-.PHONY: setup demo bench-quick test soak test-lowest test-latest freeze check format bench families docs wheel-check clean
+.PHONY: setup demo bench-quick test soak simulate test-lowest test-latest freeze check format bench families docs wheel-check clean
 PYTHON ?= python3
 BIN := .venv/bin
 # Without compiled files every process, and the tests start many, would compile torch and transformers again.
@@ -37,6 +38,9 @@ test: check
 
 soak: setup
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m soak
+
+simulate: setup
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python -m simulate
 
 test-lowest: setup
 	scripts/setup.sh lowest $(PYTHON)

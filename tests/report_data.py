@@ -205,6 +205,7 @@ def causes_frame(names: list[str]) -> pd.DataFrame:
             effects |= {"weights_other_order": weights - swapped, "rotation_other_order": rotation + swapped}
             effects |= {"weights": weights - swapped / 2, "rotation": rotation + swapped / 2}
             effects |= {"total": weights + rotation + 0.01 * i, "weights_same_axis": weights}
+            effects |= {"interaction": swapped, "weights_and_rotation": weights + rotation}
             row = {"from_model": before, "to_model": after, "number": number, "population": population}
             row |= effects | {f"{name}_se": 0.004 for name in (*effects, "rotation_same_axis")}
             found.append(row | {"rotation_same_axis": rotation, "window_tokens": 256, "same_text": 1})

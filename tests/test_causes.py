@@ -3,90 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
-import pandas as pd
 import pytest
+from simulate import CASES, HEADS, LAYERS, RESCALING, ROLES, TEXT, answers, claim_of, step, study, table
 
-from qkscope.results.dataset import CellData, CellInfo, dataset
+from qkscope.claims import claims
+from qkscope.results.dataset import CellInfo
 from qkscope.results.tables import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
-from qkscope.results.taxonomy import Thresholds
-from qkscope.stats.attribution import causes
-
-GROUPS, HEADS, SHORT, LONG = 8, 60, 256, 512
-LAYERS = np.arange(HEADS) // 10
-# By role: weights of, settings of, window.
-ROLES = {
-    "a": ("a", "a", SHORT), "ab": ("a", "b", SHORT), "ba": ("b", "a", SHORT), "b": ("b", "b", SHORT),
-    "b0": ("b", "b", LONG),
-}  # fmt: skip
-
-
-def errors(rng: np.random.Generator, size: float = 0.03, shared: float = 0.3) -> dict[str, np.ndarray]:
-    """Each group's errors (G, H): a part common to all heads and a part of each head's own."""
-    scale = size * math.sqrt(GROUPS)
-    return {
-        name: rng.normal(0, scale * shared, (GROUPS, 1)) + rng.normal(0, scale, (GROUPS, HEADS))
-        for name in ("r_q", "r_k")
-    }
-
-
-def cell(role: str, r_q: np.ndarray, r_k: np.ndarray, noise: Mapping[str, np.ndarray], **more) -> CellData:
-    """What a measurement gives: (1 + G, H), the groups' mean and the mean without each, of values off by `noise`."""
-    weights, settings, window = ROLES[role]
-    arrays = {
-        "rope": more.get("rope", np.ones(HEADS)),
-        "kv_head": np.zeros(HEADS),
-        "depth": LAYERS / LAYERS.max(),
-    }
-    for name, true in (("r_q", r_q), ("r_k", r_k)):
-        groups = np.clip(true + noise[name], -1, 1)
-        left = (groups.sum(axis=0) - groups) / (GROUPS - 1)
-        arrays[name] = np.concatenate([groups.mean(axis=0, keepdims=True), left])
-        arrays[f"pc_{name}"] = arrays[name][0][:, None]
-        spread = ((left - left.mean(axis=0)) ** 2).sum(axis=0)
-        arrays[f"pc_{name}_se"] = np.sqrt((GROUPS - 1) / GROUPS * spread)[:, None]
-    real = weights == settings
-    info = CellInfo(
-        checkpoint=weights if real else f"{weights}~{settings}",
-        window=window,
-        own=real and window == {"a": SHORT, "b": LONG}[weights],
-        groups=GROUPS,
-        weights_of=weights,
-        rotation_of=settings,
-        settings=f'{{"theta": {ord(settings)}}}',
-        texts=more.get("texts", {}).get(weights, "same"),
-    )
-    return CellData(info, [(int(layer), i % 10) for i, layer in enumerate(LAYERS)], arrays)
-
-
-def step(seed: int, effects: Mapping[str, float], roles=tuple(ROLES), interaction: float = 0.0, **more):
-    """Cells between two checkpoints whose heads' r_q and r_k change by `effects`, one for each factor.
-
-    The documents are the same in all cells, so most of their error is too; each cell adds some of its own.
-    """
-    rng = np.random.default_rng(seed)
-    r_q, r_k = rng.uniform(0.2, 0.6, HEADS), rng.uniform(-0.1, 0.6, HEADS)
-    documents = errors(rng)
-    cells = []
-    for role, (weights, settings, window) in ROLES.items():
-        own = errors(rng, 0.01)
-        noise = {name: documents[name] + own[name] for name in own}
-        on = {WEIGHTS: weights == "b", ROTATION: settings == "b", WINDOW: window == LONG}
-        shift = sum(effects.get(factor, 0.0) for factor, there in on.items() if there)
-        shift += interaction * (on[WEIGHTS] and on[ROTATION])
-        if role in roles:
-            cells.append(cell(role, r_q + shift, r_k + shift, noise, **more))
-    return dataset(cells)
-
-
-def nothing_swaps(before: CellInfo, after: CellInfo) -> np.ndarray:
-    return np.ones(HEADS)
-
-
-def table(data, same_axis=nothing_swaps, order=("a", "b")) -> pd.DataFrame:
-    return causes(data, order, Thresholds(), same_axis)
+from qkscope.stats.steps import interacts
 
 
 def mean(data, name: str, role: str) -> np.ndarray:
@@ -106,6 +31,7 @@ def test_effects_are_differences_of_the_cells_in_both_orders():
         "total": at["b0"] - at["a"], "window": at["b0"] - at["b"],
         "rotation_first": at["ab"] - at["a"], "weights_first": at["b"] - at["ab"],
         "weights_other_order": at["ba"] - at["a"], "rotation_other_order": at["b"] - at["ba"],
+        "interaction": at["b"] - at["ab"] - at["ba"] + at["a"], "weights_and_rotation": at["b"] - at["a"],
     }  # fmt: skip
     for name in FACTORS[:2]:
         expected[name] = (expected[f"{name}_first"] + expected[f"{name}_other_order"]) / 2
@@ -129,14 +55,20 @@ def test_parts_sum_to_the_change_in_every_row():
 def test_causes_that_interact_have_different_effects_in_the_two_orders():
     row = table(step(5, {WEIGHTS: 0.05, ROTATION: -0.1}, interaction=0.08)).iloc[0]
     gap = row["weights_first"] - row["weights_other_order"]
+    assert gap == pytest.approx(row["interaction"], abs=1e-12)
+    assert interacts(row)
     assert gap == pytest.approx(0.08, abs=0.02)
     assert row["rotation_first"] - row["rotation_other_order"] == pytest.approx(-gap, abs=1e-12)
 
 
+def same_settings(seed: int, effects: dict[str, float], **more):
+    """A step at which the RoPE settings stay."""
+    data = step(seed, effects, roles=("a", "b", "b0"), **more)
+    return data.assign_coords(settings=("cell", np.full(data.sizes["cell"], '{"theta": 1}', dtype=object)))
+
+
 def test_settings_that_do_not_change_have_no_part():
-    data = step(0, {WEIGHTS: 0.1}, roles=("a", "b", "b0"))
-    same = data.assign_coords(settings=("cell", np.full(data.sizes["cell"], '{"theta": 1}', dtype=object)))
-    row = table(same).iloc[0]
+    row = table(same_settings(0, {WEIGHTS: 0.1})).iloc[0]
     assert (row["rotation"], row["rotation_se"]) == (0, 0)
     assert row["weights"] == row["weights_first"] == pytest.approx(0.1, abs=0.02)
 
@@ -221,3 +153,86 @@ def test_parts_of_simulated_studies_are_the_truth_within_their_errors(truth):
     inside = (np.abs(off) < 2).mean(axis=0)
     assert (inside >= 0.82).all(), inside
     assert (np.abs(np.mean(off, axis=0)) < 0.5).all()
+
+
+# --- what the claim says ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_claim_names_the_one_cause_of_a_simulated_study(case):
+    """Twenty seeds of what `make simulate` counts over a hundred."""
+    found = answers(case, range(20))
+    assert found["right"] >= 19, found
+    assert found["wrong"] <= 1, found
+
+
+def test_two_causes_are_both_within_two_errors_and_in_the_order_of_training():
+    inside = []
+    for seed in range(20):
+        claim = claim_of(seed, {ROTATION: -0.1, WEIGHTS: 0.06})
+        rows = [row for row in claim.rows if row.measure == "share_positional"]
+        assert [row.effect for row in rows][:3] == ["rotation_first", "weights_first", "window"]
+        assert claim.headline.index("RoPE settings") < claim.headline.index("training")
+        inside += [
+            abs(row.value - true) < 2 * row.se for row, true in zip(rows[:2], (-0.1, 0.06), strict=True)
+        ]
+    assert np.mean(inside) >= 0.82  # with seven degrees of freedom, two errors hold the truth in 91 of 100
+
+
+def test_interaction_is_said_where_the_two_orders_differ_and_seldom_elsewhere():
+    claim = claim_of(1, {WEIGHTS: 0.1, ROTATION: -0.1}, interaction=0.08)
+    row = next(row for row in claim.rows if row.effect == "interaction")
+    assert row.verdict == "higher"
+    assert row.value == pytest.approx(0.08, abs=0.02)
+    assert "interact" in claim.detail
+    said = sum("interact" in claim_of(seed, {WEIGHTS: 0.1}).detail for seed in range(20))
+    assert said <= 2
+
+
+def test_what_is_not_separable_is_told_with_the_reason():
+    data = step(0, {ROTATION: -0.1}, roles=("a", "b", "b0"), scores=True)
+    why = "from a to b, the effects of training and RoPE settings are not separable, because it has no frequencies"
+    found = study(data, provenance={"warnings": [why]})
+    claim = next(each for each in claims(found) if each.id == "causes")
+    assert claim.verdict == "not separable"
+    assert "it has no frequencies" in claim.caveat
+    assert claim.rows[0].effect == "weights_and_rotation"
+    assert claim.rows[0].value == pytest.approx(-0.1, abs=0.02)
+
+
+def test_text_that_differs_is_never_left_out_of_the_weights_part():
+    claim = claim_of(3, {TEXT: 0.2})
+    assert claim.verdict == "training and text"
+    weights = [row for row in claim.rows if row.effect == "weights_first"]
+    assert all("text" in row.what for row in weights)
+    assert "not separable" in claim.headline
+
+
+def test_rescaling_queries_against_keys_is_not_called_training():
+    """Published r_q rises and |r_k| falls; balanced r and score shares stay."""
+    found = {each.id: each for each in claims(study(step(4, {RESCALING: 0.1}, scores=True)))}
+    assert "training" not in found["causes"].headline
+    assert "coordinates" in found["causes"].headline
+    assert "coordinates" not in found["long_context"].detail, "settings changed too"
+    found = {each.id: each for each in claims(study(same_settings(4, {RESCALING: 0.1}, scores=True)))}
+    assert found["causes"].verdict == "coordinates only"
+    assert all("coordinates" in found[name].detail for name in ("position", "long_context"))
+    trained = {each.id: each for each in claims(study(same_settings(4, {WEIGHTS: 0.1}, scores=True)))}
+    assert not [each for each in trained.values() if "coordinates" in each.detail + each.headline]
+
+
+def test_the_part_of_heads_that_kept_their_axis_is_told():
+    def same(before: CellInfo, after: CellInfo) -> np.ndarray:
+        return np.r_[np.zeros(15), np.ones(45)] if before.settings != after.settings else np.ones(HEADS)
+
+    found = study(step(2, {ROTATION: -0.2}, scores=True), same)
+    claim = next(each for each in claims(found) if each.id == "causes")
+    kept = {row.effect: row.value for row in claim.rows if row.measure == "r_q"}
+    assert kept["rotation_same_axis"] == pytest.approx(0.75 * kept["rotation_first"], abs=0.01)
+    assert "kept their first axis" in claim.detail
+
+
+def test_rope_and_nope_heads_have_effects_of_their_own():
+    claim = claim_of(6, {WEIGHTS: 0.1}, rope=np.where(LAYERS < 2, 0.0, 1.0))
+    assert [row.population for row in claim.rows[:3]] == ["RoPE"] * 3
+    assert {row.population for row in claim.rows} == {"RoPE", "NoPE"}

@@ -28,7 +28,7 @@ from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
 from qkscope.results import load_results
-from qkscope.results.tables import write_tables
+from qkscope.results.tables import CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import CLASSES, Thresholds
 from qkscope.study.timeline import timeline_from_names
 from studies import models, training, with_components
@@ -361,8 +361,10 @@ def with_causes(study):
                 row = {name: rest if part is None else part for name, part in parts.items()}
                 row |= {f"{name}_se": 0.0 if part == 0 else 0.01 for name, part in parts.items()}
                 row |= {"from_model": before, "to_model": after, "number": number, "population": population}
+                row |= {"weights_and_rotation": total - row["window"], "weights_and_rotation_se": 0.01}
                 rows.append(row | {"total": total, "total_se": 0.01})
-    return replace(study, causes=pd.DataFrame(rows))
+    counts = {"window_tokens": 256, "same_text": 1, "heads": 24, "groups": 8}
+    return replace(study, causes=pd.DataFrame(rows, columns=list(CAUSES_COLUMNS)).assign(**counts))
 
 
 def test_bars_of_causes_lead_from_mean_to_mean_in_the_order_of_training():

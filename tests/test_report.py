@@ -575,7 +575,7 @@ def test_causes_are_those_of_the_real_order_and_the_first_population():
 @pytest.mark.parametrize(("error", "told"), [(0.004, True), (0.04, False), (np.nan, False)])
 def test_causes_interact_where_the_two_orders_differ_by_more_than_their_error(error, told):
     names = ["a", "b", "c"]
-    table = causes_frame(names).assign(weights_first_se=error, weights_other_order_se=error)
+    table = causes_frame(names).assign(interaction_se=error)
     same, other = (causes(table, names, "RoPE")[i]["other"] for i in (0, 2))
     assert same == []
     assert [(part["name"], pytest.approx(part["value"])) for part in other] == (

@@ -11,6 +11,7 @@ import pandas as pd
 from simulated import LAYERS, PARTS, PER_LAYER, anatomy, measured, results
 
 from qkscope.results import Results
+from qkscope.stats.attribution import causes
 from qkscope.study.timeline import Stop
 from qkscope.sums.scores import distances
 
@@ -40,10 +41,16 @@ def whole(populations: bool = True) -> Results:
     plastic = {"plasticity": np.full_like(signal, 0.7)}
     tables = []
     for i, pair in enumerate((own, matched)):
+        # The longer window raises position's share.
+        longer = np.outer(np.arange(len(NAMES)) == 3, rope) * 0.06 * (i == 0)
+        values |= {
+            "share_position": parts["share_position"] + longer,
+            "share_key": parts["share_key"] - longer,
+        }
         for more in (anatomy(NAMES, values, rope, seed=i), anatomy(NAMES, plastic, rope, seed=i + 2)):
             pair = tuple(_joined(one, other) for one, other in zip(pair, more, strict=True))
         tables.append((_with_sums(pair[0]), _with_sums(pair[1])))
-    return results(
+    study = results(
         *tables[0],
         windows=WINDOWS,
         matched=tables[1],
@@ -52,6 +59,8 @@ def whole(populations: bool = True) -> Results:
         curves=curves(rope, WINDOWS),
         curves_matched=curves(rope, [256] * len(NAMES)),
     )
+    stays = np.ones(len(rope))
+    return replace(study, causes=causes(study.data, NAMES, study.thresholds, lambda before, after: stays))
 
 
 def _joined(one: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:

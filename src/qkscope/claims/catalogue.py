@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable
 
 from qkscope.claims.attention_scores import distance, scores, wavelengths
+from qkscope.claims.causes import causes
 from qkscope.claims.claim import Claim
 from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
@@ -24,22 +25,25 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
     classes,
     queries_keys,
     long_context,
+    causes,
     linearity,
     distance,
     plasticity,
 )
+
+MOST = 10  # claims that a study has
 
 # By the identity of the study: a Results is frozen, and its tables cannot be hashed.
 _KNOWN: dict[int, tuple[Claim, ...]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
-    """The claims about a study, most surprising first."""
+    """The claims about a study, most surprising first; the least surprising beyond MOST are left out."""
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
         made = [make(context) for make in CLAIMS] if len(context.best) else []
         found = [claim for claim in made if claim is not None]
-        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise))
+        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST])
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]

@@ -12,12 +12,14 @@ Window = Literal["own", "matched"]
 Population = Literal["RoPE", "NoPE", "all"]
 View = Literal["signal", "emergence", "scores", "spectrum", "classes", "causes", "portrait", "distance"]
 
-# Directions of a change, the outcome of a comparison, and what a share or count amounts to.
+# Directions of a change, the outcome of a comparison, what a share or count amounts to, and causes.
 VERDICTS = (
     *("rises", "falls", "rises and falls", "flat", "unclear"),
     *("higher", "lower", "equal"),
     *("majority", "largest", "tie"),
     "level",
+    *("training", "RoPE settings", "window", "training and text", "several causes", "coordinates only"),
+    "not separable",
 )
 
 
@@ -32,6 +34,7 @@ class Row:
     verdict     what is known about this number alone: one of VERDICTS, "level" where nothing is compared
     at          where it stands on the view's axis, if it is not of the whole population: a layer, a wavelength in
                 tokens or a distance in tokens
+    effect      of a cause, its column in causes.csv
     """
 
     what: str
@@ -45,6 +48,7 @@ class Row:
     unit: Unit = "r"
     verdict: str = "level"
     at: float | None = None
+    effect: str = ""
 
     @property
     def text(self) -> str:

@@ -10,10 +10,11 @@ from functools import cached_property
 
 from qkscope.claims.claim import Population, Row
 from qkscope.results import Results
+from qkscope.stats.coordinates import Changed
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.stats.levels import SMALLEST
 from qkscope.stats.series import Change
-from qkscope.words import Unit, bare, count, joined, measured, points, tokens
+from qkscope.words import Unit, bare, count, joined, measured, points, sentence, tokens
 
 # What a mean is called, and its unit; others are `mean <measure>`.
 NAMES: dict[str, tuple[str, Unit]] = {
@@ -26,6 +27,8 @@ NAMES: dict[str, tuple[str, Unit]] = {
     "abs_r_q": ("mean |r_q|", "r"),
 }
 MOST_NAMED = 3  # heads that a sentence names one by one
+# How a change of published r is called that is none of attention.
+COORDINATES = "only in coordinates: balanced r and score shares did not change"
 # What is said where errors are not over groups of documents.
 _BASIS = {
     "heads": "The table has no document groups: noise is judged by leaving out heads, and other texts may move the "
@@ -179,6 +182,24 @@ class Context:
         verdict = c.verdict if self.comparable else "unclear"
         return Row(name + self.heads(population), measure, population, *ends, e.name, unit, verdict)
 
+    def new_settings(self, start: int, stop: int) -> bool:
+        """Whether RoPE settings are known to have changed between two checkpoints."""
+        table = self.results.causes
+        if table is None:
+            return False
+        steps = table["to_model"].isin([each.model for each in self.best.stops[start + 1 : stop + 1]])
+        return bool((table.loc[steps, "rotation"] != 0).any())
+
+    def change_of_r(self, measure: str, change: Change | None) -> str:
+        """For a clear change of published r: that it is one of coordinates only, or may be."""
+        if measure not in ("r_q", "abs_r_k") or change is None or not change.clear or not self.comparable:
+            return ""
+        if self.new_settings(change.start, change.stop):  # their effect may have cancelled training's
+            return ""
+        changed = self.best.what_changed(self.main, change.start, change.stop)
+        ends = f"from {self.labels[change.start]} to {self.labels[change.stop]}"
+        return published_r(changed, f"the change of {name_of(measure)}{self.heads()} {ends}")
+
     @property
     def caveat(self) -> str:
         """What casts doubt on every comparison of the study."""
@@ -198,6 +219,15 @@ class Context:
         if self.best.onset is not None and any(stop.window is None for stop in self.best.stops):
             return "The table does not name its windows, which may differ between checkpoints."
         return ""
+
+
+def published_r(changed: Changed, what: str) -> str:
+    """A sentence on whether a clear change of published r is one of attention; nothing where it is."""
+    if changed == "coordinates":
+        return sentence(f"{what} is {COORDINATES}")
+    if changed == "unclear":
+        return sentence(f"errors do not tell whether {what} is more than one of coordinates")
+    return ""
 
 
 def head_names(heads: Iterable[tuple[int, int]]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from qkscope.claims.claim import Claim, Population, Row, See, View
-from qkscope.claims.context import Context, name_of, small, unit_of
+from qkscope.claims.context import COORDINATES, Context, name_of, small, unit_of
 from qkscope.stats.contrast import Contrast, exceeds
 from qkscope.stats.direction import turns
 from qkscope.stats.evidence import Evidence
@@ -57,12 +57,17 @@ class Trend:
         verdict = self.verdict(c, measure)
         headline, rows = self.headline(c, measure, verdict)
         caveat = joined(c.window_caveat, c.caveat, self.caveat(c, measure))
-        detail = joined(self.detail(c, measure), self.adds(c, measure))
+        detail = joined(self.detail(c, measure), self.adds(c, measure), self.coordinates(c, measure))
         said = (headline, detail, self.meaning(c, measure), caveat, verdict)
         how = rule(c, rule_of_change() if c.training else "")
         see, surprise = See(self.view, measure, c.model(c.last), c.main), self.surprise(c, measure, verdict)
         rows += self.more(c, measure)
         return Claim(self.id, self.question, *said, rows, c.best.name, how, see, surprise)
+
+    def coordinates(self, c: Context, measure: str) -> str:
+        """Of published r: whether its changes are of attention."""
+        shown = dict.fromkeys((measure, self.beside))
+        return joined(*(c.change_of_r(m, c.best.overall(m, c.main)) for m in shown if m))
 
     def verdict(self, c: Context, measure: str) -> str:
         if not c.training:
@@ -292,5 +297,11 @@ class Compared:
             for label, each in zip(c.labels, found, strict=False)
             if each.verdict in ("higher", "lower") and each.difference * gap.difference < 0
         ]
+        changed = {
+            "settings" if c.new_settings(i, c.last) else c.best.what_changed(c.main, i, c.last)
+            for i, label in enumerate(c.labels)
+            if label in other
+        }
+        aside = f", {COORDINATES}" if {"r_q", "abs_r_k"} == set(pair) and changed == {"coordinates"} else ""
         names = listing(other) if len(other) <= MOST_LABELS else some(other, MOST_LABELS)
-        return sentence(f"the difference had the opposite sign at {names}") if other else ""
+        return sentence(f"the difference had the opposite sign at {names}{aside}") if other else ""

@@ -114,7 +114,11 @@ def long_context(c: Context) -> Claim | None:
     )
     changes = [c.change(m, p, each) for m, each in steps.items()]
     changes += [c.change(m, p, each, e=c.own) for m, each in own.items() if each is not None]
-    text = (sentence(headline), _long_context_detail(c, onset, measure, list(steps)), meaning)
+    detail = joined(
+        _long_context_detail(c, onset, measure, list(steps)),
+        *(c.change_of_r(m, each) for m, each in steps.items()),
+    )
+    text = (sentence(headline), detail, meaning)
     caveat, rows = joined(c.window_caveat, c.caveat), (before, after, *changes)
     how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
     question = "What changed when long-context training began?"

@@ -24,7 +24,7 @@ from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rows import Grid
 from qkscope.results.aggregate import ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
-from qkscope.stats.levels import AGREES_WITHIN
+from qkscope.stats.steps import interacts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -149,16 +149,6 @@ def _parts(row: Mapping[Any, Any], columns: Mapping[str, str]) -> list[dict[str,
         for name, column in columns.items()
         if math.isfinite(row[column])
     ]
-
-
-def interacts(row: Mapping[Any, Any]) -> bool:
-    """Whether training changed the number by another amount before the RoPE settings changed than after.
-
-    Its effects in the two orders differ by more than their errors; the settings' differ by as much.
-    """
-    first, other = row["weights_first"], row["weights_other_order"]
-    error = math.hypot(row["weights_first_se"], row["weights_other_order_se"])
-    return bool(abs(first - other) > AGREES_WITHIN * error)
 
 
 def _known(value: float) -> float | None:

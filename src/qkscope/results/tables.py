@@ -44,6 +44,7 @@ WEIGHTS, ROTATION, WINDOW = FACTORS = ("weights", "rotation", "window")
 EFFECTS = (
     *("total", *FACTORS, "weights_first", "rotation_first"),
     *("weights_other_order", "rotation_other_order", "weights_same_axis", "rotation_same_axis"),
+    *("interaction", "weights_and_rotation"),
 )
 CAUSES_COLUMNS = (
     *("from_model", "to_model", "number", "population", "total", *FACTORS),

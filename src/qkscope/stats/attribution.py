@@ -8,6 +8,10 @@ The real order is settings first, then training:
 `rotation` and `weights` are the means over both orders (Shapley's parts). Then the window: B over its own window
 minus B over A's. No checkpoint is run past the length it was trained with. Effects are means over the heads of one
 population, with jackknife errors over documents, which all cells share.
+
+    interaction           weights_first - weights_other_order: training's effect under B's settings minus under A's
+    weights_and_rotation  B - A over the shorter window: what is left where the two cannot be separated
+    *_same_axis           the part of an effect of the real order from heads whose first axis stayed
 """
 
 from __future__ import annotations
@@ -43,9 +47,11 @@ MEANS = {MEAN_R_Q: "r_q", MEAN_R_K: "r_k", MEAN_ABS_R_K: "abs_r_k"} | {
     for name in (
         *("eta_q", "eta_k", "R_q", "R_k"),
         *("share_positional", "share_position", "share_key", "share_match", "share_query_position"),
+        *("r_q_balanced", "r_k_balanced", "abs_r_k_balanced"),
         *("slope_q", "slope_k", "bias_logits"),
     )
 }
+NUMBERS = {measure: number for number, measure in MEANS.items()}
 
 
 def share_of(kind: str) -> str:
@@ -132,11 +138,12 @@ def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
     found = {
         "total": {"b0": 1.0, "a0": -1.0},
         "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0}),
+        "weights_and_rotation": {"b": 1.0, "a": -1.0},
     }
     if not exchanged:
         for order in ("", "_first", "_other_order"):
             found |= {f"weights{order}": {"b": 1.0, "a": -1.0}, f"rotation{order}": {}}
-        return found
+        return found | {"interaction": {}}
     orders = []
     if "ab" in roles:
         found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
@@ -147,6 +154,8 @@ def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
             "rotation_other_order": {"b": 1.0, "ba": -1.0},
         }
         orders.append("other_order")
+    if len(orders) == 2:
+        found["interaction"] = {"b": 1.0, "ab": -1.0, "ba": -1.0, "a": 1.0}
     for factor in ("weights", "rotation") if orders else ():
         parts = [found[f"{factor}_{order}"] for order in orders]
         found[factor] = _plus(*({cell: w / len(parts) for cell, w in part.items()} for part in parts))

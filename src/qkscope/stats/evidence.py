@@ -28,9 +28,10 @@ from qkscope.results.aggregate import (
 )
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.stats.contrast import Contrast, contrast, exceeds
+from qkscope.stats.coordinates import INVARIANT, Changed, what_changed
 from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
-from qkscope.stats.series import Change, Series, judged, whole
+from qkscope.stats.series import Change, Series, change, judged, whole
 from qkscope.stats.transitions import class_probabilities
 from qkscope.study.timeline import Stop, Timeline
 
@@ -60,6 +61,7 @@ class Evidence:
     _known: dict[str, xr.DataArray] = field(default_factory=dict, repr=False)
     _where: dict[tuple[str, int | None], xr.DataArray] = field(default_factory=dict, repr=False)
     _means: dict[tuple[str, str, int | None], Array] = field(default_factory=dict, repr=False)
+    _changed: dict[tuple[str, int, int], Changed] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         """How many checkpoints there are."""
@@ -256,8 +258,8 @@ class Evidence:
         made += [self.class_series(kind, p) for p in self.populations for kind in CLASSES]
         many = [series for series in made if series is not None]
         found: dict[str, list[Change]] = {series.name: [] for series in many}
-        for change in judged(many):
-            found[change.series].append(change)
+        for each in judged(many):
+            found[each.series].append(each)
         return found
 
     def direction(self, measure: str, population: Population) -> str:
@@ -274,6 +276,14 @@ class Evidence:
         """The change from the checkpoint before `stop`; None where it is not followed."""
         found = self.changes.get(_name(measure, population), [])
         return next((c for c in found if c.kind == "step" and c.stop == stop), None)
+
+    def what_changed(self, population: Population, start: int, stop: int) -> Changed:
+        """Whether attention changed between two checkpoints, or at most the coordinates of queries and keys."""
+        key = (population, start, stop)
+        if key not in self._changed:
+            many = [self.series(measure, population) for measure in INVARIANT]
+            self._changed[key] = what_changed([change(s, start, stop) for s in many if s is not None])
+        return self._changed[key]
 
     @cached_property
     def widened(self) -> list[int]:

@@ -56,6 +56,15 @@ def rule_of_change() -> str:
     )
 
 
+def rule_of_cause() -> str:
+    """When a cause counts, when two interact, and when a change is one of coordinates."""
+    return (
+        f"An effect counts if it is at least {bare(SMALLEST)} and passes a t-test held at {percent(STUDY_LEVEL)} over "
+        "all effects of the study. Causes interact if training's effects in the two orders differ in a t-test at "
+        f"{percent(CONTRAST_LEVEL)}."
+    )
+
+
 def rule_of_contrast() -> str:
     """When a difference between two numbers of one checkpoint counts."""
     return f"A difference counts if it is at least {bare(SMALLEST)} and passes a t-test at {percent(CONTRAST_LEVEL)}."

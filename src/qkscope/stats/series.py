@@ -126,6 +126,13 @@ def judged(many: Sequence[Series]) -> list[Change]:
     return [_with_verdict(c, by_name[c.series], ok) for c, ok in zip(found, passed, strict=True)]
 
 
+def judge(changes: Sequence[Change], level: float = STUDY_LEVEL) -> list[Change]:
+    """Single changes of means that answer one question, each with its own error, judged together (Holm)."""
+    tested = [replace(c, steady=c.se, p=_p(c.delta, c.se, c.df)) for c in changes]
+    passed = holm([c.p for c in tested], level)
+    return [_with_verdict(c, Series(c.series, ()), ok) for c, ok in zip(tested, passed, strict=True)]
+
+
 def whole(changes: Sequence[Change]) -> Change:
     """The change from first to last among those of one series; of two checkpoints it is their step."""
     return max(changes, key=lambda c: c.stop - c.start)

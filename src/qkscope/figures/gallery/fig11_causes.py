@@ -153,9 +153,8 @@ def _parts(step: Mapping[Hashable, Any]) -> dict[str, tuple[float, float]]:
     parts = {part: (step[column], step[f"{column}_se"]) for part, column in PARTS.items()}
     if all(np.isfinite(value) for value, _ in parts.values()):
         return parts
-    window, _ = parts["window"]
-    rest = step["total"] - window, step["total_se"] if window == 0 else np.nan
-    return {UNDIVIDED: rest, "window": parts["window"]}
+    together = "weights_and_rotation"
+    return {UNDIVIDED: (step[together], step[f"{together}_se"]), "window": parts["window"]}
 
 
 def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: CheckpointAxis) -> None:
@@ -188,4 +187,4 @@ def _keys(data: pd.DataFrame) -> list[Key]:
     return [*keys, *([error_key()] if data["se"].notna().any() else [])]
 
 
-PICTURE = Picture("11_causes", (), draw, why_not)
+PICTURE = Picture("11_causes", ("causes",), draw, why_not)

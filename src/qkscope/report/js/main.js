@@ -27,7 +27,7 @@
     const stop = data.stops.findIndex(({ model }) => model === link.getAttribute("data-at"));
     const measure = link.getAttribute("data-measure") || "";
     const wanted = link.getAttribute("data-window") || "";
-    const menu = { signal: "measure", emergence: "map" }[link.getAttribute("data-view") || ""];
+    const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
     return {
       ...(stop >= 0 ? { stop } : {}),
