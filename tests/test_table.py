@@ -10,7 +10,7 @@ from qkscope.errors import TableError
 from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.registry import chosen
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.results.tables import QK_COLUMNS, from_qk, head_table, qk_table, read_qk, select
+from qkscope.results.tables import QK_COLUMNS, from_qk, head_table, qk_table, read_causes, read_qk, select
 from qkscope.results.taxonomy import Thresholds
 
 MINIMAL = "model,layer,head,pc,r_q,r_k\n"
@@ -111,3 +111,14 @@ def test_no_such_file_and_not_text(tmp_path):
 def test_nan_heads_stay_nan(tmp_path):
     path = write(tmp_path / "qk.csv", MINIMAL + "a,0,0,0,nan,NA\n")
     assert np.isnan(read_qk(path)["r_q"][0])
+
+
+def test_a_causes_table_without_effects_that_came_later_is_read(tmp_path):
+    path = tmp_path / "causes.csv"
+    path.write_text("from_model,to_model,number,population,total,weights\na,b,mean r_q,all,0.1,0.1\n")
+    found = read_causes(path)
+    assert found["weights"].tolist() == [0.1]
+    assert found["interaction"].isna().all()
+    path.write_text("from_model,to_model,number,total\na,b,mean r_q,0.1\n")
+    with pytest.raises(TableError, match="population"):
+        read_causes(path)

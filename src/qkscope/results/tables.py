@@ -291,7 +291,7 @@ def _refuse(path: Path, found: pd.Series, wrong: Any, name: str, expected: str) 
 
 
 def read_causes(path: Path) -> pd.DataFrame | None:
-    """A causes.csv, if there is one. A damaged file is an error, never 'not known'."""
+    """A causes.csv, if there is one. A damaged file is an error, never 'not known'; effects that it lacks are NaN."""
     if not path.is_file():
         return None
     try:
@@ -299,9 +299,8 @@ def read_causes(path: Path) -> pd.DataFrame | None:
         frame = read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
     except (ValueError, OSError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
-    missing = [name for name in CAUSES_COLUMNS if name not in frame.columns]
+    missing = [name for name in CAUSES_COLUMNS[:5] if name not in frame.columns]
     if missing:
-        raise TableError(
-            f"{path}: column missing: {', '.join(missing[:5])}; run the study again to rewrite it"
-        )
-    return frame
+        raise TableError(f"{path}: column missing: {', '.join(missing)}; run the study again to rewrite it")
+    # Effects that were not computed when it was written are not known; other columns are ignored.
+    return frame.reindex(columns=list(CAUSES_COLUMNS))
