@@ -189,6 +189,19 @@ def headline_rows(claim: Claim) -> list[Row]:
     return [row for row in claim.rows[:2] if row.from_model is None]
 
 
+def check_effects(study: Results, claim: Claim, headline: str) -> None:
+    """Effects of one step are those of causes.csv; the headline has the clear ones in points."""
+    first, table = claim.rows[0], study.causes
+    step = table[(table["to_model"] == first.model) & (table["population"] == first.population)]
+    step = step[step["number"] == claim.see.measure].iloc[0]
+    rows = [r for r in claim.rows if (r.measure, r.population) == (first.measure, first.population)]
+    assert len(rows) > 1
+    for row in rows:
+        assert row.value == pytest.approx(step[row.effect], abs=1e-9), row.what
+        if row.verdict in ("rises", "falls") and row.unit == "share":
+            assert f"{abs(row.value) * 100:.0f} point" in headline, (row.what, headline)
+
+
 def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tables(
     open_page: Open, whole_report: Path, study: Results
 ) -> None:
@@ -206,6 +219,9 @@ def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tab
         expect(page.locator(f"#{claim.see.view}")).to_be_focused()
         assert page.evaluate("store.state.window") == claim.window, claim.id
         assert page.evaluate("data.stops[store.state.stop].model") == claim.see.checkpoint, claim.id
+        if claim.rows[0].effect:
+            check_effects(study, claim, headline)
+            continue
         rows = headline_rows(claim)
         assert says(headline, again(study, rows[0])), (claim.id, headline)
         for row in rows:
