@@ -633,7 +633,7 @@ PICTURE = Picture("99_mine", ("position",), draw)
 
 
 def test_a_new_picture_is_one_module_and_nothing_else(tmp_path, monkeypatch):
-    from qkscope.figures import draw as catalogue
+    from qkscope.figures import drawing as catalogue
     from qkscope.figures import gallery as pictures
 
     (tmp_path / "mine.py").write_text(NEW_PICTURE)

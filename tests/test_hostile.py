@@ -366,7 +366,10 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
 
     results = load_results(marked_up)
     # Layers with and without rotation, so that no figure is left out.
-    results = replace(results, heads=results.heads.assign(rope=results.heads["layer"] % 2))
+    data = results.data.load()
+    rope = np.broadcast_to(data["layer"].to_numpy() % 2.0, data["rope"].shape)
+    causes = results.causes.assign(population="RoPE")
+    results = replace(results, data=data.assign(rope=data["rope"].copy(data=rope)), causes=causes)
     view, said = look(results), claims(results)
     markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
     for picture in CATALOGUE:
@@ -382,8 +385,8 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
 
 
 def test_drawing_many_checkpoints_says_how_long_it_takes(tmp_path, monkeypatch, capsys):
-    from qkscope.figures import draw as catalogue
     from qkscope.figures import draw_all
+    from qkscope.figures import drawing as catalogue
 
     monkeypatch.setattr(catalogue, "CATALOGUE", ())
     monkeypatch.setattr(catalogue, "MANY", 10)

@@ -67,7 +67,7 @@ def test_a_run_has_every_measure_over_both_windows(small):
             heads["bias_logits"], heads["bias_strength"] * heads["window"] / np.sqrt(8)
         )
         for name in ("rotation", "per_kind"):
-            columns = [v.name for v in groups()[name].variables if v.is_column]
+            columns = [v.name for v in groups()[name].variables if not v.dims]
             assert heads[[*columns, *(f"{column}_se" for column in columns)]].notna().all(axis=None), name
     assert set(results.heads["window"]) == {32, 48}
     assert set(results.matched_heads["window"]) == {32}

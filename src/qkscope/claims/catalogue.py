@@ -31,19 +31,19 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
     plasticity,
 )
 
-MOST = 10  # claims that a study has
+MOST_CLAIMS = 10  # claims that a study has
 
 # By the identity of the study: a Results is frozen, and its tables cannot be hashed.
 _KNOWN: dict[int, tuple[Claim, ...]] = {}
 
 
 def claims(results: Results) -> tuple[Claim, ...]:
-    """The claims about a study, most surprising first; the least surprising beyond MOST are left out."""
+    """The claims about a study, most surprising first; the least surprising beyond MOST_CLAIMS are left out."""
     key = id(results)
     if key not in _KNOWN:
         context = Context(results)
         made = [make(context) for make in CLAIMS] if len(context.best) else []
         found = [claim for claim in made if claim is not None]
-        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST])
+        _KNOWN[key] = tuple(sorted(found, key=lambda claim: -claim.surprise)[:MOST_CLAIMS])
         weakref.finalize(results, _KNOWN.pop, key, None)
     return _KNOWN[key]
