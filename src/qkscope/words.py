@@ -22,7 +22,7 @@ _COUNTS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def decimals(se: float, digits: int = 1) -> int:
-    """Decimals that show so many significant digits of an error; DECIMALS where there is none."""
+    """Decimals that show `digits` significant digits of an error; DECIMALS where there is none."""
     if not math.isfinite(se) or se <= 0.0:
         return DECIMALS + digits - 1
     if digits > 1:

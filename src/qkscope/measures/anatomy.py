@@ -46,7 +46,7 @@ FIRST_QUERY = SINK + 2
 KEYS, QUERIES = 512, 128
 # In longer windows, the keys just before a query are all evaluated: many heads look there and nowhere else.
 CLOSE = 64
-# Queries are taken in so many blocks, each with the keys before its last: half of all keys come after a query.
+# Number of blocks that queries are taken in, each with the keys before its last: half of all keys come after a query.
 BLOCKS = 4
 
 

@@ -44,7 +44,7 @@ SLOW = 1e-3
 # A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
 # share of its largest: they are rounding.
 FAINT_PAIR, RANK = 1e-6, 1e-8
-# Left-out samples of heads with at least so many dimensions are solved within so many leading axes of the whole; the
+# Left-out samples of heads with at least LARGE dimensions are solved within the WITHIN leading axes of the whole; the
 # second numbers hold where some dimensions do not turn, because a realisation near that of the whole is less exact.
 LARGE, LARGE_REST = 64, 96
 WITHIN, WITHIN_REST = 12, 32

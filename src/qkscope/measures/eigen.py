@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# From so many dimensions on, and for at most this share of them, a part is found faster than the whole.
+# From this number of dimensions on, and for at most this share of them, a part is found faster than the whole.
 LARGE, FEW = 96, 0.25
 
 

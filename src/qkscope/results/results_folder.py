@@ -245,10 +245,9 @@ def _load(place: Path) -> Results:
         raise TableError(
             f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
         )
-    qk = read_qk(table)
     if place.is_dir() and (folder / "study.yaml").is_file():
-        return _of_study(folder, None, qk)
-    return results_of(from_qk(qk), folder, folder.name)
+        return _of_study(folder)
+    return results_of(from_qk(read_qk(table)), folder, folder.name)
 
 
 def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
@@ -260,8 +259,8 @@ def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
     return Results(folder=folder, timeline=replace(timeline, stops=stops), data=data)
 
 
-def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = None) -> Results:
-    """A study's dataset; of a folder written by an earlier version, what its qk.csv says."""
+def _of_study(folder: Path, data: xr.Dataset | None = None) -> Results:
+    """A study with its dataset; without one, as an earlier version wrote it, what its qk.csv says."""
     from qkscope.results.provenance import read_provenance
     from qkscope.study import load_study
 
@@ -269,17 +268,18 @@ def _of_study(folder: Path, data: xr.Dataset | None, qk: pd.DataFrame | None = N
     provenance = study.provenance
     record = read_provenance(provenance, folder / "study.yaml")
     layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
-    timeline, current = timeline_of(study, provenance), data is not None
-    if data is None:
-        assert qk is not None
+    timeline, causes = timeline_of(study, provenance), None
+    if data is not None:
+        causes = read_causes(folder / "causes.csv")
+    else:
         windows = {stop.model: stop.window or 0 for stop in timeline.stops}
-        data = from_qk(qk, layers, windows)
+        data = from_qk(read_qk(folder / "qk.csv"), layers, windows)
         provenance = {**provenance, "warnings": [*record.warnings, EARLIER]}
     return Results(
         folder=folder,
         timeline=_with_gaps(timeline, data, folder),
         data=data,
-        causes=read_causes(folder / "causes.csv") if current else None,
+        causes=causes,
         thresholds=Thresholds(study.thresholds.high, study.thresholds.low),
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,

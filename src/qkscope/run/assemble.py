@@ -184,7 +184,8 @@ def _measure(task: Task) -> str | None:
         return meta["warning"] or None
     units = task.units()
     warning = unknown_rotation_warning(units)
-    for window in {task.own, *stale}:
+    # Axes are drawn from the training context: it is measured again only where they, or its cell, are not there.
+    for window in {*stale, *((task.own,) if meta is None else ())}:
         sampled = not task.counterfactual and window in (task.own, task.study.matched_window)
         cell = Cell.of(units, window, task.study.components, task.num_layers)
         found = measure_cell(cell, groups if sampled else without_keys)

@@ -320,23 +320,21 @@ def without_heads(values: Array) -> Array:
 
 def own_evidence(results: Results) -> Evidence:
     """Each checkpoint over its own window."""
-    return _evidence(results, None)
+    return _evidence(results, results.own(), None)
 
 
 def matched_evidence(results: Results) -> Evidence | None:
     """Every checkpoint over the same window, if that was measured and is not each one's own anyway."""
-    timeline = results.timeline
+    timeline, data = results.timeline, results.matched()
     own = {stop.window for stop in timeline.measured}
-    if results.matched() is None or timeline.matched_window is None or own == {timeline.matched_window}:
+    if data is None or timeline.matched_window is None or own == {timeline.matched_window}:
         return None
-    found = _evidence(results, timeline.matched_window)
+    found = _evidence(results, data, timeline.matched_window)
     return found if len(found) == len(own_evidence(results)) else None
 
 
-def _evidence(results: Results, window: int | None) -> Evidence:
+def _evidence(results: Results, data: xr.Dataset, window: int | None) -> Evidence:
     timeline = results.timeline
-    data = results.own() if window is None else results.matched()
-    assert data is not None  # the caller looked
     # What says how a cell came to be is not needed here, and every operation would carry it along.
     data = ordered(data, timeline.models).drop_vars(
         ["own", "matched", "weights_of", "rotation_of", "settings", "texts"]

@@ -23,7 +23,7 @@ def bucket_size(window: int) -> int:
 
 @dataclass(frozen=True)
 class KeySampling:
-    """How much is kept: so many keys of a bucket, of so many documents of a group."""
+    """Sample size: keys per bucket of positions, and documents per group."""
 
     keys: int = 8
     documents: int = 4

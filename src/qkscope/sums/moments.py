@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 # Tokens per matrix product. Bounds the float32 rounding of a sum, and keeps what is made on the way in the cache.
 CHUNK = 1024
-# Tokens whose mean is taken away first, and of those so many by which the size of vectors is judged.
+# Tokens whose mean is subtracted first, and how many of them the size of vectors is judged by.
 FIRST, SAMPLED = 4096, 64
 # Components from here on, and what is not finite, make a vector bad: a chunk of their squares would overflow.
 LARGEST = {"float64": 1e150, "float32": 1e17}
