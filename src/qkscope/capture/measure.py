@@ -10,6 +10,7 @@ import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import BatchConsumer, batches
+from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
@@ -75,8 +76,9 @@ def measure(
     if check_outputs:
         _compare_outputs(backbone, found.through, layers, passes)
     lengths = {document.index: min(len(document.tokens), edges[-1]) for document in documents}
-    request = Request(heads, edges, architecture.head_dim, lengths)
     wanted: Mapping[type[Sum], Mapping[str, Any]] = {FactSum: {}, **sums}
+    head = _language_head(model) if any(kind.wants_head for kind in wanted) else None
+    request = Request(heads, edges, architecture.head_dim, lengths, head)
     running = [kind.start(request, **parameters) for kind, parameters in wanted.items()]
     rotations = Rotations(architecture)
     watch = _Watch(request, running, rotations, found.scales, save)
@@ -132,6 +134,11 @@ class _Watch:
         with full_precision(hidden.device.type):
             for each in self._sums:
                 each.end(hidden)
+
+
+def _language_head(model: Any) -> LanguageHead:
+    with evaluating(model):
+        return LanguageHead(model)
 
 
 def _selected(x: Any, numbers: list[int]) -> Any:

@@ -44,7 +44,7 @@ def summary(results: Results) -> dict[str, Any]:
 
 
 def _headlines(results: Results, data: xr.Dataset) -> dict[str, dict[str, Any]]:
-    """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads."""
+    """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads, loss."""
     order = results.timeline.models
     tables: dict[str, dict[str, Any]] = {}
     for row in aggregate.position_signal(data, order).to_dict("records"):
@@ -53,6 +53,11 @@ def _headlines(results: Results, data: xr.Dataset) -> dict[str, dict[str, Any]]:
         tables[row["model"]] |= {"mean_explained_variance": row["mean"], "se_explained_variance": row["se"]}
     for row in aggregate.above_null(data, order).to_dict("records"):
         tables[row["model"]] |= {"above_null_q": row["share_q"], "above_null_k": row["share_k"]}
+    if "loss" in data:
+        errors = aggregate.jackknife(data["loss"]).to_numpy().tolist()
+        found = data["loss"].isel(sample=0).to_numpy().tolist()
+        for model, loss, se in zip(data["checkpoint"].to_numpy().tolist(), found, errors, strict=True):
+            tables[model] |= {"loss": loss, "se_loss": se}
     classes = aggregate.class_shares(data, order, results.thresholds)
     polarities = aggregate.polarity_shares(data, order, results.thresholds)
     for key, table in (("class", classes), ("polarity", polarities)):

@@ -396,7 +396,8 @@ class HeadBlock:
 class CellNumbers:
     """What was measured of the H heads of a cell, or of those at some rows.
 
-    arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside them
+    arrays  by variable: (1 + G, H) where sampled, (H, *dims) otherwise; sampled ones with dims have a `_se` beside
+            them. Without H where a variable is not per head
     v       (H, d, components) the axes; loo_v (G, H, d) the first axis of each left-out sample
     bad     (H, 2) query and key vectors that are not finite
     """
@@ -422,7 +423,8 @@ class CellNumbers:
             {name: np.array(values)[rows] for name, values in self.heads.to_meta().items()}
         )
         arrays = {
-            name: array[:, rows] if _is_sampled(name) else array[rows] for name, array in self.arrays.items()
+            name: array if _is_whole(name) else array[:, rows] if _is_sampled(name) else array[rows]
+            for name, array in self.arrays.items()
         }
         return CellNumbers(heads, self.window, arrays, self.v[rows], self.loo_v[:, rows], self.bad[rows])
 
@@ -462,7 +464,12 @@ def join_numbers(parts: Sequence[CellNumbers]) -> CellNumbers:
     return CellNumbers(
         heads,
         max(part.window for part in parts),
-        {name: joined([part.arrays[name] for part in parts], _is_sampled(name)) for name in names},
+        {
+            name: parts[0].arrays[name]
+            if _is_whole(name)
+            else joined([part.arrays[name] for part in parts], _is_sampled(name))
+            for name in names
+        },
         np.concatenate([part.v for part in parts]),
         joined([part.loo_v for part in parts], True),
         np.concatenate([part.bad for part in parts]),
@@ -477,7 +484,7 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
         found: dict[str, Array] = {}
         for group in wanted:
             computed = group.compute(block) if group.compute else {}
-            for variable in group.variables:
+            for variable in group.variables if group.compute else ():
                 found |= _stored(variable, computed, block.unmeasured)
         bad = np.stack([block.axes.bad_q, block.axes.bad_k], axis=1).astype(np.float64)
         return found | {"v": block.axes.v, "loo_v": block.axes.loo_v.transpose(1, 0, 2), "bad": bad}
@@ -492,6 +499,8 @@ def measure_cell(cell: Cell, groups: Sequence[MeasureGroup]) -> CellNumbers:
     joined = {name: _join([part[name] for part in found])[order] for name in found[0]}
     v, loo_v, bad = joined.pop("v"), joined.pop("loo_v").transpose(1, 0, 2), joined.pop("bad")
     arrays = {name: array.T.copy() if _is_sampled(name) else array for name, array in joined.items()}
+    for group in wanted:
+        arrays |= _whole_cell(group, cell)
     return CellNumbers(cell.heads, cell.width, arrays, v, loo_v, bad.astype(np.int64))
 
 
@@ -499,6 +508,25 @@ def _is_sampled(name: str) -> bool:
     """Whether a variable's array has samples in its first dimension."""
     variable = variables().get(name)
     return variable is not None and variable.sampled and not variable.dims
+
+
+def _is_whole(name: str) -> bool:
+    """Whether an array is of the whole cell, not per head."""
+    variable = variables().get(name.removesuffix("_se"))
+    return variable is not None and not variable.per_head
+
+
+def _whole_cell(group: MeasureGroup, cell: Cell) -> dict[str, Array]:
+    """Variables that are not per head: (1 + G,), or (*dims) with a `_se` beside it."""
+    found: dict[str, Array] = {}
+    computed = group.compute_cell(cell) if group.compute_cell else {}
+    for variable in group.variables if group.compute_cell else ():
+        array = np.asarray(computed[variable.name])
+        if variable.dims and variable.sampled:
+            found |= {variable.name: array[0], f"{variable.name}_se": jackknife(array[1:])}
+        else:
+            found[variable.name] = array
+    return found
 
 
 def _stored(

@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
-from qkscope.sums import FactSum, KeySum, MomentSum, PathSum, ScoreSum, Sum
+from qkscope.sums import FactSum, KeySum, LossSum, MomentSum, PathSum, ScoreSum, Sum
 
 if TYPE_CHECKING:
-    from qkscope.measures.cell import HeadBlock
+    from qkscope.measures.cell import Cell, HeadBlock
 
 Array = NDArray[np.float64]
 _SUM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -45,6 +45,7 @@ class Variable:
     along_axis  it depends on a first principal axis: where a left-out sample has another one, it has no error
     axis_lost   the variable that counts these samples
     detail      it is in the tables but not in the report's menus: a count, a check, a variant of another number
+    per_head    false: one number (or array) per cell, without the dimension `head`
     """
 
     name: str
@@ -56,6 +57,7 @@ class Variable:
     along_axis: bool = False
     axis_lost: str = "axis_lost"
     detail: bool = False
+    per_head: bool = True
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class MeasureGroup:
     """Sums that it reads where they were measured, without needing them."""
     sums: tuple[type[Sum], ...] = ()
     """Sums that only this group needs; `needs` need not name them."""
+    compute_cell: Callable[[Cell], Mapping[str, Array]] | None = None
+    """For variables that are not per head: arrays of a cell, (1 + G, *dims)."""
 
 
 @cache
@@ -111,14 +115,16 @@ def variables() -> dict[str, Variable]:
 
 def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
     """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
-    return [g for g in groups().values() if g.compute and (not g.optional or g.name in asked)]
+    return [
+        g for g in groups().values() if (g.compute or g.compute_cell) and (not g.optional or g.name in asked)
+    ]
 
 
 @cache
 def sums() -> dict[str, type[Sum]]:
     """All sums by name: those of this package, then those that measures declare."""
     found: dict[str, type[Sum]] = {
-        kind.name: kind for kind in (MomentSum, PathSum, ScoreSum, KeySum, FactSum)
+        kind.name: kind for kind in (MomentSum, PathSum, ScoreSum, KeySum, LossSum, FactSum)
     }
     for group in groups().values():
         for kind in group.sums:

@@ -136,6 +136,7 @@ def study_text(recipe: Recipe, root: str) -> str:
         f"windows: [{', '.join(map(str, recipe.windows))}]",
         "measures: [rotation, per_kind, plasticity]",
         "plasticity: {keys: 4, documents: 4}",
+        "loss: true",
         "phases:",
     ]
     for phase in recipe.phases:

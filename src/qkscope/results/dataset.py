@@ -4,8 +4,8 @@
     sample  0 = all documents, g = without group g of them
     head    union of (layer, head) over the study; coordinates `layer` and `number`
 
-Maps, curves and spectra have further dimensions instead of `sample`, and their standard error in `<name>_se`. Where a
-cell has no such head, group or entry, the value is NaN.
+Maps, curves and spectra have further dimensions instead of `sample`, and their standard error in `<name>_se`. The loss
+is one number per cell, without `head`. Where a cell has no such head, group or entry, the value is NaN.
 
 `measures.safetensors` stores sample 0 in float64 and the other samples as float32 differences from it. Dimensions,
 coordinates, labels, units and a digest per array are JSON in its header. Variables are read when they are first used.
@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from qkscope import store
 from qkscope.errors import StoreError
 from qkscope.measures.registry import Variable, variables
+from qkscope.sums.loss import position_bins
 from qkscope.sums.scores import distances
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ HEADER_BYTES, LONGEST_DIM, MOST_GROUPS = 16_000_000, 1_000_000, 1_000_000
 # One array: plasticity by bucket of 150 checkpoints with 1,024 heads, over two windows, has 0.6 GB.
 ARRAY_BYTES = 1 << 31
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
+# Dimensions whose entries stand at fixed places.
+_KNOWN_PLACES = {"distance": distances, "position_bin": position_bins}
 _AGAIN = "run the study again to rewrite it"
 
 
@@ -78,6 +81,7 @@ class CellInfo:
 class CellData:
     """One cell's arrays by variable: (1 + G, H) where sampled and without dims, else (H, *dims); rows follow `heads`.
 
+    Without H where a variable is not per head.
     `shapes` may be given where reading an array is not free.
     """
 
@@ -108,7 +112,8 @@ class Labels:
         return 1 + max((cell.groups for cell in self.cells), default=0)
 
     def shape(self, variable: Variable) -> tuple[int, ...]:
-        return (len(self.cells), len(self.heads), *(self.lengths[name] for name in variable.dims))
+        heads = (len(self.heads),) if variable.per_head else ()
+        return (len(self.cells), *heads, *(self.lengths[name] for name in variable.dims))
 
 
 def dataset(cells: Sequence[CellData]) -> xr.Dataset:
@@ -142,7 +147,7 @@ def _labels_of(cells: Sequence[CellData]) -> tuple[Labels, list[Variable]]:
     for cell in cells:
         for variable in known:
             if variable.dims and variable.name in cell.arrays:
-                shape = cell.shape(variable.name)[1:]
+                shape = cell.shape(variable.name)[1 if variable.per_head else 0 :]
                 for name, length in zip(variable.dims, shape, strict=True):
                     lengths[name] = max(lengths.get(name, 0), length)
     heads = tuple(sorted({head for cell in cells for head in cell.heads}))
@@ -159,12 +164,14 @@ def _gathered(
     for name in (
         (variable.name, f"{variable.name}_se") if variable.sampled and variable.dims else (variable.name,)
     ):
-        whole = np.full((shape[0], labels.samples, shape[1]) if sampled else shape, np.nan)
+        whole = np.full((shape[0], labels.samples, *shape[1:]) if sampled else shape, np.nan)
         for i, cell in enumerate(cells):
             if name not in cell.arrays:
                 continue
             array, at = cell.arrays[name], np.array([row[head] for head in cell.heads], dtype=np.int64)
-            if sampled:
+            if not variable.per_head:
+                whole[i][np.ix_(*map(np.arange, array.shape))] = array
+            elif sampled:
                 whole[i, : len(array), at] = array.T
             else:
                 whole[i][np.ix_(at, *map(np.arange, array.shape[1:]))] = array
@@ -189,7 +196,7 @@ def _entries(variable: Variable, labels: Labels) -> Iterator[tuple[str, str, tup
     if variable.sampled and variable.dims:
         yield f"{variable.name}_se", "F32", shape
     elif variable.sampled:
-        yield f"{variable.name}{LEFT_OUT}", "F32", (shape[0], labels.samples - 1, shape[1])
+        yield f"{variable.name}{LEFT_OUT}", "F32", (shape[0], labels.samples - 1, *shape[1:])
 
 
 def _header(
@@ -285,7 +292,7 @@ class _File:
         return _reopened, (self.path, self._digests)
 
     def array(self, name: str) -> Array:
-        """A variable over (cell, sample, head), or (cell, head, *dims), in float64."""
+        """A variable over (cell, sample, head), or (cell, head, *dims), in float64; without head if not per head."""
         whole, left = self._read(name), f"{name}{LEFT_OUT}"
         if left not in self._entries:
             return whole
@@ -339,7 +346,7 @@ def _read_labels(described: Mapping[str, Any]) -> Labels:
         raise ValueError("heads must be (layer, number), each once")
     lengths = {str(name): n for name, n in described["lengths"].items()}
     for name, n in lengths.items():
-        most = len(distances(2**40)) if name == "distance" else LONGEST_DIM
+        most = len(_KNOWN_PLACES[name](2**40)) if name in _KNOWN_PLACES else LONGEST_DIM
         if type(n) is not int or not 0 <= n <= most:
             raise ValueError(f"dimension {name[:40]} of length {str(n)[:40]}, expected 0 to {most:,}")
     return Labels(cells, heads, lengths)
@@ -360,9 +367,10 @@ def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool 
     for v in known:
         attrs: dict[str, Any] = {"label": v.label, "units": v.units, "description": v.description}
         attrs["detail"] = int(v.detail)
-        shape, dims = labels.shape(v), ("cell", "head", *v.dims)
+        heads = ("head",) if v.per_head else ()
+        shape, dims = labels.shape(v), ("cell", *heads, *v.dims)
         if v.sampled and not v.dims:
-            shape, dims = (shape[0], labels.samples, shape[1]), ("cell", "sample", "head")
+            shape, dims = (shape[0], labels.samples, *shape[1:]), ("cell", "sample", *heads)
             attrs["axis_lost"] = v.axis_lost if v.along_axis else ""
         found[v.name] = xr.Variable(dims, _lazy(read, v.name, shape) if lazy else read(v.name), attrs)
         if v.sampled and v.dims:
@@ -413,6 +421,7 @@ def _coords(labels: Labels) -> dict[str, Any]:
     coords["sample"] = np.arange(labels.samples)
     for name, length in labels.lengths.items():
         coords[name] = np.arange(length) - (name == "pair")  # pair -1 is what does not rotate
-    if "distance" in coords:
-        coords["distance"] = distances(2**40)[: labels.lengths["distance"]]
+    for name, places in _KNOWN_PLACES.items():
+        if name in coords:
+            coords[name] = places(2**40)[: labels.lengths[name]]
     return coords

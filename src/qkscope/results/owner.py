@@ -198,7 +198,7 @@ def study_holding(study: Study) -> Holding:
     settings: dict[str, Any] = {"groups": study.groups, "batch_tokens": study.batch_tokens}
     if "plasticity" in study.measures:
         settings["plasticity"] = [study.plasticity.keys, study.plasticity.documents, study.seed]
-    return Holding("run", study.name, {}, list(study.windows), list(study.measures), 0, settings)
+    return Holding("run", study.name, {}, list(study.windows), study.optional_measures, 0, settings)
 
 
 def refuse_other(

@@ -168,7 +168,7 @@ def _task(study: Study, each: Planned, windows: tuple[int, ...], results: Path) 
 
 def _measure(task: Task) -> str | None:
     """Measure the cells of one checkpoint that are not cached; returns a warning about its rotation, if any."""
-    groups = chosen(task.study.measures)
+    groups = chosen(task.study.optional_measures)
     # Keys are sampled over the training context and the common window only.
     without_keys = [group for group in groups if "keys" not in group.needs]
     key = {

@@ -251,7 +251,7 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Pat
 
 def _measures(study: Study) -> list[list[object]]:
     """What is computed, also by other packages."""
-    return [[group.name, group.version, *group.needs] for group in chosen(study.measures)]
+    return [[group.name, group.version, *group.needs] for group in chosen(study.optional_measures)]
 
 
 def _summarize_and_draw(results: Results, folder: Path) -> None:

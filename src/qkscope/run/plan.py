@@ -240,10 +240,11 @@ def _job(
 
 
 def _sums(study: Study, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """The sums of a checkpoint's units. Optional measures are not computed for counterfactual checkpoints."""
+    """The sums of a checkpoint's units. Of optional measures, counterfactual checkpoints have the loss only."""
     sampling = {"keys": study.plasticity.keys, "documents": study.plasticity.documents, "seed": study.seed}
     parameters: dict[str, dict[str, Any]] = {"keys": sampling}
-    groups = chosen(() if checkpoint.counterfactual else study.measures)
+    asked = study.optional_measures
+    groups = chosen([name for name in asked if name == "loss"] if checkpoint.counterfactual else asked)
     return {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
 
 

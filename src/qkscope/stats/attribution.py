@@ -51,6 +51,7 @@ MEANS = {MEAN_R_Q: "r_q", MEAN_R_K: "r_k", MEAN_ABS_R_K: "abs_r_k"} | {
         *("slope_q", "slope_k", "bias_logits"),
     )
 }
+LOSS = "loss"
 NUMBERS = {measure: number for number, measure in MEANS.items()}
 
 
@@ -71,6 +72,7 @@ def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis
         found = _path(cells, before, after)
         if found is not None:
             rows += _step(found, cells, numbers, hidden, data["rope"], same_axis)
+            rows += _loss_step(found, cells, data)
     return pd.DataFrame(rows, columns=list(CAUSES_COLUMNS))
 
 
@@ -176,7 +178,7 @@ def _step(
     numbers: xr.DataArray,
     hidden: Mapping[str, Array],
     rope: xr.DataArray,
-    same_axis: SameAxis,
+    same_axis: SameAxis | None,
 ) -> list[dict[str, Any]]:
     infos = {role: cells[i] for role, i in roles.items()}
     exchanged = not same_rotation(infos["a0"].settings, infos["b0"].settings)
@@ -188,7 +190,7 @@ def _step(
     stayed = {
         factor: _aligned(same_axis(*(infos[end] for end in ends)), rope, roles["b"])
         for factor, ends in edges.items()
-        if set(ends) <= roles.keys() and (exchanged or factor == "weights")
+        if same_axis and set(ends) <= roles.keys() and (exchanged or factor == "weights")
     }
     flags = rope.isel(cell=roles["b"]).to_numpy()
     populations = [name for name, flag in ROPE.items() if (flags == flag).any()]
@@ -225,6 +227,16 @@ def _step(
             }
             rows.append(row)
     return rows
+
+
+def _loss_step(roles: _Roles, cells: Sequence[CellInfo], data: xr.Dataset) -> list[dict[str, Any]]:
+    """The row of the loss, one number of the whole model: the mean over a single entry, with no heads to count."""
+    if LOSS not in data:
+        return []
+    plain = data[LOSS].reset_coords(drop=True).assign_coords(groups=data["groups"])
+    whole = plain.expand_dims(number=[LOSS]).expand_dims(head=1, axis=-1)
+    flags = whole.isel(number=0, sample=0, drop=True) * np.nan
+    return [{**row, "heads": 0} for row in _step(roles, cells, whole, {}, flags, None)]
 
 
 def _aligned(stayed: Array, rope: xr.DataArray, cell: int) -> xr.DataArray:

@@ -200,6 +200,8 @@ class Study(_Part):
         default=[*defaults.MEASURES],
         description="Optional measures. `plasticity` stores a sample of keys, which costs a few percent of a pass.",
     )
+    loss: bool = False
+    """Measure the loss in nats per token, by position. Adds up to 30% to a pass."""
     plasticity: PlasticitySpec = PlasticitySpec()
     """Sample of keys for the measure `plasticity`."""
     portraits: list[str] = []
@@ -225,6 +227,11 @@ class Study(_Part):
     @property
     def kind(self) -> Literal["training", "models"]:
         return "models" if self.families else "training"
+
+    @property
+    def optional_measures(self) -> list[str]:
+        """`measures`, and the loss where it is measured."""
+        return list(dict.fromkeys([*self.measures, *(["loss"] if self.loss else [])]))
 
     @property
     def matched_window(self) -> int:

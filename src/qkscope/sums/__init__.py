@@ -3,6 +3,7 @@
 from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, Unrotated, checked, rings
 from qkscope.sums.facts import FactSum
 from qkscope.sums.keys import KeySum
+from qkscope.sums.loss import LossSum
 from qkscope.sums.moments import MomentSum
 from qkscope.sums.path import PathSum
 from qkscope.sums.scores import ScoreSum
@@ -13,6 +14,7 @@ __all__ = [
     "FactSum",
     "KeySum",
     "LayerFacts",
+    "LossSum",
     "Meta",
     "MomentSum",
     "PathSum",

@@ -61,12 +61,15 @@ class Request:
     windows    ascending; each is the end of a ring
     dim        of the vectors
     documents  by number: how many of a document's tokens are read
+    head       the model's own language-model head, hidden states (tokens, size) -> logits (tokens, vocabulary), and
+               `head.every`; only where a sum has `wants_head`
     """
 
     heads: HeadIndex
     windows: tuple[int, ...]
     dim: int
     documents: Mapping[int, int] = field(default_factory=dict)
+    head: Any = None
 
     def rows(self, kind: str) -> dict[int, NDArray[np.int64]]:
         """By layer: the rows of its query heads (kind q) in `heads`, or of its key heads (k) in `heads.keys`."""
@@ -113,6 +116,8 @@ class Sum:
     """Lower-case letters, digits and underscores; unique among all installed sums."""
     version: ClassVar[int] = 1
     """Raise it when the numbers change: files of another version are measured again."""
+    wants_head: ClassVar[bool] = False
+    """Whether it needs `Request.head`."""
 
     @classmethod
     def start(cls, request: Request, **parameters: Any) -> Sum:
