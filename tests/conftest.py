@@ -29,7 +29,7 @@ def pytest_collection_finish():
 
 @pytest.fixture
 def no_drawing(monkeypatch):
-    """Without figures and report, which have tests of their own."""
+    """Without claims, figures and report, which have tests of their own."""
     from small_study import undrawn
 
     undrawn(monkeypatch)

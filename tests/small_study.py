@@ -55,7 +55,8 @@ def one_thread() -> None:
 
 
 def undrawn(patch: pytest.MonkeyPatch) -> None:
-    """Leave figures and report out: they have tests of their own."""
+    """Leave claims, figures and report out: they have tests of their own."""
+    patch.setattr("qkscope.claims.summary", lambda results: {})
     patch.setattr("qkscope.figures.draw_all", lambda *args, **kwargs: [])
     patch.setattr("qkscope.report.write_report", lambda *args, **kwargs: None)
 

@@ -39,16 +39,10 @@ def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.Da
     mean by its own level, so left-out samples average the heads that are finite in all of them, about the mean of
     sample 0.
     """
-    import xarray as xr
-
     values = values.transpose(..., "sample", "head")
     array, there = values.to_numpy(), _there(values)
     if where is not None:
-        first = values.isel(sample=0, drop=True)
-        xr.align(first, where, join="exact", copy=False)
-        array = np.where(
-            where.broadcast_like(first).transpose(*first.dims).to_numpy()[..., None, :], array, np.nan
-        )
+        array = np.where(_chosen(values, where), array, np.nan)
     known = np.isfinite(array)
     complete = (known | ~there[..., None]).all(axis=-2)
     kept = np.where(complete[..., None, :], array, 0.0)
@@ -56,6 +50,14 @@ def over_heads(values: xr.DataArray, where: xr.DataArray | None = None) -> xr.Da
     shift[..., 0] = 0.0
     whole = _divided(np.where(known, array, 0.0)[..., 0, :].sum(axis=-1), known[..., 0, :].sum(axis=-1))
     return _like(values, np.where(there, whole[..., None] + shift, np.nan), "head")
+
+
+def _chosen(values: xr.DataArray, where: xr.DataArray) -> NDArray[np.bool_]:
+    """`where` in the shape of `values`, with 1 for dimensions that it lacks. Labels must be equal, not only as many."""
+    if wrong := [dim for dim in where.dims if not where.get_index(dim).equals(values.get_index(dim))]:
+        raise ValueError(f"values and where have different labels along {wrong[0]}")
+    shape = [values.sizes[dim] if dim in where.dims else 1 for dim in values.dims]
+    return where.transpose(*(dim for dim in values.dims if dim in where.dims)).to_numpy().reshape(shape)
 
 
 def _there(values: xr.DataArray) -> NDArray[np.bool_]:
@@ -68,10 +70,9 @@ def _there(values: xr.DataArray) -> NDArray[np.bool_]:
 
 def _like(values: xr.DataArray, array: Array, dropped: str) -> xr.DataArray:
     """An array with the labels of `values` without one dimension."""
-    import xarray as xr
-
-    coords = {name: coord for name, coord in values.coords.items() if dropped not in coord.dims}
-    return xr.DataArray(array, coords, [dim for dim in values.dims if dim != dropped])
+    found = values.isel({dropped: 0}, drop=True).copy(deep=False, data=array)
+    found.name, found.attrs = None, {}
+    return found
 
 
 def _divided(sums: Array, counts: NDArray[np.int64]) -> Array:
@@ -101,12 +102,13 @@ def jackknife(values: xr.DataArray) -> xr.DataArray:
 
     NaN with fewer than two groups, and where a left-out value is missing.
     """
-    outer = [dim for dim in values.dims if dim not in ("sample", "head")]
-    heads = ["head"] if "head" in values.dims else []
-    values = values.transpose(*outer, *heads, "sample")
+    dims = [dim for dim in values.dims if dim != "sample"]
+    samples = np.moveaxis(values.to_numpy(), values.dims.index("sample"), -1)[..., 1:]
     there = _there(values)[..., 1:]
-    there = np.broadcast_to(there[..., None, :] if heads else there, values.isel(sample=slice(1, None)).shape)
-    left = np.where(there, values.to_numpy()[..., 1:], 0.0)  # NaN stays NaN where there is a sample
+    if "head" in dims:
+        there = np.expand_dims(there, dims.index("head"))
+    there = np.broadcast_to(there, samples.shape)
+    left = np.where(there, samples, 0.0)  # NaN stays NaN where there is a sample
     count = there.sum(axis=-1)
     apart = np.where(there, left - _divided(left.sum(axis=-1), count)[..., None], 0.0)
     variance = (apart**2).sum(axis=-1) * (count - 1) / np.where(count > 1, count, np.nan)
@@ -136,11 +138,13 @@ def values(data: xr.Dataset, name: str) -> xr.DataArray:
     found = data[name] if name in data else data[f"pc_{name}"].isel(pc=0, drop=True)
     if "sample" not in found.dims:
         found = found.expand_dims(sample=data["sample"], axis=1)
+    array = found.to_numpy()
     if name in ("r_q", "r_k"):
-        found = found.where(finite(data["r_q"] + data["r_k"]))
+        array = np.where(np.isfinite(data["r_q"].to_numpy() + data["r_k"].to_numpy()), array, np.nan)
     if (lost := found.attrs.get("axis_lost")) and lost in data:
-        found = found.where((data[lost] == 0) | (data["sample"] == 0))
-    return found
+        whole = data["sample"].to_numpy()[:, None] == 0
+        array = np.where((data[lost].to_numpy() == 0)[..., None, :] | whole, array, np.nan)
+    return found.copy(deep=False, data=array)
 
 
 def error(data: xr.Dataset, name: str) -> xr.DataArray:
@@ -151,8 +155,9 @@ def error(data: xr.Dataset, name: str) -> xr.DataArray:
     if f"pc_{name}_se" in data:
         return data[f"pc_{name}_se"].isel(pc=0, drop=True)
     found = jackknife(data[name])
-    lost = data[name].attrs.get("axis_lost")
-    return found.where(data[lost] == 0) if lost and lost in data else found
+    if (lost := data[name].attrs.get("axis_lost")) and lost in data:
+        found[:] = np.where(data[lost].to_numpy() == 0, found.to_numpy(), np.nan)
+    return found
 
 
 def present(data: xr.Dataset, population: str = "all") -> xr.DataArray:

@@ -54,8 +54,10 @@ CAUSES_COLUMNS = (
 )
 
 
-def write_tables(folder: Path, cells: Sequence[CellData], order: Sequence[str], limits: Thresholds) -> None:
-    """measures.safetensors, and qk.csv, heads.csv and transitions.csv made from it, into an empty folder."""
+def write_tables(
+    folder: Path, cells: Sequence[CellData], order: Sequence[str], limits: Thresholds
+) -> pd.DataFrame:
+    """Write measures.safetensors, qk.csv, heads.csv and transitions.csv; returns heads.csv over training contexts."""
     write_dataset(folder / NAME, cells)
     data = read_dataset(folder / NAME)
     write_csv(folder / "qk.csv", qk_table(select(data, "own")))
@@ -64,7 +66,9 @@ def write_tables(folder: Path, cells: Sequence[CellData], order: Sequence[str], 
         write_parquet(folder / "heads.parquet", heads)
     else:
         write_csv(folder / "heads.csv", heads)
-    write_csv(folder / "transitions.csv", transitions(heads[heads["own"] == 1], order))
+    own: pd.DataFrame = heads[heads["own"] == 1]
+    write_csv(folder / "transitions.csv", transitions(own, order))
+    return own
 
 
 def select(data: xr.Dataset, which: str) -> xr.Dataset:
@@ -74,14 +78,8 @@ def select(data: xr.Dataset, which: str) -> xr.Dataset:
 
 def _counterfactual(data: xr.Dataset) -> NDArray[np.bool_]:
     names = data["checkpoint"].to_numpy()
-    return np.asarray(
-        np.logical_or.reduce(
-            [
-                (data[c].to_numpy() != names) & (data[c].to_numpy() != "")
-                for c in ("weights_of", "rotation_of")
-            ]
-        )
-    )
+    parts = [data[name].to_numpy() for name in ("weights_of", "rotation_of")]
+    return np.asarray(np.any([(part != names) & (part != "") for part in parts], axis=0))
 
 
 def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:

@@ -230,21 +230,20 @@ def _put_together(
 def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Path) -> None:
     """The dataset and the tables made from it, into an empty folder."""
     from qkscope.results.dataset import NAME, read_dataset
-    from qkscope.results.tables import head_table, select, write_tables
+    from qkscope.results.tables import write_tables
     from qkscope.stats.attribution import causes
 
     study = plan.study
     order = [each.checkpoint.name for each in measured if not each.checkpoint.counterfactual]
     limits = Thresholds(study.thresholds.high, study.thresholds.low)
-    write_tables(folder, made.cells, order, limits)
-    data = read_dataset(folder / NAME)
-    own = select(data, "own")
+    heads = write_tables(folder, made.cells, order, limits)
     steps = order if study.kind == "training" else []
+    data = read_dataset(folder / NAME)
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
     write_axes(made, folder / "axes.safetensors")
-    bad = ((own["bad_q"] + own["bad_k"]) > 0).sum("head").to_numpy().tolist()
-    lost = {name: count for name, count in zip(order, bad, strict=True) if count}
-    warnings = unmeasured_warnings(head_table(own, limits), lost)
+    bad = heads["bad_q"] + heads["bad_k"] > 0
+    lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
+    warnings = unmeasured_warnings(heads, lost)
     plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
     store.write_text(folder / "study.yaml", dump_study(study, provenance(plan, measured, lost)))
 
