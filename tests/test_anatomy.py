@@ -32,7 +32,7 @@ def anatomy_of(q, k, rotation, edges, **layout):
     counts = np.full(q.shape[1], float(len(q)))
     path_k = path_about(path_k, late_k.mean_x, rotation, bin_phases(rotation, counts, np.asarray(edges)))
     made = Layout.of(counts, **layout)
-    return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)), made)
+    return anatomy(path_q, path_k, late_q, late_k, Staging.of(rotation, made, np.asarray(edges)))
 
 
 def curve_of(q, k, rotation, counts, lags):

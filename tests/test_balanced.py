@@ -180,9 +180,12 @@ def test_what_leaves_attention_as_it_is_leaves_balanced_r(rng, name, change):
     before, after = measured(q, k, rotation), measured(*changed(change, rng, q, k, rotation), rotation)
     for each in (*VALUES, *SHARES, "share_positional", "score_sd", "sink", "score_energy", "distance_score"):
         size = np.abs(before.arrays[each][np.isfinite(before.arrays[each])]).max()
-        np.testing.assert_allclose(
-            after.arrays[each], before.arrays[each], rtol=0, atol=1e-9 * max(1, size), err_msg=each
-        )
+        pair = after.arrays[each], before.arrays[each]
+        # Scores of left-out samples are computed in single precision.
+        single = each not in VALUES and len(pair[0]) == after.groups + 1
+        for part, digits in ((slice(1), 1e-9), (slice(1, None), 1e-5 if single else 1e-9)):
+            close = {"rtol": 0, "atol": digits * max(1, size)}
+            np.testing.assert_allclose(pair[0][part], pair[1][part], **close, err_msg=each)
     assert (after.arrays["axis_lost_balanced"] == before.arrays["axis_lost_balanced"]).all()
     if change != "turned pairs":
         assert np.abs(after.value("r_q") - before.value("r_q")).max() > 0.01  # the published r changes

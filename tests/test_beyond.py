@@ -130,7 +130,8 @@ def test_errors_are_the_jackknifes(units, measured):
         expected = [jackknife_reference([each.value(name)[h] for each in left]) for h in range(3)]
         keep = axes.lost == 0 if name.startswith("eta") else np.full(3, True)
         assert keep.any()
-        np.testing.assert_allclose(found.error(name)[keep], np.array(expected)[keep], rtol=1e-6, atol=1e-12)
+        # Paths and scores of left-out samples are evaluated in single precision.
+        np.testing.assert_allclose(found.error(name)[keep], np.array(expected)[keep], rtol=1e-3, atol=1e-12)
 
 
 def test_heads_that_read_one_key_are_as_each_alone(rng):

@@ -122,7 +122,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Staging:
-    """What a rotation does at the positions of a layout, once for all heads and samples of documents.
+    """What a rotation does at the positions of a layout, once for all heads of a sample of documents.
 
     places, queries       the turns to their positions
     near (C, 2P + 1)      waves at minus the distances of the closest keys
@@ -131,6 +131,7 @@ class Staging:
     """
 
     rotation: Rotation
+    layout: Layout
     places: Turns
     queries: Turns
     near: Array
@@ -146,6 +147,7 @@ class Staging:
         places, queries = (rotation.turns(at.t.astype(np.float64)) for at in (layout.places, layout.queries))
         return cls(
             rotation,
+            layout,
             places,
             queries,
             near=waves(rotation, -lags, rotated=2),
@@ -170,44 +172,42 @@ def path_about(path: Path, mean: Array, rotation: Rotation, phase: Phase) -> Pat
 
 
 def anatomy(
-    q: Path,
-    k: Path,
-    late_q: Moments,
-    late_k: Moments,
-    stage: Staging,
-    layout: Layout,
-    between_k: Array | float = 0.0,
+    q: Path, k: Path, late_q: Moments, late_k: Moments, stage: Staging, between_k: Array | float = 0.0
 ) -> Anatomy:
     """The parts of H heads of one rotation; `late_q`, `late_k` are the moments of tokens from position 4 on.
 
     k is the path of keys about `late_k.mean_x` (see `path_about`). k and late_k have K rows, those of a block's keys.
     between_k (K, d, d) is the covariance of documents' mean keys.
     """
-    q, k = q.filled, k.filled
+    q, k, layout = q.filled, k.filled, stage.layout
     at, tokens = layout.places.t, layout.places.tokens
     m_q, m_k = (stage.rotation.turn(path.means_at(at), stage.places) for path in (q, k))
-    square_q, square_k = (_gram(m, tokens) for m in (m_q, m_k))
-    mean_q = late_q.mean_x
-    sigma_q = _residual(late_q, square_q) + mean_q[:, :, None] * mean_q[:, None, :]
-    sigma_k = _residual(late_k, square_k) - between_k
-    early = int(np.searchsorted(at, FIRST_QUERY))
-    asking = square_q - _gram(m_q[:, :early], tokens[:early])
     mean_key = layout.seen @ m_k  # (K, I, d)
     scatter = _gram(m_k, layout.asked @ layout.seen) - _gram(mean_key, layout.asked)
-    position, mean = _position(q, k, m_k, stage, layout)
+    n_k = np.maximum(late_k.n, 1)[:, None, None]
+    sigma_k = (late_k.M - _gram(m_k, tokens)) / n_k - between_k
+    # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
+    of_keys = np.stack([sigma_k, scatter])
+    square_q, early = _gram(m_q, tokens), int(np.searchsorted(at, FIRST_QUERY))
+    squares = _traces(of_keys, square_q)
+    mean_q, n_q = late_q.mean_x, np.maximum(late_q.n, 1)
+    match, query_position = (_traces(of_keys, late_q.M) - squares) / n_q + _forms(of_keys, mean_q[:, None])
+    asking = squares[0] - _forms(of_keys[:1], m_q[:, :early], tokens[:early])[0]
+    position, mean = _position(q, k, m_k, stage)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(_trace(sigma_k, asking) / tokens[early:].sum(), 0.0),
-        match=np.maximum(_trace(sigma_k, sigma_q), 0.0),
-        query_position=_trace(scatter, sigma_q),
+        key=np.maximum(asking / tokens[early:].sum(), 0.0),
+        match=np.maximum(match, 0.0),
+        query_position=query_position,
         sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean @ layout.asked,
         query_mean=mean,
     )
 
 
-def _position(q: Path, k: Path, m_k: Array, stage: Staging, layout: Layout) -> tuple[Array, Array]:
+def _position(q: Path, k: Path, m_k: Array, stage: Staging) -> tuple[Array, Array]:
     """Over j, of m_q(i).m_k(j): mean_i of its variance (H,), and the mean of each query (H, I)."""
+    layout = stage.layout
     i, reach = layout.queries.t, layout.close.shape[1]
     m_q = by_key(stage.rotation.turn(q.means_at(i), stage.queries), len(m_k))  # (K, H / K, I, d)
     mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
@@ -243,11 +243,6 @@ def _first_key(q: Path, k: Path, late_q: Moments, rotation: Rotation, counts: Ar
     return np.asarray(np.einsum("hd,hd->h", total, first) / counts[FIRST_QUERY:].sum())
 
 
-def _residual(late: Moments, square: Array) -> Array:
-    """Covariance about a path through the mean (H, d, d); `square` is the sum over tokens of m m^T."""
-    return np.asarray((late.M - square) / np.maximum(late.n, 1)[:, None, None])
-
-
 def _gram(x: Array, weight: Array) -> Array:
     """sum_s weight_s x_s x_s^T: x (H, S, d), weight (S,) at least 0 -> (H, d, d)."""
     # The product of a matrix with itself takes half the work, and BLAS sees that it is one.
@@ -255,11 +250,19 @@ def _gram(x: Array, weight: Array) -> Array:
     return np.asarray(y.transpose(0, 2, 1) @ y)
 
 
-def _trace(of_keys: Array, of_queries: Array) -> Array:
-    """tr(a b) of symmetric matrices, a (K, d, d) of keys and b (H, d, d) of queries. (H,)"""
-    keys = len(of_keys)
-    queries = by_key(of_queries, keys).reshape(keys, len(of_queries) // keys, -1)
-    return np.asarray(queries @ of_keys.reshape(keys, -1, 1)).reshape(-1)
+def _traces(of_keys: Array, of_queries: Array) -> Array:
+    """tr(a b) of symmetric matrices, a (N, K, d, d) of keys and b (H, d, d) of queries. (N, H)"""
+    count, keys = of_keys.shape[:2]
+    queries = of_queries.reshape(keys, len(of_queries) // keys, -1)
+    a = of_keys.astype(of_queries.dtype, copy=False).reshape(count, keys, -1, 1)
+    return np.asarray(queries @ a, dtype=np.float64).reshape(count, -1)
+
+
+def _forms(of_keys: Array, x: Array, weight: Array | float = 1.0) -> Array:
+    """sum_s weight_s x_s^T a x_s of symmetric matrices a (N, K, d, d) of keys, x (H, S, d) of queries. (N, H)"""
+    rows = by_key(x, of_keys.shape[1]).astype(np.float64)  # (K, H / K, S, d)
+    found = ((rows @ of_keys[:, :, None]) * rows).sum(axis=-1) * weight
+    return np.asarray(found.sum(axis=-1).reshape(len(of_keys), -1))
 
 
 SHARES = ("share_position", "share_key", "share_match", "share_query_position")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from itertools import compress
 from threading import Lock
@@ -24,10 +24,10 @@ from qkscope.measures.blocks import Block, blocks, per_query
 from qkscope.measures.distance import BinPairs, mean_waves
 from qkscope.measures.grid import Grid, whole_grid
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.pca import Axes, measure_batch, whole_and_without
+from qkscope.measures.pca import Axes, measure_batch, whole_and_without, with_left_out
 from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
 from qkscope.measures.registry import MeasureGroup, Variable, variables
-from qkscope.measures.waves import Pairs, waves
+from qkscope.measures.waves import Pairs, as_left_out, waves
 from qkscope.sums import Sum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Moments
@@ -43,7 +43,7 @@ S = TypeVar("S", bound=Sum)
 # Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
 PLACES = 1024
 # Elements of a block's scatter matrices: few enough that they and their left-out samples stay in a core's cache.
-BLOCK_ELEMENTS = 1 << 16
+BLOCK_ELEMENTS = 1 << 17
 
 
 @dataclass(frozen=True)
@@ -151,35 +151,44 @@ def _between(groups: Sequence[Unit], width: int) -> Array:
 
 
 @dataclass(frozen=True)
-class RotationTable:
-    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found.
+class SampleTable:
+    """A rotation at the positions of one sample.
 
-    phase (1 + G, 2, P) `phases` of positions about their mean in each sample: of all tokens, and from position 4 on
-    by_bin (1 + G, B, P) `bin_phases` of the tokens of each sample, by the paths' bins
-    wave `waves` at the places, lags `mean_waves` at the distances · stage: None in a window too short for scores
+    phase (2, P) `phases` of positions about their mean: of all tokens, and from position 4 on
+    by_bin (B, P) `bin_phases` of the tokens by the paths' bins
+    wave `waves` at the places, lags `mean_waves` at the distances · stage: None where no query has two keys
     """
 
-    rotation: Rotation
-    known: bool
     phase: Phase
     by_bin: Phase
     wave: Array
     lags: Array
     stage: Staging | None
 
+
+@dataclass(frozen=True)
+class RotationTable:
+    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found."""
+
+    rotation: Rotation
+    known: bool
+    samples: Sequence[SampleTable]
+
     @classmethod
     def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> RotationTable:
         turning, first = rotation or Rotation.none(dim), samples[0]
         weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
-        return cls(
-            rotation=turning,
-            known=rotation is not None,
-            phase=phases(turning, weights),
-            by_bin=bin_phases(turning, np.stack([at.counts for at in samples]), first.edges),
-            wave=waves(turning, first.places.t),
-            lags=mean_waves(turning, first.lags.lags),
-            stage=Staging.of(turning, first.layout(turning), first.edges) if first.scored else None,
-        )
+        phase = phases(turning, weights)
+        by_bin = bin_phases(turning, np.stack([at.counts for at in samples]), first.edges)
+        wave, lags = waves(turning, first.places.t), mean_waves(turning, first.lags.lags)
+        stage = Staging.of(turning, first.layout(turning), first.edges) if first.scored else None
+        tables = [SampleTable(phase[0], by_bin[0], wave, lags, stage)]
+        wave, lags, stage = as_left_out(turning, (wave, lags, stage))
+        for i, at in enumerate(samples[1:], 1):
+            layout = as_left_out(turning, at.layout(turning)) if at.scored else None
+            here = replace(stage, layout=layout) if stage and layout else None
+            tables.append(SampleTable(phase[i], by_bin[i], wave, lags, here))
+        return cls(turning, rotation is not None, tables)
 
 
 @dataclass(frozen=True)
@@ -187,7 +196,8 @@ class SampleSums:
     """A block of H heads in one sample of the documents.
 
     v (H, d) first axes · scale (H,) of the scores · at: where the tokens are
-    phase (2, P), by_bin (B, P): of this sample in `table`
+
+    Paths of left-out samples, and what is evaluated at positions, are in single precision.
     """
 
     q: Kind
@@ -195,9 +205,9 @@ class SampleSums:
     v: Array
     scale: Array
     at: Positions
-    table: RotationTable
-    phase: Phase
-    by_bin: Phase
+    rotation: Rotation
+    known: bool
+    table: SampleTable
 
     @cached_property
     def along(self) -> dict[str, tuple[Along, Along]]:
@@ -210,16 +220,15 @@ class SampleSums:
     @cached_property
     def key_path(self) -> Path:
         """The path of keys about their mean over tokens from position 4 on: scores compare keys with each other."""
-        return path_about(self.k.path, self.k.late.mean_x, self.table.rotation, self.by_bin)
+        return path_about(self.k.path, self.k.late.mean_x, self.rotation, self.table.by_bin)
 
     @cached_property
     def anatomy(self) -> Anatomy | None:
         """The parts of the variance of scores; None in a window too short for them."""
-        if not self.at.scored or self.table.stage is None:
+        if self.table.stage is None:
             return None
-        q, k, layout = self.q, self.k, self.at.layout(self.table.rotation)
-        between = k.between(self.at.between)
-        return anatomy(q.path, self.key_path, q.late, k.late, self.table.stage, layout, between)
+        between = self.k.between(self.at.between)
+        return anatomy(self.q.path, self.key_path, self.q.late, self.k.late, self.table.stage, between)
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,8 +358,7 @@ class HeadBlock:
     @cached_property
     def moments(self) -> list[tuple[Moments, Moments]]:
         """(q, k) of each sample: rows of q are the H queries, rows of k the K keys."""
-        q, k = (whole_and_without([group[i] for group in self.groups]) for i in (0, 1))
-        return list(zip(q, k, strict=True))
+        return with_left_out(self.groups)
 
     def sums_of(self, kind: type[S]) -> list[S]:
         """A sum of all heads over the window, of each sample; the block's are at `rows.queries` and `rows.keys`."""
@@ -364,18 +372,17 @@ class HeadBlock:
 
     @cached_property
     def axes(self) -> Axes:
-        return measure_batch(self.groups, self.cell.components)
+        return measure_batch(self.groups, self.cell.components, self.moments)
 
     @cached_property
     def sums(self) -> list[SampleSums]:
         """Of each sample: moments, paths and first axes."""
         first = np.concatenate([self.axes.v[None, :, :, 0], self.axes.loo_v])
         kinds = (self._kind(i, rows) for i, rows in enumerate((self.rows.queries, self.rows.keys)))
+        rotation, known = self.table.rotation, self.table.known
         return [
-            SampleSums(q, k, v, self.scale, at, self.table, phase, by_bin)
-            for q, k, v, at, phase, by_bin in zip(
-                *kinds, first, self.cell.positions, self.table.phase, self.table.by_bin, strict=True
-            )
+            SampleSums(q, k, v, self.scale, at, rotation, known, table)
+            for q, k, v, at, table in zip(*kinds, first, self.cell.positions, self.table.samples, strict=True)
         ]
 
     def _kind(self, index: int, rows: NDArray[np.int64]) -> list[Kind]:
@@ -386,9 +393,14 @@ class HeadBlock:
             late = [sums.without(sink) for sums, sink in zip(every, sinks, strict=True)]
         paths = [_path(unit, index).window(self.width).select(rows) for unit in self.cell.units]
         groups = GroupPaths.of(self.table.rotation, late, paths)
+        whole = reduce(Path.merge, paths)
+        left_out = [whole.without(path) for path in paths if len(paths) > 1]
+        merged = [whole, *(as_left_out(self.table.rotation, path) for path in left_out)]
+        each = [groups, *[as_left_out(self.table.rotation, groups)] * len(left_out)]
+        every = [sample[index] for sample in self.moments]
         return [
-            Kind(whole[index], b, reduce(Path.merge, list(compress(paths, some))), groups, some)
-            for whole, b, some in zip(self.moments, whole_and_without(late), self.cell.taken, strict=True)
+            Kind(*parts)
+            for parts in zip(every, whole_and_without(late), merged, each, self.cell.taken, strict=True)
         ]
 
 

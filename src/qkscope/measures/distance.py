@@ -103,7 +103,7 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
     products = terms(queries, keys).reshape(len(q.still), len(pairs.query), -1)  # (H, N, 2P + 1)
     curve = np.empty((len(products), len(pairs.lags)))
     for (at, which, _, _), count in zip(pairs.octaves, counted, strict=True):
-        summed = count @ products[:, which]  # (H, d, 2P + 1)
+        summed = count.astype(products.dtype, copy=False) @ products[:, which]  # (H, d, 2P + 1)
         total = count.sum(axis=1)
         summed /= np.where(total > 0, total, np.nan)[:, None]
         curve[:, at] = np.einsum("hdp,dp->hd", summed, wave[at])
@@ -158,8 +158,8 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 def _bias(sums: SampleSums) -> Array:
     """b(D) in logits. (H, D); NaN where the rotation is not known or no query has two keys."""
-    at, rotation, lags = sums.at, sums.table.rotation, sums.at.lags.lags
-    if not sums.table.known or sums.anatomy is None:
+    at, rotation, lags = sums.at, sums.rotation, sums.at.lags.lags
+    if not sums.known or sums.anatomy is None:
         return np.full((len(sums.v), len(lags)), np.nan)
     paths = sums.q.path.filled, sums.key_path.filled
     q, k = (Pairs.of(rotation, path.mean) for path in paths)

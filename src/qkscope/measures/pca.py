@@ -161,12 +161,17 @@ def orient(v: Array, r_q: Array, r_k: Array) -> tuple[Array, Array]:
     return v * sign[:, None, :], sign
 
 
-def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axes:
+def measure_batch(
+    groups: Sequence[tuple[Moments, Moments]],
+    components: int,
+    samples: Sequence[tuple[Moments, Moments]] | None = None,
+) -> Axes:
     """Axes of a block of heads from (q, k) moments per document group, on the thread that calls.
 
-    With fewer rows of k than of q, each is read by as many of the next rows of q.
+    With fewer rows of k than of q, each is read by as many of the next rows of q. `samples` are the moments of all
+    groups and without each, where they are known.
     """
-    (q, *q_left), (k, *k_left) = (whole_and_without([group[i] for group in groups]) for i in (0, 1))
+    (q, k), *left_out = samples or with_left_out(groups)
     S = pooled(q, k)
     wide = components > 1 and S.shape[1] >= LARGE and max(RITZ, 2 * components) <= FEW * S.shape[1]
     values, vectors = leading(S, max(RITZ, 2 * components) if wide else components)
@@ -174,7 +179,7 @@ def measure_batch(groups: list[tuple[Moments, Moments]], components: int) -> Axe
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
-    left = _leave_one_out(q_left, k_left, v, vectors if wide else None)
+    left = _leave_one_out(left_out, v, vectors if wide else None)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
@@ -231,18 +236,16 @@ class _LeftOut:
     v: Array
 
 
-def _leave_one_out(
-    q_left: Sequence[Moments], k_left: Sequence[Moments], v: Array, within: Array | None
-) -> _LeftOut:
+def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, within: Array | None) -> _LeftOut:
     """The same numbers without each group in turn, on axes oriented like `v`.
 
     `within` (H, d, m) is the space in which the axes of left-out samples are sought (Rayleigh-Ritz); None: everywhere.
     """
     heads, dim, components = v.shape
-    count = len(q_left)
+    count = len(samples)
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
-    for g, (q, k) in enumerate(zip(q_left, k_left, strict=True)):
+    for g, (q, k) in enumerate(samples):
         S = pooled(q, k)
         values, u = leading(S, components) if within is None else ritz(S, components, within)
         explained[g] = shares_of_trace(S, values)
@@ -267,20 +270,16 @@ def ritz(S: Array, components: int, within: Array) -> tuple[Array, Array]:
     return values, vectors
 
 
+def with_left_out(groups: Sequence[tuple[Moments, Moments]]) -> list[tuple[Moments, Moments]]:
+    """(q, k) of all groups together, then without each in turn if there are several."""
+    q, k = (whole_and_without([group[i] for group in groups]) for i in (0, 1))
+    return list(zip(q, k, strict=True))
+
+
 def whole_and_without(groups: Sequence[Moments]) -> list[Moments]:
     """The moments of all groups together, then without each in turn if there are several."""
-    return [merge_all(groups), *(_without_each(groups) if len(groups) > 1 else [])]
-
-
-def _without_each(groups: Sequence[Moments]) -> list[Moments]:
-    """All groups but the g-th, for each g, by merging what stands before with what stands after it."""
-    count = len(groups)
-    before, after = [groups[0]], [groups[-1]]
-    for i in range(1, count - 1):
-        before.append(before[-1].merge(groups[i]))
-        after.append(groups[count - 1 - i].merge(after[-1]))
-    inner = [before[g - 1].merge(after[count - 2 - g]) for g in range(1, count - 1)]
-    return [after[-1], *inner, before[-1]]
+    whole = merge_all(groups)
+    return [whole, *(whole.without(group) for group in groups if len(groups) > 1)]
 
 
 def pearson(moments: Moments, v: Array) -> Array:

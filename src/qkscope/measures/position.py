@@ -114,7 +114,7 @@ def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: 
     parts = terms(axes, means.at((slice(None), slice(None), None)))  # (G, K, H / K, B, 2P + 1)
     parts = parts.reshape(groups * len(v.still), *parts.shape[-2:])
     starts = np.append(np.searchsorted(places.t, edges[:-1]), len(places.t))
-    found = np.empty((len(parts), len(places.t)))
+    found = np.empty((len(parts), len(places.t)), dtype=parts.dtype)
     for b, (i, j) in enumerate(pairwise(starts)):
         np.matmul(parts[:, b], wave[i:j].T, out=found[:, i:j])
     return found.reshape(groups, -1, len(places.t))
@@ -131,7 +131,7 @@ def eta_squared(
     than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
     """
     bins = np.searchsorted(edges, places.t, side="right") - 1
-    weight = n.astype(np.float64)[:, bins]  # (G, S)
+    weight = n.astype(projected.dtype)[:, bins]  # (G, S)
     pairs = weight.sum(axis=0) ** 2 - (weight**2).sum(axis=0)
     tokens = np.where(pairs > 0, places.tokens, 0.0)
     if not tokens.any():
@@ -160,9 +160,15 @@ def linear_reading(sums: Moments) -> Array:
     """
     dim = sums.M.shape[1]
     ridge = np.maximum(RIDGE * np.trace(sums.M, axis1=1, axis2=2) / dim, np.finfo(float).tiny)
-    solved = np.linalg.solve(sums.M + ridge[:, None, None] * np.eye(dim), sums.C[:, :, None])[:, :, 0]
+    # With L L^T = M, C^T M^-1 C = |L^-1 C|^2, and L^-1 C is the last row of the factor of M bordered by C.
+    bordered = np.empty((len(ridge), dim + 1, dim + 1))
+    bordered[:, :dim, :dim] = sums.M
+    bordered[:, np.arange(dim), np.arange(dim)] += ridge[:, None]
+    bordered[:, dim, :dim] = sums.C
+    bordered[:, dim, dim] = 2 * sums.T + 1.0
+    row = np.linalg.cholesky(bordered)[:, dim, :dim]
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
-    squared = np.einsum("hd,hd->h", sums.C, solved) / np.where(enough, sums.T, np.nan)
+    squared = (row**2).sum(axis=1) / np.where(enough, sums.T, np.nan)
     return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
 
 
@@ -170,7 +176,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     """Position beyond r, of all tokens and of those from position 4 on."""
     found: dict[str, list[Array]] = {}
     for sums in block.sums:
-        v = Pairs.of(sums.table.rotation, sums.v)
+        v = Pairs.of(sums.rotation, sums.v.astype(sums.table.wave.dtype))
         for name, kind in (("q", sums.q), ("k", sums.k)):
             projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.places, sums.table.wave, v)
             for late in (False, True):
@@ -187,9 +193,9 @@ def _of_kind(sums: SampleSums, kind: Kind, name: str, projected: Array, late: bo
     if places.tokens.any():
         here = projected[:, :, -len(places.t) :]
         found[f"eta_{name}"] = np.sqrt(eta_squared(kind.n, sums.at.edges, places, here, along))
-        if sums.table.known:
+        if sums.known:
             path = kind.path.window(len(sums.at.counts), start)
-            found[f"r_{name}_const"] = constant_part(path, sums.table.rotation, sums.phase[int(late)], along)
+            found[f"r_{name}_const"] = constant_part(path, sums.rotation, sums.table.phase[int(late)], along)
     if late:
         return {f"{key}_from4": value for key, value in found.items()}
     del found[f"r_{name}"]  # the published r, which `pca` declares

@@ -10,7 +10,8 @@ a0 + i a1, the brackets are the real and the imaginary part of conj(a) b.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,27 @@ from qkscope.measures.blocks import by_key
 from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
+
+
+def as_left_out(rotation: Rotation, x: T) -> T:
+    """Arrays, or a tuple or dataclass of them, in single precision where the rotation turns anything.
+
+    It takes half the time. Left-out samples give standard errors, of which it changes the fourth digit. Without a
+    rotation few positions are evaluated, and double precision costs nothing.
+    """
+    return x if not len(rotation.pairs) else in_single(x)
+
+
+def in_single(x: Any) -> Any:
+    if isinstance(x, np.ndarray) and x.dtype.char in "dD":
+        return x.astype({"d": np.float32, "D": np.complex64}[x.dtype.char])
+    if isinstance(x, tuple):
+        made = [in_single(each) for each in x]
+        return type(x)(*made) if hasattr(x, "_fields") else tuple(made)
+    if is_dataclass(x) and not isinstance(x, (type, Rotation)):
+        return replace(x, **{f.name: in_single(getattr(x, f.name)) for f in fields(x)})
+    return x
 
 
 class Pairs(NamedTuple):
@@ -43,8 +65,8 @@ class Pairs(NamedTuple):
 def terms(a: Pairs, b: Pairs) -> Array:
     """What the waves are multiplied with: vectors (..., d) before rotation -> (..., 2P + 1)."""
     shape = np.broadcast_shapes(a.turning.shape, b.turning.shape)
-    found = np.empty((*shape[:-1], 2 * shape[-1] + 1))
-    np.multiply(a.turning.conj(), b.turning, out=found[..., :-1].view(np.complex128))
+    found = np.empty((*shape[:-1], 2 * shape[-1] + 1), dtype=np.result_type(a.still, b.still))
+    np.multiply(a.turning.conj(), b.turning, out=found[..., :-1].view(np.result_type(found, np.complex64)))
     found[..., -1] = np.einsum("...d,...d->...", a.still, b.still) if a.still.shape[-1] else 0.0
     return found
 

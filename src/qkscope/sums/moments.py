@@ -104,12 +104,15 @@ class Moments:
         mean_t = np.where(some, self.mean_t + part.n / left * (self.mean_t - part.mean_t), 0.0)
         weight = part.n * n / np.maximum(self.n, 1)
         dx, dt = part.mean_x - mean_x, part.mean_t - mean_t
-        outer = weight[:, None, None] * (dx[:, :, None] * dx[:, None, :])
+        M = dx[:, :, None] * (weight[:, None] * dx)[:, None, :]
+        M += part.M
+        np.subtract(self.M, M, out=M)
+        M[~some] = 0.0
         return Moments(
             n=n,
             mean_x=mean_x,
             mean_t=mean_t,
-            M=np.where(some[:, None, None], self.M - part.M - outer, 0.0),
+            M=M,
             C=np.where(some[:, None], self.C - part.C - (weight * dt)[:, None] * dx, 0.0),
             T=np.where(some, self.T - part.T - weight * dt**2, 0.0),
             bad=self.bad - part.bad,

@@ -40,6 +40,11 @@ class Path:
         """Both sets of tokens together; the bins must be the same."""
         return replace(self, n=self.n + other.n, total=self.total + other.total)
 
+    def without(self, part: Path) -> Path:
+        """The tokens that are not in `part`, whose tokens are all among these."""
+        n = self.n - part.n
+        return replace(self, n=n, total=np.where(n[:, None] > 0, self.total - part.total, 0.0))
+
     def select(self, rows: NDArray[np.int64]) -> Path:
         """The heads at `rows`."""
         return replace(self, total=self.total[rows])
@@ -52,8 +57,9 @@ class Path:
     @property
     def mean(self) -> Array:
         """mu_b (H, B, d); NaN in a bin without tokens."""
+        n = np.where(self.n, self.n, np.nan).astype(self.total.dtype)
         with np.errstate(invalid="ignore"):
-            return np.asarray(self.total / np.where(self.n, self.n, np.nan)[None, :, None])
+            return np.asarray(self.total / n[None, :, None])
 
     @property
     def filled(self) -> Path:

@@ -76,7 +76,7 @@ class Rotation:
     def paired(self, x: Array) -> NDArray[np.complex128]:
         """Each pair as one complex number, which rotation multiplies by exp(i t frequency): x (..., d) -> (..., P)."""
         first, second = self.split(x)
-        found = np.empty(first.shape, dtype=np.complex128)
+        found = np.empty(first.shape, dtype=np.result_type(x, np.complex64))
         found.real, found.imag = first, second
         return found
 
@@ -98,7 +98,7 @@ class Rotation:
         """x (..., T, d) or (..., 1, d) turned by `turns`: (..., T, d)."""
         cos, sin = turns
         shape = np.broadcast_shapes(x.shape[:-1], (len(cos),))
-        turned = np.empty((*shape, self.dim))
+        turned = np.empty((*shape, self.dim), dtype=np.result_type(x, cos))
         if len(self.still):
             turned[..., self.still] = x[..., self.still]
         (a, b), (first, second) = self.split(x), self._halves
