@@ -37,7 +37,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    path = make_study(tmp_path_factory.mktemp("study"), count=40)
+    path = make_study(tmp_path_factory.mktemp("study"), count=16)
     path.write_text(path.read_text() + "cpus: 1\n")
     return path
 
@@ -343,7 +343,7 @@ def test_without_shared_storage_the_driver_writes_and_what_hangs_or_is_broken_is
     (path.parent / "checkpoint-3" / "model.safetensors").write_bytes(b"not weights")
     path.write_text(path.read_text() + "cpus: 1\ntrust_remote_code: true\n")
     run(path, tmp_path / "local", shard="1/3")
-    path.write_text(path.read_text() + "timeout: 15\n")
+    path.write_text(path.read_text() + "timeout: 8\n")
     check, write, written = clusters.check_versions, clusters.store.write_bytes, []
 
     def blind(driver, facts):
@@ -357,7 +357,7 @@ def test_without_shared_storage_the_driver_writes_and_what_hangs_or_is_broken_is
     out = tmp_path / "results"
     with pytest.raises(StudyError) as raised:
         run(path, out, engine="ray")
-    assert "checkpoint-2: group 0 took longer than the study's timeout of 15 s" in str(raised.value)
+    assert "checkpoint-2: group 0 took longer than the study's timeout of 8 s" in str(raised.value)
     assert "checkpoint-3: " in str(raised.value)
     found = status(out)
     assert (found.count("done"), found.count("running")) == (2, 0)

@@ -8,12 +8,14 @@ import sys
 import xml.etree.ElementTree as ET
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from frames import cells_of, results_of, with_heads, with_values
 from matplotlib.collections import PathCollection, PolyCollection, QuadMesh
 from matplotlib.colors import to_hex
@@ -568,6 +570,7 @@ def check_layout(study, width):
                 assert not overlap(box_a, box_b), f"{picture.name}: {a.get_text()!r} is on {b.get_text()!r}"
 
 
+@cache
 def pythia():
     """154 checkpoints, one of them alone in its phase, the last over a longer window."""
     phases = ["Stage 1"] * 100 + ["Stage 2"] * 30 + ["Stage 3"]
@@ -575,6 +578,7 @@ def pythia():
     return with_components(training(154, phases=phases, widen=131), 2)
 
 
+@cache
 def smollm3():
     """The published ten, with components, errors and a matched window."""
     labels, ends = PUBLISHED["short_labels"], ["Stage 1"] * 4 + ["Stage 2"] + ["Stage 3"]
@@ -582,8 +586,14 @@ def smollm3():
     return with_components(training(10, labels=labels, phases=phases, widen=6), 10)
 
 
+@cache
+def with_a_gap():
+    """Eleven checkpoints, of which one could not be measured, and a longer window from the eighth on."""
+    return training(11, missing=[3], widen=7)
+
+
 @pytest.mark.parametrize("width", [3.3, 6.9, None])
-@pytest.mark.parametrize("study", [smollm3, pythia, lambda: training(11, missing=[3], widen=7)])
+@pytest.mark.parametrize("study", [smollm3, pythia, with_a_gap])
 def test_every_picture_fits_a_papers_column(study, width):
     check_layout(study(), width)
 
@@ -697,9 +707,10 @@ def test_all_figures_come_with_picture_data_and_readme(drawn):
 
 def test_data_csv_is_what_is_drawn(drawn):
     study, made, _folder = drawn
+    view = look(study)
     for each in made.drawn:
         stored = pd.read_csv(each.folder / "data.csv")
-        frame = draw(each.name, study).data
+        frame = PICTURES[each.name].draw(view, None).data
         assert list(stored.columns) == list(frame.columns)
         numbers = frame.select_dtypes("number").columns
         assert len(numbers)
@@ -714,8 +725,9 @@ def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
         ET.fromstring((each.folder / "figure.svg").read_bytes())
     _upper, axes = draw("01_position_signal", study).figure.axes
     assert [text.replace("\n", "") for text in tick_texts(axes)] == NASTY[:3]
+    view = look(study)
     for each in made.drawn:
-        figure = draw(each.name, study).figure
+        figure = PICTURES[each.name].draw(view, None).figure
         names = [t for t in figure.findobj(Text) if any(name[:3] in t.get_text() for name in NASTY)]
         assert names
         assert not any(text.get_parse_math() for text in names)
@@ -756,23 +768,17 @@ def test_drawing_again_gives_the_same_bytes_in_threads_and_under_a_users_style(d
     assert shown == again["01_position_signal"][0], "notebooks show the same picture"
 
 
-def test_drawing_in_processes_gives_the_same_bytes(drawn, tmp_path, monkeypatch):
-    study, _made, folder = drawn
-    monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", CATALOGUE[:3])
-    monkeypatch.setattr("qkscope.figures.drawing.worth", lambda pieces, seconds: pieces)
-    made = draw_all(study, tmp_path)
-    assert len(made.drawn) == 3
-    for each in made.drawn:
-        for path in each.folder.iterdir():
-            assert path.read_bytes() == (folder / "first" / each.name / path.name).read_bytes(), path
-
-
-def test_results_on_disk_are_drawn_in_processes_too(tmp_path, monkeypatch):
+def test_results_on_disk_are_drawn_in_processes_to_the_same_bytes(tmp_path, monkeypatch):
     table = tmp_path / "table"
     write_tables(table, cells_of(published_qk(), layers=36), PUBLISHED["checkpoints"], Thresholds())
     monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", CATALOGUE[:3])
+    alone = draw_all(load_results(table), tmp_path / "alone")
     monkeypatch.setattr("qkscope.figures.drawing.worth", lambda pieces, seconds: pieces)
     made = draw_all(load_results(table), tmp_path / "figures")
+    assert len(made.drawn) == 3
+    for here, there in zip(alone.drawn, made.drawn, strict=True):
+        for path in here.folder.iterdir():
+            assert path.read_bytes() == (there.folder / path.name).read_bytes(), path
     data = pd.read_csv(made.drawn[2].folder / "data.csv")
     means = data[data["population"] == "all"].set_index("model")["mean"]
     assert means[PUBLISHED["checkpoints"]].to_list() == pytest.approx(PUBLISHED["mean_explained_variance"])
@@ -850,12 +856,11 @@ def test_the_script_keeps_the_published_names_and_default_path(tmp_path, monkeyp
         assert getattr(module, name)().axes
 
 
-def test_the_script_says_what_is_missing(tmp_path):
-    path = Path(__file__).parent.parent / "scripts" / "generate_report_figures.py"
-    ran = subprocess.run([sys.executable, path], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert ran.returncode == 1
+def test_the_script_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = CliRunner().invoke(script().main, [])
+    assert ran.exit_code == 1
     assert "results/smollm3_training_progress/qk.csv: no such file" in ran.stderr
-    assert "Traceback" not in ran.stderr
 
 
 # --- bad input ---------------------------------------------------------------------------------------------------

@@ -37,10 +37,10 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
 ):
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
     make_hang(study.parent / "checkpoint-2")
-    add(study, "trust_remote_code: true\ntimeout: 15")
+    add(study, "trust_remote_code: true\ntimeout: 8")
     out = tmp_path / "out"
     with pytest.raises(
-        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 15 s"
+        StudyError, match=r"checkpoint-2: group 0 took longer than the study's timeout of 8 s"
     ):
         run(study, out)
     found = status(out)
@@ -49,7 +49,7 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
     assert capsys.readouterr().err.count(" tokens in ") == 4
     # The others are, byte for byte, those of a run without a limit.
     plain = tmp_path / "plain"
-    study.write_text(study.read_text().replace("timeout: 15", ""))
+    study.write_text(study.read_text().replace("timeout: 8", ""))
     (study.parent / "checkpoint-2" / "config.json").unlink()
     with pytest.raises(StudyError, match="checkpoint-2"):
         run(study, plain)
@@ -67,7 +67,7 @@ def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(study, t
         return worker
 
     monkeypatch.setattr(SubprocessMeasurer, "_start", start_and_kill)
-    add(study, "timeout: 150")
+    add(study, "timeout: 80")
     run(study, tmp_path / "out")
     assert len(killed) == 1
     said = capsys.readouterr().err
