@@ -15,7 +15,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Without compiled files every process, and the tests start many, would compile torch and transformers again.
 unexport PYTHONDONTWRITEBYTECODE
-# In the order of their names: files with few tests, which would come last, take longest.
+# In the order of tests/conftest.py, which puts the longest files first.
 TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
 
 setup: .venv/ready

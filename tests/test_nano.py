@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +19,8 @@ from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CorpusError, StoreError
 from qkscope.nano import training as nano
 from qkscope.nano.folder import State, read_state, write_state
-from qkscope.nano.recipe import Phase, Recipe, read_text, study_text
+from qkscope.nano.recipe import Phase, Piece, Recipe, Text, read_text, study_text
+from qkscope.progress import Bar
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import depth, depth_bin
 
@@ -46,24 +45,6 @@ NAMES = [
     "lc-32-to-64-step-2",
     "lc-32-to-64-step-4",
 ]
-PAUSED = """
-import sys, time, torch
-torch.set_num_threads(1)
-sys.path.insert(0, {tests!r})
-from test_nano import SMALL
-from qkscope.nano import training as nano
-save, run_piece = nano._save, nano._run_piece
-def slow_save(out, recipe, piece, state, key):
-    if piece.name == {at!r} and {where!r} == "save":
-        print("reached", flush=True); time.sleep(600)
-    save(out, recipe, piece, state, key)
-def slow_piece(recipe, seed, text, piece, state, bar):
-    run_piece(recipe, seed, text, piece, state, bar)
-    if piece.name == {at!r} and {where!r} == "piece":
-        print("reached", flush=True); time.sleep(600)
-nano._save, nano._run_piece = slow_save, slow_piece
-nano.train(sys.argv[1], 0, SMALL)
-"""
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -164,17 +145,39 @@ def test_checkpoints_differ_from_each_other(trained: Path) -> None:
     assert len(set(weights(trained).values())) == len(NAMES)
 
 
+def train_and_die(out: Path, at: str, where: str) -> None:
+    """Train in a forked process that is killed before a checkpoint is saved, or when it has been trained."""
+    save, run_piece = nano._save, nano._run_piece
+
+    def die(piece: Piece, here: str) -> None:
+        if piece.name == at and where == here:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def fatal_save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> None:
+        die(piece, "save")
+        save(out, recipe, piece, state, key)
+
+    def fatal_piece(recipe: Recipe, seed: int, text: Text, piece: Piece, state: State, bar: Bar) -> None:
+        run_piece(recipe, seed, text, piece, state, bar)
+        die(piece, "piece")
+
+    nano._save, nano._run_piece = fatal_save, fatal_piece
+    try:
+        nano.train(out, 0, SMALL)
+    finally:
+        os._exit(1)
+
+
 @pytest.mark.parametrize(("at", "where"), [("stage2-step-7", "piece"), ("lc-32-to-64-step-2", "save")])
 def test_killed_training_goes_on_to_the_same_weights(
     trained: Path, tmp_path: Path, at: str, where: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    script = PAUSED.format(tests=str(Path(__file__).parent), at=at, where=where)
-    child = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"reached\n"
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    child.stdout.close()
+    child = os.fork()
+    if child == 0:
+        train_and_die(tmp_path, at, where)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status)
+    assert os.WTERMSIG(status) == signal.SIGKILL
     assert not (tmp_path / "checkpoints" / at).exists()
     nano.train(tmp_path, 0, SMALL)
     assert weights(tmp_path) == weights(trained)
@@ -275,7 +278,8 @@ def test_learning_rate_warms_up_and_decays() -> None:
     assert phase.rate(20) == pytest.approx(0.75)
 
 
-def test_demo_measures_what_it_trained(tmp_path: Path) -> None:
+def test_demo_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkscope.figures.draw_all", lambda *_: [])  # other runs draw them
     shown = nano.demo(tmp_path, 0, SMALL)
     assert shown.report == tmp_path / "report.html"
     assert shown.report.is_file()
