@@ -48,6 +48,41 @@ def linked(page: Page, number: int) -> None:
     assert "heads=" in page.url
 
 
+def cursor_to(page: Page, view: str, row: str, column: str = "") -> str:
+    """Move a sheet's cursor, by keyboard, to the first cell whose label names the row and begins with the column."""
+    cursor = page.locator(f"#{view}-cursor")
+    cursor.focus()
+
+    def press(key: str) -> bool:
+        before = cursor.bounding_box(), cursor.get_attribute("style")
+        page.keyboard.press(key)
+        return (cursor.bounding_box(), cursor.get_attribute("style")) != before
+
+    page.keyboard.press("Home")
+    while press("PageUp"):
+        pass
+    while row not in cursor.get_attribute("aria-label"):
+        assert press("ArrowDown"), f"no row of {view} is called {row}"
+    while not cursor.get_attribute("aria-label").startswith(column):
+        assert press("ArrowRight"), f"no column of {view} is called {column}"
+    return cursor.get_attribute("aria-label")
+
+
+def numbers_of(page: Page, view: str) -> dict[tuple[str, str], str]:
+    """The table below a chart: (row, column) -> cell."""
+    if not page.locator(f"#{view}-drawing details[open]").count():
+        page.locator(f"#{view}-numbers").click()
+    page.locator(f"#{view}-drawing tbody tr").first.wait_for(state="attached")
+    rows = page.locator(f"#{view}-drawing table").evaluate(
+        "(table) => [...table.rows].map((row) => [...row.cells].map((cell) => cell.textContent))"
+    )
+    return {
+        (row[0], name): cell.translate(MINUS)
+        for row in rows[1:]
+        for name, cell in zip(rows[0][1:], row[1:], strict=True)
+    }
+
+
 def violations(page: Page) -> list[str]:
     """What axe finds serious or critical on a page."""
     page.evaluate(AXE)

@@ -34,8 +34,8 @@ from qkscope.study.timeline import Stop, Timeline
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
-    *("js/marks.js", "js/axes.js", "js/go.js", "js/save.js"),
-    *("js/signal.js", "js/emergence.js", "js/causes.js"),
+    *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
+    *("js/signal.js", "js/raster.js", "js/causes.js"),
     *("js/scores.js", "js/spectrum.js", "js/distance.js", "js/classes.js"),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/head_measures.js", "js/head.js"),

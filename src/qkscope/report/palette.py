@@ -13,10 +13,16 @@ from qkscope.figures.tools import style
 DARK_PAPER = "#191b1f"
 _LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks and the words beside them
 
-# Ramps of a heat map: light to deep for what grows from zero, orange to blue for what has a sign.
+# Ramps of a heat map: away from the paper for what grows from zero, orange to blue for what has a sign.
 RAMPS = {
-    "sequential": ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"],
-    "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
+    "light": {
+        "sequential": ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"],
+        "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
+    },
+    "dark": {
+        "sequential": ["#24282e", "#1d4a63", "#2a77a1", "#6cb3c6", "#dff3ee"],
+        "diverging": ["#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"],
+    },
 }
 CAUSES = style.CAUSE_COLOURS
 # The variable of each part of the variance of scores.
@@ -37,7 +43,10 @@ def properties() -> str:
 def _colours() -> Iterator[tuple[str, str, str]]:
     """(property, on light paper, on dark paper) of every colour that stands for something."""
     yield "paper", style.PAPER, DARK_PAPER
-    for name, colour in (("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)):
+    for name, colour in (
+        *(("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)),
+        ("axis", style.AXIS),
+    ):
         yield name, colour, on_dark(colour)
     for name, colour in (CAUSES | style.ROPE_COLOURS).items():
         yield name, colour, on_dark(colour)

@@ -8,7 +8,19 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from report_browser import MINUS, ROOT, ROWS, SMALL, Open, click_on, count, linked, selected
+from report_browser import (
+    MINUS,
+    ROOT,
+    ROWS,
+    SMALL,
+    Open,
+    click_on,
+    count,
+    cursor_to,
+    linked,
+    numbers_of,
+    selected,
+)
 from report_data import make_results
 
 from qkscope.report import SCRIPTS, write_report
@@ -106,8 +118,8 @@ def test_marks_have_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: 
     said = label.translate(MINUS)
     assert f"r_q {want.r_q:.3f} ± {want.r_q_se:.3f}, r_k {want.r_k:.3f} ± {want.r_k_se:.3f}" in said
     mean = heads.loc["stage1-step-100", 5]["r_q"].mean()
-    cell = page.locator('#emergence .mark[aria-label^="S1-100 · layer 5,"]')
-    assert f"mean r_q {mean:.3f}" in cell.get_attribute("aria-label")
+    page.evaluate("store.set({ rows: 'layers' })")
+    assert f"mean r_q {mean:.3f}" in cursor_to(page, "emergence", "layer 5,", "S1-100")
     page.locator("#signal-numbers").click()
     row = page.locator("#signal-drawing tbody tr").first.inner_text().translate(MINUS)
     whole = heads.loc["stage1-step-100"]
@@ -128,8 +140,8 @@ def test_the_window_changes_every_number(open_page: Open, report: Path, folder: 
         mean = table[table["rope"] == 1]["r_q"].mean()
         expect(page.locator("#signal .mark").last).to_have_attribute("aria-label", re.compile(f"{mean:.3f}"))
         cell = table[table["layer"] == 5]["r_q"].mean()
-        mark = page.locator('#emergence .mark[aria-label^="LC1-100 · layer 5,"]')
-        expect(mark).to_have_attribute("aria-label", re.compile(f"mean r_q {cell:.3f}"))
+        page.evaluate("store.set({ rows: 'layers' })")
+        assert numbers_of(page, "emergence")["layer 5", "LC1-100"].startswith(f"{cell:.3f}")
         page.locator("#numbers-search").fill("mean r_q RoPE")
         expect(page.locator("#numbers tbody tr").first).to_contain_text(f"{mean:.3f}")
 
@@ -167,7 +179,9 @@ def test_the_head_page_shows_one_head_on_all_components(open_page: Open, report:
 
 def test_the_back_button_undoes_views_heads_and_selections(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator("#emergence .mark").first.click()
+    page.evaluate("store.set({ rows: 'layers' })")
+    cursor_to(page, "emergence", "layer 0")
+    page.keyboard.press("Enter")
     count(page, 4)
     page.locator("#table").scroll_into_view_if_needed()
     place = page.evaluate("window.scrollY")
@@ -271,8 +285,9 @@ def test_a_box_selects_the_heads_inside(open_page: Open, report: Path, heads: pd
 
 
 def test_a_cell_selects_its_heads_and_its_checkpoint(open_page: Open, report: Path) -> None:
-    page = open_page(report)
-    page.locator('#emergence .mark[aria-label^="S1-200 · layer 6,"]').click()
+    page = open_page(report, "#rows=layers")
+    cursor_to(page, "emergence", "layer 6", "S1-200")
+    page.keyboard.press("Enter")
     linked(page, 4)
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
 
@@ -353,18 +368,18 @@ def test_points_cells_and_rows_by_keyboard(open_page: Open, report: Path) -> Non
     assert linked_head.startswith("head:")
     page.keyboard.press("Escape")
     count(page, 0)
-    page.locator("#emergence .mark[tabindex='0']").focus()
+    page.locator("#emergence-cursor").focus()
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
-    assert selected(page) == 4
-    assert focused(page).startswith("cell:")
-    expect(page.locator("#announcer")).to_contain_text("4 heads selected")
+    assert selected(page) == 1
+    assert focused(page) == "emergence-cursor"
+    expect(page.locator("#announcer")).to_contain_text("1 head selected")
     box = page.locator("#table tbody input").nth(10)
     box.focus()
     name = focused(page)
     page.keyboard.press(" ")
     assert focused(page) == name
-    assert selected(page) == 5
+    assert selected(page) == 2
 
 
 def test_flows_sorting_and_the_slider_by_keyboard(open_page: Open, report: Path) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from playwright.sync_api import Page, expect
-from report_browser import MINUS, Open
+from report_browser import MINUS, Open, cursor_to
 from whole_study import whole
 
 from qkscope.claims import Claim, Row, claims
@@ -137,8 +137,9 @@ def in_signal(page: Page, row: Row) -> tuple[str, float]:
 
 
 def in_emergence(page: Page, row: Row) -> tuple[str, float | None]:
-    text = label(page, f"cell:{stop_of(page, row.model)}:{row.at:.0f}")
-    return re.search(r"mean [^\d]*([-\d.]+%?)", text)[1], None
+    stop = page.evaluate("(model) => data.stops.find((stop) => stop.model === model).label", row.model)
+    label = cursor_to(page, "emergence", f"layer {row.at:.0f},", stop)
+    return re.search(r"mean [^\d]*([-\d.]+%?)", label.translate(MINUS))[1], None
 
 
 def in_scores(page: Page, row: Row) -> tuple[str, float | None]:

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 from playwright.sync_api import expect
-from report_browser import MINUS, PICTURES, Open, click_on, count, selected, violations
+from report_browser import MINUS, PICTURES, Open, click_on, count, cursor_to, numbers_of, selected, violations
 from report_data import Shape, make_results, page_data, unpack
 
 from qkscope.report import write_report
@@ -176,7 +176,8 @@ def test_views_adapt_or_say_why_not(open_page: Open, odd_reports: dict[str, Path
         expect(page.locator(f"#{view}")).to_contain_text(said)
     page.locator("#classes .segment").first.click()
     assert selected(page) > 0
-    page.locator("#emergence .mark").first.dispatch_event("click")
+    page.locator("#emergence-cursor").focus()
+    page.keyboard.press("Enter")
     page.locator("#table tbody input").first.click()
     page.screenshot(path=PICTURES / f"{name}.png", full_page=True)
     page.locator("#table tbody button.link").first.click()
@@ -299,12 +300,13 @@ def test_the_link_is_copied_with_its_state(open_page: Open, report: Path) -> Non
 def test_every_layer_has_a_row_and_nope_layers_are_marked(
     open_page: Open, report: Path, tmp_path: Path
 ) -> None:
-    page = open_page(report)
-    expect(page.locator("#emergence .mark")).to_have_count(8 * 4)
-    expect(page.locator("#emergence svg text", has_text="NoPE")).to_have_count(2)
+    page = open_page(report, "#rows=layers")
+    found = numbers_of(page, "emergence")
+    assert len(found) == 8 * 4
+    assert {row for row, _ in found if "NoPE" in row} == {"layer 3 (NoPE)", "layer 7 (NoPE)"}
     deep = make_results(tmp_path, ["step1", "step2"], Shape(layers=40, heads=2, group=1, components=1))
-    page = open_page(write_report(deep, tmp_path / "deep.html"))
-    expect(page.locator("#emergence .mark")).to_have_count(2 * 40)
+    page = open_page(write_report(deep, tmp_path / "deep.html"), "#rows=layers")
+    assert len(numbers_of(page, "emergence")) == 2 * 40
 
 
 def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Path, report: Path) -> None:
@@ -357,7 +359,7 @@ def test_a_head_without_an_error_says_so(open_page: Open, folder: Path, tmp_path
 
 
 def test_every_chart_has_its_numbers(open_page: Open, full_report: Path) -> None:
-    page = open_page(full_report)
+    page = open_page(full_report, "#rows=layers")
     page.locator("#emergence-numbers").click()
     rows = page.locator("#emergence-drawing tbody tr")
     expect(rows).to_have_count(8)
@@ -487,7 +489,20 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
     expect(page.locator("#table .pager")).to_contain_text("13–24 of 1,024 heads")
     page.locator("#stop").select_option("70")
     expect(page.locator("#table caption")).to_contain_text("step70000")
-    expect(page.locator("#emergence .mark")).to_have_count(154 * 32)
+    # The raster paints what has scrolled into view, and the cursor stays in it.
+    scroll = page.locator("#emergence-drawing .sheet-scroll")
+    assert scroll.evaluate("(one) => one.scrollHeight") > 5 * scroll.evaluate("(one) => one.clientHeight")
+    cursor_to(page, "emergence", "layer")
+    for _ in range(40):
+        page.keyboard.press("PageDown")
+    assert scroll.evaluate("(one) => one.scrollTop") > 1000
+    page.keyboard.press("Enter")
+    assert selected(page) == 1
+    box = page.locator("#emergence-cursor").bounding_box()
+    frame = scroll.bounding_box()
+    assert frame["y"] <= box["y"] <= frame["y"] + frame["height"]
+    painted = "(one) => one.getContext('2d').getImageData(400, one.height - 60, 1, 1).data[3]"
+    assert scroll.locator("canvas").evaluate(painted) == 255
 
 
 # ---- for everybody ----

@@ -21,6 +21,7 @@ from qkscope.results.taxonomy import CLASSES, UNMEASURED
 
 R_Q, R_K = "#1f77b4", "#d62728"
 VARIANCE = "#6a51a3"
+AXIS = "#d9480f"  # PC0 became a different direction
 _CLASSES = ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff")
 CLASS_COLOURS = dict(zip((*CLASSES, UNMEASURED), _CLASSES, strict=True))
 PART_COLOURS = {

@@ -91,23 +91,31 @@ const dom = (() => {
     return { field: h("label", { class: "field" }, h("span", {}, label), box), box };
   }
 
-  /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again. */
-  /** @type {(drawing: HTMLElement, heads: string[], rows: string[][]) => HTMLElement} */
+  /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
+   * made when it is first opened. */
+  /** @type {(drawing: HTMLElement, heads: string[], rows: string[][] | (() => string[][])) => HTMLElement} */
   function numbers(drawing, heads, rows) {
     const head = heads.map((name, i) => h("th", { scope: "col", class: i ? "num" : null }, name));
-    const body = rows.map(([name, ...cells]) =>
-      h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", { class: "num" }, cell))),
-    );
-    const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body));
+    const body = h("tbody");
+    const fillIn = () =>
+      body.replaceChildren(
+        ...(typeof rows === "function" ? rows() : rows).map(([name, ...cells]) =>
+          h("tr", {}, h("th", { scope: "row" }, name), cells.map((cell) => h("td", { class: "num" }, cell))),
+        ),
+      );
+    const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), body);
     const view = drawing.id.replace("-drawing", "");
     const about = { tabindex: "0", role: "region", "aria-label": `Numbers of the chart: ${view}` };
     const open = Boolean(drawing.querySelector(`#${view}-numbers`)?.closest("details[open]"));
-    return h(
+    const details = h(
       "details",
       { open },
       h("summary", { id: `${view}-numbers` }, "Numbers of this chart"),
       h("div", { class: "scroller short", ...about }, table),
     );
+    if (open || typeof rows !== "function") fillIn();
+    else details.addEventListener("toggle", fillIn, { once: true });
+    return details;
   }
 
   return { h, s, find, reducedMotion, download, fileName, options, choose, menu, numbers };

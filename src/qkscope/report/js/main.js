@@ -6,7 +6,7 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, emergence, causes, scores, spectrum, distance, classes, portrait },
+    ...{ signal, emergence: raster, causes, scores, spectrum, distance, classes, portrait },
     ...{ table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */
@@ -29,7 +29,9 @@
     const wanted = link.getAttribute("data-window") || "";
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
+    const layers = link.getAttribute("data-view") === "emergence" ? { rows: "layers" } : {};
     return {
+      ...layers,
       ...(stop >= 0 ? { stop } : {}),
       ...(menu && store.choices[menu].includes(measure) ? { [menu]: measure } : {}),
       ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),

@@ -34,12 +34,18 @@ const marks = (() => {
 
   /* What each mark says and does. Listening happens once for all marks, below: a page may hold thousands. */
   /** @typedef {(string | null)[]} Lines */
-  /** @type {WeakMap<Element, { act?: Handler, lines: () => Lines }>} */
+  /** @type {WeakMap<Element, { act?: Handler, lines: (event: any) => Lines }>} */
   const known = new WeakMap();
+
+  /* An element that has marks of its own drawing: what it says and does depends on where the pointer is. */
+  /** @type {(element: HTMLElement, about: { act?: Handler, lines: (event: any) => Lines }) => void} */
+  const ground = (element, about) => {
+    known.set(element, about);
+  };
 
   /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
-  /** @type {<E extends SVGElement>(element: E, what: { key: string, label: string, lines?: Lines | (() => Lines),
+  /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string, lines?: Lines | (() => Lines),
    *   act?: Handler, pressed?: boolean }) => E} */
   function mark(element, { key, label, lines, act, pressed }) {
     known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
@@ -55,7 +61,7 @@ const marks = (() => {
   /* The mark that an event is about, and what is known of it. */
   /** @param {Event} event */
   function markOf(event) {
-    const element = event.target instanceof Element ? event.target.closest(".mark") : null;
+    const element = event.target instanceof Element ? event.target.closest(".mark, .sheet") : null;
     const about = element && known.get(element);
     return element && about ? { element, ...about } : null;
   }
@@ -63,12 +69,13 @@ const marks = (() => {
   function listenToMarks() {
     document.addEventListener("pointermove", (event) => {
       const found = event.pointerType === "mouse" && !event.buttons ? markOf(event) : null;
-      if (found) showTip(found.lines(), event.clientX, event.clientY);
+      const lines = found?.lines(event) || [];
+      if (lines.length) showTip(lines, event.clientX, event.clientY);
       else if (!tip.hidden && event.pointerType === "mouse") hideTip();
     });
     document.addEventListener("focusin", (event) => {
       const found = markOf(event);
-      if (found && found.element.matches(":focus-visible")) tipAt(found.element, found.lines());
+      if (found && found.element.matches(":focus-visible")) tipAt(found.element, found.lines(event));
     });
     document.addEventListener("focusout", hideTip);
     document.addEventListener("click", (event) => {
@@ -158,5 +165,5 @@ const marks = (() => {
     if (same) same.focus({ preventScroll: true });
   }
 
-  return { listenToMarks, hideTip, mark, rove, mount };
+  return { listenToMarks, hideTip, tipAt, ground, mark, rove, mount };
 })();

@@ -20,8 +20,26 @@ const paint = (() => {
       style: `background-color:${colour(code)}`,
     });
 
-  const sequential = d3.piecewise(d3.interpolateLab, data.ramps.sequential);
-  const diverging = d3.piecewise(d3.interpolateLab, data.ramps.diverging);
+  /* Whether the page is dark: what the reader chose, else what the system has. */
+  function isDark() {
+    const chosen = document.documentElement.getAttribute("data-theme");
+    return chosen ? chosen === "dark" : window.matchMedia("(prefers-color-scheme: dark)").matches;
+  }
+
+  /* Nothing is the colour of the page, in both schemes. */
+  const ramps = [data.ramps.light, data.ramps.dark].map(({ sequential, diverging }) => ({
+    sequential: d3.piecewise(d3.interpolateLab, sequential),
+    diverging: d3.piecewise(d3.interpolateLab, diverging),
+  }));
+
+  /* A colour of the style sheet as a canvas takes it. */
+  const probe = dom.h("i", { hidden: true });
+  document.body.append(probe);
+  /** @type {(colour: string) => string} */
+  function resolved(colour) {
+    probe.style.color = colour;
+    return getComputedStyle(probe).color;
+  }
 
   /** @param {number} v */
   const clamp = (v) => Math.max(0, Math.min(1, v));
@@ -29,12 +47,27 @@ const paint = (() => {
   /* Number -> colour over a range: with a middle where the range has both signs, from light to deep otherwise. */
   /** @type {(range: [number, number]) => (value: number) => string} */
   function ramp([low, high]) {
+    const { sequential, diverging } = ramps[Number(isDark())];
     if (low < 0) {
       const reach = Math.max(-low, high);
       return (value) => diverging(clamp((value / reach + 1) / 2));
     }
     return (value) => sequential(clamp((value - low) / (high - low || 1)));
   }
+
+  /* The same with a few hundred colours made beforehand, for many cells. */
+  /** @type {(range: [number, number]) => (value: number) => string} */
+  function fastRamp([low, high]) {
+    const reach = Math.max(-low, high);
+    const [from, to] = low < 0 ? [-reach, reach] : [low, high];
+    const colour = ramp([low, high]);
+    const made = d3.range(256).map((i) => colour(from + ((to - from) * i) / 255));
+    return (value) => made[Math.round(255 * clamp((value - from) / (to - from || 1)))];
+  }
+
+  /* Dark or light, whichever is read on a colour. */
+  /** @param {string} fill */
+  const inkFor = (fill) => (d3.lab(fill).l > 58 ? "#111" : "#fff");
 
   /* A legend of a ramp. */
   /** @type {(name: string, range: [number, number], digits?: number, percent?: boolean) => HTMLElement[]} */
@@ -57,5 +90,5 @@ const paint = (() => {
     ];
   }
 
-  return { colour, inkOn, ofPopulation, block, ramp, rampKeys };
+  return { colour, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };
 })();

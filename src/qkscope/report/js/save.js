@@ -106,7 +106,8 @@ const save = (() => {
     const origin = drawing.getBoundingClientRect();
     const style = getComputedStyle(dom.find(view));
     const paper = getComputedStyle(document.documentElement).getPropertyValue("--paper");
-    const drawings = [...drawing.querySelectorAll("svg")];
+    /** @type {(SVGSVGElement | HTMLCanvasElement)[]} */
+    const drawings = [...drawing.querySelectorAll("canvas"), ...drawing.querySelectorAll("svg")];
     const bottom = Math.max(...drawings.map((svg) => svg.getBoundingClientRect().bottom));
     const width = Math.ceil(origin.width + 2 * MARGIN);
     const height = Math.ceil(bottom - origin.top + HEADING + 2 * MARGIN);
@@ -129,11 +130,11 @@ const save = (() => {
         ONE_STOP.includes(view) ? `${title} · ${data.stops[store.state.stop].label}` : title,
       ),
     );
-    for (const element of drawing.querySelectorAll(".legend, .small"))
+    for (const element of drawing.querySelectorAll(".legend, .small, .sentence"))
       picture.append(...words(element, origin));
     for (const svg of drawings) {
       const box = svg.getBoundingClientRect();
-      const copy = settled(svg);
+      const copy = svg instanceof HTMLCanvasElement ? s("image", { href: svg.toDataURL() }) : settled(svg);
       const { x, y } = place(box, origin);
       for (const [name, value] of Object.entries({
         x,

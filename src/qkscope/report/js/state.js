@@ -10,7 +10,7 @@
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "run"]; // changes that the back button undoes
+  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "run"]; // changes that the back button undoes
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -28,7 +28,8 @@ const store = (() => {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["matched", "own"] : ["own"],
     measure: signals, // of the signal's chart
-    map: signals, // of the map by layer
+    map: [...signals, "class", ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
+    rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
     number: [
       ...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number))),
     ],
@@ -337,6 +338,8 @@ const store = (() => {
     setAdding(value) {
       adding = value;
     },
+    /* Draw everything anew: the colours changed. */
+    repaint: () => tell(new Set(["size"])),
     clearFilter: () => set({ filter: start().filter }),
     /** @param {(keys: Set<string>) => void} listener */
     onChange: (listener) => listeners.push(listener),

@@ -186,7 +186,9 @@ const tools = (() => {
     button.addEventListener("click", () => {
       now = show(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
       remember(now);
+      store.repaint();
     });
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", store.repaint);
   }
 
   /** @type {View} */

@@ -114,7 +114,7 @@ interface Payload extends PackedRun {
   classes: string[];
   unmeasured: string;
   regions: { name: string; r_q: number; r_k: number }[];
-  ramps: { sequential: string[]; diverging: string[] };
+  ramps: Record<"light" | "dark", { sequential: string[]; diverging: string[] }>;
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
   measures: Measure[];
   parts: { name: string; label: string }[];
@@ -175,11 +175,34 @@ interface State {
   window: WindowName;
   measure: string;
   map: string;
+  rows: string;
   number: string;
   across: string;
   up: string;
   tint: string;
   [choice: string]: any;
+}
+
+/* A cell of a sheet, and the sheet: see sheet.js. */
+type Cell = { row: number; col: number };
+type Box = { x: number; y: number; width: number; height: number };
+interface Sheet {
+  id: string;
+  label: string;
+  width: number;
+  height: number;
+  shown?: number; // height of the part in view, where it scrolls
+  header?: number; // height of what stays at the top
+  start: Cell;
+  paint: (context: CanvasRenderingContext2D, top: number) => void;
+  over?: () => SVGElement[];
+  at: (x: number, y: number) => Cell | null;
+  box: (cell: Cell) => Box | null;
+  step: (cell: Cell, columns: number, rows: number) => Cell;
+  lines: (cell: Cell) => (string | null)[];
+  verb?: string; // what Enter does, in words
+  act?: (cell: Cell, event: MouseEvent | KeyboardEvent) => void;
+  brush?: (from: number, to: number, event: MouseEvent) => void;
 }
 
 /* A part of the page: made once, drawn again when one of its `needs` has changed (null the first time). */

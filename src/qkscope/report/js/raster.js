@@ -1,0 +1,444 @@
+// @ts-check
+/* When: a row for every head and a column for every checkpoint. Heads that follow position first are at the top, RoPE and
+ * NoPE heads apart, so that the edge of the colour is the time at which position took over. Rows may also be layers. */
+"use strict";
+
+const raster = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const drawing = dom.find("emergence-drawing");
+  const note = dom.find("emergence-note");
+
+  /* A head follows position from the checkpoint at which position determines so much of its scores; without scores, by
+   * r_q. */
+  const LEADING = data.has("share_positional") ? "share_positional" : "r_q";
+  const ENOUGH = 0.3;
+  const ABOVE = LEADING === "r_q" ? "above 0.3" : "above 30%";
+  const TALLEST = 700; // pixels of rows in view; more scroll
+  const GROUP = 24; // height of a group's name
+
+  /** @typedef {{ index: number, name: string, layer: number, heads: number[], onset: number, y: number }} Row */
+  /** @typedef {{ name: string, rows: Row[], y: number }} Group */
+  /** @type {{ measure: HTMLSelectElement, rows: HTMLSelectElement } | null} */
+  let controls = null;
+
+  const byLayer = () => state.rows === "layers";
+  const isClass = () => state.map === "class" && !store.both() && !byLayer();
+  const measure = () => (state.map === "class" && !isClass() ? LEADING : state.map);
+
+  /** @type {(head: number, run?: number) => number} */
+  const onsetOf = (head, run = store.runs()[0]) => {
+    const table = store.table(run);
+    return data.stops.findIndex(({ index }) => data.value(table, LEADING, index, head) > ENOUGH);
+  };
+
+  /* ---- rows ---- */
+
+  /** @param {number} head */
+  const shortName = (head) => `L${data.heads[head].layer}H${data.heads[head].head}`;
+
+  /** @returns {Group[]} */
+  function groups() {
+    const shown = store.shown();
+    const last = data.stops.length;
+    let index = 0;
+    return data.populations.flatMap((population) => {
+      const members = data.heads.filter((d) => d.population === population && (!shown || shown.has(d.index)));
+      if (!members.length) return [];
+      /** @type {Omit<Row, "index" | "y">[]} */
+      let rows;
+      if (byLayer())
+        rows = d3.groups(members, (d) => d.layer).map(([layer, found]) => ({
+          ...{ name: `layer ${layer}`, layer, onset: -1, heads: found.map((d) => d.index) },
+        }));
+      else
+        rows = members.map((d) => ({
+          ...{ name: shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
+        }));
+      if (state.rows === "onset")
+        rows = d3.sort(
+          rows,
+          ({ onset }) => (onset < 0 ? last : onset),
+          ({ heads, onset }) => -data.value(store.table(), LEADING, onset < 0 ? last - 1 : onset, heads[0]),
+        );
+      return [{ name: population, rows: rows.map((row) => ({ ...row, y: 0, index: index++ })), y: 0 }];
+    });
+  }
+
+  /* ---- values ---- */
+
+  /* The mean over a layer's heads, with its error where all of them are meant and the page knows it. */
+  /** @type {(row: Row, stop: number, run: number) => [number, Maybe]} */
+  function inLayer(row, stop, run) {
+    const { places, [measure()]: known } = store.over(run).averages.layers;
+    const at = stop * places.length + places.indexOf(row.layer);
+    if (known && !store.shown() && known.mean[at] !== null) return [known.mean[at], known.se[at]];
+    const table = store.table(run);
+    return [text.mean(row.heads.map((head) => data.value(table, measure(), stop, head))), null];
+  }
+
+  /** @type {(row: Row, stop: number, run: number) => [number, Maybe]} */
+  function ofRun(row, stop, run) {
+    if (byLayer()) return inLayer(row, stop, run);
+    const [value, se] = [measure(), `${measure()}_se`].map((name) =>
+      data.value(store.table(run), name, stop, row.heads[0]),
+    );
+    return [value, se];
+  }
+
+  /* What a cell shows: of two runs together their difference. */
+  /** @type {(row: Row, stop: number) => [number, Maybe]} */
+  function valueOf(row, stop) {
+    if (isClass()) return [data.code(store.table(), stop, row.heads[0]), null];
+    const [[value, se], other] = store.runs().map((run) => ofRun(row, stop, run));
+    if (!other) return [value, se];
+    return [value - other[0], se === null || other[1] === null ? null : Math.hypot(se, other[1])];
+  }
+
+  /** @type {(rows: Row[]) => [number, number]} */
+  function range(rows) {
+    const found = rows.flatMap((row) => data.stops.map(({ index }) => valueOf(row, index)[0])).filter(Number.isFinite);
+    const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
+    if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
+    if (measure() === "r_k") return [-1, 1];
+    if (measure().startsWith("share_") || (low >= -0.05 && high <= 1 && high > 0.3)) return [0, 1];
+    return low < 0 ? [-Math.max(-low, high), Math.max(-low, high)] : [0, high || 1];
+  }
+
+  /** @param {[number, number]} ends */
+  function colours(ends) {
+    if (!isClass()) return paint.fastRamp(ends);
+    const made = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
+    return (/** @type {number} */ code) => made[code] || "transparent";
+  }
+
+  const name = () =>
+    `${store.both() ? "A − B, " : ""}${byLayer() ? "mean " : ""}${data.measureLabel(measure())}`;
+
+  /* ---- words ---- */
+
+  /** @param {Row} row */
+  const whose = (row) =>
+    byLayer()
+      ? `${row.name}${axes.isNope(row.layer) ? " (NoPE)" : ""}, ${text.headCount(row.heads.length)}`
+      : data.headName(row.heads[0]);
+
+  /** @type {(row: Row, stop: number) => (string | null)[]} */
+  function lines(row, stop) {
+    const [value, se] = valueOf(row, stop);
+    const kind = isClass() ? data.classes[value] : `${name()} ${text.measure(measure(), value, se)}`;
+    const another = byLayer() ? null : data.anotherAxis(store.table(), stop, row.heads[0]);
+    const since = row.onset < 0 ? null : `${ABOVE} from ${data.stops[row.onset].label} on`;
+    return [
+      `${data.stops[stop].label} · ${whose(row)}`,
+      kind || "not measured here",
+      isClass() ? null : data.measureMeans(measure()),
+      byLayer() ? null : since,
+      another ? "PC0 is a different direction than at the checkpoint before" : null,
+    ];
+  }
+
+  /* Counts for each population: how many heads follow position at a checkpoint. */
+  /** @type {(group: Group, stop: number) => string} */
+  function counted(group, stop) {
+    const heads = group.rows.flatMap((row) => row.heads);
+    const many = heads.filter((head) => data.value(store.table(), LEADING, stop, head) > ENOUGH).length;
+    return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
+  }
+
+  const rule = LEADING === "r_q" ? "r_q is above 0.3" : "position determines more than 30% of the scores";
+
+  /* One sentence: of the pinned head, of the selection, or of all heads. */
+  /** @param {Group[]} list */
+  function sentence(list) {
+    if (state.heads.size === 1 && data.training) return pinned([...state.heads][0]);
+    const { label } = data.stops[state.stop];
+    const every = list.map((group) => counted(group, state.stop)).join(" and ");
+    if (!state.heads.size) return [`At ${label}, ${rule} in ${every}.`];
+    const some = { name: "all", rows: [], y: 0 };
+    const rows = /** @type {any} */ ([{ heads: [...state.heads] }]);
+    return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.stop)} selected.`];
+  }
+
+  /** @param {number} head */
+  function pinned(head) {
+    const onset = onsetOf(head);
+    const table = store.table();
+    /** @param {number} stop */
+    const at = (stop) =>
+      text.measure(LEADING, data.value(table, LEADING, stop, head), data.value(table, `${LEADING}_se`, stop, head));
+    const last = data.stops.length - 1;
+    const changed = data.stops.filter(({ index }) => data.anotherAxis(table, index, head));
+    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.stops[onset].label} (${at(onset)})`;
+    const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
+    const open = h(
+      "button",
+      { type: "button", class: "link", id: "emergence-open", onclick: () => go("head", { head }) },
+      "Open this head",
+    );
+    const kind = data.heads[head].population;
+    return [
+      h("strong", {}, `${shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.stops[last].label}${moved}. `,
+      open,
+    ];
+  }
+
+  /* ---- the sheet ---- */
+
+  /** @param {Group[]} list */
+  function build(list) {
+    const rows = list.flatMap((group) => group.rows);
+    const width = axes.widthOf(drawing);
+    const left = byLayer() ? 62 : rows.length > 200 && width < 500 ? 44 : 56;
+    const slanted = axes.labelling([0], (width - left) / data.stops.length).slant;
+    const cell = (width - left - (slanted ? 26 : 4)) / data.stops.length;
+    const { every, slant, room, names } = axes.labelling(data.stops.map(({ index }) => index), cell);
+    const phases = data.phases.length > 1 && data.training ? data.phases : [];
+    const header = room + (phases.length ? 18 : 4);
+    const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= 60 ? 12 : rows.length <= 240 ? 8 : 6;
+    const named = data.populations.length > 1;
+    let y = header;
+    for (const group of list) {
+      group.y = y;
+      y += named ? GROUP : 4;
+      for (const row of group.rows) {
+        row.y = y;
+        y += tall;
+      }
+    }
+    const height = y + 4;
+    const shown = Math.min(height, TALLEST + header);
+    const ends = range(rows);
+    const colour = colours(ends);
+    /** @param {number} stop */
+    const x = (stop) => left + stop * cell;
+    const [ink, muted, paper, tick, frame] = ["--ink", "--muted", "--paper", "--axis", "--rule"].map((one) =>
+      paint.resolved(`var(${one})`),
+    );
+    const gap = cell > 8 ? 1 : 0;
+    const written = byLayer() && cell >= 36 && tall >= 14;
+
+    /** @type {(context: CanvasRenderingContext2D, top: number) => void} */
+    function draw(context, top) {
+      for (const row of rows) {
+        const at = row.y - top;
+        if (at + tall < header || at > shown) continue;
+        drawRow(context, row, at);
+      }
+      context.fillStyle = ink;
+      for (const group of named ? list : []) {
+        const at = group.y - top + GROUP / 2 + 2;
+        if (at < header || at > shown) continue;
+        context.font = context.font.replace(/^(\d+ )?11px/, "650 11px");
+        context.textAlign = "left";
+        const size = d3.sum(group.rows, (row) => row.heads.length);
+        context.fillText(`${group.name} · ${text.headCount(size)}`, 0, at);
+        context.font = context.font.replace(/^650 /, "");
+      }
+      drawHeader(context);
+    }
+
+    /** @type {(context: CanvasRenderingContext2D, row: Row, at: number) => void} */
+    function drawRow(context, row, at) {
+      const between = tall > 7 ? 1 : 0;
+      for (const { index } of data.stops) {
+        const [value] = valueOf(row, index);
+        if (!(isClass() ? value >= 0 : Number.isFinite(value))) continue;
+        const fill = colour(value);
+        context.fillStyle = fill;
+        context.fillRect(x(index), at, cell - gap, tall - between);
+        if (written) {
+          context.fillStyle = paint.inkFor(fill);
+          context.textAlign = "center";
+          const share = measure().startsWith("share_");
+          context.fillText(text.number(share ? 100 * value : value, share ? 0 : 2), x(index) + cell / 2, at + tall / 2);
+        }
+        if (!byLayer() && data.anotherAxis(store.table(), index, row.heads[0])) {
+          context.fillStyle = tick;
+          context.fillRect(x(index), at + 1, Math.min(3, Math.max(1, cell / 3)), tall - between - 2);
+        }
+      }
+      if (row.onset > 0 && !store.both()) {
+        context.fillStyle = ink;
+        context.fillRect(x(row.onset) - 2, at, 2, tall);
+      }
+      const apart = Math.ceil(12 / tall);
+      if (row.index % apart && !row.heads.every((head) => state.heads.has(head))) return;
+      const picked = row.heads.every((head) => state.heads.has(head));
+      context.fillStyle = picked ? ink : muted;
+      context.textAlign = "right";
+      context.fillText(row.name, left - 8, at + tall / 2);
+    }
+
+    /** @param {CanvasRenderingContext2D} context */
+    function drawHeader(context) {
+      context.fillStyle = paper;
+      context.fillRect(0, 0, width, header - 2);
+      context.fillStyle = muted;
+      for (const [label, first, past] of phases) {
+        const space = (past - first + 1) * cell;
+        context.textAlign = "left";
+        context.fillText(text.shorten(label, Math.max(2, Math.floor(space / 6.4))), x(first) + 1, 8);
+        if (first > 0) {
+          context.fillStyle = frame;
+          context.fillRect(x(first) - 1, 0, 1, header - 2);
+          context.fillStyle = muted;
+        }
+      }
+      data.stops.forEach(({ index }) => {
+        if (index % every && index !== state.stop) return;
+        context.save();
+        context.fillStyle = index === state.stop ? ink : muted;
+        context.translate(x(index) + cell / 2, header - 12);
+        if (slant) context.rotate((-40 * Math.PI) / 180);
+        context.textAlign = slant ? "left" : "center";
+        context.fillText(names[index], 0, 0);
+        context.restore();
+      });
+    }
+
+    /* The chosen checkpoint's column, and bars beside the selected rows. */
+    function over() {
+      const bars = rows
+        .filter((row) => row.heads.some((head) => state.heads.has(head)))
+        .map((row) => `M${left - 5},${row.y}h3v${tall - 1}h-3z`);
+      const column = { x: x(state.stop) - 1, y: header - 1, width: cell + 1, height: height - header, rx: 2 };
+      return [
+        s("path", { d: bars.join(""), class: "has-selected" }),
+        ...(data.stops.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
+      ];
+    }
+
+    /** @param {number} at */
+    const rowAt = (at) => rows[d3.bisectRight(rows.map((row) => row.y), at) - 1];
+    const last = data.stops.length - 1;
+    /** @type {(value: number, most: number) => number} */
+    const within = (value, most) => Math.max(0, Math.min(most, value));
+
+    const frameOf = sheet.make({
+      id: "emergence",
+      label: `${name()} of each ${byLayer() ? "layer" : "head"} at each ${axes.stopWord}`,
+      width,
+      height,
+      shown,
+      header,
+      start: { row: 0, col: state.stop },
+      paint: draw,
+      over,
+      at(px, py) {
+        const row = rowAt(py);
+        const col = Math.floor((px - left) / cell);
+        return row && py < row.y + tall && col <= last ? { row: row.index, col: Math.max(0, col) } : null;
+      },
+      box: ({ row, col }) =>
+        rows[row] && col <= last ? { x: x(col), y: rows[row].y, width: cell, height: tall } : null,
+      step: ({ row, col }, right, down) => ({
+        row: within(row + down, rows.length - 1),
+        col: within(col + right, last),
+      }),
+      lines: ({ row, col }) => lines(rows[row], col),
+      verb: byLayer() ? "Select these heads." : "Pin this head.",
+      act: ({ row, col }, event) => store.select(rows[row].heads, event, { stop: col }),
+      brush: (from, to, event) => {
+        const found = rows.filter((row) => row.y + tall > from && row.y < to).flatMap((row) => row.heads);
+        if (found.length) store.select(found, event);
+      },
+    });
+    return { frame: frameOf, ends, rows };
+  }
+
+  /** @type {(ends: [number, number], axis: boolean) => HTMLElement} */
+  function legend(ends, axis) {
+    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
+    const key = (mark, said) => h("span", { class: "key" }, mark, said);
+    const scale = isClass()
+      ? data.classes.map((kind, code) => key(paint.block(code), kind))
+      : paint.rampKeys(name(), ends, 2, measure().startsWith("share_"));
+    const heads = byLayer()
+      ? []
+      : [
+          store.both() ? null : key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
+          axis ? key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
+        ];
+    return h("p", { class: "legend" }, scale, heads);
+  }
+
+  /* Layers at every checkpoint; heads, of which there may be a thousand, at the first, the chosen and the last. */
+  /** @param {Row[]} rows */
+  function numbersTable(rows) {
+    const last = data.stops.length - 1;
+    const stops = byLayer() ? d3.range(last + 1) : [...new Set([0, state.stop, last])].sort((a, b) => a - b);
+    /** @type {(row: Row, stop: number) => string} */
+    const said = (row, stop) => {
+      const [value, se] = valueOf(row, stop);
+      return isClass() ? data.classes[value] || "–" : text.measure(measure(), value, se);
+    };
+    const onset = byLayer() ? [] : [`${ABOVE} from`];
+    return dom.numbers(
+      drawing,
+      [byLayer() ? "layer" : "head", ...onset, ...stops.map((stop) => data.stops[stop].label)],
+      () =>
+        rows.map((row) => [
+          byLayer() ? `layer ${row.layer}${axes.isNope(row.layer) ? " (NoPE)" : ""}` : row.name,
+          ...(byLayer() ? [] : [data.stops[row.onset]?.label || "–"]),
+          ...stops.map((stop) => said(row, stop)),
+        ]),
+    );
+  }
+
+  function explain() {
+    const said = [];
+    const shown = store.shown();
+    if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
+    if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
+    note.textContent = said.join(" ");
+  }
+
+  function draw() {
+    if (controls) {
+      controls.measure.value = state.map;
+      controls.rows.value = state.rows;
+    }
+    const list = groups();
+    explain();
+    if (!list.length) {
+      marks.mount(drawing, h("p", { class: "absent" }, "No head passes the filter."));
+      return;
+    }
+    const top = drawing.querySelector(".sheet-scroll")?.scrollTop || 0;
+    const { frame, ends, rows } = build(list);
+    const axis = data.has("same_axis") && !byLayer();
+    marks.mount(
+      drawing,
+      h("p", { class: "sentence", id: "emergence-sentence" }, sentence(list)),
+      legend(ends, axis),
+      frame,
+      numbersTable(rows),
+    );
+    frame.children[0].scrollTop = top;
+  }
+
+  function setUp() {
+    /** @type {[string, string, string?][]} */
+    const entries = store.choices.map.map((one) => [one, data.measureLabel(one), data.measureMeans(one) || ""]);
+    const colour = dom.menu("emergence-measure", "Colour", entries, state.map, (value) => store.set({ map: value }));
+    /** @type {Record<string, string>} */
+    const ROWS = { onset: "heads, earliest first", depth: "heads by layer", layers: "layers" };
+    const rows = dom.menu(
+      "emergence-rows",
+      "Rows",
+      store.choices.rows.map((one) => [one, ROWS[one]]),
+      state.rows,
+      (value) => store.set({ rows: value }),
+    );
+    controls = { measure: colour.box, rows: rows.box };
+    dom.find("emergence-controls").replaceChildren(
+      colour.field,
+      ...(store.choices.rows.length > 1 ? [rows.field] : []),
+    );
+  }
+
+  /** @type {View} */
+  return { setUp, draw, needs: ["map", "rows", "window", "run", "filter", "heads", "stop"] };
+})();

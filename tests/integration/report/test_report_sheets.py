@@ -1,0 +1,113 @@
+"""The report's canvas views: what their cells say equals the tables; mouse, keyboard and both themes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from playwright.sync_api import expect
+from report_browser import MINUS, Open, count, cursor_to, numbers_of
+
+LABELS = {
+    "stage1-step-100": "S1-100",
+    "stage1-step-200": "S1-200",
+    "lc-256-to-512-step-50": "LC1-50",
+    "lc-256-to-512-step-100": "LC1-100",
+}
+
+
+@pytest.fixture(scope="module")
+def table(full_report: Path) -> pd.DataFrame:
+    """heads.csv over the first tokens, by model, layer and head."""
+    heads = pd.read_csv(full_report.parent / "heads.csv").query("matched == 1")
+    return heads.set_index(["model", "layer", "head"]).sort_index()
+
+
+def onsets(table: pd.DataFrame, name: str = "share_positional") -> dict[tuple[int, int], str]:
+    """The label of the first checkpoint at which a head's share is above 0.3."""
+    above = table[table[name] > 0.3].reset_index()
+    order = {model: i for i, model in enumerate(LABELS)}
+    first = above.assign(at=above["model"].map(order)).sort_values("at").groupby(["layer", "head"]).first()
+    return {key: LABELS[model] for key, model in first["model"].items()}
+
+
+def test_the_raster_has_every_head_in_the_order_of_its_onset(
+    open_page: Open, full_report: Path, table: pd.DataFrame
+) -> None:
+    page = open_page(full_report)
+    found, first = numbers_of(page, "emergence"), onsets(table)
+    order = list(dict.fromkeys(row for row, _ in found))
+    names = {f"L{layer}H{head}": (layer, head) for layer, head in table.loc["stage1-step-100"].index}
+    assert sorted(order) == sorted(names)
+    rank = [*LABELS.values(), "–"]
+    for rope in (1, 0):
+        heads = [row for row in order if table.loc["stage1-step-100", *names[row]].rope == rope]
+        told = [found[row, "above 30% from"] for row in heads]
+        assert told == [first.get(names[row], "–") for row in heads]
+        assert [rank.index(one) for one in told] == sorted(rank.index(one) for one in told)
+    for row, key in names.items():
+        want = table.loc["lc-256-to-512-step-100", *key]
+        assert found[row, "LC1-100"].startswith(f"{100 * want.share_positional:.1f}%")
+
+
+def test_a_cell_of_the_raster_says_its_number_and_pins_its_head(
+    open_page: Open, full_report: Path, table: pd.DataFrame
+) -> None:
+    page = open_page(full_report)
+    said = cursor_to(page, "emergence", "layer 5, head 2", "S1-200").translate(MINUS)
+    want = table.loc["stage1-step-200", 5, 2]
+    assert f"{100 * want.share_positional:.1f}% ± {100 * want.share_positional_se:.1f}" in said
+    expect(page.locator("#announcer")).to_contain_text("layer 5, head 2")
+    page.keyboard.press("Enter")
+    count(page, 1)
+    expect(page.locator("#emergence-sentence")).to_contain_text("L5H2")
+    expect(page.locator("#emergence-cursor")).to_be_focused()
+    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    page.locator("#emergence-open").click()
+    expect(page.locator("#head-title")).to_have_text("Layer 5 · head 2")
+    page.go_back()
+    expect(page.locator("#head")).to_be_hidden()
+    page.keyboard.press("Escape")
+    many = (table.loc["stage1-step-200"].query("rope == 1")["share_positional"] > 0.3).sum()
+    expect(page.locator("#emergence-sentence")).to_contain_text(f"{many} of 24 RoPE heads")
+
+
+def test_clicks_pin_and_drags_select_rows_of_the_raster(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#rows=depth")
+    box = page.locator("#emergence-drawing .sheet")
+    box.scroll_into_view_if_needed()
+    cursor_to(page, "emergence", "layer 0, head 1", "S1-200")
+    spot = page.locator("#emergence-cursor").bounding_box()
+    page.mouse.click(spot["x"] + spot["width"] / 2, spot["y"] + spot["height"] / 2)
+    assert page.evaluate("[...store.state.heads]") == [1]
+    page.mouse.move(spot["x"] + 5, spot["y"] + 5)
+    expect(page.locator("#tip")).to_contain_text("layer 0, head 1")
+    page.mouse.down()
+    page.mouse.move(spot["x"] + 30, spot["y"] + 5 + 2.5 * spot["height"], steps=4)
+    page.mouse.up()
+    assert page.evaluate("[...store.state.heads]") == [1, 2, 3]
+    assert page.locator("#emergence .has-selected").get_attribute("d").count("M") == 3
+
+
+def test_the_raster_takes_any_measure_and_classes(
+    open_page: Open, full_report: Path, table: pd.DataFrame
+) -> None:
+    page = open_page(full_report)
+    page.locator("#emergence-measure").select_option("eta_q")
+    want = table.loc["lc-256-to-512-step-100", 2, 3]
+    assert numbers_of(page, "emergence")["L2H3", "LC1-100"].startswith(f"{want.eta_q:.3f}")
+    page.locator("#emergence-measure").select_option("class")
+    assert numbers_of(page, "emergence")["L2H3", "LC1-100"] == want["class"]
+    assert "map=class" in page.url
+    page.go_back()
+    expect(page.locator("#emergence-measure")).to_have_value("eta_q")
+
+
+def test_nothing_has_the_colour_of_the_paper_in_both_themes(open_page: Open, full_report: Path) -> None:
+    """A share of zero is light on light paper and dark on dark paper."""
+    for scheme, light in (("light", True), ("dark", False)):
+        page = open_page(full_report, color_scheme=scheme)
+        colours = page.evaluate("[0, 1].map((share) => d3.lab(paint.fastRamp([0, 1])(share)).l)")
+        assert (colours[0] > colours[1]) is light
+        assert page.evaluate("d3.lab(paint.resolved('var(--paper)')).l > 50") is light
