@@ -20,13 +20,19 @@ import pandas as pd
 import yaml
 from frames import cells_of, results_of
 
+from qkscope import store
 from qkscope.measures.registry import groups, variables
 from qkscope.report.columns import PARTS
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
+from qkscope.results.axes import CheckpointAxes, dump_axes
 from qkscope.results.tables import CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Stop, Timeline
+from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.path import Path as Path_
+from qkscope.sums.path import bin_edges
+from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import distances
 
 SMOLLM3 = (
@@ -212,6 +218,29 @@ def causes_frame(names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(found).assign(heads=24, groups=8)[list(CAUSES_COLUMNS)]
 
 
+def write_axes(folder: Path, windows: Mapping[str, int], shape: Shape, dim: int = 16) -> None:
+    """axes.safetensors: axes that turn a little from checkpoint to checkpoint, and paths that depend on position."""
+    frame, noise = head_frame(shape), np.random.default_rng(11)
+    rope = {int(layer): bool(r) for layer, r in zip(frame["layer"], frame["rope"], strict=True)}
+    heads = HeadIndex.of(zip(frame["layer"], frame["head"], strict=True), shape.group, rope)
+    start, drift = (noise.normal(size=(len(heads), dim, dim)) for _ in range(2))
+    still = Rotation.none(dim)
+    found = {}
+    for i, (name, window) in enumerate(windows.items()):
+        rotation = Rotation.plain(dim, 50_000.0 * (1 + 39 * (window > 256)))
+        v = np.linalg.qr(start + 0.4 * i * drift)[0][:, :, : shape.components]
+        edges = bin_edges(sorted({w for w in windows.values() if w <= window}))
+        n = np.diff(edges) * 8
+        means = [noise.normal(size=(rows, 1, dim)) for rows in (len(heads), len(heads.keys))]
+        paths = [
+            Path_(edges, n, (mean + 0.1 * noise.normal(size=(1, len(n), 1))) * n[:, None]) for mean in means
+        ]
+        rotations = {layer: rotation if turns else still for layer, turns in rope.items()}
+        scales = dict.fromkeys(rope, dim**-0.5)
+        found[name] = CheckpointAxes(heads, v, means[0][:, 0], means[1][:, 0], *paths, rotations, scales)
+    store.write_tensors(folder / "axes.safetensors", *dump_axes(found))
+
+
 def write_results(
     folder: Path,
     shape: Shape | None = None,
@@ -267,6 +296,7 @@ def write_results(
     write_tables(folder, cells, names, Thresholds())
     if everything:
         causes_frame(names).to_csv(folder / "causes.csv", index=False)
+        write_axes(folder, windows, shape)
     return folder
 
 

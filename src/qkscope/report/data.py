@@ -21,6 +21,7 @@ from qkscope.report.columns import (
 )
 from qkscope.report.encode import ENCODING, counted
 from qkscope.report.packed_curves import curves, distances, wavelengths
+from qkscope.report.rotary import rotary
 from qkscope.report.rows import Grid
 from qkscope.results.aggregate import ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
@@ -60,6 +61,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "own": of_window(own, results, grid, names),
         "matched": None if matched is None else of_window(matched, results, grid, names),
         "causes": causes(results.causes, timeline.models, kinds[0]),
+        "rotary": rotary(results, grid),
         "more": more,
         "omitted": omitted,
     }

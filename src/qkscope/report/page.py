@@ -36,7 +36,7 @@ SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
     *("js/signal.js", "js/raster.js", "js/causes.js"),
-    *("js/scores.js", "js/spectrum.js", "js/distance.js", "js/classes.js"),
+    *("js/scores.js", "js/spectrum.js", "js/explorer.js", "js/distance.js", "js/classes.js"),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/head_measures.js", "js/head.js"),
     *(
@@ -153,6 +153,7 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
         "causes": data["kind"] == "training" and any(run["causes"] for run in runs),
         "scores": bool(data["parts"]),
         "spectrum": any(one["wavelengths"] for one in windows),
+        "rope": any(run["rotary"] for run in runs),
         "distance": any(one["distances"] for one in windows),
     }
     return has | {"how": has["scores"] or has["spectrum"] or has["distance"]}

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import expect
 from report_browser import MINUS, Open, count, cursor_to, numbers_of
+
+from qkscope.results import load_results
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.scores import distances
 
 LABELS = {
     "stage1-step-100": "S1-100",
@@ -111,3 +116,75 @@ def test_nothing_has_the_colour_of_the_paper_in_both_themes(open_page: Open, ful
         colours = page.evaluate("[0, 1].map((share) => d3.lab(paint.fastRamp([0, 1])(share)).l)")
         assert (colours[0] > colours[1]) is light
         assert page.evaluate("d3.lab(paint.resolved('var(--paper)')).l > 50") is light
+
+
+# ---- the RoPE explorer ----
+
+PREDICTED = """([stop, head, theta, span]) => {
+  store.set({ stop, head, heads: new Set([head]) });
+  const waves = explorer.wavesOf();
+  const at = explorer.distances(span);
+  return { at, own: waves.theta, ...explorer.predict(waves, theta, at) };
+}"""
+
+
+def slow_curve(folder: Path, model: str, layer: int, head: int, theta: float, lags: np.ndarray) -> np.ndarray:
+    """scale R_(D+5) q . R_5 k with the mean query and key from token 4 on, one distance at a time."""
+    axes = load_results(folder).axes[model]
+    row = axes.row(layer, head)
+    q, k = (
+        path.total[at, 2:].sum(axis=0) / path.n[2:].sum()
+        for path, at in ((axes.path_q, row), (axes.path_k, axes.heads.kv_row[row]))
+    )
+    turn = Rotation.plain(len(q), theta)
+    found = []
+    for lag in lags:
+        query, key = (turn.rotate(x[None], np.array([float(t)]))[0] for x, t in ((q, lag + 5), (k, 5)))
+        found.append(axes.scales[layer] * query @ key)
+    return np.array(found)
+
+
+def test_the_explorer_predicts_what_python_does(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    for stop, model, own in ((1, "stage1-step-200", 5e4), (3, "lc-256-to-512-step-100", 2e6)):
+        for theta, span in ((None, 512), (1e4, 4096), (7.5e6, 256)):
+            got = page.evaluate(PREDICTED, [stop, 2 * 4 + 1, theta, span])
+            assert got["at"] == distances(span).tolist()
+            assert got["own"] == own
+            want = slow_curve(full_report.parent, model, 2, 1, theta or own, distances(span))
+            assert np.abs(np.array(got["total"]) - want).max() < 1e-6
+            assert np.abs(np.sum(got["parts"], axis=0) - want).max() < 1e-6
+
+
+def test_the_explorer_follows_its_sliders_and_its_link(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#heads=2.1&head=2.1&at=stage1-step-200")
+    line = "#rope-drawing svg g[stroke='var(--share_position)'] path"
+    first = page.locator(line).get_attribute("d")
+    expect(page.locator("#rope-drawing .sentence")).to_contain_text("r_q")
+    page.locator("#rope-theta").focus()
+    page.keyboard.press("PageUp")
+    expect(page.locator("#rope-drawing .sentence")).not_to_contain_text("r_q ")
+    assert page.locator(line).get_attribute("d") != first
+    assert "theta=" in page.url
+    found = numbers_of(page, "rope")
+    state = "[store.state.stop, store.currentHead(), store.state.theta, 256]"
+    want = page.evaluate(f"({PREDICTED})({state})")
+    assert [found[f"{at:,}", "predicted"] for at in want["at"]] == [
+        f"{value:.3f}".replace("-0.000", "0.000") for value in want["total"]
+    ]
+    again = open_page(full_report, page.url[page.url.index("#") :])
+    assert again.locator(line).get_attribute("d") == page.locator(line).get_attribute("d")
+    page.locator("#rope-reset").click()
+    assert page.locator(line).get_attribute("d") == first
+    page.locator("#rope-theta-2000000").click()  # a setting that the run has later
+    assert "theta=2000000" in page.url
+    assert "wavelength" in cursor_to(page, "rope", "Pair 3")
+    page.locator("#rope-span-512").click()
+    assert page.evaluate("store.state.span") == 512
+
+
+def test_a_head_that_does_not_rotate_has_no_explorer(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#heads=3.1&head=3.1")
+    expect(page.locator("#rope-drawing")).to_contain_text("does not rotate")
+    page.locator("#rope-head").select_option("9")
+    expect(page.locator("#rope-drawing svg").first).to_be_visible()

@@ -134,6 +134,25 @@ const data = (() => {
     return from < 0 ? new Float64Array() : lazy[key].subarray(from, from + at.length);
   }
 
+  /** @type {Record<number, Rotary | null>} */
+  const rotaries = {};
+
+  /* Mean queries times mean keys by rotary pair, of the checkpoints that the page has; null where not known. */
+  /** @type {(run: number) => Rotary | null} */
+  function rotary(run) {
+    const packed = parts[run].rotary;
+    if (!packed) return null;
+    rotaries[run] ??= {
+      ...packed,
+      set: bytes(packed.set),
+      parts: new Float32Array(bytes(packed.parts).buffer),
+      measured: packed.measured
+        ? { places: packed.measured.at, values: unpack(packed.measured.column.values, packed.measured.column.scale) }
+        : { places: [], values: new Float64Array() },
+    };
+    return rotaries[run];
+  }
+
   return {
     name: raw.name,
     title: raw.title,
@@ -161,6 +180,7 @@ const data = (() => {
     code,
     component,
     curve,
+    rotary,
 
     /** @type {(name: string) => boolean} */
     has: (name) => name in own.columns,

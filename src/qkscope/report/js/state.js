@@ -38,6 +38,8 @@ const store = (() => {
     tint: ["class", ...(data.populations.length > 1 ? ["rope"] : []), ...placed],
   };
 
+  const NUMBERS = ["theta", "span"];
+
   /** @returns {State} */
   function start() {
     /** @type {any} */
@@ -50,6 +52,8 @@ const store = (() => {
       sort: "layer",
       down: false,
       filter: { classes: [], rope: "", search: "", only: false },
+      theta: null,
+      span: null,
     };
     for (const [name, options] of Object.entries(CHOICES)) found[name] = options[0] ?? "";
     return /** @type {State} */ (found);
@@ -114,6 +118,7 @@ const store = (() => {
     for (const [name, options] of Object.entries(CHOICES)) {
       if (options.length && state[name] !== options[0]) params.set(name, state[name]);
     }
+    for (const name of NUMBERS) if (state[name] !== null) params.set(name, String(Math.round(state[name])));
     if (state.sort !== "layer" || state.down) params.set("sort", (state.down ? "-" : "") + state.sort);
     const { classes, rope, search, only: alone } = state.filter;
     if (classes.length) params.set("classes", classes.join(","));
@@ -142,6 +147,10 @@ const store = (() => {
     for (const [name, options] of Object.entries(CHOICES)) {
       const asked = params.get(name);
       if (asked !== null && options.includes(asked)) found[name] = asked;
+    }
+    for (const name of NUMBERS) {
+      const asked = Number(params.get(name));
+      if (asked >= 16 && asked <= 1e9) found[name] = asked;
     }
     const sort = get("sort") || "layer";
     found.down = sort.startsWith("-");

@@ -79,6 +79,22 @@ interface PackedWindow {
   curves: PackedCurve[];
 }
 
+/* Mean query times mean key of each rotary pair, see rotary.py: packed, and as the views read it. */
+interface PackedRotary {
+  stops: number[];
+  pairs: number;
+  sets: { frequency: number[]; theta: Maybe }[];
+  set: string;
+  parts: string;
+  measured: { at: number[]; column: Packed } | null;
+}
+
+type Rotary = Pick<PackedRotary, "stops" | "pairs" | "sets"> & {
+  set: Uint8Array;
+  parts: Float32Array;
+  measured: { places: number[]; values: Float64Array };
+};
+
 /* What a run has of its own. */
 interface PackedRun {
   stops: {
@@ -90,6 +106,7 @@ interface PackedRun {
   own: PackedWindow;
   matched: PackedWindow | null;
   causes: Cause[];
+  rotary: PackedRotary | null;
   more: { count: number; thousandths: string[]; [column: string]: any } | null;
   omitted: string | null;
 }
@@ -180,6 +197,8 @@ interface State {
   across: string;
   up: string;
   tint: string;
+  theta: Maybe; // of the explorer; null: the run's own
+  span: Maybe;
   [choice: string]: any;
 }
 

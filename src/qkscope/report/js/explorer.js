@@ -1,0 +1,384 @@
+// @ts-check
+/* RoPE explorer: the score by distance that the mean query and key of one head predict,
+ * sum over rotary pairs of |q_p||k_p| cos(w_p D + phi_p), over the measured one, at any theta and window. */
+"use strict";
+
+const explorer = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const drawing = document.getElementById("rope-drawing");
+  const LEFT = 58;
+  const RIGHT = 64; // room for the strength of each pair
+
+  /** @typedef {{ stop: number, frequency: number[], theta: Maybe, products: Float32Array, still: number,
+   *   measured: { at: number, value: number }[] }} Waves */
+
+  const head = () => store.currentHead();
+
+  /* What is known of a head at the chosen checkpoint, or at the nearest one that the page has; null if it does not
+   * rotate. */
+  /** @type {(index?: number, run?: number) => Waves | null} */
+  function wavesOf(index = head(), run = store.runs()[0]) {
+    const known = data.rotary(run);
+    if (!known || !data.training) return null;
+    const at = d3.leastIndex(known.stops, (stop) => Math.abs(stop - state.stop)) ?? 0;
+    const row = at * data.heads.length + index;
+    const set = known.sets[known.set[row]];
+    if (!set) return null;
+    const width = 2 * known.pairs + 1;
+    const products = known.parts.subarray(row * width, (row + 1) * width);
+    const { places, values } = known.measured;
+    const measured = places.flatMap((distance, i) => {
+      const value = values[row * places.length + i];
+      return Number.isNaN(value) ? [] : [{ at: distance, value }];
+    });
+    const still = products[width - 1];
+    return { stop: known.stops[at], ...set, products, still, measured };
+  }
+
+  /* w_p at another theta: the run's own, stretched by what theta^(-p/P) changes. */
+  /** @type {(waves: Waves, theta: Maybe) => number[]} */
+  const frequencies = ({ frequency, theta: own }, theta) =>
+    frequency.map((w, p) => (theta && own ? w * (theta / own) ** (-p / frequency.length) : w));
+
+  /* Distances of a curve over a window: each up to 32, then sixteen an octave. */
+  /** @param {number} span */
+  function distances(span) {
+    const far = d3.range(1, 16 * 32 + 1).map((i) => Math.round(32 * 2 ** (i / 16)));
+    return [...new Set([...d3.range(1, 33), ...far])].filter((at) => at <= span - 5);
+  }
+
+  /* The score at each distance and every pair's part of it, in logits. */
+  /** @type {(waves: Waves, theta: Maybe, at: number[]) => { total: number[], parts: number[][] }} */
+  function predict(waves, theta, at) {
+    const parts = frequencies(waves, theta).map((w, p) => {
+      const [re, im] = [waves.products[2 * p], waves.products[2 * p + 1]];
+      return at.map((distance) => re * Math.cos(w * distance) - im * Math.sin(w * distance));
+    });
+    const total = at.map((_, i) => waves.still + d3.sum(parts, (part) => part[i]));
+    return { total, parts };
+  }
+
+  /* ---- settings ---- */
+
+  /** @param {Waves} waves */
+  const ownTheta = (waves) => waves.theta || 1e4;
+  /** @param {Waves} waves */
+  const ownSpan = (waves) => data.stops[waves.stop].window || 256;
+  /** @type {Maybe} while a slider is dragged, and not in the hash yet */
+  let dragTheta = null;
+  /** @type {Maybe} */
+  let dragSpan = null;
+  const theta = () => dragTheta ?? state.theta;
+  const span = () => dragSpan ?? state.span;
+
+  /* The settings that the run has, each with the checkpoints that have it. */
+  /** @type {(of: (waves: Waves) => number) => { value: number, label: string }[]} */
+  function real(of) {
+    const known = data.rotary(store.runs()[0]);
+    const found = (known?.stops || []).flatMap((stop) => {
+      const waves = at(stop);
+      return waves ? [{ value: of(waves), label: data.stops[stop].label }] : [];
+    });
+    return d3.groups(found, ({ value }) => value).map(([value, all]) => {
+      const ends = [all[0].label, all[all.length - 1].label];
+      return { value, label: ends[0] === ends[1] ? ends[0] : ends.join(" to ") };
+    });
+  }
+
+  /** @param {number} stop */
+  function at(stop) {
+    const kept = state.stop;
+    state.stop = stop;
+    const found = wavesOf();
+    state.stop = kept;
+    return found;
+  }
+
+  const { tokens } = text;
+
+  /* A slider on a logarithmic scale with buttons at the run's own settings. */
+  /** @type {(id: string, name: string, ends: [number, number], value: number, marks: { value: number, label: string }[],
+   *   drag: (value: number) => void, done: (value: number) => void) => HTMLElement} */
+  function slider(id, name, [low, high], value, ticks, drag, done) {
+    const step = (Math.log10(high) - Math.log10(low)) / 400;
+    const input = h("input", {
+      ...{ type: "range", id, min: Math.log10(low), max: Math.log10(high), step, value: Math.log10(value) },
+      "aria-valuetext": tokens(value),
+    });
+    const said = h("output", { for: id }, tokens(value));
+    /* Near one of the run's settings the slider holds it exactly. */
+    const read = () => {
+      const found = 10 ** Number(input.value);
+      const near = ticks.find((tick) => Math.abs(Math.log10(tick.value / found)) < 1.5 * step);
+      return near ? near.value : found;
+    };
+    input.addEventListener("input", () => {
+      said.textContent = tokens(read());
+      input.setAttribute("aria-valuetext", tokens(read()));
+      drag(read());
+    });
+    input.addEventListener("change", () => done(read()));
+    const places = ticks.map((tick) => {
+      const part = (Math.log10(tick.value) - Math.log10(low)) / (Math.log10(high) - Math.log10(low));
+      return h(
+        "button",
+        {
+          ...{ type: "button", class: "tick", id: `${id}-${tick.value}`, onclick: () => done(tick.value) },
+          ...{ style: `left:calc(8px + (100% - 16px) * ${part})`, title: tick.label },
+          "aria-label": `${name} ${tokens(tick.value)}, as at ${tick.label}`,
+        },
+        tokens(tick.value),
+      );
+    });
+    return h(
+      "div",
+      { class: "dial" },
+      h("label", { for: id }, name, " ", said),
+      input,
+      h("div", { class: "ticks" }, places),
+    );
+  }
+
+  /** @param {Waves} waves */
+  function sliders(waves) {
+    const known = real(ownTheta);
+    const spans = real(ownSpan);
+    const low = Math.min(1e4, ...known.map(({ value }) => value));
+    const high = Math.max(1e7, ...known.map(({ value }) => value));
+    const longest = 8 * Math.max(...spans.map(({ value }) => value));
+    return h(
+      "div",
+      { class: "dials" },
+      slider(
+        ...["rope-theta", "θ"],
+        [low, high],
+        theta() || ownTheta(waves),
+        known,
+        (value) => {
+          dragTheta = value;
+          redraw();
+        },
+        (value) => {
+          dragTheta = null;
+          store.set({ theta: value === ownTheta(waves) ? null : value });
+        },
+      ),
+      slider(
+        ...["rope-span", "Distances up to"],
+        [64, longest],
+        span() || ownSpan(waves),
+        spans,
+        (value) => {
+          dragSpan = value;
+          redraw();
+        },
+        (value) => {
+          dragSpan = null;
+          store.set({ span: value === ownSpan(waves) ? null : Math.round(value) });
+        },
+      ),
+    );
+  }
+
+  /* ---- drawing ---- */
+
+  /** @type {(waves: Waves, at: number[], total: number[], width: number) => Drawn} */
+  function curve(waves, at, total, width) {
+    const most = at[at.length - 1];
+    const measured = waves.measured.filter((point) => point.at <= most);
+    const own = ownSpan(waves);
+    const svg = axes.plot({
+      ...{ width, height: 270, marginLeft: LEFT, marginRight: RIGHT, marginTop: 26, marginBottom: 30 },
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: { type: "log", base: 2, domain: [1, most], label: null, ticks: 6, tickFormat: tokens, tickSize: 0 },
+      y: { label: null, tickSize: 0, ticks: 5 },
+      marks: [
+        Plot.text(["mean score, logits"], {
+          ...{ frameAnchor: "top-left", dy: -22, dx: 6 - LEFT, text: (/** @type {string} */ d) => d },
+          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
+        }),
+        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
+        Plot.ruleX(own < most ? [own] : [], { stroke: "var(--muted)", strokeDasharray: "3 3" }),
+        Plot.text(own < most ? [own] : [], {
+          ...{ x: (/** @type {number} */ d) => d, frameAnchor: "top", dy: -12, fill: "var(--muted)" },
+          text: (/** @type {number} */ d) => `window ${tokens(d)}`,
+        }),
+        Plot.dot(measured, { x: "at", y: "value", r: 2.4, fill: "var(--ink)", fillOpacity: 0.55 }),
+        Plot.line(
+          at.map((distance, i) => ({ at: distance, value: total[i] })),
+          { x: "at", y: "value", stroke: "var(--share_position)", strokeWidth: 2.4 },
+        ),
+      ],
+    });
+    axes.dress(svg, "Mean score by distance, predicted and measured");
+    svg.setAttribute("role", "img");
+    return svg;
+  }
+
+  /* One row for each pair, fast to slow: its part of the score at each distance, and its strength. */
+  /** @type {(waves: Waves, at: number[], parts: number[][], width: number) => HTMLElement} */
+  function strip(waves, at, parts, width) {
+    const count = parts.length;
+    const tall = count <= 24 ? 14 : count <= 48 ? 10 : 7;
+    const reach = d3.max(parts.flat(), Math.abs) || 1;
+    const colour = paint.fastRamp([-reach, reach]);
+    const x = d3.scaleLog([1, at[at.length - 1]], [LEFT, width - RIGHT]);
+    const edges = [1, ...d3.pairs(at, (a, b) => Math.sqrt(a * b)), at[at.length - 1]].map(x);
+    const waveLength = frequencies(waves, theta()).map((w) => (2 * Math.PI) / w);
+    const strength = parts.map((_, p) => Math.hypot(waves.products[2 * p], waves.products[2 * p + 1]));
+    const strongest = d3.max(strength) || 1;
+    const [muted, bar] = ["--muted", "--share_position"].map((one) => paint.resolved(`var(${one})`));
+    return sheet.make({
+      id: "rope",
+      label: "Part of each rotary pair by distance",
+      width,
+      height: 18 + count * tall,
+      start: { row: d3.maxIndex(strength), col: 0 },
+      paint(context) {
+        context.fillStyle = muted;
+        context.textAlign = "left";
+        context.fillText("wavelength", 0, 8);
+        context.textAlign = "right";
+        context.fillText("strength", width, 8);
+        parts.forEach((part, row) => {
+          const y = 18 + row * tall;
+          part.forEach((value, col) => {
+            context.fillStyle = colour(value);
+            context.fillRect(edges[col], y, edges[col + 1] - edges[col] + 0.5, tall - 1);
+          });
+          context.fillStyle = bar;
+          context.fillRect(width - RIGHT + 8, y, ((RIGHT - 8) * strength[row]) / strongest, tall - 2);
+          if (row % Math.ceil(12 / tall)) return;
+          context.fillStyle = muted;
+          context.textAlign = "right";
+          context.fillText(tokens(waveLength[row]), LEFT - 8, y + tall / 2);
+        });
+      },
+      at(px, py) {
+        const [row, col] = [Math.floor((py - 18) / tall), d3.bisectRight(edges, px) - 1];
+        return row >= 0 && row < count && col >= 0 ? { row, col: Math.min(col, at.length - 1) } : null;
+      },
+      box: ({ row, col }) =>
+        row < count && col < at.length
+          ? { x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall }
+          : null,
+      step: ({ row, col }, right, down) => ({
+        row: Math.max(0, Math.min(count - 1, row + down)),
+        col: Math.max(0, Math.min(at.length - 1, col + right)),
+      }),
+      lines: ({ row, col }) => [
+        `Pair ${row}: wavelength ${tokens(waveLength[row])} tokens`,
+        `${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
+        `strength |q||k| ${text.number(strength[row])} logits`,
+      ],
+    });
+  }
+
+  /** @param {Waves} waves */
+  function facts(waves) {
+    const moved = theta() !== null && theta() !== ownTheta(waves);
+    if (moved)
+      return h(
+        "p",
+        { class: "sentence" },
+        `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. r and shares are known at the run’s θ ${tokens(ownTheta(waves))} only. `,
+        h(
+          "button",
+          { type: "button", class: "link", id: "rope-reset", onclick: () => store.set({ theta: null, span: null }) },
+          "Back to it",
+        ),
+      );
+    const table = data.table("own", store.runs()[0]);
+    const said = ["share_positional", "r_q", "r_k"]
+      .filter((name) => data.has(name))
+      .map((name) => {
+        const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, waves.stop, head()));
+        return `${data.measureLabel(name)} ${text.measure(name, value, se)}`;
+      });
+    const { label } = data.stops[waves.stop];
+    return h("p", { class: "sentence" }, `Measured at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
+  }
+
+  function legend() {
+    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
+    const key = (mark, said) => h("span", { class: "key" }, mark, said);
+    return h(
+      "p",
+      { class: "legend" },
+      key(h("i", { class: "line", style: "border-color:var(--share_position)" }), "predicted from mean query and key"),
+      key(h("span", { class: "swatch" }, "●"), "measured"),
+      key(h("i", { class: "block", style: `background-color:${paint.ramp([-1, 1])(1)}` }), "raises the score"),
+      key(h("i", { class: "block", style: `background-color:${paint.ramp([-1, 1])(-1)}` }), "lowers it"),
+    );
+  }
+
+  const plotPlace = h("div", {});
+  const factPlace = h("div", {});
+
+  /* Only what follows the sliders: they keep the pointer while they are dragged. */
+  function redraw() {
+    const waves = wavesOf();
+    if (!drawing || !waves) return;
+    const width = axes.widthOf(drawing);
+    const at = distances(span() || ownSpan(waves));
+    const { total, parts } = predict(waves, theta(), at);
+    factPlace.replaceChildren(facts(waves));
+    marks.mount(plotPlace, curve(waves, at, total, width), strip(waves, at, parts, width));
+  }
+
+  function numbersTable() {
+    return dom.numbers(dom.find("rope-drawing"), ["tokens back", "predicted", "measured"], () => {
+      const waves = wavesOf();
+      if (!waves) return [];
+      const at = distances(span() || ownSpan(waves));
+      const { total } = predict(waves, theta(), at);
+      const known = new Map(waves.measured.map((point) => [point.at, point.value]));
+      return at.map((distance, i) => [
+        text.count(distance),
+        text.number(total[i]),
+        text.number(known.get(distance) ?? null),
+      ]);
+    });
+  }
+
+  function headChoice() {
+    const turning = data.heads.filter(({ index }) => wavesOf(index));
+    return dom.menu(
+      "rope-head",
+      "Head",
+      turning.map(({ index, layer, head: number }) => [index, `layer ${layer}, head ${number}`]),
+      head(),
+      (value) => store.set({ head: Number(value), heads: new Set([Number(value)]) }),
+    ).field;
+  }
+
+  /** @param {Set<string> | null} keys */
+  function draw(keys) {
+    if (!drawing) return;
+    const waves = wavesOf();
+    marks.mount(dom.find("rope-controls"), headChoice());
+    if (!waves) {
+      const { layer } = data.heads[head()];
+      marks.mount(
+        drawing,
+        h("p", { class: "absent" }, `Layer ${layer} does not rotate: its scores do not depend on θ. Choose another head.`),
+      );
+      return;
+    }
+    if (keys && [...keys].every((key) => key === "theta" || key === "span") && drawing.contains(plotPlace)) {
+      drawing.querySelector(".dials")?.replaceWith(sliders(waves));
+      redraw();
+      return;
+    }
+    redraw();
+    marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
+    const kept = data.stops[waves.stop].label;
+    dom.find("rope-note").textContent =
+      waves.stop === state.stop ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`;
+  }
+
+  /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */
+  return { setUp() {}, draw, wavesOf, predict, distances, needs: ["head", "heads", "stop", "run", "theta", "span"] };
+})();
