@@ -195,6 +195,7 @@ def curves_of(qk: pd.DataFrame, window: int = 256) -> dict[str, np.ndarray]:
     waves = np.where(still, [np.inf, np.nan, np.nan, np.nan], [np.nan, 20.0, 400.0, 9000.0])
     found = {"distance_score": score, "distance_score_measured": score, "wavelength": waves}
     found |= {"signal_q": signal, "signal_k": signal, "energy_q": np.abs(signal), "energy_k": np.abs(signal)}
+    found["score_energy"] = np.where(still, np.nan, [np.nan, 0.5, 0.3, 0.2]) * (0.5 + r_q / 2)
     return found | {
         f"{name}_se": np.full_like(values, 0.01) for name, values in found.items() if name != "wavelength"
     }

@@ -26,6 +26,8 @@ ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
 NAMED_CLASSES = (*CLASSES, UNMEASURED)
 # What determines where a head looks: four parts of the variance of its scores over keys, which add up to 1.
 PARTS = ("share_position", "share_query_position", "share_key", "share_match")
+# A head counts as following position from the checkpoint at which position determines more than this of its scores.
+ENOUGH = 0.3
 # Those that the table of heads has columns for; a head's page and the portrait's menus have all.
 _IN_TABLE = ("share_positional", "r_q", "r_k")
 _SCALAR = (("head",), ("sample", "head"))

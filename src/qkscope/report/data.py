@@ -11,6 +11,7 @@ import numpy as np
 from qkscope.report import palette
 from qkscope.report.averages import averages
 from qkscope.report.columns import (
+    ENOUGH,
     NAMED_CLASSES,
     components,
     described,
@@ -45,6 +46,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "title": timeline.title,
         "kind": timeline.kind,
         "thresholds": {"high": results.thresholds.high, "low": results.thresholds.low},
+        "enough": ENOUGH,
         "classes": list(NAMED_CLASSES),
         "unmeasured": UNMEASURED,
         "regions": regions(results.thresholds),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkscope.report.encode import listed, pack_column
 from qkscope.results.aggregate import ordered, populations, present
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from qkscope.report.rows import Grid
 
+STRENGTH = "Share of the scores' strength"
 LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in measures.safetensors
 
 
@@ -28,18 +30,17 @@ def curves(data: xr.Dataset, grid: Grid, order: Sequence[str]) -> list[dict[str,
     if "distance_score" in data:
         title = "Mean score by distance, logits"
         found.append(_curve(data["distance_score"], grid, "distance", title, "tokens back") | {"log": True})
-    for kind in ("q", "k"):
-        if f"signal_{kind}" not in data:
+    for name, what in (("signal_q", "Part of r_q"), ("signal_k", "Part of r_k"), ("score_energy", STRENGTH)):
+        if name not in data:
             continue
         # dimensions that do not rotate have no pair and no place on this axis
-        signal = data[f"signal_{kind}"].sel(pair=slice(0, None))
-        title = f"Part of r_{kind} from each rotary pair"
-        curve = _curve(signal, grid, f"signal_{kind}", title, "rotary pair, fast to slow")
+        signal = data[name].sel(pair=slice(0, None))
+        curve = _curve(signal, grid, name, f"{what} from each rotary pair", "rotary pair, fast to slow")
         waves = _waves(
             data["wavelength"].sel(pair=slice(0, None)).where(np.isfinite(signal)), order, curve["at"]
         )
         if waves is not None:
-            title = f"Part of r_{kind} from each rotary wavelength"
+            title = f"{what} from each rotary wavelength"
             curve |= {"waves": waves, "title": title, "axis": "wavelength, tokens", "log": True}
         found.append(curve)
     return [curve for curve in found if curve["column"] is not None]
@@ -91,11 +92,21 @@ def wavelengths(data: xr.Dataset, order: Sequence[str]) -> list[dict[str, Any]] 
             {
                 "at": here["wavelength"].tolist(),
                 "share": listed(here["share"]),
+                "energy": _energy(data, model, here["wavelength"].to_numpy()),
                 "heads": counts.get(model, 0),
                 "window": int(here["window"].iloc[0]) if len(here) else None,
             }
         )
     return found
+
+
+def _energy(data: xr.Dataset, model: str, waves: NDArray[np.float64]) -> list[float | None] | None:
+    """The mean over heads of the share of their scores' strength at each of some wavelengths."""
+    if "score_energy" not in data:
+        return None
+    here = data[["score_energy", "wavelength"]].sel(checkpoint=model).sel(pair=slice(0, None))
+    at, share = here["wavelength"].to_numpy(), here["score_energy"].to_numpy()
+    return listed([np.nanmean(share[at == wave]) if (at == wave).any() else np.nan for wave in waves])
 
 
 def distances(data: xr.Dataset, order: Sequence[str]) -> dict[str, Any] | None:

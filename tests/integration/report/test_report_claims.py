@@ -148,13 +148,11 @@ def in_scores(page: Page, row: Row) -> tuple[str, float | None]:
     return re.search(rf", {part[row.measure]} ([-\d.]+%)", text)[1], None
 
 
-def in_spectrum(page: Page, row: Row) -> tuple[str, float]:
-    place = page.evaluate(
-        "([stop, at]) => store.over().wavelengths[stop].at.findIndex((wave) => Math.abs(wave - at) < 1e-6)",
-        [stop_of(page, row.model), row.at],
-    )
-    key = f"wave:0:{place}"
-    return re.search(r"share of r_q ([\d.]+%)", label(page, key))[1], height(page, f'[data-key="{key}"]', "y")
+def in_spectrum(page: Page, row: Row) -> tuple[str, float | None]:
+    stop = page.evaluate("(model) => data.stops.find((stop) => stop.model === model).label", row.model)
+    wave = page.evaluate("(at) => text.tokens(at)", row.at)
+    label = cursor_to(page, "spectrum", f"· {stop}", f"{wave} tokens")
+    return re.search(r"share of r_q ([\d.]+%)", label)[1], None
 
 
 def in_distance(page: Page, row: Row) -> tuple[str, float]:
@@ -270,7 +268,7 @@ def test_a_claim_beside_another_checkpoint_or_measure_is_flagged_until_it_is_see
     for claim in claims(study):
         block = page.locator(f'.claim[data-claim="{claim.id}"]')
         page.evaluate("store.set({ stop: 0, measure: 'plasticity', window: 'matched' })")
-        if claim.see.view in ("spectrum", "distance"):
+        if claim.see.view == "distance":
             expect(block.locator(".other")).to_contain_text(first)
         if claim.see.view == "signal" and claim.see.measure != "plasticity":
             expect(block.locator(".other")).to_contain_text(page.evaluate("data.measureLabel('plasticity')"))

@@ -188,3 +188,38 @@ def test_a_head_that_does_not_rotate_has_no_explorer(open_page: Open, full_repor
     expect(page.locator("#rope-drawing")).to_contain_text("does not rotate")
     page.locator("#rope-head").select_option("9")
     expect(page.locator("#rope-drawing svg").first).to_be_visible()
+
+
+# ---- wavelengths ----
+
+
+def test_the_spectrogram_has_the_means_of_the_dataset(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    data = load_results(full_report.parent).matched().sel(pair=slice(0, None))
+    for model, label in LABELS.items():
+        here = data.sel(checkpoint=model)
+        waves = here["wavelength"].to_numpy()[0]
+        for wave, mean in zip(waves, np.nanmean(here["score_energy"].to_numpy(), axis=0), strict=True):
+            said = cursor_to(page, "spectrum", f"· {label}", f"{wave:,.0f} tokens")
+            assert f"share of score strength {100 * mean:.1f}%" in said
+    page.locator("label[for=carried-signal_q]").click()
+    assert "share of r_q 70.0%" in cursor_to(page, "spectrum", "· S1-200", "400 tokens")
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    assert "carried=signal_q" in page.url
+
+
+def test_a_thumbnail_of_the_wall_shows_its_head(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    assert "layer 2, head 1" in cursor_to(page, "wall", "layer 2", "layer 2, head 1")
+    page.keyboard.press("Enter")
+    count(page, 1)
+    head = load_results(full_report.parent).matched().sel(checkpoint="stage1-step-100", pair=0)
+    at = int(np.flatnonzero((head["layer"] == 2) & (head["number"] == 1))[0])
+    share = float(head["score_energy"].to_numpy()[at])
+    assert f"{100 * share:.1f}%" in cursor_to(page, "spectrum", "S1-100", "20 tokens")
+    wide = page.locator("#spectrum-cursor").bounding_box()["width"]
+    page.locator("label[for=scale-pair]").click()
+    assert page.locator("#spectrum-cursor").bounding_box()["width"] != wide
+    page.evaluate("store.set({ heads: new Set([12]) })")  # of a layer that does not rotate
+    expect(page.locator("#spectrum-drawing")).to_contain_text("does not rotate")

@@ -160,6 +160,7 @@ const data = (() => {
     letters: raw.runs ? ["A", "B"] : [""],
     training,
     thresholds: raw.thresholds,
+    enough: raw.enough,
     classes: raw.classes,
     unmeasured: raw.unmeasured,
     regions: raw.regions,
@@ -184,6 +185,13 @@ const data = (() => {
 
     /** @type {(name: string) => boolean} */
     has: (name) => name in own.columns,
+
+    /* Whether the wavelengths of some window have shares of scores, or of r_q. */
+    /** @type {(name: string) => boolean} */
+    carried: (name) =>
+      [raw.own, raw.matched].some((one) =>
+        one?.wavelengths?.some(({ share, energy }) => (name === "signal_q" ? share : energy)?.length),
+      ),
 
     measureLabel,
 

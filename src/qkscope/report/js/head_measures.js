@@ -90,7 +90,7 @@ const headMeasures = (() => {
     const found = [];
     if (data.parts.length) found.push(sharesChart(width));
     const [run] = store.runs();
-    const known = store.over(run).curves.filter((curve) => isKnown(curve, run));
+    const known = store.over(run).curves.filter((curve) => curve.name !== "score_energy" && isKnown(curve, run));
     found.push(...known.map((curve) => curveChart(curve, width, run)));
     if (!found.length) return [];
     return [h("h3", {}, "What determines where it looks"), h("div", { class: "pair" }, found)];

@@ -29,9 +29,10 @@
     const wanted = link.getAttribute("data-window") || "";
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
-    const layers = link.getAttribute("data-view") === "emergence" ? { rows: "layers" } : {};
+    /** @type {Record<string, Partial<State>>} */
+    const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() } };
     return {
-      ...layers,
+      ...views[link.getAttribute("data-view") || ""],
       ...(stop >= 0 ? { stop } : {}),
       ...(menu && store.choices[menu].includes(measure) ? { [menu]: measure } : {}),
       ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),
@@ -39,7 +40,7 @@
   }
 
   /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
-  const OF_ONE_STOP = ["spectrum", "distance"];
+  const OF_ONE_STOP = ["distance"];
   const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
@@ -54,6 +55,8 @@
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(axes.signalName(shown[0]));
+    if (view === "spectrum" && state.carried !== "signal_q") found.push("score strength");
+    if (view === "spectrum" && state.heads.size === 1) found.push("one head");
     if (FILTERED.includes(view) && store.shown()) found.push("filtered heads");
     return found;
   }
@@ -103,7 +106,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
-    if (["window", "stop", "measure", "map", "filter"].some((key) => keys.has(key))) markClaims();
+    if (["window", "stop", "measure", "map", "filter", "carried", "heads"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

@@ -61,8 +61,9 @@ const paint = (() => {
     const reach = Math.max(-low, high);
     const [from, to] = low < 0 ? [-reach, reach] : [low, high];
     const colour = ramp([low, high]);
-    const made = d3.range(256).map((i) => colour(from + ((to - from) * i) / 255));
-    return (value) => made[Math.round(255 * clamp((value - from) / (to - from || 1)))];
+    const steps = 200;
+    const made = d3.range(steps + 1).map((i) => colour(from + ((to - from) * i) / steps));
+    return (value) => made[Math.round(steps * clamp((value - from) / (to - from || 1)))];
   }
 
   /* Dark or light, whichever is read on a colour. */

@@ -12,8 +12,8 @@ const raster = (() => {
   /* A head follows position from the checkpoint at which position determines so much of its scores; without scores, by
    * r_q. */
   const LEADING = data.has("share_positional") ? "share_positional" : "r_q";
-  const ENOUGH = 0.3;
-  const ABOVE = LEADING === "r_q" ? "above 0.3" : "above 30%";
+  const ENOUGH = data.enough;
+  const ABOVE = `above ${LEADING === "r_q" ? ENOUGH : `${100 * ENOUGH}%`}`;
   const TALLEST = 700; // pixels of rows in view; more scroll
   const GROUP = 24; // height of a group's name
 
@@ -101,7 +101,7 @@ const raster = (() => {
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
-    if (measure().startsWith("share_") || (low >= -0.05 && high <= 1 && high > 0.3)) return [0, 1];
+    if (measure().startsWith("share_") || (low >= -0.05 && high <= 1 && high > 0.25)) return [0, 1];
     return low < 0 ? [-Math.max(-low, high), Math.max(-low, high)] : [0, high || 1];
   }
 
@@ -146,7 +146,7 @@ const raster = (() => {
     return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
   }
 
-  const rule = LEADING === "r_q" ? "r_q is above 0.3" : "position determines more than 30% of the scores";
+  const rule = LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of the scores`;
 
   /* One sentence: of the pinned head, of the selection, or of all heads. */
   /** @param {Group[]} list */

@@ -1,98 +1,322 @@
 // @ts-check
-/* Wavelengths: the share of r_q that each rotary wavelength carries at the chosen checkpoint, mean over RoPE heads. */
+/* Wavelengths: how much of a head's scores, or of r_q, each rotary wavelength carries, training downwards: the mean over
+ * RoPE heads or one head, and a wall of all heads. */
 "use strict";
 
 const spectrum = (() => {
   const { state } = store;
-  const { h } = dom;
+  const { h, s } = dom;
   const drawing = document.getElementById("spectrum-drawing");
-
-  /** @typedef {{ run: number, at: number, share: number, width: number }} Bar */
-
-  /** @param {number} run */
-  const found = (run) => store.over(run).wavelengths?.[state.stop];
-
-  /** @returns {Bar[]} */
-  const bars = () =>
-    store.runs().flatMap((run) => {
-      const { at, share } = found(run) || { at: [], share: [] };
-      const step = at.length > 1 ? Math.log2(at[at.length - 1] / at[0]) / (at.length - 1) : 1;
-      return at.map((wave, i) => ({ run, at: wave, share: share[i] ?? NaN, width: step }));
-    });
-
+  const LEFT = 74;
+  const WALL = 440; // pixels of the wall in view
   const { tokens } = text;
 
-  /* A row per wavelength; two runs whose wavelengths differ have rows of their own. */
-  /** @param {Bar[]} list */
-  function numbersTable(list) {
-    const rows = d3.groups(d3.sort(list, ({ at }) => at), ({ at }) => tokens(at)).map(([name, here]) => [
-      name,
-      ...store.runs().map((run) => text.measure("share_", here.find((bar) => bar.run === run)?.share ?? null)),
-    ]);
-    const heads = store.runs().map((run) => axes.ofRun(run, "share of r_q"));
-    return dom.numbers(dom.find("spectrum-drawing"), ["wavelength, tokens", ...heads], rows);
+  /** @typedef {{ stop: number, run: number, waves: number[], shares: number[], window: Maybe }} Line */
+
+  const NAMES = { score_energy: "score strength", signal_q: "r_q" };
+  const carried = () => /** @type {keyof NAMES} */ (state.carried);
+  const shareName = () => `share of ${NAMES[carried()]}`;
+
+  /* Of one head: its pairs' numbers at a checkpoint as shares of their sum. */
+  /** @type {(head: number, stop: number, run: number) => Line | null} */
+  function ofHead(head, stop, run) {
+    const curve = store.over(run).curves.find(({ name }) => name === carried());
+    const waves = curve?.waves?.[stop];
+    if (!curve || !waves) return null;
+    const values = [...data.curve(curve, stop, head, `${run}:${state.window}`)].map(Math.abs);
+    const sum = carried() === "signal_q" ? d3.sum(values) : 1;
+    if (!values.some((value) => !Number.isNaN(value))) return null;
+    const known = d3.range(values.length).filter((i) => waves[i] !== null && !Number.isNaN(values[i]));
+    const window_ = store.over(run).wavelengths?.[stop]?.window ?? null;
+    return {
+      ...{ stop, run, window: window_, waves: known.map((i) => waves[i] || 0) },
+      shares: known.map((i) => values[i] / (sum || NaN)),
+    };
   }
+
+  /* The mean over RoPE heads at a checkpoint. */
+  /** @type {(stop: number, run: number) => Line | null} */
+  function ofAll(stop, run) {
+    const found = store.over(run).wavelengths?.[stop];
+    const shares = found && (carried() === "signal_q" ? found.share : found.energy);
+    if (!found || !shares || !found.at.length) return null;
+    return { stop, run, window: found.window, waves: found.at, shares: shares.map((share) => share ?? NaN) };
+  }
+
+  const one = () => (state.heads.size === 1 && data.training ? [...state.heads][0] : null);
+
+  /** @returns {Line[]} */
+  const lines = () =>
+    data.stops.flatMap(({ index }) =>
+      store.runs().flatMap((run) => {
+        const head = one();
+        return (head === null ? ofAll(index, run) : ofHead(head, index, run)) || [];
+      }),
+    );
+
+  /* Where a wavelength stands: in tokens, in windows, or as the number of its pair. */
+  /** @type {(line: Line, wave: number, i: number) => number} */
+  function place(line, wave, i) {
+    if (state.scale === "pair") return i;
+    return Math.log2(state.scale === "window" ? wave / (line.window || 1) : wave);
+  }
+
+  /** @param {Line} line */
+  function edges(line) {
+    const at = line.waves.map((wave, i) => place(line, wave, i));
+    if (at.length < 2) return [at[0] - 0.5, at[0] + 0.5];
+    const between = d3.pairs(at, (a, b) => (a + b) / 2);
+    return [2 * at[0] - between[0], ...between, 2 * at[at.length - 1] - between[between.length - 1]];
+  }
+
+  /* Where the window stands among a line's wavelengths. */
+  /** @param {Line} line */
+  function windowPlace(line) {
+    if (!line.window) return null;
+    if (state.scale === "window") return 0;
+    if (state.scale === "tokens") return Math.log2(line.window);
+    const after = line.waves.findIndex((wave) => wave >= /** @type {number} */ (line.window));
+    if (after <= 0) return after < 0 ? line.waves.length - 0.5 : -0.5;
+    const [a, b] = [line.waves[after - 1], line.waves[after]].map(Math.log2);
+    return after - 1 + (Math.log2(line.window) - a) / (b - a);
+  }
+
+  /** @type {(line: Line, i: number) => string[]} */
+  const said = (line, i) => [
+    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.stops[line.stop].label)}`,
+    `${shareName()} ${text.measure("share_", line.shares[i])}`,
+    line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
+  ];
+
+  /** @type {(list: Line[], width: number) => HTMLElement} */
+  function chart(list, width) {
+    const tall = list.length <= 24 ? 22 : Math.max(3, Math.floor(480 / list.length));
+    const right = 10;
+    const height = list.length * tall + 42;
+    const spans = list.map(edges);
+    const x = d3.scaleLinear(/** @type {[number, number]} */ (d3.extent(spans.flat())), [LEFT, width - right]);
+    const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
+    const colour = paint.fastRamp([0, most]);
+    const [ink, muted] = ["--ink", "--muted"].map((name) => paint.resolved(`var(${name})`));
+    const written = tall >= 14;
+    const every = Math.ceil(13 / tall);
+    /** @param {number} at */
+    const tick = (at) => (state.scale === "pair" ? String(at) : state.scale === "tokens" ? tokens(2 ** at) : `${at < 0 ? `1/${2 ** -at}` : 2 ** at}`);
+    const names = { tokens: "wavelength, tokens", window: "wavelength / window", pair: "rotary pair, fast to slow" };
+    return sheet.make({
+      id: "spectrum",
+      label: `${shareName()} by wavelength and ${axes.stopWord}`,
+      width,
+      height,
+      start: { row: Math.max(0, list.findIndex((line) => line.stop === state.stop)), col: 0 },
+      paint(context) {
+        list.forEach((line, row) => {
+          const y = row * tall;
+          line.shares.forEach((share, i) => {
+            if (Number.isNaN(share)) return;
+            const [from, to] = [x(spans[row][i]), x(spans[row][i + 1])];
+            context.fillStyle = colour(share);
+            context.fillRect(from, y, to - from - (to - from > 6 ? 1 : 0), tall - (tall > 6 ? 1 : 0));
+            if (!written || to - from < 26 || share < 0.005) return;
+            context.fillStyle = paint.inkFor(colour(share));
+            context.textAlign = "center";
+            context.fillText(text.number(100 * share, 0), (from + to) / 2, y + tall / 2);
+          });
+          const at = windowPlace(line);
+          if (at !== null) {
+            context.fillStyle = ink;
+            context.fillRect(x(at) - 1, y, 2, tall);
+          }
+          if (row % every) return;
+          context.fillStyle = line.stop === state.stop ? ink : muted;
+          context.textAlign = "right";
+          context.fillText(axes.ofRun(line.run, text.shorten(data.stops[line.stop].label, 10)), LEFT - 8, y + tall / 2);
+        });
+        context.fillStyle = muted;
+        context.textAlign = "center";
+        const ticks = x.ticks(Math.max(3, Math.floor(width / 90))).filter(Number.isInteger);
+        for (const at of ticks) context.fillText(tick(at), x(at), list.length * tall + 12);
+        context.textAlign = "right";
+        context.fillText(names[/** @type {keyof names} */ (state.scale)], width - right, list.length * tall + 30);
+      },
+      over: () => {
+        const row = list.findIndex((line) => line.stop === state.stop);
+        if (row < 0 || data.stops.length < 2) return [];
+        const box = { x: LEFT - 1, y: row * tall, width: width - LEFT - right + 2, height: store.runs().length * tall };
+        return [s("rect", { ...box, class: "chosen-row" })];
+      },
+      at(px, py) {
+        const row = Math.floor(py / tall);
+        if (!list[row]) return null;
+        const col = d3.bisectRight(spans[row], x.invert(px)) - 1;
+        return col >= 0 && col < list[row].waves.length ? { row, col } : null;
+      },
+      box: ({ row, col }) =>
+        list[row] && col < list[row].waves.length
+          ? { x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }
+          : null,
+      step: ({ row, col }, across, down) => {
+        const to = Math.max(0, Math.min(list.length - 1, row + down));
+        return { row: to, col: Math.max(0, Math.min(list[to].waves.length - 1, col + across)) };
+      },
+      lines: ({ row, col }) => said(list[row], col),
+      verb: `Choose this ${axes.stopWord}.`,
+      act: ({ row }) => store.set({ stop: list[row].stop }),
+    });
+  }
+
+  /* ---- the wall ---- */
+
+  /* All heads as one small picture each, a pixel per pair and checkpoint; null where the page has no numbers of them. */
+  /** @type {(width: number) => HTMLElement | null} */
+  function wall(width) {
+    const [run] = store.runs();
+    if (!data.training || !store.over(run).curves.some(({ name, waves }) => name === carried() && waves)) return null;
+    const turning = data.heads.filter(({ index }) => data.stops.some((stop) => ofHead(index, stop.index, run)));
+    const layers = [...new Set(turning.map(({ layer }) => layer))];
+    const across = d3.max(turning, ({ head }) => head + 1) || 1;
+    if (!turning.length) return null;
+    const left = 40;
+    const step = Math.min(210, (width - left) / across);
+    const tall = Math.max(14, Math.min(36, 0.5 * step));
+    const stops = data.stops.length;
+    const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, state.stop, run)?.shares || []), 0.99) || 1;
+    const colour = paint.fastRamp([0, most]);
+    const thumbs = new Map(turning.map(({ index }) => [index, thumb(index, run, stops, colour)]));
+    const find = new Map(turning.map((one) => [`${layers.indexOf(one.layer)}:${one.head}`, one.index]));
+    const height = 18 + layers.length * (tall + 3);
+    const muted = paint.resolved("var(--muted)");
+    /** @type {(cell: Cell) => Box} */
+    const box = ({ row, col }) => ({ x: left + col * step, y: 18 + row * (tall + 3), width: step - 3, height: tall });
+    /** @param {Cell} cell */
+    const headAt = ({ row, col }) => find.get(`${row}:${col}`);
+    return sheet.make({
+      id: "wall",
+      label: `${shareName()} of every RoPE head by layer and head`,
+      width,
+      height,
+      shown: Math.min(height, WALL),
+      start: { row: layers.indexOf(turning[0].layer), col: turning[0].head },
+      paint(context, top) {
+        context.imageSmoothingEnabled = false;
+        context.fillStyle = muted;
+        context.textAlign = "left";
+        if (top < 18) context.fillText("layer", 0, 8 - top);
+        for (const { index, layer, head } of turning) {
+          const at = box({ row: layers.indexOf(layer), col: head });
+          const image = thumbs.get(index);
+          if (!image || at.y + tall < top || at.y - top > WALL) continue;
+          context.drawImage(image, at.x, at.y - top, at.width, tall);
+        }
+        context.textAlign = "right";
+        layers.forEach((layer, row) => context.fillText(String(layer), left - 8, 18 + row * (tall + 3) + tall / 2 - top));
+      },
+      over: () =>
+        turning
+          .filter(({ index }) => state.heads.has(index))
+          .map(({ layer, head }) => s("rect", { ...box({ row: layers.indexOf(layer), col: head }), class: "chosen-row" })),
+      at(px, py) {
+        const cell = { row: Math.floor((py - 18) / (tall + 3)), col: Math.floor((px - left) / step) };
+        return headAt(cell) === undefined ? null : cell;
+      },
+      box: (cell) => (headAt(cell) === undefined ? null : box(cell)),
+      step: ({ row, col }, right, down) => {
+        const to = { row: Math.max(0, Math.min(layers.length - 1, row + down)), col: Math.max(0, Math.min(across - 1, col + right)) };
+        return headAt(to) === undefined ? { row, col } : to;
+      },
+      lines: (cell) => {
+        const head = headAt(cell) ?? 0;
+        const line = ofHead(head, state.stop, run);
+        const best = line ? d3.maxIndex(line.shares) : -1;
+        const top = line && best >= 0 ? `most at ${data.stops[state.stop].label}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
+        return [data.headName(head), top];
+      },
+      verb: "Show this head.",
+      act: (cell, event) => store.select([headAt(cell) ?? 0], event),
+    });
+  }
+
+  /** @type {(head: number, run: number, stops: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
+  function thumb(head, run, stops, colour) {
+    const rows = d3.range(stops).map((stop) => ofHead(head, stop, run));
+    const pairs = d3.max(rows, (row) => row?.shares.length || 0) || 0;
+    if (!pairs) return null;
+    const canvas = h("canvas", { width: pairs, height: stops });
+    const context = canvas.getContext("2d");
+    rows.forEach((row, y) =>
+      row?.shares.forEach((share, i) => {
+        if (!context || Number.isNaN(share)) return;
+        context.fillStyle = colour(share);
+        context.fillRect(i, y, 1, 1);
+      }),
+    );
+    return canvas;
+  }
+
+  /* ---- together ---- */
+
+  /** @param {Line[]} list */
+  const numbersTable = (list) =>
+    dom.numbers(dom.find("spectrum-drawing"), ["checkpoint", "wavelength, tokens", shareName()], () =>
+      list.flatMap((line) =>
+        line.waves.map((wave, i) => [
+          axes.ofRun(line.run, data.stops[line.stop].label),
+          tokens(wave),
+          text.measure("share_", line.shares[i]),
+        ]),
+      ),
+    );
 
   function draw() {
     if (!drawing) return;
-    const list = bars();
+    for (const name of ["carried", "scale"])
+      dom.choose(document.querySelector(`#spectrum-controls [data-name=${name}]`), state[name]);
+    const list = lines();
     if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
+      const why = one() === null ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
+      marks.mount(drawing, h("p", { class: "absent" }, why));
       return;
     }
-    const size = found(store.runs()[0])?.window;
-    const narrow = store.both() ? 0.44 : 0.84;
-    /** @type {(d: Bar, side: number) => number} */
-    const edge = (d, side) => {
-      const shift = store.both() ? (d.run - 0.5) * 0.46 : 0;
-      return d.at * 2 ** ((shift + (side * narrow) / 2) * d.width);
+    const width = axes.widthOf(drawing);
+    const head = one();
+    const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].stop]?.heads || 0)} with RoPE` : data.headName(head);
+    const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
+    const small = wall(width);
+    const top = drawing.querySelectorAll(".sheet-scroll")[1]?.scrollTop || 0;
+    marks.mount(
+      drawing,
+      h(
+        "p",
+        { class: "legend" },
+        h("span", { class: "key" }, whose),
+        paint.rampKeys(shareName(), [0, most], 2, true),
+        h("span", { class: "key" }, h("i", { class: "bar onset" }), "one window"),
+      ),
+      chart(list, width),
+      small ? h("p", { class: "small" }, "Every head, training downwards, fast pairs left; choose one to see it above.") : null,
+      small,
+      numbersTable(list),
+    );
+    if (small) small.children[0].scrollTop = top;
+  }
+
+  function setUp() {
+    if (!drawing) return;
+    /** @type {(name: string, legend: string, labels: Record<string, string>) => HTMLElement | null} */
+    const strip = (name, legend, labels) => {
+      const names = store.choices[name];
+      if (names.length < 2) return null;
+      const set = dom.options(name, legend, names.map((value) => [value, labels[value]]), state[name], (value) => store.set({ [name]: value }));
+      set.dataset.name = name;
+      return set;
     };
-    const most = d3.max(list, (d) => d.share) || 1;
-    const svg = axes.plot({
-      ...axes.frame(drawing),
-      x: { type: "log", base: 2, label: "wavelength, tokens", tickSize: 0, ticks: 6, tickFormat: tokens },
-      y: {
-        domain: [0, most * 1.12],
-        label: null,
-        ticks: 5,
-        tickSize: 0,
-        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
-      },
-      marks: [
-        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
-        Plot.ruleX(size ? [size] : [], { stroke: "var(--muted)", strokeDasharray: "3 3" }),
-        Plot.text(size ? [size] : [], {
-          x: (d) => d,
-          frameAnchor: "top",
-          dy: -14,
-          text: (d) => `window ${text.count(d)}`,
-          fill: "var(--muted)",
-        }),
-        Plot.rect(list, {
-          x1: (d) => edge(d, -1),
-          x2: (d) => edge(d, 1),
-          y1: 0,
-          y2: "share",
-          fill: "var(--RoPE)",
-          fillOpacity: (d) => (axes.isSecond(d.run) ? 0.45 : 0.9),
-        }),
-      ],
-    });
-    svg.querySelectorAll('g[aria-label="rect"] rect').forEach((rect, i) => {
-      const { run, at, share } = list[i];
-      const said = [axes.ofRun(run, `${tokens(at)} tokens`), `share of r_q ${text.measure("share_", share)}`];
-      marks.mark(/** @type {any} */ (rect), {
-        key: `wave:${run}:${i}`,
-        label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
-        lines: said,
-      });
-    });
-    const name = data.stops[state.stop].label;
-    axes.dress(svg, `Share of r_q by rotary wavelength at ${name}`);
-    const whose = `${name}, ${text.headCount(found(store.runs()[0])?.heads || 0)} with RoPE`;
-    marks.mount(drawing, h("p", { class: "legend" }, whose, axes.runKeys()), svg, numbersTable(list));
+    const found = [
+      strip("carried", "Share of", NAMES),
+      strip("scale", "Across", { tokens: "tokens", window: "wavelength / window", pair: "pair" }),
+    ];
+    dom.find("spectrum-controls").replaceChildren(...found.filter((one_) => one_ !== null));
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["window", "run", "stop"] };
+  return { setUp, draw, needs: ["window", "run", "stop", "heads", "carried", "scale"] };
 })();

@@ -10,7 +10,7 @@
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "run"]; // changes that the back button undoes
+  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "carried", "scale", "run"]; // changes that the back button undoes
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -30,6 +30,8 @@ const store = (() => {
     measure: signals, // of the signal's chart
     map: [...signals, "class", ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
     rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
+    carried: ["score_energy", "signal_q"].filter((name) => data.carried(name)), // of the spectrum
+    scale: ["tokens", "window", "pair"],
     number: [
       ...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number))),
     ],

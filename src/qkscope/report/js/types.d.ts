@@ -46,7 +46,8 @@ interface PackedCurve {
 
 interface Wavelengths {
   at: number[];
-  share: Maybe[];
+  share: Maybe[]; // of r_q
+  energy: Maybe[] | null; // of the scores' strength
   heads: number;
   window: Maybe;
 }
@@ -128,6 +129,7 @@ interface Payload extends PackedRun {
   title: string;
   kind: "training" | "models";
   thresholds: { high: number; low: number };
+  enough: number; // of a head's scores, from which it follows position
   classes: string[];
   unmeasured: string;
   regions: { name: string; r_q: number; r_k: number }[];
@@ -193,6 +195,8 @@ interface State {
   measure: string;
   map: string;
   rows: string;
+  carried: string;
+  scale: string;
   number: string;
   across: string;
   up: string;
