@@ -23,6 +23,16 @@ def quieten(quiet: bool = True) -> None:
     _Voice.quiet = quiet
 
 
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave bars and reports of finished work out while the block runs."""
+    before, _Voice.quiet = _Voice.quiet, True
+    try:
+        yield
+    finally:
+        _Voice.quiet = before
+
+
 def say(line: str) -> None:
     """A line about the work in hand, on standard error. A warning is said in any case."""
     if not _Voice.quiet or line.startswith(("warning:", "left out:")):

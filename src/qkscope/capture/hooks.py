@@ -52,6 +52,8 @@ def capture(
 
 def find_backbone(model: Any) -> Any:
     """The text decoder inside a transformers model: everything but the language-model head."""
+    if hasattr(model, "stands_for_backbone"):
+        return model
     if not hasattr(model, "get_decoder") or not hasattr(model, "set_attn_implementation"):
         raise CaptureError(
             f"expected a transformers model (such as AutoModelForCausalLM loads), found {type(model).__name__}"

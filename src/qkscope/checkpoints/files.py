@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+LIVE = "live.json"
 _TOKENIZER_FILE = re.compile(
     r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
 )
@@ -120,8 +121,39 @@ def _refuse_many(folder: Path) -> None:
     )
 
 
+@dataclass(frozen=True)
+class LiveRecord:
+    """A folder that stands for weights which were measured while they trained: config.json and this record.
+
+    saved   the checkpoint folder that had the same weights, if they were saved; empty otherwise
+    """
+
+    commit: str
+    saved: str = ""
+
+    @property
+    def weights(self) -> Path | None:
+        """The folder of the weights, if they were saved and are still the same."""
+        folder = Path(self.saved)
+        return folder if self.saved and folder.is_dir() and digest(folder) == self.commit else None
+
+
+def live_record(source: Source) -> LiveRecord | None:
+    """The record of weights measured while they trained; None for any other checkpoint."""
+    path = source.path
+    if path is None or not (path / LIVE).is_file():
+        return None
+    try:
+        found = json.loads((path / LIVE).read_text("utf-8"))
+        return LiveRecord(str(found["commit"]), str(found["saved"]))
+    except _DAMAGED as error:
+        raise CheckpointError(f"{path / LIVE}: damaged ({error!r}); delete {path} to leave it out") from error
+
+
 def require_files(source: Source, part: Part) -> None:
     """Raise where a part is not there whole; of the hub only names are asked for, and shards are not counted."""
+    if part == "model" and live_record(source):
+        return  # only needed where a unit is missing
     if local_path(source):
         local_files(source, part)
     else:

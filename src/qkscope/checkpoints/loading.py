@@ -21,6 +21,7 @@ from typing import Any
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
     FileMarks,
+    LiveRecord,
     Source,
     digest,
     discover,
@@ -28,6 +29,7 @@ from qkscope.checkpoints.files import (
     file_names,
     gguf_name,
     has_tokenizer,
+    live_record,
     local_files,
     local_path,
 )
@@ -63,6 +65,8 @@ class Resolved:
 def resolve(source: Source) -> Resolved:
     """What the source stands for now. Reads a local model's files whole; downloads a hub model's config only."""
     if path := local_path(source):
+        if live := live_record(source):
+            return Resolved(source, live.commit, str(path))
         files = file_marks(path, source)
         commit = digest(path, source)
         if file_marks(path, source) != files:
@@ -75,10 +79,23 @@ def resolve(source: Source) -> Resolved:
 
 def load_resolved(resolved: Resolved) -> Any:
     """The model of exactly those bytes. A folder that was replaced since, or is while it is read, is an error."""
+    if live := live_record(resolved.source):
+        return _load_saved(resolved.source, live)
     _check_unchanged(resolved)
     model = load_model(resolved.source)
     _check_unchanged(resolved)
     return model
+
+
+def _load_saved(source: Source, live: LiveRecord) -> Any:
+    """The model of weights that were measured while they trained, if they were saved."""
+    if weights := live.weights:
+        return load_model(replace(source, model=str(weights), revision=None))
+    gone = f"were deleted from {live.saved}, or changed" if live.saved else "were not saved"
+    raise CheckpointError(
+        f"{source}: was measured while it trained, and its weights {gone}, so nothing more can be measured; leave it "
+        "out, or use the version of qkscope that measured it"
+    )
 
 
 def _check_unchanged(resolved: Resolved) -> None:

@@ -1,5 +1,12 @@
 """Documents and their tokens."""
 
-from qkscope.corpus.documents import Corpus, Document, documents_from, load_corpus, tokenizer_identity
+from qkscope.corpus.documents import (
+    Corpus,
+    Document,
+    documents_from,
+    load_corpus,
+    token_file,
+    tokenizer_identity,
+)
 
-__all__ = ["Corpus", "Document", "documents_from", "load_corpus", "tokenizer_identity"]
+__all__ = ["Corpus", "Document", "documents_from", "load_corpus", "token_file", "tokenizer_identity"]

@@ -30,6 +30,8 @@ from qkscope.progress import progress
 
 log = logging.getLogger(__name__)
 
+# The name of a file of token ids ends so.
+TOKEN_FILE = ".tokens.safetensors"
 BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
 # Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
 FEW, MOST_UNUSED = 32, 0.5
@@ -133,8 +135,40 @@ class Excerpt:
         return np.concatenate([ids[:lead], ids[offset + lead : stop]])[: self.size]
 
 
+def token_file(spec: Spec) -> Path | None:
+    """The file of token ids that a specification names instead of texts; no tokenizer is needed then."""
+    sources = [spec.source] if isinstance(spec.source, str) else spec.source
+    return Path(sources[0]) if len(sources) == 1 and sources[0].endswith(TOKEN_FILE) else None
+
+
+def write_tokens(path: Path, documents: Sequence[Document]) -> None:
+    """Documents as a file of token ids, which a study can name as its corpus."""
+    arrays = {f"{document.index:06d}": document.tokens for document in documents}
+    store.write_tensors(path, arrays, {"documents": len(documents)})
+
+
+def _read_tokens(path: Path, spec: CorpusSpec, max_tokens: int) -> Corpus:
+    """The first tokens of the documents in a file of token ids, as they are there."""
+    arrays, _ = store.read_tensors(path)
+    listed = list(islice((arrays[name] for name in sorted(arrays)), spec.documents))
+    try:
+        documents = documents_from(listed, max_tokens=max_tokens)
+    except CorpusError as error:
+        raise CorpusError(f"{path}: {error}") from error
+    return Corpus(
+        documents,
+        digest(documents),
+        origin=str(path),
+        available=sum(map(len, listed)),
+        requested=spec.documents or 0,
+        texts=store.short_digest([[array.tolist() for array in listed], spec.documents]),
+    )
+
+
 def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path | None = None) -> Corpus:
     """Read, tokenise and select. With a `cache` folder, a text is tokenised once per tokenizer."""
+    if path := token_file(spec):
+        return _read_tokens(path, spec, max_tokens)
     notes = Notes()
     documents: list[Document] = []
     read = short = 0

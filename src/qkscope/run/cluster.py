@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.engines import DocumentsOf, Tally, do_unit, too_long
+from qkscope.run.engines import DocumentsOf, Finished, Tally, do_unit, too_long
 from qkscope.run.record import versions
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import (
@@ -134,10 +134,17 @@ class RayEngine:
         self.busy_seconds = 0.0
         """Time that workers spent on units; the rest is overhead of the engine."""
 
-    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        documents: DocumentsOf,
+        results: Path,
+        bar: Bar,
+        finished: Finished = lambda name: None,
+    ) -> dict[str, str]:
         results = Path(results).resolve()
         queue = UnitQueue(jobs, self._retries)
-        tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
+        tally = Tally.of(jobs, bar, finished)
         texts = _Texts(self._ray, documents)
         token = results / UNITS / f".seen-{uuid.uuid4().hex}"
         store.write_text(token, "")

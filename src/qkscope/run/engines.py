@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
 
 DocumentsOf = Callable[[Job], "list[Document]"]
+Finished = Callable[[str], None]
+"""Called with the name of a checkpoint when its last unit is written."""
 # Importing torch from a cold network disk takes longest.
 START_SECONDS = 300.0
 
@@ -125,7 +128,14 @@ Measurer = UnitMeasurer | SubprocessMeasurer
 class Engine(Protocol):
     """Measures units; `run` returns the checkpoints that could not be finished, with the reason."""
 
-    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]: ...
+    def run(
+        self,
+        jobs: Sequence[Job],
+        documents: DocumentsOf,
+        results: Path,
+        bar: Bar,
+        finished: Finished = lambda name: None,
+    ) -> dict[str, str]: ...
 
     def close(self) -> None: ...
 
@@ -151,6 +161,14 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
     done_units: int = 0
     done_tokens: int = 0
+    waiting: Counter[str] = field(default_factory=Counter)
+    on_checkpoint: Finished = lambda name: None
+
+    @classmethod
+    def of(cls, jobs: Sequence[Job], bar: Bar, finished: Finished) -> Tally:
+        waiting = Counter(job.name for job in jobs)
+        tokens = sum(job.tokens for job in jobs)
+        return cls(len(jobs), tokens, bar, waiting=waiting, on_checkpoint=finished)
 
     def finished(self, job: Job, seconds: float) -> None:
         self.done_units += 1
@@ -161,6 +179,9 @@ class Tally:
             f"[{self.done_units}/{self.units}] {job}: {job.tokens:,} tokens in {seconds:.1f} s"
             + (f", about {duration(left)} left" if self.done_units < self.units else "")
         )
+        self.waiting[job.name] -= 1
+        if not self.waiting[job.name]:
+            self.on_checkpoint(job.name)
 
     def failed(self, job: Job, why: str) -> None:
         self.bar.done(f"{job}: failed: {why}")
@@ -175,18 +196,24 @@ class LocalEngine:
     def __init__(self, timeout: float | None = None, keep_weights: bool = True) -> None:
         self._timeout, self._keep_weights = timeout, keep_weights
 
-    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, bar: Bar) -> dict[str, str]:
+    def run(
+        self,
+        jobs: Sequence[Job],
+        documents: DocumentsOf,
+        results: Path,
+        bar: Bar,
+        finished: Finished = lambda name: None,
+    ) -> dict[str, str]:
         measurer = UnitMeasurer() if self._timeout is None else SubprocessMeasurer(self._timeout)
         try:
-            return self._each(jobs, measurer, documents, results, bar)
+            return self._each(jobs, measurer, documents, results, Tally.of(jobs, bar, finished))
         finally:
             measurer.end()
 
     def _each(
-        self, jobs: Sequence[Job], measurer: Measurer, documents: DocumentsOf, results: Path, bar: Bar
+        self, jobs: Sequence[Job], measurer: Measurer, documents: DocumentsOf, results: Path, tally: Tally
     ) -> dict[str, str]:
         failures: dict[str, str] = {}
-        tally = Tally(len(jobs), sum(job.tokens for job in jobs), bar)
         prefetcher = WeightPrefetcher([job.source.source for job in jobs], self._keep_weights)
         last = {str(job.source.source): number for number, job in enumerate(jobs)}
         try:

@@ -6,21 +6,22 @@ by whatever, goes on where it was when it is started again; only whole and curre
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkscope import store
-from qkscope.errors import EngineError, StoreError, StudyError
+from qkscope.errors import EngineError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, optional_names
-from qkscope.progress import progress, say
+from qkscope.progress import progress, quiet, say
 from qkscope.results import manifest, owner
 from qkscope.results.lock import Claim, claimed
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
-from qkscope.run.engines import Engine, open_engine
+from qkscope.run.engines import Engine, Finished, open_engine
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.record import provenance, versions
 from qkscope.run.shards import (
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 # Tokenised texts, kept because the next run needs them too.
 TOKENS = "tokens"
+# While units are measured, tables and report of what is finished are written this often, after a checkpoint.
+REFRESH_SECONDS = 60.0
 
 
 def run(
@@ -49,12 +52,14 @@ def run(
     engine: str = "local",
     shard: str | None = None,
     replace: bool = False,
+    figures: bool = True,
 ) -> Results | Status:
     """Measure a study and write its results folder (default: `results/<study name>`).
 
     With `shard` (`"1/8"`), only that part of the units is measured, and their status is returned. A run without `shard`
     measures the units that are missing and writes tables, figures and report. If a checkpoint could not be measured,
-    everything else is finished first, then an error is raised.
+    everything else is finished first, then an error is raised. While it runs, tables and report of the checkpoints
+    measured so far are refreshed every minute. `figures=False` leaves figures out.
 
     A folder with finished results accepts the same study again, also with more checkpoints, windows, heads or measures.
     Anything else needs `replace=True`.
@@ -82,7 +87,9 @@ def run(
         ):
             place = open_engine(engine, study)
             try:
-                return _run(study, results, place, part, claim, replace)
+                if part is not None:
+                    return _run_shard(study, results, place, part, replace)
+                return run_claimed(study, results, place, claim, replace, figures)
             finally:
                 place.close()
     except KeyboardInterrupt:
@@ -97,15 +104,11 @@ def run(
         ) from None
 
 
-def _run(
-    study: Study, results: Path, engine: Engine, shard: Shard | None, claim: Claim, replace: bool
-) -> Results | Status:
-    store.sweep(results)
-    course = pinned(sources(study))
-    counterfactual, gaps = controls_and_gaps(study, course)
-    checkpoints = course + counterfactual
-    if shard is not None:
-        return _run_shard(study, results, engine, shard, checkpoints, replace)
+def run_claimed(
+    study: Study, results: Path, engine: Engine, claim: Claim, replace: bool = False, figures: bool = True
+) -> Results:
+    """A whole run in a folder that this process has claimed."""
+    checkpoints, gaps = _checkpoints(study, results)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
@@ -120,19 +123,57 @@ def _run(
     _say_controls(checkpoints)
     write_plan(results, study.name, plan.jobs, plan.missing)
     clear_shards(results)
-    _measure(plan, todo, results, engine)
+    _measure(plan, todo, results, engine, _Partial(plan, todo, results, claim, replace))
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if all(each.checkpoint.counterfactual for each in measured):
         raise StudyError(_what_is_missing(plan.missing, results))
     claim.require()
     clear_marks(job.path(results) for each in measured for job in each.jobs)
-    loaded = _put_together(plan, measured, results, claim, replace)
+    loaded = _put_together(plan, measured, results, claim, replace, figures)
     non_finite = loaded.provenance.get("unmeasured") or {}
     for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
         say(f"warning: {name}: {warning}")
     if problem := _problem(plan, loaded):
         raise StudyError(problem)
     return loaded
+
+
+def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[str]]:
+    """The checkpoints to measure, counterfactual ones included, and what cannot be separated without others."""
+    store.sweep(results)
+    course = pinned(sources(study))
+    counterfactual, gaps = controls_and_gaps(study, course)
+    return course + counterfactual, gaps
+
+
+class _Partial:
+    """Called when a checkpoint is measured: writes tables and report of those that are, marked as partial."""
+
+    def __init__(self, plan: Plan, todo: Sequence[Job], results: Path, claim: Claim, replace: bool) -> None:
+        self._plan, self._results, self._claim, self._replace = plan, results, claim, replace
+        self._waiting = dict.fromkeys(job.name for job in todo)
+        self._written = time.monotonic()
+
+    def __call__(self, name: str) -> None:
+        del self._waiting[name]
+        if not self._waiting or time.monotonic() - self._written < REFRESH_SECONDS:
+            return
+        plan = self._plan
+        ready = [each for each in plan.planned if each.checkpoint.name not in self._waiting]
+        done, every = (
+            sum(not each.checkpoint.counterfactual for each in part) for part in (ready, plan.planned)
+        )
+        if not done:
+            return
+        missing = dict.fromkeys(self._waiting, "not measured yet")
+        note = f"partial: {done} of {every} checkpoints are measured so far"
+        part = Plan(plan.study, plan.planned, {**plan.missing, **missing}, [note, *plan.warnings])
+        try:
+            with quiet():
+                _put_together(part, ready, self._results, self._claim, self._replace, False, False)
+        except QkscopeError as error:  # such as finished numbers that are being measured again
+            say(f"no partial report: {in_words(error)}")
+        self._written = time.monotonic()
 
 
 def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -> None:
@@ -157,9 +198,9 @@ def _run_shard(
     results: Path,
     engine: Engine,
     shard: Shard,
-    checkpoints: Sequence[Checkpoint],
     replace: bool,
 ) -> Status:
+    checkpoints, _ = _checkpoints(study, results)
     mine = shard_checkpoints(checkpoints, study.groups, shard)
     plan = plan_study(study, mine, results / TOKENS)
     _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
@@ -176,7 +217,13 @@ def _run_shard(
     return status(results)
 
 
-def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> None:
+def _measure(
+    plan: Plan,
+    todo: Sequence[Job],
+    results: Path,
+    engine: Engine,
+    finished: Finished = lambda name: None,
+) -> None:
     """Do units. Checkpoints that fail join the plan's missing ones."""
     for corpus in {each.corpus.digest: each.corpus for each in plan.planned}.values():
         say(corpus.usage(max(plan.study.windows)))
@@ -189,19 +236,24 @@ def _measure(plan: Plan, todo: Sequence[Job], results: Path, engine: Engine) -> 
         say(f"{done} of {len(plan.jobs)} units are already done")
     if todo:
         with progress("measuring", sum(job.tokens for job in todo)) as bar:
-            plan.missing.update(engine.run(todo, plan.documents, results, bar))
+            plan.missing.update(engine.run(todo, plan.documents, results, bar, finished))
 
 
 def _put_together(
-    plan: Plan, measured: Sequence[Planned], results: Path, claim: Claim, replace: bool
+    plan: Plan,
+    measured: Sequence[Planned],
+    results: Path,
+    claim: Claim,
+    replace: bool,
+    figures: bool,
+    finished: bool = True,
 ) -> Results:
     """Everything that is made from unit files, unless it is there and nothing it was made from has changed."""
     from qkscope.results import load_results
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    digest = made_from(
-        plan.study, measured, results, [plan.warnings, plan.missing, versions(), _measures(plan.study)]
-    )
+    said = [plan.warnings, plan.missing, versions(), _measures(plan.study)]
+    digest = made_from(plan.study, measured, results, said if figures else [*said, "without figures"])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
         return load_results(results)
@@ -217,20 +269,23 @@ def _put_together(
     loaded = load_results(results)
     try:
         with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
-            _summarize_and_draw(loaded, folder)
+            _summarize_and_draw(loaded, folder, figures)
     except Exception as error:
         with suppress(StoreError):
             if claim.holds():
                 manifest.note_failed(results, f"figures and report were not drawn: {in_words(error)}")
         raise
-    manifest.note_finished(results, _problem(plan, loaded), claim.require)
+    if finished:
+        manifest.note_finished(results, _problem(plan, loaded), claim.require)
     return loaded
 
 
 def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Path) -> None:
     """The dataset and the tables made from it, into an empty folder."""
     from qkscope.results.dataset import NAME, read_dataset
-    from qkscope.results.tables import write_tables
+    from qkscope.results.scalars import scalars
+    from qkscope.results.tables import select, write_tables
+    from qkscope.stats.alarms import alarms
     from qkscope.stats.attribution import causes
 
     study = plan.study
@@ -245,7 +300,12 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Pat
     lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
     warnings = unmeasured_warnings(heads, lost)
     plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
-    store.write_text(folder / "study.yaml", dump_study(study, provenance(plan, measured, lost)))
+    record = provenance(plan, measured, lost)
+    if study.alarms is not None:
+        found = alarms(study.alarms, order, scalars(select(data, "own").sel(checkpoint=order)))
+        record["alarms"] = [str(alarm) for alarm in found]
+        record["warnings"] = [*(f"alarm: {alarm}" for alarm in found), *record["warnings"]]
+    store.write_text(folder / "study.yaml", dump_study(study, record))
 
 
 def _measures(study: Study) -> list[list[object]]:
@@ -253,14 +313,15 @@ def _measures(study: Study) -> list[list[object]]:
     return [[group.name, group.version, *group.needs] for group in chosen(study.optional_measures)]
 
 
-def _summarize_and_draw(results: Results, folder: Path) -> None:
+def _summarize_and_draw(results: Results, folder: Path, figures: bool) -> None:
     """Summary, figures and report of results, into another folder."""
     from qkscope.claims import summary
     from qkscope.figures import draw_all
     from qkscope.report import write_report
 
     store.write_json(folder / "summary.json", summary(results))
-    draw_all(results, folder / "figures")
+    if figures:
+        draw_all(results, folder / "figures")
     write_report(results, folder / "report.html")
 
 

@@ -163,11 +163,13 @@ class _Texts:
 
     def of(self, source: Source) -> Corpus:
         from qkscope.checkpoints import load_tokenizer
-        from qkscope.corpus import load_corpus
+        from qkscope.corpus import load_corpus, token_file
 
         key = (source.tokenizer, None) if source.tokenizer else (source.model, source.revision)
+        tokens = token_file(self._study.corpus)
+        key = (str(tokens), None) if tokens else key
         if key not in self._by_tokenizer:
-            tokenizer = load_tokenizer(source)
+            tokenizer = None if tokens else load_tokenizer(source)
             corpus = load_corpus(self._study.corpus, tokenizer, max(self._study.windows), self._cache)
             self._check_filled(corpus)
             # Checkpoints that carry equal tokenizers share one copy of the tokens.

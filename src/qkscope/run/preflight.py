@@ -99,11 +99,12 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
 def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
     from qkscope.checkpoints import load_tokenizer
-    from qkscope.corpus import load_corpus
+    from qkscope.corpus import load_corpus, token_file
 
+    tokens = token_file(study.corpus)
     places: dict[str, Checkpoint] = {}
     for each in course:
-        place = each.source.tokenizer or each.source.model
+        place = str(tokens) if tokens else each.source.tokenizer or each.source.model
         # A name with an owner is a hub's.
         if Path(place).exists() or "/" not in place:
             places.setdefault(place, each)
@@ -111,7 +112,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
     for each in places.values():
         loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
         try:
-            tokenizer = load_tokenizer(each.source)
+            tokenizer = None if tokens else load_tokenizer(each.source)
             if of_hub or found.corpus is not None or not _there(study):
                 continue
             loc = ("corpus",)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from qkscope.errors import QkscopeError, StudyError
 from qkscope.study.schema import (
+    AlarmsSpec,
     ControlsSpec,
     CorpusSpec,
     Entry,
@@ -38,6 +39,7 @@ PARTS: dict[str, type[BaseModel]] = {
     "thresholds": ThresholdsSpec,
     "controls": ControlsSpec,
     "plasticity": PlasticitySpec,
+    "alarms": AlarmsSpec,
     "phases": Phase,
     "families": Family,
     "checkpoints": Entry,

@@ -104,6 +104,19 @@ class PlasticitySpec(_Part):
     """Documents per group."""
 
 
+class AlarmsSpec(_Part):
+    """What `run`, `watch` and a monitor of a training run warn about. A limit of 0 switches an alarm off."""
+
+    max_logit: Annotated[float, Field(ge=0)] = 100.0
+    """Largest attention logit (needs the attention measures)."""
+    norm_ratio: Annotated[float, Field(ge=0)] = 2.0
+    """Mean norm of queries or keys, as a multiple of the first checkpoint's."""
+    share_drop: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Fall of a share of score variance, or of heads with a role, since the checkpoint before, beyond its error."""
+    loss_above_start: bool = True
+    """Held-out loss above that of the first checkpoint (needs `loss`)."""
+
+
 class Entry(_Part):
     """One checkpoint or model. Missing keys are taken from its phase or family, then from the study."""
 
@@ -204,6 +217,8 @@ class Study(_Part):
     """Measure the loss in nats per token, by position. Adds up to 30% to a pass."""
     plasticity: PlasticitySpec = PlasticitySpec()
     """Sample of keys for the measure `plasticity`."""
+    alarms: AlarmsSpec | None = None
+    """Limits whose crossing is reported (default: no alarms; `{}` has the default limits)."""
     portraits: list[str] = []
     """Checkpoints shown in the phase portraits (default: chosen automatically)."""
     phases: Annotated[list[Phase], Field(min_length=1)] | None = None

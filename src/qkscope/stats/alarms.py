@@ -1,0 +1,69 @@
+"""Alarms: what somebody who trains a model wants to hear about at once.
+
+largest logit    above a limit: attention logits that grow without bound end in a diverged loss
+norms            mean norm of queries or keys more than so many times that of the first checkpoint
+share            a share of score variance, or of heads with a role, that fell since the checkpoint before by more than
+                 a limit and by more than three standard errors of the difference
+loss             held-out loss above that of the first checkpoint, the untrained one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from qkscope.study.schema import AlarmsSpec
+
+Array = NDArray[np.float64]
+# A fall counts if it is this many standard errors.
+ERRORS = 3.0
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """One alarm of one checkpoint."""
+
+    checkpoint: str
+    number: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint}: {self.text}"
+
+
+def alarms(limits: AlarmsSpec, names: Sequence[str], numbers: Mapping[str, Array]) -> list[Alarm]:
+    """The alarms of checkpoints in training order, given their `scalars`, each (checkpoint, sample)."""
+    found = []
+    for number, values in numbers.items():
+        rule = number.rpartition("/")[2]
+        for place, name in enumerate(names):
+            for text in _texts(limits, rule, values, place):
+                found.append(Alarm(name, number, f"{number} {text}"))
+    return sorted(found, key=lambda alarm: names.index(alarm.checkpoint))
+
+
+def _texts(limits: AlarmsSpec, rule: str, values: Array, place: int) -> Iterator[str]:
+    first, now = values[0, 0], values[place, 0]
+    if rule == "max_logit" and limits.max_logit and now > limits.max_logit:
+        yield f"is {now:.1f}, above {limits.max_logit:g}"
+    if rule in ("q_norm", "k_norm") and limits.norm_ratio and now > limits.norm_ratio * first:
+        yield f"is {now:.3g}, {now / first:.1f} times the first checkpoint's {first:.3g}"
+    if rule == "loss" and limits.loss_above_start and place and now > first:
+        yield f"is {now:.3f}, above the first checkpoint's {first:.3f}"
+    if rule.startswith(("share_", "role_")) and limits.share_drop and place:
+        change = values[place] - values[place - 1]  # on the same documents, sample by sample
+        error = standard_error(change)
+        if change[0] < -limits.share_drop and not -change[0] <= ERRORS * error:
+            yield f"fell by {-change[0]:.3f} ± {error:.3f} since the checkpoint before, to {now:.3f}"
+
+
+def standard_error(values: Array) -> float:
+    """Jackknife standard error of one number, given (sample,): all documents, then without each group."""
+    left = values[1:][np.isfinite(values[1:])]
+    count = len(left)
+    return float(np.sqrt((count - 1) / count * ((left - left.mean()) ** 2).sum())) if count > 1 else np.nan
