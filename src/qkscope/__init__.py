@@ -8,6 +8,7 @@
     results.head(4, 2)                                               # one head over training, with errors
     qkscope.figure("position_signal", results, width=3.3)            # one figure, one paper column wide
     qk = qkscope.analyze("vectors/")                                 # measure stored vectors
+    monitor = qkscope.Monitor(model, texts, tokenizer)               # measure a model while it trains
 
 Modules are imported on first use: `import qkscope` is fast, and only functions that read models need torch.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from qkscope.figures import draw as figure
     from qkscope.figures import draw_all
     from qkscope.measures.pca import Axes, measure
+    from qkscope.monitor import Monitor
     from qkscope.report import write_report
     from qkscope.results import Results, load_results
     from qkscope.results.join import concat
@@ -46,6 +48,7 @@ _HOME = {
     "Comparison": "comparison",
     "HeadIndex": "sums.head_index",
     "Moments": "sums.moments",
+    "Monitor": "monitor",
     "QkscopeError": "errors",
     "Results": "results",
     "Study": "study",
@@ -76,6 +79,7 @@ __all__ = [
     "Comparison",
     "HeadIndex",
     "Moments",
+    "Monitor",
     "QkscopeError",
     "Results",
     "Study",

@@ -53,7 +53,13 @@ def _texts(limits: AlarmsSpec, rule: str, values: Array, place: int) -> Iterator
         yield f"is {now:.1f}, above {limits.max_logit:g}"
     if rule in ("q_norm", "k_norm") and limits.norm_ratio and now > limits.norm_ratio * first:
         yield f"is {now:.3g}, {now / first:.1f} times the first checkpoint's {first:.3g}"
-    if rule == "loss" and limits.loss_above_start and place and now > first:
+    above = values[place] - values[0]  # on the same documents, sample by sample
+    if (
+        rule == "loss"
+        and limits.loss_above_start
+        and above[0] > 0
+        and not above[0] <= ERRORS * standard_error(above)
+    ):
         yield f"is {now:.3f}, above the first checkpoint's {first:.3f}"
     if rule.startswith(("share_", "role_")) and limits.share_drop and place:
         change = values[place] - values[place - 1]  # on the same documents, sample by sample

@@ -1,0 +1,1 @@
+"""Links to training frameworks. Each module needs its framework installed."""
