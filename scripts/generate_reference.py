@@ -32,6 +32,7 @@ HEADINGS = {
     "thresholds": "thresholds",
     "controls": "controls",
     "plasticity": "plasticity",
+    "alarms": "alarms",
     "phases": "phases",
     "families": "families",
     "checkpoints": "checkpoints and models",
