@@ -148,6 +148,8 @@ ORDER = [
     ["report"],
     ["run"],
     ["scanning"],
+    ["monitor"],
+    ["integrations"],
     ["nano"],
     ["cli", "__main__"],
 ]
