@@ -10,6 +10,7 @@ import numpy as np
 
 from qkscope.report import palette
 from qkscope.report.averages import averages
+from qkscope.report.climb import climb
 from qkscope.report.columns import (
     ENOUGH,
     NAMED_CLASSES,
@@ -64,6 +65,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "matched": None if matched is None else of_window(matched, results, grid, names),
         "causes": causes(results.causes, timeline.models, kinds[0]),
         "rotary": rotary(results, grid),
+        "climb": climb(results, grid),
         "more": more,
         "omitted": omitted,
     }

@@ -30,7 +30,7 @@ def curves(data: xr.Dataset, grid: Grid, order: Sequence[str]) -> list[dict[str,
     if "distance_score" in data:
         title = "Mean score by distance, logits"
         found.append(_curve(data["distance_score"], grid, "distance", title, "tokens back") | {"log": True})
-    for name, what in (("signal_q", "Part of r_q"), ("signal_k", "Part of r_k"), ("score_energy", STRENGTH)):
+    for name, what in (("signal_q", "Part of r_q"), ("score_energy", STRENGTH)):
         if name not in data:
             continue
         # dimensions that do not rotate have no pair and no place on this axis

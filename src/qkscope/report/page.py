@@ -38,7 +38,7 @@ SCRIPTS = (
     *("js/signal.js", "js/raster.js", "js/causes.js"),
     *("js/scores.js", "js/spectrum.js", "js/explorer.js", "js/distance.js", "js/classes.js"),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
-    *("js/head_charts.js", "js/head_measures.js", "js/head.js"),
+    *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),
     *(
         "js/csv.js",
         "js/filters.js",

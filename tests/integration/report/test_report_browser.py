@@ -402,7 +402,7 @@ def test_the_head_page_by_keyboard(open_page: Open, report: Path) -> None:
     page.locator("#table tbody button.link").first.focus()
     page.keyboard.press("Enter")
     expect(page.locator("#head")).to_be_focused()
-    page.locator("#head .triple .mark").nth(6).focus()
+    page.locator("#head .climb .mark").nth(6).focus()
     page.keyboard.press("Enter")
     assert "pc=" in page.url
     near = page.locator("#head .near:not([aria-current])").first

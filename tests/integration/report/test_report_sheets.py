@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise, permutations
 from pathlib import Path
 
 import numpy as np
@@ -223,3 +224,56 @@ def test_a_thumbnail_of_the_wall_shows_its_head(open_page: Open, full_report: Pa
     assert page.locator("#spectrum-cursor").bounding_box()["width"] != wide
     page.evaluate("store.set({ heads: new Set([12]) })")  # of a layer that does not rotate
     expect(page.locator("#spectrum-drawing")).to_contain_text("does not rotate")
+
+
+# ---- axes that climb ----
+
+
+def test_axes_are_joined_as_python_pairs_them(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#view=head&head=2.1")
+    results = load_results(full_report.parent)
+    row = results.axes["stage1-step-100"].row(2, 1)
+    v = {model: axes.v[row] for model, axes in results.axes.items()}
+    qk = results.qk.set_index(["model", "layer", "head", "pc"]).sort_index()
+    for (before, after), stop in zip(pairwise(LABELS), (1, 2, 3), strict=True):
+        size = np.abs(v[before].T @ v[after])
+        orders = np.array(list(permutations(range(4))))
+        best = orders[
+            np.argmax((size[orders, np.arange(4)] ** 2).sum(axis=1))
+        ]  # earlier axis of each later one
+        for pc, earlier in enumerate(best):
+            mark = page.locator(f'#head .climb [data-key="climb:{stop}:{pc}"]')
+            said = mark.get_attribute("aria-label").translate(MINUS)
+            want = qk.loc[after, 2, 1, pc]
+            assert f"r_q {want.r_q:.3f}, r_k {want.r_k:.3f}" in said
+            assert f"explained variance {want.explained_variance:.3f}" in said
+            if size[earlier, pc] >= 0.51:
+                assert f"continues PC{earlier} of the checkpoint before" in said
+                told = float(said.split("overlap ")[1].split(".  ")[0].split(". ")[0])
+                assert told == pytest.approx(size[earlier, pc], abs=0.006)
+            elif size[earlier, pc] < 0.49:
+                assert "continues no axis" in said
+    joined = page.locator("#head .climb path").count()
+    assert joined == page.locator('#head .climb [aria-label*="continues PC"]').count() > 0
+
+
+def test_the_path_along_an_axis_is_that_of_its_mean_vectors(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#view=head&head=2.1")
+    axes = load_results(full_report.parent).axes["stage1-step-200"]
+    row, key = axes.row(2, 1), axes.heads.kv_row[axes.row(2, 1)]
+    t, rotation, want = np.arange(256), axes.rotations[2], []
+    middle = (axes.mean_q[row] + axes.mean_k[key]) / 2
+    for path, at in ((axes.path_q, row), (axes.path_k, key)):
+        along = (path.at(rotation, t)[at] - middle) @ axes.v[row][:, 1]
+        # Bins belong to the sixteenth that holds their middle, and count by their tokens.
+        centre = ((path.edges[:-1] + path.edges[1:]) / 2)[np.searchsorted(path.edges, t, side="right") - 1]
+        want.append([along[centre // 16 == part].mean() for part in range(16)])
+    want = np.array(want) / np.abs(want).max()
+    found = page.evaluate("data.axisPaths(0, 1, 2 * 4 + 1, 1)")
+    assert np.abs(np.array(found) - want).max() < 0.011
+    mark = page.locator('#head .climb [data-key="climb:1:1"]')
+    mark.focus()
+    expect(page.locator("#head .path-panel")).to_contain_text("PC1 at S1-200")
+    page.keyboard.press("Enter")
+    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    assert page.evaluate("store.state.pc") == 1

@@ -153,6 +153,43 @@ const data = (() => {
     return rotaries[run];
   }
 
+  /** @type {Record<string, Uint8Array>} */
+  const climbs = {};
+
+  /* Bytes of what is known of a run's axes. */
+  /** @type {(run: number, name: "before" | "overlap" | "paths") => Uint8Array | null} */
+  function axisBytes(run, name) {
+    const packed = parts[run].climb?.[name];
+    if (!packed) return null;
+    climbs[`${run}:${name}`] ??= bytes(packed);
+    return climbs[`${run}:${name}`];
+  }
+
+  /* The component of the checkpoint before that an axis continues, and their overlap; -1 where that is not known. */
+  /** @type {(run: number, stop: number, head: number, pc: number) => { before: number, overlap: number }} */
+  function axisBefore(run, stop, head, pc) {
+    const { climb } = parts[run];
+    const [before, overlap] = [axisBytes(run, "before"), axisBytes(run, "overlap")];
+    const at = climb ? row(stop, head) * climb.count + pc : -1;
+    if (!climb || !before || !overlap || pc >= climb.count || at < 0 || before[at] === noCode)
+      return { before: -1, overlap: NaN };
+    return { before: before[at], overlap: overlap[at] / climb.steps };
+  }
+
+  /* The mean path of queries and of keys along an axis, relative to the largest value of both. */
+  /** @type {(run: number, stop: number, head: number, pc: number) => number[][] | null} */
+  function axisPaths(run, stop, head, pc) {
+    const { climb } = parts[run];
+    const paths = axisBytes(run, "paths");
+    if (!climb || !paths || pc >= climb.count) return null;
+    const from = (row(stop, head) * climb.count + pc) * 2 * climb.parts;
+    return [0, 1].map((kind) =>
+      [...paths.subarray(from + kind * climb.parts, from + (kind + 1) * climb.parts)].map((code) =>
+        code === noCode ? NaN : code / climb.steps - 1,
+      ),
+    );
+  }
+
   return {
     name: raw.name,
     title: raw.title,
@@ -182,6 +219,8 @@ const data = (() => {
     component,
     curve,
     rotary,
+    axisBefore,
+    axisPaths,
 
     /** @type {(name: string) => boolean} */
     has: (name) => name in own.columns,

@@ -5,7 +5,7 @@
 const head = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const { correlationChart, varianceChart, componentMap } = headCharts;
+  const { correlationChart, varianceChart } = headCharts;
   const drawing = dom.find("head-drawing");
   const note = dom.find("head-note");
   const title = dom.find("head-title");
@@ -281,7 +281,6 @@ const head = (() => {
     const width = axes.widthOf(drawing);
     const two = width > 760;
     const half = two ? (width - 32) / 2 : width;
-    const third = two ? (width - 48) / 3 : width;
     const hasVariance = data.has("explained_variance");
     const charts = [
       h("div", {}, correlationChart(half)),
@@ -293,12 +292,6 @@ const head = (() => {
           : h("p", { class: "absent" }, "The table holds no explained variance."),
       ),
     ];
-    const maps =
-      data.components > 1
-        ? ["r_q", "r_k", ...(hasVariance ? ["explained_variance"] : [])].map((name) =>
-            h("div", {}, componentMap(name, third)),
-          )
-        : [];
     marks.mount(dom.find("head-controls"), pickerRow());
     marks.mount(
       drawing,
@@ -306,8 +299,7 @@ const head = (() => {
       legend(),
       data.components > 1 ? componentPicker() : null,
       h("div", { class: "pair" }, charts),
-      maps.length ? h("h3", {}, "All components, training context") : null,
-      h("div", { class: "triple" }, maps),
+      ...climb.draw(width),
       history(),
       ...headMeasures.charts(half),
       h(

@@ -1,11 +1,10 @@
 // @ts-check
-/* Charts of the head page: one component over training with its null band, and all components at a glance. */
+/* Charts of the head page: one component over training with its null band. */
 "use strict";
 
 const headCharts = (() => {
   const { state } = store;
-  const { h, s } = dom;
-  const { high, low } = data.thresholds;
+    const { high, low } = data.thresholds;
 
   const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
@@ -159,77 +158,5 @@ const headCharts = (() => {
     return svg;
   }
 
-  /* ---- all components at a glance: three small maps, component by checkpoint ---- */
-
-  /** @type {Record<string, string>} */
-  const NAMES = { r_q: "r_q", r_k: "r_k", explained_variance: "explained variance" };
-
-  /** @type {(name: string, width: number) => Element[]} */
-  function componentMap(name, width) {
-    const [run] = store.runs();
-    /** @type {{ stop: number, pc: number, value: number }[]} */
-    const list = [];
-    for (const { index: stop } of stops()) {
-      for (let pc = 0; pc < data.components; pc += 1) {
-        const value = data.component(name, stop, index(), pc, run);
-        if (!Number.isNaN(value)) list.push({ stop, pc, value });
-      }
-    }
-    const most = name === "explained_variance" ? d3.max(list, (d) => d.value) || 1 : 1;
-    const colour = paint.ramp([name === "r_k" ? -1 : 0, most]);
-    const here = stops().map((d) => d.index);
-    const key = h("p", { class: "legend" }, paint.rampKeys(NAMES[name], [name === "r_k" ? -1 : 0, most]));
-    const svg = axes.plot({
-      width,
-      height: 20 + 15 * data.components,
-      marginLeft: 34,
-      marginRight: 4,
-      marginTop: 8,
-      marginBottom: 8,
-      className: "plot",
-      style: { fontSize: "11px", background: "none", overflow: "visible" },
-      x: { type: "band", domain: here, axis: null, padding: here.length > 40 ? 0 : 0.06 },
-      y: {
-        type: "band",
-        domain: d3.range(data.components),
-        tickSize: 0,
-        tickFormat: (/** @type {number} */ pc) => `PC${pc}`,
-        label: null,
-        padding: 0.08,
-      },
-      marks: [
-        Plot.cell(list, { x: "stop", y: "pc", fill: (d) => colour(d.value), rx: 1 }),
-      ],
-    });
-    svg.querySelectorAll('g[aria-label="cell"] rect').forEach((rect, i) => {
-      if (!(rect instanceof SVGElement)) return;
-      const { stop, pc, value } = list[i];
-      const said = [`${data.stops[stop].label} · PC${pc}`, `${NAMES[name]} ${text.number(value)}`];
-      marks.mark(rect, {
-        key: `${name}:${stop}:${pc}`,
-        label: `${said.join(", ")}. Show this component.`,
-        lines: said,
-        pressed: stop === state.stop && pc === state.pc,
-        act: () => store.set({ stop, pc }),
-      });
-    });
-    outline(svg);
-    axes.dress(svg, `Map of ${NAMES[name]} by component and ${axes.stopWord}`);
-    return [key, svg];
-  }
-
-  /** @param {Drawn} svg */
-  function outline(svg) {
-    const [x, y] = [axes.scale(svg, "x"), axes.scale(svg, "y")];
-    const box = {
-      x: x.apply(stops()[0].index) - 1,
-      y: y.apply(state.pc) - 1,
-      height: y.bandwidth + 2,
-      class: "chosen-row",
-    };
-    const last = stops()[stops().length - 1].index;
-    svg.append(s("rect", { ...box, width: x.apply(last) + x.bandwidth - box.x + 1, "aria-hidden": "true" }));
-  }
-
-  return { correlationChart, varianceChart, componentMap };
+  return { correlationChart, varianceChart };
 })();

@@ -1,6 +1,6 @@
 // @ts-check
-/* More of one head, where the results hold it: what determines its scores, and its curves (by distance, by
- * frequency), over training. */
+/* More of one head, where the results hold it: what determines its scores, and its scores by distance,
+ * over training. Wavelengths have a view of their own. */
 "use strict";
 
 const headMeasures = (() => {
@@ -90,7 +90,7 @@ const headMeasures = (() => {
     const found = [];
     if (data.parts.length) found.push(sharesChart(width));
     const [run] = store.runs();
-    const known = store.over(run).curves.filter((curve) => curve.name !== "score_energy" && isKnown(curve, run));
+    const known = store.over(run).curves.filter((curve) => !curve.waves && isKnown(curve, run));
     found.push(...known.map((curve) => curveChart(curve, width, run)));
     if (!found.length) return [];
     return [h("h3", {}, "What determines where it looks"), h("div", { class: "pair" }, found)];

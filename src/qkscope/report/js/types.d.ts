@@ -96,6 +96,16 @@ type Rotary = Pick<PackedRotary, "stops" | "pairs" | "sets"> & {
   measured: { places: number[]; values: Float64Array };
 };
 
+/* Which axis continues which, and the paths along them, see climb.py: bytes by row and component. */
+interface PackedClimb {
+  count: number;
+  steps: number;
+  parts: number;
+  before: string;
+  overlap: string;
+  paths: string | null;
+}
+
 /* What a run has of its own. */
 interface PackedRun {
   stops: {
@@ -108,6 +118,7 @@ interface PackedRun {
   matched: PackedWindow | null;
   causes: Cause[];
   rotary: PackedRotary | null;
+  climb: PackedClimb | null;
   more: { count: number; thousandths: string[]; [column: string]: any } | null;
   omitted: string | null;
 }

@@ -1,0 +1,118 @@
+"""Which principal axis continues which from checkpoint to checkpoint, and the mean path along each, for a head's page.
+
+Axes of neighbouring checkpoints are paired one to one by their overlap (see `measures.continuity`). The path along
+an axis is v.m(t), the mean vector at position t, averaged over sixteenths of the training context.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.continuity import assign, overlaps
+from qkscope.report.encode import NO_CODE, pack
+from qkscope.sums.rotation import Rotation
+
+if TYPE_CHECKING:
+    from qkscope.report.rows import Grid
+    from qkscope.results import Results
+    from qkscope.results.axes import CheckpointAxes
+    from qkscope.sums.path import Path
+
+Array = NDArray[np.float64]
+
+PARTS = 16  # of the training context, for the paths
+LIMIT = 1_000_000  # base64 characters of the paths; a larger page has none
+MOST_ROWS = 50_000  # checkpoints times heads, beyond which axes are not paired
+STEPS = 100  # an overlap is stored in hundredths, a path in hundredths of its largest value
+
+
+def climb(results: Results, grid: Grid) -> dict[str, Any] | None:
+    """Of every row and component the component before it, their overlap, and the paths; None without axes."""
+    axes = results.axes
+    if not axes or not grid.training or grid.rows > MOST_ROWS:
+        return None
+    count = max(one.v.shape[2] for one in axes.values())
+    shape = (len(grid.models), len(grid.heads), count)
+    before, overlap = (np.full(shape, NO_CODE, dtype=np.uint8) for _ in range(2))
+    drawn = np.prod(shape) * 2 * PARTS * 4 / 3 <= LIMIT
+    paths = np.full((*shape, 2, PARTS), NO_CODE, dtype=np.uint8) if drawn else None
+    earlier: CheckpointAxes | None = None
+    for number, model in enumerate(grid.models):
+        here = axes.get(model)
+        if here is None:
+            earlier = None
+            continue
+        rows = _rows(here, grid)
+        if earlier is not None and earlier.v.shape == here.v.shape and _same_heads(earlier, here):
+            found = overlaps(earlier.v, here.v)
+            paired = assign(found)
+            at = np.maximum(paired, 0)[:, None, :]
+            size = np.take_along_axis(found, at, axis=1)[:, 0]
+            known = paired >= 0
+            before[number, rows, : paired.shape[1]] = np.where(known, paired, NO_CODE)
+            overlap[number, rows, : paired.shape[1]] = np.where(known, np.rint(STEPS * size), NO_CODE)
+        if paths is not None:
+            paths[number, rows, : here.v.shape[2]] = _codes(along(here))
+        earlier = here
+    return {
+        "count": count,
+        "steps": STEPS,
+        "parts": PARTS,
+        "before": pack(before),
+        "overlap": pack(overlap),
+        "paths": None if paths is None else pack(paths),
+    }
+
+
+def _rows(axes: CheckpointAxes, grid: Grid) -> NDArray[np.int64]:
+    """Where each head of a checkpoint stands on the page."""
+    place = {(layer, head): row for row, (_, layer, head) in enumerate(grid.heads)}
+    keys = zip(axes.heads.layer.tolist(), axes.heads.head.tolist(), strict=True)
+    return np.array([place[key] for key in keys], dtype=np.int64)
+
+
+def _same_heads(one: CheckpointAxes, other: CheckpointAxes) -> bool:
+    return np.array_equal(one.heads.layer, other.heads.layer) and np.array_equal(
+        one.heads.head, other.heads.head
+    )
+
+
+def along(axes: CheckpointAxes) -> Array:
+    """v.m(t) of queries and keys about the middle of both means: (H, components, 2, PARTS); NaN in an empty part."""
+    heads = axes.heads
+    found = np.empty((len(heads), axes.v.shape[2], 2, PARTS))
+    for layer in np.unique(heads.layer):
+        at = np.flatnonzero(heads.layer == layer)
+        rotation = axes.rotations.get(int(layer)) or Rotation.none(axes.v.shape[1])
+        v = axes.v[at]
+        for kind, path, rows in ((0, axes.path_q, at), (1, axes.path_k, heads.kv_row[at])):
+            found[at, :, kind] = np.einsum("hdm,hbd->hmb", v, _means(path, rows, rotation))
+        middle = (axes.mean_q[at] + axes.mean_k[heads.kv_row[at]]) / 2
+        found[at] -= np.einsum("hdm,hd->hm", v, middle)[:, :, None, None]
+    return found
+
+
+def _means(path: Path, rows: NDArray[np.int64], rotation: Rotation) -> Array:
+    """The mean vector over each sixteenth of the window: bins turned to the middle of their waves. (H, PARTS, d)"""
+    edges, n = path.edges, path.n
+    turns = [
+        [part.mean(axis=0) for part in rotation.turns(np.arange(a, b, dtype=float))]
+        for a, b in pairwise(edges)
+    ]
+    cos, sin = (np.stack(part) for part in zip(*turns, strict=True))
+    turned = rotation.turn(path.filled.mean[rows], (cos, sin))  # (H, B, d)
+    part = np.minimum((edges[:-1] + edges[1:]) / 2 * PARTS // edges[-1], PARTS - 1).astype(int)
+    weight = np.where(part == np.arange(PARTS)[:, None], n, 0.0)  # (PARTS, B)
+    total = weight.sum(axis=1, keepdims=True)
+    return np.asarray(np.einsum("pb,hbd->hpd", weight / np.where(total > 0, total, np.nan), turned))
+
+
+def _codes(paths: Array) -> NDArray[np.uint8]:
+    """Hundredths of the largest value of an axis's two paths, plus STEPS; NO_CODE where there is none."""
+    most = np.nanmax(np.abs(paths), axis=(2, 3), keepdims=True)
+    scaled = np.rint(STEPS * paths / np.where(most > 0, most, 1.0)) + STEPS
+    return np.where(np.isfinite(scaled), scaled, NO_CODE).astype(np.uint8)

@@ -1,0 +1,164 @@
+// @ts-check
+/* Axis climb: the principal axes of one head at every checkpoint by their rank, each joined to the axis that it continues.
+ * A positional axis that climbs to the top becomes PC0. Beside it, the mean path along the axis that is pointed at. */
+"use strict";
+
+const climb = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const JOINED = 0.5; // overlap from which a line joins two axes
+
+  const index = () => store.currentHead();
+  const stops = () => data.stopsOf(index());
+
+  /** @typedef {{ stop: number, pc: number, r_q: number, r_k: number, variance: number, before: number, overlap: number }} Axis */
+
+  /** @type {(stop: number, pc: number) => Axis} */
+  function axisAt(stop, pc) {
+    const [run] = store.runs();
+    const [r_q, r_k, variance] = ["r_q", "r_k", "explained_variance"].map((name) =>
+      data.component(name, stop, index(), pc, run),
+    );
+    return { stop, pc, r_q, r_k, variance, ...data.axisBefore(run, stop, index(), pc) };
+  }
+
+  /** @returns {Axis[]} */
+  const all = () =>
+    stops()
+      .flatMap(({ index: stop }) => d3.range(data.components).map((pc) => axisAt(stop, pc)))
+      .filter(({ r_q }) => !Number.isNaN(r_q));
+
+  /** @param {Axis} axis */
+  const size = ({ r_q, r_k }) => Math.max(Math.abs(r_q), Math.abs(r_k) || 0);
+
+  /** @param {Axis} axis */
+  function lines({ stop, pc, r_q, r_k, variance, before, overlap }) {
+    const from =
+      before < 0
+        ? null
+        : overlap < JOINED
+          ? "continues no axis of the checkpoint before"
+          : `continues PC${before} of the checkpoint before, overlap ${text.number(overlap, 2)}`;
+    return [
+      `${data.stops[stop].label} · PC${pc}`,
+      `r_q ${text.number(r_q)}, r_k ${text.number(r_k)}`,
+      `explained variance ${text.number(variance)}`,
+      from,
+    ];
+  }
+
+  /* ---- the path along an axis ---- */
+
+  const panel = h("div", { class: "path-panel" });
+
+  /** @param {Axis} axis */
+  function showPath({ stop, pc }) {
+    const paths = data.axisPaths(store.runs()[0], stop, index(), pc);
+    const size_ = data.stops[stop].window || 1;
+    const title = h("p", { class: "small" }, `Mean path along PC${pc} at ${data.stops[stop].label}, by position`);
+    if (!paths) {
+      panel.replaceChildren(h("p", { class: "absent" }, "The page has no mean paths of these heads."));
+      return;
+    }
+    const points = paths.flatMap((values, kind) =>
+      values.map((value, i) => ({ at: ((i + 0.5) * size_) / values.length, value, kind: kind ? "r_k" : "r_q" })),
+    );
+    const svg = axes.plot({
+      ...{ width: 300, height: 190, marginLeft: 14, marginBottom: 38, marginTop: 10, marginRight: 10 },
+      className: "plot",
+      style: { fontSize: "12px", background: "none", overflow: "visible" },
+      x: { label: "position, tokens", ticks: 4, tickSize: 0, tickFormat: text.tokens },
+      y: { domain: [-1.05, 1.05], axis: null },
+      marks: [
+        Plot.ruleY([0], { stroke: "var(--rule)" }),
+        Plot.line(
+          points.filter(({ value }) => !Number.isNaN(value)),
+          { x: "at", y: "value", z: "kind", stroke: (d) => `var(--${d.kind})`, strokeWidth: 2.2 },
+        ),
+      ],
+    });
+    axes.dress(svg, `Mean path of queries and keys along PC${pc}`);
+    svg.setAttribute("role", "img");
+    /** @type {(name: string, said: string) => HTMLElement} */
+    const key = (name, said) =>
+      h("span", { class: "key" }, h("i", { class: "line", style: `border-color:var(--${name})` }), said);
+    panel.replaceChildren(title, svg, h("p", { class: "legend" }, key("r_q", "queries"), key("r_k", "keys")));
+  }
+
+  /* ---- the chart ---- */
+
+  /** @type {(list: Axis[], width: number) => SVGElement} */
+  function chart(list, width) {
+    const here = stops().map((stop) => stop.index);
+    const [left, top, rowTall] = [40, 10, 26];
+    const room = axes.labelling(here, (width - left) / here.length);
+    const bottom = top + data.components * rowTall;
+    const x = d3.scalePoint(here, [left + 16, width - 24]);
+    /** @param {number} stop */
+    const across = (stop) => x(stop) || 0;
+    /** @param {number} pc */
+    const y = (pc) => top + (pc + 0.5) * rowTall;
+    const colour = paint.ramp([0, 1]);
+    /** @param {Axis} axis */
+    const thick = ({ variance }) => 1.5 + 20 * (variance || 0);
+    const svg = s("svg", { width, height: bottom + room.room + 8, class: "chart climb", role: "group" });
+    svg.setAttribute("aria-label", `Principal axes by rank at each ${axes.stopWord}, joined where they continue`);
+    const behind = s("g", { "aria-hidden": "true" });
+    for (const pc of d3.range(data.components))
+      behind.append(s("text", { x: left - 10, y: y(pc) + 4, class: "rank" }, `PC${pc}`));
+    here.forEach((stop, i) => {
+      if (i % room.every) return;
+      const at = { x: across(stop), y: bottom + 16 };
+      const turned = room.slant ? { transform: `rotate(-40 ${at.x} ${at.y})`, "text-anchor": "end" } : {};
+      behind.append(s("text", { ...at, class: stop === state.stop ? "step chosen" : "step", ...turned }, room.names[i]));
+    });
+    for (const axis of list) {
+      const place = here.indexOf(axis.stop);
+      if (place < 1 || axis.before < 0 || axis.overlap < JOINED) continue;
+      const [from, to] = [across(here[place - 1]), across(axis.stop)];
+      const middle = (from + to) / 2;
+      const d = `M${from},${y(axis.before)}C${middle},${y(axis.before)} ${middle},${y(axis.pc)} ${to},${y(axis.pc)}`;
+      behind.append(
+        s("path", { d, fill: "none", stroke: colour(size(axis)), "stroke-width": thick(axis), "stroke-opacity": axis.overlap }),
+      );
+    }
+    svg.append(behind);
+    for (const axis of list) {
+      const dot = s("circle", {
+        ...{ cx: across(axis.stop), cy: y(axis.pc), r: Math.max(3.5, thick(axis) / 2) },
+        ...{ fill: colour(size(axis)), class: "axis-dot" },
+      });
+      marks.mark(dot, {
+        key: `climb:${axis.stop}:${axis.pc}`,
+        label: `${lines(axis).filter(Boolean).join(", ")}. Show this component.`,
+        lines: () => lines(axis),
+        pressed: axis.stop === state.stop && axis.pc === state.pc,
+        act: () => store.set({ stop: axis.stop, pc: axis.pc }),
+      });
+      for (const event of ["pointerenter", "focus"]) dot.addEventListener(event, () => showPath(axis));
+      svg.append(dot);
+    }
+    return svg;
+  }
+
+  /** @type {(width: number) => HTMLElement[]} */
+  function draw(width) {
+    const list = all();
+    if (data.components < 2 || !list.length) return [];
+    const wide = width > 760;
+    const chosen = list.find(({ stop, pc }) => stop === state.stop && pc === state.pc) || list[0];
+    showPath(chosen);
+    const joined = list.some(({ before }) => before >= 0);
+    const lead =
+      "A line per principal axis, the widest at the top: thickness is its variance, depth of colour how closely it follows position." +
+      (joined ? " A line that climbs becomes PC0. Point at an axis to see its mean path." : "");
+    return [
+      h("h3", {}, "How axes climb to PC0"),
+      h("p", { class: "small" }, lead),
+      h("p", { class: "legend" }, paint.rampKeys("|r|, the larger of r_q and r_k; training context", [0, 1])),
+      h("div", { class: wide ? "climb-row" : "" }, h("div", {}, chart(list, wide ? width - 340 : width)), panel),
+    ];
+  }
+
+  return { draw };
+})();
