@@ -28,7 +28,7 @@ from qkscope.run.units import UnitMeasurer
 from qkscope.study import load_study, sources
 
 NAMES = ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
-SUMS = {"facts", "moments", "path", "scores"}
+SUMS = {"facts", "moments", "path", "scores", "attention", "repeats", "logits"}
 
 
 @pytest.fixture(scope="module")

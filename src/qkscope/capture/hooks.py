@@ -15,7 +15,7 @@ from typing import Any
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.interface import attention_interface
 from qkscope.capture.products import score_products
-from qkscope.capture.sight import Sight, same_sight
+from qkscope.capture.sight import Observer, Sight, same_sight
 from qkscope.errors import CaptureError
 
 # (layer, q (batch, q_heads, tokens, dim), k (batch, kv_heads, tokens, dim)), on the model's device and in its dtype.
@@ -25,18 +25,25 @@ SEAMS = {"interface": attention_interface, "products": score_products}
 
 @contextmanager
 def capture(
-    model: Any, consumer: Consumer, layers: Collection[int] | None = None, through: str | None = None
+    model: Any,
+    consumer: Consumer,
+    layers: Collection[int] | None = None,
+    through: str | None = None,
+    observe: Observer | None = None,
 ) -> Iterator[Any]:
     """Hand the queries and keys of `layers` (default: all with attention) to `consumer` in each forward pass.
 
     Yields the backbone: calling it rather than `model` skips the language-model head. Cross-attention and the
     encoders of a multimodal model never enter. A pass must show each of the layers exactly once, else
     `CaptureError`. On exit, also after an exception, the model is as it was. `through` names the seam
-    ("interface" or "products") where it is known already; otherwise a pass over two tokens finds it.
+    ("interface" or "products") where it is known already; otherwise a pass over two tokens finds it. `observe` is
+    shown all that the seam saw of a layer, before `consumer`.
     """
     backbone = find_backbone(model)
     architecture = read_architecture(backbone.config)
-    chosen = _Layers(architecture, architecture.attention_layers if layers is None else layers, consumer)
+    chosen = _Layers(
+        architecture, architecture.attention_layers if layers is None else layers, consumer, observe
+    )
     seam = SEAMS[through or find_seam(backbone)]
     hooks = [
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
@@ -104,8 +111,14 @@ def find_seam(backbone: Any) -> str:
 class _Layers:
     """Hands on what a seam sees, each of some layers exactly once a pass."""
 
-    def __init__(self, architecture: Architecture, layers: Collection[int], consumer: Consumer) -> None:
-        self._architecture, self._consumer = architecture, consumer
+    def __init__(
+        self,
+        architecture: Architecture,
+        layers: Collection[int],
+        consumer: Consumer,
+        observe: Observer | None,
+    ) -> None:
+        self._architecture, self._consumer, self._observe = architecture, consumer, observe
         self._layers = sorted(layers)
         self._seen: list[int] = []
         self._last: Sight | None = None
@@ -120,8 +133,10 @@ class _Layers:
             or same_sight(self._last, sight)
         ):
             return
-        self._last = replace(sight, scores=None)
+        self._last = replace(sight, scores=None, values=None, output=None, weights=None)
         self._seen.append(sight.layer)
+        if self._observe is not None:
+            self._observe(sight)
         self._consumer(sight.layer, sight.q, _own_keys(self._architecture, sight))
 
     def end(self) -> None:

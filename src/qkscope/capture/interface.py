@@ -1,7 +1,8 @@
 """The first seam: the attention function that a model asks transformers' `AttentionInterface` for.
 
 It is called with queries and keys after rotary embedding and norms and before key heads are repeated. For the time of a
-`with` block every function that a model gets comes wrapped: it shows what it is given, then answers as it would have.
+`with` block every function that a model gets comes wrapped: it answers as it would have, and shows what it was given
+and what it answers.
 The attention's name stays the model's own, for some models test it.
 """
 
@@ -24,7 +25,8 @@ def attention_interface(backbone: Any, observe: Observer) -> Iterator[None]:
     layers = layer_numbers(backbone)
 
     def around(attention: Callable[..., Any]) -> Callable[..., Any]:
-        def attend(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
+        def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            result = attention(module, query, key, value, *args, **kwargs)
             if id(module) in layers and _is_self_attention(module, query):
                 scale = kwargs.get("scaling")
                 observe(
@@ -35,9 +37,13 @@ def attention_interface(backbone: Any, observe: Observer) -> Iterator[None]:
                         scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
                         window=kwargs.get("sliding_window"),
                         module=module,
+                        softcap=kwargs.get("softcap"),
+                        sinks=kwargs.get("s_aux"),
+                        values=value.detach(),
+                        output=result[0].detach(),
                     )
                 )
-            return attention(module, query, key, *args, **kwargs)
+            return result
 
         return attend
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
 from qkscope.capture.probe_rotation import Rotations, check_windows
+from qkscope.capture.sight import Sight
+from qkscope.capture.softmax import Softmaxes
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError, out_of_memory
 from qkscope.sums import (
@@ -25,6 +28,7 @@ from qkscope.sums import (
     PathSum,
     Request,
     ScoreSum,
+    Softmax,
     Sum,
     Unrotated,
 )
@@ -79,12 +83,18 @@ def measure(
     wanted: Mapping[type[Sum], Mapping[str, Any]] = {FactSum: {}, **sums}
     head = _language_head(model) if any(kind.wants_head for kind in wanted) else None
     request = Request(heads, edges, architecture.head_dim, lengths, head)
-    running = [kind.start(request, **parameters) for kind, parameters in wanted.items()]
-    rotations = Rotations(architecture)
-    watch = _Watch(request, running, rotations, found.scales, save)
-    with rotations.calls.watching(backbone), capture(model, watch.layer, layers, found.through):
+    running = {kind: kind.start(request, **parameters) for kind, parameters in wanted.items()}
+    own = {kind: extra for kind in running if (extra := kind.own_documents(documents, edges[-1]))}
+    rotations, softmaxes = Rotations(architecture), Softmaxes(architecture, found.scales, found.slopes)
+    shared = [each for kind, each in running.items() if kind not in own]
+    watch = _Watch(request, shared, rotations, softmaxes, found.scales, save)
+    with rotations.calls.watching(backbone), capture(model, watch.layer, layers, found.through, watch.sight):
         _run_all(backbone, architecture, passes, watch, on_tokens)
-    return Unit.of(*(each.done() for each in running))
+    for kind, extra in own.items():
+        watch = _Watch(request, [running[kind]], None, softmaxes, found.scales)
+        with capture(model, watch.layer, layers, found.through, watch.sight):
+            _run_all(backbone, architecture, batches(extra, edges[-1], batch_tokens), watch)
+    return Unit.of(*(each.done() for each in running.values()))
 
 
 class _Watch:
@@ -94,11 +104,14 @@ class _Watch:
         self,
         request: Request,
         sums: Sequence[Sum],
-        rotations: Rotations,
+        rotations: Rotations | None,
+        softmaxes: Softmaxes,
         scales: Mapping[int, float],
-        save: BatchConsumer | None,
+        save: BatchConsumer | None = None,
     ) -> None:
         self._sums, self._rotations, self._scales, self._save = sums, rotations, scales, save
+        self._softmaxes = softmaxes
+        self._softmax: Softmax | None = None
         heads = request.heads
         self._numbers = {
             kind: {layer: numbers[rows].tolist() for layer, rows in request.rows(kind).items()}
@@ -110,18 +123,17 @@ class _Watch:
             each.begin(batch)
         if self._save is not None:
             self._save.begin(batch)
-        self._rotations.calls.take()
+        if self._rotations is not None:
+            self._rotations.calls.take()
+
+    def sight(self, sight: Sight) -> None:
+        """What else the pass shows of the layer that comes next."""
+        with full_precision(sight.q.device.type):
+            self._softmax = self._softmaxes.of(sight)
 
     def layer(self, index: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):
-            before_q, before_k = self._rotations.before(index, q, k)
-            facts = LayerFacts(
-                scale=self._scales[index],
-                rotation=self._rotations.found[index],
-                unknown=self._rotations.reasons.get(index, ""),
-                before_q=_selected_before(before_q, self._numbers["q"][index]),
-                before_k=_selected_before(before_k, self._numbers["k"][index]),
-            )
+            facts = self._facts(index, q, k)
             measured_q, measured_k = (
                 _selected(x, self._numbers[kind][index]) for kind, x in (("q", q), ("k", k))
             )
@@ -129,6 +141,27 @@ class _Watch:
                 each.layer(index, measured_q, measured_k, facts)
             if self._save is not None:
                 self._save(index, q, k)
+
+    def _facts(self, index: int, q: Any, k: Any) -> LayerFacts:
+        numbers = self._numbers["q"][index]
+        softmax = None if self._softmax is None else self._softmax.select(numbers)
+        facts = LayerFacts(
+            scale=self._scales[index],
+            rotation=None,
+            unknown="not looked for in passes of a sum's own documents",
+            softmax=softmax,
+            no_softmax=self._softmaxes.reasons.get(index, ""),
+        )
+        if self._rotations is None:
+            return facts
+        before_q, before_k = self._rotations.before(index, q, k)
+        return replace(
+            facts,
+            rotation=self._rotations.found[index],
+            unknown=self._rotations.reasons.get(index, ""),
+            before_q=_selected_before(before_q, numbers),
+            before_k=_selected_before(before_k, self._numbers["k"][index]),
+        )
 
     def end(self, hidden: Any) -> None:
         with full_precision(hidden.device.type):
@@ -170,7 +203,7 @@ def _run_all(
     architecture: Architecture,
     passes: Sequence[Batch],
     watch: _Watch,
-    on_tokens: Callable[[int], None] | None,
+    on_tokens: Callable[[int], None] | None = None,
 ) -> None:
     import torch
 

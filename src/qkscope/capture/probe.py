@@ -17,6 +17,7 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.hooks import SEAMS, capture, find_backbone, find_seam, input_device, not_shown, ran_twice
 from qkscope.capture.probe_rotation import depends_on_length
 from qkscope.capture.sight import Sight, same_sight
+from qkscope.capture.softmax import read_slopes
 from qkscope.errors import CaptureError
 
 TOKENS = 16
@@ -36,6 +37,7 @@ class Probe:
 
     scales   what q.k is multiplied with before the softmax; NaN where the model does not show it
     rotates  None where the layer's input could not be replaced, or gave no numbers
+    slopes   of ALiBi, (heads,); None where there is none
     """
 
     through: str
@@ -43,6 +45,7 @@ class Probe:
     scales: dict[int, float]
     rotates: dict[int, bool | None]
     windows: dict[int, int | None]
+    slopes: dict[int, Any]
 
 
 class Probing:
@@ -89,16 +92,18 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
         seen, plain = look_and_compare(backbone, through, layers, ids)
         with _alike([sight.module for sight in seen.values()]) as replaced:
             turned, _ = _look(backbone, through, layers, ids)
+    scales = {layer: _scale(sight) for layer, sight in seen.items()}
     return Probe(
         through=through,
         causal=not any(
             _leaks(x) for x in (plain, *(x for sight in seen.values() for x in (sight.q, sight.k)))
         ),
-        scales={layer: _scale(sight) for layer, sight in seen.items()},
+        scales=scales,
         rotates={
             layer: _turns(sight) if id(sight.module) in replaced else None for layer, sight in turned.items()
         },
         windows={layer: sight.window for layer, sight in seen.items()},
+        slopes={layer: read_slopes(sight, scales[layer]) for layer, sight in seen.items()},
     )
 
 

@@ -73,7 +73,13 @@ class _Watch:
         if function in self._fused:
             query, key = args[0], args[1]
             scale = kwargs.get("scale")
-            self._show(query, key, query.shape[-1] ** -0.5 if scale is None else scale)
+            self._show(
+                query,
+                key,
+                query.shape[-1] ** -0.5 if scale is None else scale,
+                values=args[2].detach(),
+                output=result.detach().transpose(1, 2),
+            )
         elif function in self._products and result.shape[-2:] == (self._tokens, self._tokens):
             self._pending.append(_operands(args, kwargs))
         elif function in self._softmax and self._pending:
@@ -84,13 +90,13 @@ class _Watch:
                 )
             ((query, key),) = self._pending
             self._pending = []
-            self._show(query, key.transpose(-1, -2), None, args[0])
+            self._show(query, key.transpose(-1, -2), None, scores=args[0], weights=result.detach())
 
-    def _show(self, query: Any, key: Any, scale: float | None, scores: Any = None) -> None:
+    def _show(self, query: Any, key: Any, scale: float | None, **seen: Any) -> None:
         layer, module = self.inside[-1]
         if query.dim() == 3:
             query, key = (x.unflatten(0, (self._batch, -1)) for x in (query, key))
-        self._observe(Sight(layer, query.detach(), key.detach(), scale, None, module, scores))
+        self._observe(Sight(layer, query.detach(), key.detach(), scale, None, module, **seen))
 
 
 def _functions() -> tuple[set[Callable[..., Any]], set[Callable[..., Any]], set[Callable[..., Any]]]:

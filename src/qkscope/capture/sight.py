@@ -17,6 +17,9 @@ class Sight:
     window  how many tokens the layer sees, where it says so
     module  the attention module
     scores  what goes into the softmax, where the seam sees it
+    softcap, sinks  of the softmax, where the layer says so: see `qkscope.sums.base.Softmax`
+    values  (batch, value heads, tokens, dim) and `output` (batch, tokens, q_heads, dim), their weighted means; or
+    weights (batch * q_heads, tokens, tokens), what comes out of the softmax; None where the seam cannot see them
     """
 
     layer: int
@@ -26,6 +29,11 @@ class Sight:
     window: int | None
     module: Any
     scores: Any = None
+    softcap: float | None = None
+    sinks: Any = None
+    values: Any = None
+    output: Any = None
+    weights: Any = None
 
 
 def same_sight(a: Sight | None, b: Sight) -> bool:

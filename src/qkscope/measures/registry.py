@@ -28,7 +28,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StudyError
-from qkscope.sums import FactSum, KeySum, LossSum, MomentSum, PathSum, ScoreSum, Sum
+from qkscope.sums import (
+    AttentionSum,
+    FactSum,
+    KeySum,
+    LogitSum,
+    LossSum,
+    MomentSum,
+    PathSum,
+    RepeatSum,
+    ScoreSum,
+    Sum,
+)
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import Cell, HeadBlock
@@ -124,7 +135,11 @@ def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
 def sums() -> dict[str, type[Sum]]:
     """All sums by name: those of this package, then those that measures declare."""
     found: dict[str, type[Sum]] = {
-        kind.name: kind for kind in (MomentSum, PathSum, ScoreSum, KeySum, LossSum, FactSum)
+        kind.name: kind
+        for kind in (
+            *(MomentSum, PathSum, ScoreSum, AttentionSum, RepeatSum, LogitSum),
+            *(KeySum, LossSum, FactSum),
+        )
     }
     for group in groups().values():
         for kind in group.sums:

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from qkscope import store
 from qkscope.errors import StoreError
 from qkscope.measures.registry import Variable, variables
+from qkscope.sums.attention import distance_bins
 from qkscope.sums.loss import position_bins
 from qkscope.sums.scores import distances
 
@@ -47,7 +48,7 @@ HEADER_BYTES, LONGEST_DIM, MOST_GROUPS = 16_000_000, 1_000_000, 1_000_000
 ARRAY_BYTES = 1 << 31
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 # Dimensions whose entries stand at fixed places.
-_KNOWN_PLACES = {"distance": distances, "position_bin": position_bins}
+_KNOWN_PLACES = {"distance": distances, "position_bin": position_bins, "distance_bin": distance_bins}
 _AGAIN = "run the study again to rewrite it"
 
 

@@ -1,25 +1,33 @@
 """What a forward pass leaves behind: one class per sum, all with the methods of `Sum`."""
 
+from qkscope.sums.attention import AttentionSum
 from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, Unrotated, checked, rings
 from qkscope.sums.facts import FactSum
 from qkscope.sums.keys import KeySum
+from qkscope.sums.logits import LogitSum
 from qkscope.sums.loss import LossSum
 from qkscope.sums.moments import MomentSum
 from qkscope.sums.path import PathSum
+from qkscope.sums.repeats import RepeatSum
 from qkscope.sums.scores import ScoreSum
+from qkscope.sums.softmax import Softmax
 
 __all__ = [
     "Arrays",
+    "AttentionSum",
     "Batch",
     "FactSum",
     "KeySum",
     "LayerFacts",
+    "LogitSum",
     "LossSum",
     "Meta",
     "MomentSum",
     "PathSum",
+    "RepeatSum",
     "Request",
     "ScoreSum",
+    "Softmax",
     "Sum",
     "Unrotated",
     "checked",

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from qkscope.corpus import Document
     from qkscope.sums.facts import FactSum
     from qkscope.sums.rotation import Rotation
+    from qkscope.sums.softmax import Softmax
 
 Arrays = Mapping[str, NDArray[Any]]
 Meta = Mapping[str, Any]
@@ -100,6 +101,7 @@ class LayerFacts:
     scale         the factor between q.k and the score; NaN if the model does not show it
     rotation      R_t; None if it is unknown, for the reason `unknown`
     before_q, _k  the vectors before rotation; None where they are q and k themselves
+    softmax       from scores to weights, of the measured heads; None if it is unknown, for the reason `no_softmax`
     """
 
     scale: float
@@ -107,6 +109,8 @@ class LayerFacts:
     unknown: str = ""
     before_q: Unrotated | None = None
     before_k: Unrotated | None = None
+    softmax: Softmax | None = None
+    no_softmax: str = "the pass does not show how weights follow from scores"
 
 
 class Sum:
@@ -118,6 +122,11 @@ class Sum:
     """Raise it when the numbers change: files of another version are measured again."""
     wants_head: ClassVar[bool] = False
     """Whether it needs `Request.head`."""
+
+    @classmethod
+    def own_documents(cls, documents: Sequence[Document], longest: int) -> list[Document]:
+        """Documents, made from those of the unit, of passes that only this sum watches, instead of the unit's."""
+        return []
 
     @classmethod
     def start(cls, request: Request, **parameters: Any) -> Sum:

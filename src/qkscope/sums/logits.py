@@ -1,0 +1,144 @@
+"""The largest score of each head over all visible pairs of the first tokens of two documents.
+
+Scores are scale q.k, with ALiBi's bias -slope (i - j) where there is one and before a soft cap. They are computed in
+blocks of queries with all keys before them, so memory does not grow with their square.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.sums.attention import SCORES, products
+from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, rings
+from qkscope.sums.facts import FactSum
+
+Array = NDArray[np.float64]
+
+# The documents of a study with these numbers, and how many of their tokens are read.
+DOCUMENTS, TOKENS = (0, 1), 4096
+
+
+@dataclass
+class LogitSum(Sum):
+    """By ring of the query's position: the largest score, where it is, and the largest norms.
+
+    logit, q_norm, k_norm (R, H); -inf where no pair was seen, NaN for heads that were not measured. k_norm is of the
+    keys in the ring, q_norm includes the scale · where (R, H, 3) number of the document, positions of query and key
+    """
+
+    name = "logits"
+
+    windows: tuple[int, ...]
+    logit: Array
+    where: NDArray[np.int64]
+    q_norm: Array
+    k_norm: Array
+
+    @classmethod
+    def start(cls, request: Request, **parameters: Any) -> Sum:
+        return _Accumulating(request)
+
+    def merge(self, other: Self) -> Self:
+        # np.maximum keeps NaN; of equal scores the earlier document's.
+        larger = (other.logit > self.logit) | (
+            (other.logit == self.logit) & (other.where[..., 0] < self.where[..., 0])
+        )
+        return replace(
+            self,
+            logit=np.maximum(self.logit, other.logit),
+            where=np.where(larger[..., None], other.where, self.where),
+            q_norm=np.maximum(self.q_norm, other.q_norm),
+            k_norm=np.maximum(self.k_norm, other.k_norm),
+        )
+
+    def window(self, width: int) -> Self:
+        """All rings of the window as one."""
+        last = ring_count(self.windows, width)
+        at = self.logit[:last].argmax(axis=0)[None]
+        return replace(
+            self,
+            windows=(width,),
+            logit=self.logit[:last].max(axis=0, keepdims=True),
+            where=np.take_along_axis(self.where[:last], at[..., None], axis=0),
+            q_norm=self.q_norm[:last].max(axis=0, keepdims=True),
+            k_norm=self.k_norm[:last].max(axis=0, keepdims=True),
+        )
+
+    def to_arrays(self) -> tuple[Arrays, Meta]:
+        return {name: getattr(self, name) for name in ("logit", "where", "q_norm", "k_norm")}, {}
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
+        shape = len(facts.windows), len(facts.heads)
+        logit, q_norm, k_norm = (checked(arrays, name, "f", *shape) for name in ("logit", "q_norm", "k_norm"))
+        return cls(facts.windows, logit, checked(arrays, "where", "i", *shape, 3), q_norm, k_norm)
+
+
+class _Accumulating(Sum):
+    def __init__(self, request: Request) -> None:
+        self._windows, self._rows = request.windows, request.rows("q")
+        keys = request.rows("k")
+        self._reads = {
+            layer: request.heads.kv_row[rows] - keys[layer][0] for layer, rows in self._rows.items()
+        }
+        shape = len(request.windows), len(request.heads)
+        self._logit, self._q_norm, self._k_norm = (np.full(shape, -np.inf) for _ in range(3))
+        self._where = np.full((*shape, 3), -1, dtype=np.int64)
+        self._present: list[tuple[int, int, int]] = []
+
+    def begin(self, batch: Batch) -> None:
+        """(row of the pass, number, tokens) of the documents that are looked at."""
+        pairs = zip(batch.documents, batch.lengths, strict=True)
+        self._present = [
+            (row, document.index, min(length, TOKENS))
+            for row, (document, length) in enumerate(pairs)
+            if document.index in DOCUMENTS
+        ]
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        if facts.softmax is None:
+            for each in (self._logit, self._q_norm, self._k_norm):
+                each[:, self._rows[index]] = np.nan
+            return
+        for row, document, tokens in self._present:
+            for ring, (start, stop) in enumerate(rings(tokens, self._windows)):
+                self._look(index, ring, document, (start, stop), q[row].float(), k[row].float(), facts)
+
+    def _look(
+        self, index: int, ring: int, document: int, span: tuple[int, int], q: Any, k: Any, facts: LayerFacts
+    ) -> None:
+        import torch
+
+        rows, reads, softmax = self._rows[index], self._reads[index], facts.softmax
+        if softmax is None:
+            return
+        norms = (
+            abs(facts.scale) * q[:, slice(*span)].norm(dim=-1).amax(dim=1),
+            k[:, slice(*span)].norm(dim=-1).amax(dim=1)[torch.as_tensor(reads, device=k.device)],
+        )
+        for kept, found in zip((self._q_norm, self._k_norm), norms, strict=True):
+            kept[ring, rows] = np.maximum(kept[ring, rows], found.double().cpu().numpy())
+        start = span[0]
+        while start < span[1]:
+            stop = min(span[1], start + max(1, SCORES // (len(q) * span[1])))
+            t, keys = (torch.arange(*ends, device=q.device) for ends in ((start, stop), (0, stop)))
+            scores = products(q[None, :, start:stop], k[None, :, :stop], reads)[0].mul_(facts.scale)
+            back = t[:, None] - keys
+            replace(softmax, softcap=None).bias(scores, back)
+            scores.masked_fill_(softmax.hidden(back), -torch.inf)
+            largest, at = (x.cpu().numpy() for x in scores.flatten(1).max(dim=1))
+            query, key = np.divmod(at, stop)
+            before = self._logit[ring, rows]
+            # NaN scores win and stay.
+            larger = ~(largest <= before) & ~np.isnan(before)
+            self._logit[ring, rows] = np.where(larger, largest, before)
+            place = np.stack([np.full_like(query, document), query + start, key], axis=1)
+            self._where[ring, rows] = np.where(larger[:, None], place, self._where[ring, rows])
+            start = stop
+
+    def done(self) -> LogitSum:
+        return LogitSum(self._windows, self._logit, self._where, self._q_norm, self._k_norm)
