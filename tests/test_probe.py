@@ -106,7 +106,7 @@ def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -
 
     @contextmanager
     def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
-        with own(backbone, lambda sight: (sight.q.mul_(1.01), observe(sight))[1]):
+        with own(backbone, lambda sight: (sight.output.mul_(1.01), observe(sight))[1]):
             yield
 
     monkeypatch.setitem(SEAMS, "interface", careless)
