@@ -120,7 +120,7 @@ def test_every_pass_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
     @contextmanager
     def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
-        with own(backbone, lambda s: (s.q.mul_(1.01 if s.q.shape[2] > 20 else 1.0), observe(s))[1]):
+        with own(backbone, lambda s: (s.output.mul_(1.01 if s.q.shape[2] > 20 else 1.0), observe(s))[1]):
             yield
 
     monkeypatch.setitem(SEAMS, "interface", careless)
