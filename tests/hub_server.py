@@ -51,6 +51,16 @@ def commit_of(folder: Path) -> str:
     return hashlib.sha1(json.dumps([folder.name, listing]).encode()).hexdigest()
 
 
+def listed(folder: Path, name: str) -> dict:
+    """A file as the hub lists it: large ones with the digest of their content."""
+    data = (folder / name).read_bytes()
+    found = {"rfilename": name, "size": len(data), "blobId": hashlib.sha1(data).hexdigest()}
+    if name.endswith((".safetensors", ".bin")):
+        sha = hashlib.sha256(data).hexdigest()
+        found["lfs"] = {"size": len(data), "sha256": sha, "pointerSize": 134}
+    return found
+
+
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     root: Path
@@ -159,7 +169,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer_json(
                 [{"type": "file", "path": n, "size": s, "oid": "0" * 40} for n, s in sizes.items()]
             )
-        siblings = [{"rfilename": n, "size": (folder / n).stat().st_size} for n in files]
+        siblings = [listed(folder, name) for name in files]
         if "blobs=" not in self.path:
             siblings = [{"rfilename": each["rfilename"]} for each in siblings]
         if (lie := self.root / "listing.json").exists():

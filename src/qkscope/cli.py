@@ -140,17 +140,17 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
 
 @main.command()
 @click.argument("study", type=PLACE)
-@click.option("--json", "as_json", is_flag=True, help="Print mistakes, warnings and cost as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print mistakes, warnings, findings and cost as JSON.")
 @clear_errors
 def validate(study: Path, as_json: bool) -> None:
-    """Check a study file: print every mistake with its line, or the cost of the study."""
+    """Check a study file: print every mistake with its line, suspicious checkpoints, and the cost of the study."""
     from qkscope.run.preflight import preflight
 
     found = preflight(study)
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
         sys.exit(1 if found.mistakes else 0)
-    for line in (*found.mistakes, *found.warnings):
+    for line in (*found.mistakes, *found.warnings, *found.findings):
         click.echo(line, err=True)
     if found.mistakes:
         sys.exit(1)
@@ -159,12 +159,23 @@ def validate(study: Path, as_json: bool) -> None:
 
 @main.command(name="ls")
 @click.argument("model")
+@click.option("--json", "as_json", is_flag=True, help="Print checkpoints and findings as JSON.")
 @clear_errors
-def list_checkpoints(model: str) -> None:
-    """List a model's checkpoints in training order, and print the study's YAML to paste."""
-    from qkscope.checkpoints import checkpoints_yaml
+def list_checkpoints(model: str, as_json: bool) -> None:
+    """List a model's checkpoints in training order as YAML to paste, and those that are not what they seem."""
+    from qkscope.checkpoints import checkpoints_yaml, list_revisions
+    from qkscope.checkpoints.doctor import inspect_model
 
+    if as_json:
+        listed = {
+            "checkpoints": [asdict(each) for each in list_revisions(model)],
+            "findings": [asdict(finding) for finding in inspect_model(model)],
+        }
+        click.echo(json.dumps(listed, indent=2, ensure_ascii=False))
+        return
     click.echo(checkpoints_yaml(model))
+    for finding in inspect_model(model):
+        click.echo(finding, err=True)
 
 
 @main.command()

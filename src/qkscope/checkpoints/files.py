@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 LIVE = "live.json"
+WEIGHTS = (".safetensors", ".bin", ".gguf")
+# How much of a file tells most weights apart.
+SAMPLED_BLOCKS, SAMPLED_BYTES = 8, 1 << 16
 _TOKENIZER_FILE = re.compile(
     r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
 )
@@ -282,6 +285,33 @@ def _read_by(path: Path, source: Source | None) -> dict[str, Path]:
             file.relative_to(path).as_posix(): file for file in sorted(path.rglob("*.py")) if file.is_file()
         }
     return files
+
+
+def weights_digest(path: Path, source: Source, *, whole: bool) -> str:
+    """A digest of a local model's weights alone, whatever the names of their files.
+
+    Not `whole`: of their sizes and a few blocks of each. It differs for almost all weights that differ, at any size.
+    """
+    weights = [file for name, file in _read_by(path, source).items() if name.endswith(WEIGHTS)]
+    if not weights:
+        raise CheckpointError(f"{path}: no weights found")
+    total = hashlib.sha256()
+    for file in weights:
+        total.update(f"{file.stat().st_size}|{_sha256(file) if whole else _sampled(file)}|".encode())
+    return total.hexdigest()
+
+
+def _sampled(path: Path) -> str:
+    total = hashlib.sha256()
+    size = path.stat().st_size
+    try:
+        with path.open("rb") as file:
+            for part in range(SAMPLED_BLOCKS):
+                file.seek(max(0, size - SAMPLED_BYTES) * part // (SAMPLED_BLOCKS - 1))
+                total.update(file.read(SAMPLED_BYTES))
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read ({error.strerror})") from error
+    return total.hexdigest()
 
 
 def _names(folder: Path) -> list[str]:

@@ -53,7 +53,8 @@ LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
 class Listing:
     """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them.
 
-    `sizes` in bytes are those that the hub was asked for and gave.
+    `sizes` in bytes and `digests` (of large files by content, of others by git) are those that the hub was asked for
+    and gave.
     """
 
     repo: str
@@ -63,6 +64,7 @@ class Listing:
     files: tuple[str, ...]
     folder: Path | None = None
     sizes: Mapping[str, int] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def place(self) -> str:
@@ -122,7 +124,14 @@ def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Lis
             "inside it; nothing was downloaded"
         )
     known = {name: size for name, size in files.items() if size is not None}
-    return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known)
+    digests = {each.rfilename: digest for each in info.siblings or () if (digest := _digest(each))}
+    return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known, digests=digests)
+
+
+def _digest(sibling: Any) -> str | None:
+    """The sha256 of a file in large file storage, else the hash of its git blob; None if the hub did not say."""
+    found = sibling.lfs["sha256"] if sibling.lfs else sibling.blob_id
+    return None if found is None else str(found)
 
 
 def is_safe(name: str) -> bool:
@@ -363,7 +372,9 @@ def cached(repo: str, revision: str | None, kind: Kind = "model") -> Listing | N
     if not commit or not (folder := root / "snapshots" / commit).is_dir():
         return None
     files = sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
-    return Listing(repo, kind, revision, commit, tuple(files), folder)
+    # The cache keeps contents under their digests, and links to them.
+    digests = {name: (folder / name).resolve().name for name in files if (folder / name).is_symlink()}
+    return Listing(repo, kind, revision, commit, tuple(files), folder, digests=digests)
 
 
 def _nearest(repo: str, revision: str | None, kind: Kind) -> str:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qkscope.errors import CheckpointError
 
 # How a configuration describes its rotation: transformers 5 first, then configurations that bring their own code.
@@ -57,3 +60,24 @@ def with_rotation(config: Any, settings: str) -> Any:
         if name in wanted:
             setattr(text, name, wanted[name])
     return config
+
+
+def frequencies(config: Any, tokens: int | None = None) -> tuple[NDArray[np.float64], float] | None:
+    """What a configuration describes: radians a token of each rotary pair (P,), and the factor of rotated vectors.
+
+    `tokens` is the length of a pass, for types that depend on it. None where there are no RoPE settings, or several.
+    """
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    text = config.get_text_config()
+    parameters = getattr(text, "rope_parameters", None) or {}
+    kind, theta = parameters.get("rope_type", "default"), parameters.get("rope_theta")
+    if theta is None or (kind != "default" and kind not in ROPE_INIT_FUNCTIONS):
+        return None
+    if kind != "default":
+        found, scale = ROPE_INIT_FUNCTIONS[kind](text, None, seq_len=tokens)
+        return np.asarray(found, dtype=np.float64), float(scale)
+    whole = getattr(text, "qk_rope_head_dim", None) or getattr(text, "head_dim", None)
+    whole = whole or text.hidden_size // text.num_attention_heads
+    turned = int(whole * parameters.get("partial_rotary_factor", 1.0))
+    return float(theta) ** -(np.arange(0, turned, 2) / turned), 1.0

@@ -14,11 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from qkscope.checkpoints import hub
-from qkscope.checkpoints.files import Source, local_files
+from qkscope.checkpoints.files import WEIGHTS, Source, local_files
 from qkscope.errors import QkscopeError, printable
 from qkscope.progress import say
-
-_WEIGHTS = (".safetensors", ".bin", ".gguf")
 
 
 class WeightPrefetcher:
@@ -70,7 +68,7 @@ class WeightPrefetcher:
 
 def _in_cache(source: Source) -> bool:
     listing = hub.cached(source.model, source.revision)
-    return listing is not None and any(name.endswith(_WEIGHTS) for name in listing.files)
+    return listing is not None and any(name.endswith(WEIGHTS) for name in listing.files)
 
 
 def _fetching(source: Source) -> subprocess.Popen[bytes]:

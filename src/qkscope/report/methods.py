@@ -33,7 +33,7 @@ def methods(results: Results) -> dict[str, Any]:
         "checkpoints": checkpoints(results),
         "missing": missing(results),
         "unmeasured": unmeasured(results),
-        "warnings": list(record.warnings),
+        "warnings": [*record.warnings, *map(str, record.findings)],
         "windows": windows(results),
         "thresholds": results.thresholds,
         "matched_window": results.timeline.matched_window,

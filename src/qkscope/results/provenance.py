@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from qkscope.checkpoints.doctor import Finding
 from qkscope.errors import StudyError
 from qkscope.results.tables import MAX_COUNT
 
@@ -53,13 +54,14 @@ class CorpusRecord(_Record):
 
 
 class Provenance(_Record):
-    """The whole record; `missing` says of each checkpoint that was not measured why, `unmeasured` how many
-    heads of the others met values that are not finite."""
+    """The whole record; `findings` are what checks of the checkpoints found, `missing` says of each checkpoint that was
+    not measured why, `unmeasured` how many heads of the others met values that are not finite."""
 
     versions: dict[str, Text] = {}
     checkpoints: dict[str, CheckpointRecord] = {}
     corpus: CorpusRecord = CorpusRecord()
     warnings: tuple[Text, ...] = ()
+    findings: tuple[Finding, ...] = ()
     missing: dict[str, str] = {}
     unmeasured: dict[str, int] = {}
 

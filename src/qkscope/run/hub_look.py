@@ -23,10 +23,11 @@ MOST_LOOKED = 12
 
 @dataclass
 class HubLook:
-    """What was found; `course` are the checkpoints there whose configurations can be looked into."""
+    """What was found; `present` are the checkpoints there, `course` those whose configurations can be looked into."""
 
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    present: list[Checkpoint] = field(default_factory=list)
     course: list[Checkpoint] = field(default_factory=list)
 
     def told(self, loc: Loc, look: Callable[[], object]) -> bool:
@@ -55,6 +56,7 @@ def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
         what += [count(len(texts), "text source")] if texts else []
         found.warnings.append(f"not checked: {listing(what) or 'the tokenizer'} on the hub ({error})")
         found.course = []
+    found.present = found.course
     if len(found.course) > MOST_LOOKED:
         found.course = list(_ends(found.course))
     return found

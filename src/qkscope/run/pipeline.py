@@ -21,6 +21,7 @@ from qkscope.results.lock import Claim, claimed
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
+from qkscope.run.doctor import inspect_results, inspect_study
 from qkscope.run.engines import Engine, Finished, open_engine
 from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
 from qkscope.run.record import provenance, versions
@@ -111,6 +112,8 @@ def run_claimed(
     checkpoints, gaps = _checkpoints(study, results)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
+    real = [each.checkpoint for each in plan.planned if not each.checkpoint.counterfactual]
+    plan.findings.extend(inspect_study(study, real))
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs, say)
@@ -229,6 +232,8 @@ def _measure(
         say(corpus.usage(max(plan.study.windows)))
     for warning in plan.warnings:
         say(f"warning: {warning}")
+    for finding in plan.findings:
+        say(str(finding))
     for name, why in plan.missing.items():
         say(f"warning: {name}: cannot be measured: {why}")
     done = len(plan.jobs) - len(todo)
@@ -252,7 +257,7 @@ def _put_together(
     from qkscope.results import load_results
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    said = [plan.warnings, plan.missing, versions(), _measures(plan.study)]
+    said = [plan.warnings, plan.findings, plan.missing, versions(), _measures(plan.study)]
     digest = made_from(plan.study, measured, results, said if figures else [*said, "without figures"])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
@@ -265,7 +270,7 @@ def _put_together(
         say(f"warning: {warning}")
     plan.warnings += made.warnings
     with manifest.replacing_set(results, digest, holds.record(), claim.require) as folder:
-        _write(plan, measured, made, folder)
+        _write(plan, measured, made, results, folder)
     loaded = load_results(results)
     try:
         with manifest.replacing_drawn(results, digest, owner.DRAWN, claim.require) as folder:
@@ -280,7 +285,7 @@ def _put_together(
     return loaded
 
 
-def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Path) -> None:
+def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Path, folder: Path) -> None:
     """The dataset and the tables made from it, into an empty folder."""
     from qkscope.results.dataset import NAME, read_dataset
     from qkscope.results.scalars import scalars
@@ -294,13 +299,17 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, folder: Pat
     heads = write_tables(folder, made.cells, order, limits)
     steps = order if study.kind == "training" else []
     data = read_dataset(folder / NAME)
+    seen = inspect_results(measured, results, data)
+    new = [finding for finding in seen if not any(finding.repeats(other) for other in plan.findings)]
+    for finding in new:
+        say(str(finding))
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
     write_axes(made, folder / "axes.safetensors")
     bad = heads["bad_q"] + heads["bad_k"] > 0
     lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
     warnings = unmeasured_warnings(heads, lost)
     plan.warnings += [f"{name}: {why}" for name, why in warnings.items()]
-    record = provenance(plan, measured, lost)
+    record = provenance(plan, measured, lost, [*plan.findings, *new])
     if study.alarms is not None:
         found = alarms(study.alarms, order, scalars(select(data, "own").sel(checkpoint=order)))
         record["alarms"] = [str(alarm) for alarm in found]

@@ -6,13 +6,14 @@ here, only their configurations and tokenizers.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.probe_rotation import check_windows
+from qkscope.capture.probe_rotation import check_windows, depends_on_length
 from qkscope.errors import CorpusError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, sums_for
 from qkscope.results.owner import Holding, Part, head_mask, study_holding
@@ -31,6 +32,7 @@ from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Resolved, Source
+    from qkscope.checkpoints.doctor import Finding
     from qkscope.corpus import Corpus, Document
 
 Say = Callable[[str], None]
@@ -48,6 +50,10 @@ class Planned:
     jobs: tuple[Job, ...]
     rotation: str
     """Its rotation settings, or those it was given instead of its own."""
+    frequencies: tuple[float, ...] | None = None
+    """Radians a token of each rotary pair, by its configuration; None if that does not tell, or not for all lengths."""
+    vocabulary: int | None = None
+    """Number of embeddings, by its configuration."""
 
 
 @dataclass
@@ -58,6 +64,7 @@ class Plan:
     planned: list[Planned] = field(default_factory=list)
     missing: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
 
     @property
     def jobs(self) -> list[Job]:
@@ -188,6 +195,7 @@ class _Texts:
 
 def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Planned:
     from qkscope.checkpoints import load_config, resolve, rotation_settings
+    from qkscope.checkpoints.rope import frequencies
 
     resolved = resolve(checkpoint.source)
     checkpoint = replace(checkpoint, source=resolved.source)
@@ -201,8 +209,17 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         for group in range(study.groups)
         if (documents := group_documents(corpus, group, study.groups))
     ]
+    described = None if depends_on_length(config, sys.maxsize) else frequencies(config)
     return Planned(
-        checkpoint, resolved.commit, architecture, heads, corpus, tuple(jobs), rotation_settings(config)
+        checkpoint,
+        resolved.commit,
+        architecture,
+        heads,
+        corpus,
+        tuple(jobs),
+        rotation_settings(config),
+        None if described is None else tuple(described[0].tolist()),
+        getattr(config.get_text_config(), "vocab_size", None),
     )
 
 

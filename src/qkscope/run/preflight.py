@@ -6,7 +6,7 @@ and configurations.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
 from qkscope.run.controls import controls_and_gaps
 from qkscope.run.cost import Looked, cost
+from qkscope.run.doctor import inspect_study, other_tokenizers, other_vocabulary
 from qkscope.run.hub_look import look_at_hub
 from qkscope.run.plan import corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
@@ -25,22 +26,28 @@ from qkscope.study.load import missing_files, read_study, rendered
 from qkscope.study.yaml_lines import Loc, Mistake
 
 if TYPE_CHECKING:
+    from qkscope.checkpoints.doctor import Finding
     from qkscope.corpus import Corpus
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """Mistakes as `file:line: field: what`, warnings, and the cost in words (empty where a mistake is in the way)."""
+    """Mistakes as `file:line: field: what`, warnings, and the cost in words (empty where a mistake is in the way).
+
+    `findings` are checkpoints that are probably not what they seem.
+    """
 
     mistakes: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     cost: str = ""
+    findings: tuple[Finding, ...] = ()
 
 
 @dataclass
 class _Found:
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     looked: dict[str, Looked] = field(default_factory=dict)
     corpus: Corpus | None = None
 
@@ -63,10 +70,13 @@ def preflight(path: Path | str) -> Preflight:
         _look_at_checkpoints(study, course, found)
         found.warnings += controls_and_gaps(study, course if len(course) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
+        readable = [each for each in whole if each.name in found.looked or each in there.present]
+        found.findings += inspect_study(
+            study, readable, [each for each in readable if each.name in found.looked]
+        )
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
-    return Preflight(
-        mistakes, tuple(found.warnings), "" if mistakes else cost(study, found.looked, found.corpus)
-    )
+    price = "" if mistakes else cost(study, found.looked, found.corpus)
+    return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
 
 
 def _left_out(path: Path, wrong: list[str]) -> dict[str, str]:
@@ -109,10 +119,15 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
         if Path(place).exists() or "/" not in place:
             places.setdefault(place, each)
     of_hub = any(source.startswith("hub:") for source in study.corpus.source)
+    vocabularies: dict[str, Mapping[str, int]] = {}
     for each in places.values():
         loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
         try:
             tokenizer = None if tokens else load_tokenizer(each.source)
+            if tokenizer is not None:
+                vocabularies[each.name] = tokenizer.get_vocab()
+                if each.name in found.looked:
+                    found.findings += other_vocabulary(each.name, tokenizer, found.looked[each.name].config)
             if of_hub or found.corpus is not None or not _there(study):
                 continue
             loc = ("corpus",)
@@ -122,6 +137,8 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
             continue
         found.warnings += corpus_warnings(study, found.corpus)
         found.mistakes += _unfilled(study, found.corpus)
+    if study.kind == "training":
+        found.findings += other_tokenizers(vocabularies)
 
 
 def _there(study: Study) -> bool:

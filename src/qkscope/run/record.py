@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib import metadata
 from typing import Any
 
+from qkscope.checkpoints.doctor import Finding
 from qkscope.run.plan import Plan, Planned
 
 PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers", "huggingface_hub", "ray")
 
 
-def provenance(plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str, int]) -> dict[str, Any]:
+def provenance(
+    plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str, int], findings: Sequence[Finding]
+) -> dict[str, Any]:
     """Where the numbers came from: versions, commits, texts, what is missing and what to beware of."""
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
@@ -51,6 +55,7 @@ def provenance(plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str,
             "filled": {window: first.filled(window) for window in plan.study.windows},
         },
         "warnings": list(plan.warnings),
+        "findings": [asdict(finding) | {"checkpoints": list(finding.checkpoints)} for finding in findings],
         "missing": dict(plan.missing),
         "unmeasured": dict(unmeasured),
     }
