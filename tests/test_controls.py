@@ -18,6 +18,7 @@ from tiny import edit_config, save_checkpoint
 from qkscope import scan
 from qkscope.capture.rotary import RotaryCalls
 from qkscope.checkpoints import Source, load_config, load_model, rotation_settings, same_rotation
+from qkscope.checkpoints.rope import describe_rotation
 from qkscope.errors import CheckpointError, StudyError
 from qkscope.nano.recipe import Phase, Recipe
 from qkscope.nano.training import train, write_study
@@ -217,6 +218,27 @@ def test_any_two_rope_types_are_exchanged_whole(tmp_path, one_thread):
         assert same_rotation(rotation_settings(load_config(turned)), settings)
 
 
+def test_settings_are_described_in_full():
+    both = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding": {"rope_theta": 1e4}}
+    described = {
+        "RoPE default, theta 50,000, none in layers 1 and 3": {
+            "rope_parameters": {"rope_theta": 5e4, "rope_type": "default"}, "no_rope_layers": [1, 0, 1, 0],
+        },
+        "RoPE yarn, theta 10,000, factor 4, original max position embeddings 32, max position embeddings 128": {
+            "rope_parameters": rope("yarn", factor=4.0, original_max_position_embeddings=32)["rope_parameters"],
+            "max_position_embeddings": 128,
+        },
+        "RoPE longrope, theta 10,000, short factor [1, 1.5]": rope("longrope", short_factor=[1, 1.5]) | {
+            "max_position_embeddings": None
+        },
+        "RoPE default (full attention), theta 1,000,000, RoPE (sliding), theta 10,000": {"rope_parameters": both},
+        "RoPE, rotary emb base 10,000, rotary pct 0.25": {"rotary_emb_base": 10000, "rotary_pct": 0.25},
+    }  # fmt: skip
+    for text, settings in described.items():
+        known = {name: value for name, value in settings.items() if value is not None}
+        assert describe_rotation(known) == text
+
+
 def test_yarn_midway_runs_and_its_rotation_is_measured(study, tmp_path):
     from click.testing import CliRunner
 
@@ -231,6 +253,10 @@ def test_yarn_midway_runs_and_its_rotation_is_measured(study, tmp_path):
     assert ran.exit_code == 0, ran.output
     results = load_results(out)
     assert set(results.provenance["counterfactual"]) == set(CONTROLS)
+    recorded = results.record.checkpoints["checkpoint-3"].rope
+    assert recorded["rope_parameters"] == yarn
+    assert recorded["max_position_embeddings"] == 64
+    assert results.provenance["counterfactual"][CONTROLS[0]]["rope"] == recorded
     step = results.causes[results.causes["to_model"] == "checkpoint-3"]
     assert np.isfinite(step[["weights", "rotation", "window"]]).all(axis=None)
     assert (step.loc[step["number"] == "mean r_q", "rotation"].abs() > 1e-6).all()

@@ -7,12 +7,14 @@ is the same model built from the same files with a few entries of config.json ex
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import CheckpointError
+from qkscope.words import listing, some
 
 # How a configuration describes its rotation: transformers 5 first, then configurations that bring their own code.
 # Two configurations with different fields of this kind are read by different code, so they cannot be exchanged.
@@ -35,6 +37,43 @@ def rotation_settings(config: Any) -> str:
 def same_rotation(a: str | None, b: str | None) -> bool:
     """Whether two settings (None: a checkpoint's own) are the same: a base of 50000 is one of 50000.0."""
     return a == b or (a is not None and b is not None and json.loads(a) == json.loads(b))
+
+
+def describe_rotation(settings: Mapping[str, Any]) -> str:
+    """RoPE settings in words: `RoPE yarn, theta 10,000, factor 4, original max position embeddings 4,096`."""
+    parameters = settings.get("rope_parameters")
+    kinds = parameters if isinstance(parameters, Mapping) else {}
+    if not kinds or not all(isinstance(each, Mapping) for each in kinds.values()):
+        kinds = {"": kinds}
+    parts = []
+    for layers, fields in kinds.items():  # some models have one set for each kind of layer
+        rest = {name: value for name, value in fields.items() if name != "rope_type"}
+        parts.append(" ".join(filter(None, ("RoPE", str(fields.get("rope_type", "")), _kind(str(layers))))))
+        parts += [
+            _field(name, value) for name, value in sorted(rest.items(), key=lambda x: x[0] != "rope_theta")
+        ]
+    named = ("rope_parameters", "no_rope_layers")
+    parts += [_field(name, value) for name, value in settings.items() if name not in named]
+    rotates = settings.get("no_rope_layers")
+    still = [str(i) for i, here in enumerate(rotates) if not here] if isinstance(rotates, list) else []
+    if still:
+        parts.append(f"none in layer{'' if len(still) == 1 else 's'} {listing(still)}")
+    return ", ".join(parts)
+
+
+def _kind(layers: str) -> str:
+    return f"({layers.replace('_', ' ')})" if layers else ""
+
+
+def _field(name: str, value: Any) -> str:
+    words = name.removeprefix("rope_").replace("_", " ")
+    if isinstance(value, list):
+        return f"{words} [{some([_plain(each) for each in value], 4)}]"
+    return f"{words} {_plain(value)}"
+
+
+def _plain(value: Any) -> str:
+    return f"{value:,.12g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def with_rotation(config: Any, settings: str) -> Any:

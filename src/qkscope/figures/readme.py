@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from qkscope.checkpoints.rope import describe_rotation
 from qkscope.claims import Claim
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.style import drawable
@@ -151,7 +152,7 @@ def _model(view: View) -> str:
 
 
 def _checkpoints(view: View) -> str:
-    """Labels by phase, with windows and rope theta; those not measured with the reason."""
+    """Labels by phase, with windows and RoPE settings; those not measured with the reason."""
     by_note: dict[str, list[str]] = {}
     for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
         here = [stop for stop in stops if not stop.missing]
@@ -169,9 +170,11 @@ def _checkpoints(view: View) -> str:
 
 
 def _note(view: View, stops: Sequence[Stop]) -> str:
-    """Windows and rope theta of a phase."""
-    facts = view.results.record.checkpoints
+    """Windows and RoPE settings of a phase."""
     notes = [f"window {tokens(stop.window)}" for stop in stops if stop.window]
-    thetas = [facts[stop.model].rope_theta for stop in stops if stop.model in facts]
-    notes += [f"rope theta {theta:,.0f}" for theta in thetas if theta is not None]
+    for facts in (view.results.record.checkpoints.get(stop.model) for stop in stops):
+        if facts is not None and facts.rope:
+            notes.append(md(describe_rotation(facts.rope)))
+        elif facts is not None and facts.rope_theta is not None:
+            notes.append(f"rope theta {facts.rope_theta:,.0f}")
     return ", ".join(dict.fromkeys(notes))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.checkpoints.rope import describe_rotation
 from qkscope.defaults import GROUPS
 from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.measures.pca import FAINT
@@ -129,7 +130,9 @@ def _architecture(facts: CheckpointRecord) -> str:
     parts = [facts.family, f"{facts.num_layers} layers"]
     if facts.n_q_heads and facts.n_kv_heads:
         parts.append(f"{facts.n_q_heads} query / {facts.n_kv_heads} key heads of {facts.head_dim or '?'}")
-    if facts.rope_theta:
+    if facts.rope:
+        parts.append(describe_rotation(facts.rope))
+    elif facts.rope_theta:
         parts.append(f"θ {facts.rope_theta:,.0f}")
     return ", ".join(part for part in parts if part)
 

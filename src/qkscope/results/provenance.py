@@ -33,6 +33,8 @@ class CheckpointRecord(_Record):
     n_kv_heads: int | None = None
     head_dim: int | None = None
     rope_theta: float | None = None
+    rope: dict[str, Any] = {}
+    """All settings of its configuration that decide how queries and keys are rotated."""
 
     @property
     def shape(self) -> str:

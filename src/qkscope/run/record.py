@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -28,6 +29,7 @@ def provenance(
             each.checkpoint.name: {
                 "commit": each.commit,
                 **{fact: getattr(each.architecture, fact) for fact in facts},
+                "rope": json.loads(each.rotation),
                 "window": each.checkpoint.window,
                 "corpus": each.corpus.digest,
             }
@@ -39,6 +41,7 @@ def provenance(
                 "weights_of": each.checkpoint.weights_of,
                 "rotation_of": each.checkpoint.rotation_of,
                 "rope_theta": each.architecture.rope_theta,
+                "rope": json.loads(each.rotation),
                 "window": each.checkpoint.window,
             }
             for each in measured
