@@ -1,5 +1,8 @@
 """Simulated studies with a known cause between two checkpoints, and how often the claim names it.
 
+Here numbers of heads are simulated, with effects of known size; in `simulated_models` whole models are, of which the
+second is made from the first by a known change.
+
 cd tests && python -m simulate [SEEDS]      a table of right, unclear and wrong answers (default: 100 seeds)
 """
 
@@ -8,12 +11,13 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import xarray as xr
+from simulated_models import MODELS, pair
 
 from qkscope.claims import Claim
 from qkscope.claims.causes import causes as cause_claim
@@ -142,9 +146,11 @@ def table(data: xr.Dataset, same_axis=nothing_swaps, order=("a", "b")) -> pd.Dat
 
 
 def study(data: xr.Dataset, same_axis=nothing_swaps, **fields) -> Results:
-    """The cells as a study of two checkpoints, the second with the longer window."""
-    stops = (Stop("a", "S1-100", "Stage 1", SHORT, step=0), Stop("b", "LC1-40", "Long context", LONG, step=1))
-    timeline = Timeline("simulated", "A simulated study", stops, kind="training", matched_window=SHORT)
+    """The cells as a study of two checkpoints."""
+    own = data.where(data["own"], drop=True)
+    short, long = (int(own["window"][own["checkpoint"] == name].item()) for name in "ab")
+    stops = (Stop("a", "S1-100", "Stage 1", short, step=0), Stop("b", "LC1-40", "Long context", long, step=1))
+    timeline = Timeline("simulated", "A simulated study", stops, kind="training", matched_window=short)
     fields = {"study": {"groups": GROUPS}} | fields
     return Results(
         folder=Path("simulated"), timeline=timeline, data=data, causes=table(data, same_axis), **fields
@@ -170,23 +176,43 @@ CASES: dict[str, tuple[dict[str, float], tuple[str, ...]]] = {
 }
 
 
-def answers(case: str, seeds: range) -> Counter[str]:
+def count(verdicts: Iterable[str], right: Sequence[str]) -> Counter[str]:
     """How many answers are right, unclear or wrong."""
+    return Counter(
+        "right" if verdict in right else "unclear" if verdict in ("unclear", "flat") else "wrong"
+        for verdict in verdicts
+    )
+
+
+def answers(case: str, seeds: Iterable[int]) -> Counter[str]:
+    """For simulated numbers."""
     effects, right = CASES[case]
-    found: Counter[str] = Counter()
-    for seed in seeds:
-        verdict = claim_of(seed, effects).verdict
-        found["right" if verdict in right else "unclear" if verdict in ("unclear", "flat") else "wrong"] += 1
-    return found
+    return count((claim_of(seed, effects).verdict for seed in seeds), right)
+
+
+def answers_of_models(case: str, seeds: Iterable[int]) -> Counter[str]:
+    """For simulated models."""
+    return count((verdict_of_models(seed, case) for seed in seeds), MODELS[case][-1])
+
+
+def verdict_of_models(seed: int, case: str) -> str:
+    data = pair(seed, case)
+    found = cause_claim(Context(study(data, lambda before, after: np.ones(data.sizes["head"]))))
+    assert found is not None
+    return found.verdict
 
 
 def main(seeds: int = 100) -> int:
-    print(f"{'true cause':<24}{'right':>8}{'unclear':>9}{'wrong':>7}   of {seeds} seeds")
+    import torch
+
+    torch.set_num_threads(1)
     failed = False
-    for case in CASES:
-        found = answers(case, range(seeds))
-        print(f"{case:<24}{found['right']:>8}{found['unclear']:>9}{found['wrong']:>7}", flush=True)
-        failed |= found["right"] < 0.95 * seeds or found["wrong"] > 0.05 * seeds
+    for title, cases, ask in (("numbers", CASES, answers), ("models", MODELS, answers_of_models)):
+        print(f"\n{f'what changed ({title})':<32}{'right':>8}{'unclear':>9}{'wrong':>7}   of {seeds} seeds")
+        for case in cases:
+            found = ask(case, range(seeds))
+            print(f"{case:<32}{found['right']:>8}{found['unclear']:>9}{found['wrong']:>7}", flush=True)
+            failed |= found["right"] < 0.95 * seeds or found["wrong"] > 0.05 * seeds
     return int(failed)
 
 
