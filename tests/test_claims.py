@@ -164,7 +164,7 @@ def test_everything_measured_gives_every_claim():
         assert set(found) == IDS
         least = min(found.values(), key=lambda claim: claim.surprise)
         assert set(by_id(made)) == IDS - {least.id}, "ten are kept"
-    assert set(by_id(gone(whole(), 1))) >= {"position", "emergence", "classes", "long_context"}
+    assert set(every_claim(gone(whole(), 1))) >= {"position", "emergence", "classes", "long_context"}
 
 
 def test_a_bare_table_gives_claims_from_r_alone():
@@ -240,6 +240,10 @@ def recomputed(study: Results, tables: Tables, row: Row, model: str) -> float:
         heads = heads[heads["layer"] == row.at]
     if row.measure in CLASSES:
         return float((classify(heads["r_q"], heads["r_k"]) == row.measure).sum())
+    if row.measure.startswith("score_class "):
+        share = heads["share_position"] + heads["share_query_position"]
+        kinds = np.where(share > 0.6, "positional", np.where(share < 0.4, "content", "mixed"))
+        return float((kinds == row.measure.split()[1]).sum())
     values = COLUMNS[row.measure](heads) if row.measure in COLUMNS else heads[row.measure]
     return float(np.nanmean(values))
 

@@ -10,6 +10,7 @@ from qkscope.claims.claim import Claim, Population, Row, See
 from qkscope.claims.context import MOST_NAMED, Context, head_names
 from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, Largest, rank, rule
 from qkscope.results.curves import carried_by, score_by_distance
+from qkscope.results.taxonomy import SCORE_CLASSES, SCORE_HIGH, SCORE_LOW, score_class
 from qkscope.stats.contrast import exceeds
 from qkscope.stats.levels import MOST, rule_of_sign
 from qkscope.words import bare, in_words, joined, listing, number, percent, sentence, tokens
@@ -28,7 +29,36 @@ def _parts_detail(c: Context) -> str:
     return joined(
         sentence(f"{c.over}mean shares{c.at(c.last)} are {'; '.join(said)}"),
         sentence(f"position includes query-dependent position, {query}{c.heads()}"),
+        _kinds(c),
     )
+
+
+def _kinds(c: Context) -> str:
+    """How many heads of each score class there are, and were at first."""
+
+    def counts(p: Population, i: int) -> str:
+        found = [(kind, int(_count(c, kind, p, i).value)) for kind in SCORE_CLASSES]
+        return ", ".join(f"{count} {kind}" for kind, count in found if count)
+
+    said = [f"{c.kind(p)}{c.at(c.last)}: {counts(p, c.last)}" for p in c.populations]
+    before = f" ({c.labels[0]}: {counts(c.main, 0)})" if c.training and c.comparable else ""
+    limits = f"positional above {percent(SCORE_HIGH)} of score variance, content below {percent(SCORE_LOW)}"
+    return sentence(
+        f"by score class ({limits}), {said[0]}{before}{''.join(f'; {rest}' for rest in said[1:])}"
+    )
+
+
+def _count(c: Context, kind: str, p: Population, i: int) -> Row:
+    here = score_class(c.best.value("share_positional", i)[c.best.mask(i, p)]) == kind
+    what = f"{kind} {c.kind(p)} (score class)"
+    return Row(
+        what, f"score_class {kind}", p, c.model(i), float(here.sum()), window=c.best.name, unit="heads"
+    )
+
+
+def _counts(c: Context) -> tuple[Row, ...]:
+    ends = dict.fromkeys((c.last, 0) if c.training and c.comparable else (c.last,))
+    return tuple(_count(c, kind, p, i) for i in ends for p in c.populations for kind in SCORE_CLASSES)
 
 
 scores = Largest(
@@ -40,6 +70,7 @@ scores = Largest(
     meaning="A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
     "matches the query (content match). The shares sum to 1.",
     detail=_parts_detail,
+    more=_counts,
     view="scores",
 )
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from qkscope.claims.claim import Claim, Population, Row, See
 from qkscope.claims.context import MOST_NAMED, Context, head_names
-from qkscope.claims.templates import CHANGED, LEVEL, UNCLEAR, Compared, rank, rule
+from qkscope.claims.templates import LEVEL, UNCLEAR, Compared, rank, rule
 from qkscope.claims.trends import SCALED
 from qkscope.results.taxonomy import CLASSES, classify
 from qkscope.stats.evidence import Evidence
@@ -38,7 +38,9 @@ def classes(c: Context) -> Claim | None:
     changed, text = _changed(c)
     if verdict in ("tie", "unclear"):
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
-    tier = CHANGED if changed else UNCLEAR if verdict == "unclear" else LEVEL
+    tier = (
+        UNCLEAR if verdict == "unclear" and not changed else LEVEL
+    )  # coordinates may change it: it never leads
     meaning = joined(
         "Classes cut r_q and |r_k| along PC0 at fixed thresholds.",
         _content(c),
@@ -48,7 +50,7 @@ def classes(c: Context) -> Claim | None:
     said_of = (sentence(said), detail, meaning, joined(c.window_caveat, c.caveat, SCALED))
     how = rule(c, joined(rule_of_contrast(), rule_of_change() if c.training else ""))
     see = See("classes", "class", c.model(c.last), c.main)
-    question = "How many heads follow position with queries, keys, both or neither?"
+    question = "Published taxonomy: how many heads follow position with queries, keys, both or neither?"
     own = [_count(c, kind, c.main, c.own) for kind in CLASSES] if c.matched else []
     every = (*rows, *changed, *own)
     return Claim("classes", question, *said_of, verdict, every, c.best.name, how, see, rank(tier, size))

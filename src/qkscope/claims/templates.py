@@ -158,7 +158,8 @@ class Trend:
 class Largest:
     """Which of several shares of one whole is the largest, at the last checkpoint.
 
-    `parts` are names and measures, `whole` is what they are parts of, `verb` what one part and several do.
+    `parts` are names and measures, `whole` is what they are parts of, `verb` what one part and several do, `more` are
+    further numbers of the detail.
     """
 
     id: str
@@ -169,6 +170,7 @@ class Largest:
     meaning: str
     detail: Callable[[Context], str]
     view: View
+    more: Callable[[Context], tuple[Row, ...]] = lambda c: ()
 
     def __call__(self, c: Context) -> Claim | None:
         if c.several_models or not all(
@@ -194,7 +196,8 @@ class Largest:
         text = (sentence(said[verdict]), self.detail(c), self.meaning, c.caveat, verdict)
         see = See(self.view, self.parts[order[0]], c.model(c.last), c.main)
         how = rule(c, rule_of_contrast())
-        return Claim(self.id, self.question, *text, (*rows, *rest), c.best.name, how, see, surprise)
+        every = (*rows, *rest, *self.more(c))
+        return Claim(self.id, self.question, *text, every, c.best.name, how, see, surprise)
 
     def order(self, c: Context, population: Population) -> tuple[str, list[str]]:
         """The verdict, and the parts by falling share."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from qkscope.claims.claim import Claim, See
 from qkscope.claims.context import Context, name_of, small, unit_of
-from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
+from qkscope.claims.templates import CHANGED, DIFFERENT, LEVEL, OPPOSED, UNCLEAR, Trend, rank, rule
 from qkscope.stats.evidence import Evidence
 from qkscope.stats.levels import SMALLEST, rule_of_change
 from qkscope.words import joined, listing, sentence, tokens
 
-SCALED = "r depends on how queries and keys are scaled against each other."
+# What published r and its classes depend on.
+SCALED = (
+    "Published protocol: unlike attention, r also depends on how queries and keys are scaled against each other and on "
+    "what all keys share."
+)
 
 
 def _position(c: Context, measure: str) -> str:
@@ -58,7 +62,7 @@ position = Trend(
     beside="r_q",
     adds=_split,
     leads=True,
-    caveat=lambda c, measure: SCALED if measure == "r_q" else "",
+    caveat=lambda c, measure: SCALED,
 )
 
 plasticity = Trend(
@@ -82,8 +86,7 @@ def long_context(c: Context) -> Claim | None:
     steps = {m: step for m in measures if (step := e.step(m, p, onset)) is not None}
     if not steps:
         return None
-    clear = sorted((m for m in steps if steps[m].clear), key=lambda m: -abs(steps[m].delta))
-    measure = c.lead if c.lead in clear or not clear else clear[0]
+    measure = c.lead if c.lead in steps else next(iter(steps))
     step = steps[measure]
     verdict = step.verdict if c.comparable else "unclear"
     name, unit = name_of(measure), unit_of(measure)
@@ -103,8 +106,9 @@ def long_context(c: Context) -> Claim | None:
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
     overall = e.overall(measure, p)
     opposed = overall is not None and overall.verdict in {"rises", "falls"} - {verdict}
-    tier = (
-        UNCLEAR if verdict == "unclear" else LEVEL if verdict == "flat" else OPPOSED if opposed else CHANGED
+    only_published = verdict == "flat" and any(each.clear for each in steps.values())
+    tier = {"unclear": UNCLEAR, "flat": DIFFERENT if only_published else LEVEL}.get(
+        verdict, OPPOSED if opposed else CHANGED
     )
     meaning = (
         "Both numbers are over the same tokens, so they compare the two checkpoints. Numbers over training contexts "
@@ -119,7 +123,7 @@ def long_context(c: Context) -> Claim | None:
         *(c.change_of_r(m, each) for m, each in steps.items()),
     )
     text = (sentence(headline), detail, meaning)
-    caveat, rows = joined(c.window_caveat, c.caveat), (before, after, *changes)
+    caveat, rows = joined(c.window_caveat, c.caveat, SCALED), (before, after, *changes)
     how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
     question = "What changed when long-context training began?"
     return Claim(
