@@ -18,10 +18,9 @@ from rich.console import Console
 from simulated import measured, results, truth
 
 from qkscope.cli import main
-from qkscope.comparison import compare, published
+from qkscope.comparison import Comparison, compare, published
 from qkscope.comparison.differences import rows_of
 from qkscope.comparison.outcome import Quantity
-from qkscope.comparison.phrases import printed
 from qkscope.comparison.published import READ_OFF
 from qkscope.errors import TableError
 from qkscope.results.tables import from_qk
@@ -189,13 +188,16 @@ def test_means_are_judged_by_the_errors_that_are_known():
 def test_depth_cells_are_not_in_the_table_whatever_they_are_called():
     keys = [(Quantity("a cell", "r_q by depth"), "step0"), (Quantity("r_q by depth of all", "mean"), "step0")]
     rows = rows_of(dict.fromkeys(keys, (0.1, 0.01)), dict.fromkeys(keys, (0.6, 0.01)), heads=16)
-    assert [cells[0] for cells in printed(rows)] == ["r_q by depth of all"]
+    assert [cells[0] for cells in Comparison("a", "b", tuple(rows), (), (), ()).cells()] == [
+        "r_q by depth of all"
+    ]
 
 
 def test_a_printed_error_has_the_digits_that_its_verdict_needs():
     """0.375 against 0.5625 with an error of 0.12 agrees; printed as 0.6 with 0.1 it would look like a difference."""
     key = (Quantity("mean r_q", "mean"), "step0")
-    (cells,) = printed(rows_of({key: (0.375, math.nan)}, {key: (0.5625, 0.12)}, heads=16))
+    rows = rows_of({key: (0.375, math.nan)}, {key: (0.5625, 0.12)}, heads=16)
+    (cells,) = Comparison("a", "b", rows, (), (), ()).cells()
     assert cells[2:] == ("0.375", "0.56 ± 0.12", "\u22120.19 ± 0.12", "agrees")
 
 

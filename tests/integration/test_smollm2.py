@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
 
 ROOT = Path(__file__).resolve().parents[2]
-WINDOW = 256
+WINDOW, GROUPS = 512, 4
+SOURCES = ("argparse", "ast", "calendar", "difflib", "inspect", "pickle", "tarfile", "textwrap")
+DOCUMENTS = len(SOURCES)
 LAYERS, QUERIES, KEYS, DIM, THETA = 30, 9, 3, 64, 100_000.0
 
 
@@ -33,7 +37,18 @@ def gguf() -> Path:
 
 
 @pytest.fixture(scope="module")
-def scanned(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, ScanResult, Path, Passes]:
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Modules of the standard library that all fill the window."""
+    folder = tmp_path_factory.mktemp("texts")
+    for name in SOURCES:
+        shutil.copy(Path(sysconfig.get_path("stdlib")) / f"{name}.py", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scanned(
+    gguf: Path, texts: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Any, ScanResult, Path, Passes]:
     """The model, what `scan` made of the file, where it wrote, and the passes that it ran."""
     loaded: list[Any] = []
     passes = Passes()
@@ -47,7 +62,8 @@ def scanned(gguf: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, 
     with pytest.MonkeyPatch.context() as patch:
         read = checkpoints.load_model
         patch.setattr(checkpoints, "load_model", load)
-        result = scan(gguf, max_length=WINDOW, documents=6, groups=3, dtype="float32", device="cpu", out=out)
+        options = {"max_length": WINDOW, "groups": GROUPS, "dtype": "float32", "device": "cpu", "out": out}
+        result = scan(gguf, text_paths=[texts], **options)
     passes.end()
     return loaded[0], result, out, passes
 
@@ -110,13 +126,22 @@ class Passes:
         )
 
 
-@pytest.mark.slow
-def test_qk_csv_agrees_with_the_slow_reference(gguf: Path, scanned: Any) -> None:
-    _, _, out, passes = scanned
+Vectors = dict[tuple[int, str], np.ndarray]
+
+
+@pytest.fixture(scope="module")
+def vectors(gguf: Path, texts: Path, scanned: Any) -> Vectors:
+    """The vectors of all documents by (layer, kind): (heads, documents, tokens, dim)."""
     tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
-    documents = load_corpus(CorpusSpec(documents=6), tokenizer, WINDOW).documents
-    vectors = passes.vectors(documents)
-    t = np.concatenate([np.arange(len(document.tokens)) for document in documents])
+    documents = load_corpus(CorpusSpec(source=str(texts)), tokenizer, WINDOW).documents
+    found = scanned[3].vectors(documents)
+    return {key: x.reshape(len(x), DOCUMENTS, WINDOW, DIM) for key, x in found.items()}
+
+
+@pytest.mark.slow
+def test_qk_csv_agrees_with_the_slow_reference(scanned: Any, vectors: Vectors) -> None:
+    _, _, out, _ = scanned
+    t = np.tile(np.arange(WINDOW), DOCUMENTS)
     table = read_qk(out / "qk.csv").set_index(["layer", "head", "pc"])
     assert len(table) == LAYERS * QUERIES * 10
     assert (table["n_q"] == len(t)).all()
@@ -124,7 +149,7 @@ def test_qk_csv_agrees_with_the_slow_reference(gguf: Path, scanned: Any) -> None
     found, expected = [], []
     for layer in range(LAYERS):
         for head in range(QUERIES):
-            q, k = vectors[layer, "q"][head], vectors[layer, "k"][head // 3]
+            q, k = (vectors[layer, kind][h].reshape(-1, DIM) for kind, h in (("q", head), ("k", head // 3)))
             r_q, r_k, explained, _ = combined_pca_reference(q, t, k, t, components=2)
             expected.append((r_q[0], r_k[0], explained[0]))
             found.append(tuple(table.loc[(layer, head, 0)][["r_q", "r_k", "explained_variance"]]))
@@ -139,30 +164,12 @@ def test_a_real_model_is_described(scanned: Any) -> None:
     a = result.architecture
     assert (a.family, a.num_layers, a.n_q_heads, a.n_kv_heads, a.head_dim) == ("llama", 30, 9, 3, 64)
     assert a.rope == (True,) * 30
-    assert result.documents == 6
+    assert result.documents == result.filled == DOCUMENTS
     assert result.model == "SmolLM2-135M-Instruct.Q4_1"
     made = {"measures.safetensors", "qk.csv", "heads.csv", "transitions.csv", "scan.json", "manifest.json"}
     assert {path.name for path in out.iterdir()} == made
     assert result.heads["rope"].eq(1).all()
     assert len(result.heads) == 270
-
-
-LENGTH, DOCUMENTS = 512, 12
-
-
-@pytest.fixture(scope="module")
-def long_scan(gguf: Path, scanned: Any) -> tuple[ScanResult, dict[tuple[int, str], np.ndarray]]:
-    """What `scan` makes of a dozen longer documents, and their vectors: (heads, documents, tokens, dim)."""
-    model = scanned[0]
-    tokenizer = checkpoints.load_tokenizer(checkpoints.Source(str(gguf)))
-    every = load_corpus(CorpusSpec(documents=2 * DOCUMENTS), tokenizer, LENGTH).documents
-    documents = [document for document in every if len(document.tokens) == LENGTH][:DOCUMENTS]
-    passes = Passes()
-    passes.watch(model)
-    result = scan(model, texts=[d.tokens.tolist() for d in documents], max_length=LENGTH, groups=6)
-    passes.end()
-    vectors = passes.vectors(documents)
-    return result, {key: x.reshape(len(x), DOCUMENTS, LENGTH, DIM) for key, x in vectors.items()}
 
 
 def some_heads(result: ScanResult) -> list[tuple[int, int]]:
@@ -171,11 +178,11 @@ def some_heads(result: ScanResult) -> list[tuple[int, int]]:
 
 
 @pytest.mark.slow
-def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
+def test_parts_of_the_score_add_up_to_what_is_measured(scanned: Any, vectors: Vectors) -> None:
     """The sum of the four parts against the variance of every query's scores over its keys, pair by pair."""
-    result, vectors = long_scan
+    result = scanned[1]
     table = result.heads.set_index(["layer", "head"])
-    rows, columns = np.arange(LENGTH)[:, None], np.arange(LENGTH)
+    rows, columns = np.arange(WINDOW)[:, None], np.arange(WINDOW)
     seen = (columns >= 4) & (columns < rows)
     predicted, measured = [], []
     for layer, head in some_heads(result):
@@ -194,8 +201,8 @@ def test_parts_of_the_score_add_up_to_what_is_measured(long_scan: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> None:
-    result, vectors = long_scan
+def test_the_distance_curve_is_the_one_of_measured_scores(scanned: Any, vectors: Vectors) -> None:
+    result = scanned[1]
     cell = result.data.isel(cell=0)
     lags = cell["distance"].to_numpy()
     found = []
@@ -217,9 +224,9 @@ def test_the_distance_curve_is_the_one_of_measured_scores(long_scan: Any) -> Non
 
 
 @pytest.mark.slow
-def test_a_few_bins_know_as_much_of_position_as_one_a_position(long_scan: Any) -> None:
+def test_a_few_bins_know_as_much_of_position_as_one_a_position(scanned: Any, vectors: Vectors) -> None:
     """eta^2 from the path against products of group means at every single position."""
-    result, vectors = long_scan
+    result = scanned[1]
     table = result.heads.set_index(["layer", "head"])
     for layer, head in some_heads(result)[::3]:
         q, k = vectors[layer, "q"][head], vectors[layer, "k"][head // 3]
@@ -228,16 +235,16 @@ def test_a_few_bins_know_as_much_of_position_as_one_a_position(long_scan: Any) -
             3
         ][0]
         for name, x in (("q", q), ("k", k)):
-            expected = eta_squared_reference([x[g::6] for g in range(6)], axis)
+            expected = eta_squared_reference([x[g::GROUPS] for g in range(GROUPS)], axis)
             assert table.loc[(layer, head), f"eta_{name}"] ** 2 == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.slow
-def test_r_is_a_rotated_constant_and_a_rest(long_scan: Any) -> None:
-    result, vectors = long_scan
+def test_r_is_a_rotated_constant_and_a_rest(scanned: Any, vectors: Vectors) -> None:
+    result = scanned[1]
     assert result.heads["r_q_const"].notna().all()
     assert np.corrcoef(result.heads["r_q_const"], result.heads["r_q"])[0, 1] > 0.8
-    t = np.tile(np.arange(LENGTH), DOCUMENTS).astype(float)
+    t = np.tile(np.arange(WINDOW), DOCUMENTS).astype(float)
     turn = rope(DIM, THETA)
     for layer, head in some_heads(result)[::15]:
         q, k = (vectors[layer, kind][h].reshape(-1, DIM) for kind, h in (("q", head), ("k", head // 3)))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 
 import numpy as np
 
 from qkscope.comparison.differences import Numbers, numbers_of, text_notes, threshold_note
 from qkscope.comparison.matching import head_keys, match, part, run_name
-from qkscope.comparison.outcome import Comparison, Quantity, Row
-from qkscope.comparison.phrases import CELLS
+from qkscope.comparison.outcome import CELLS, Comparison, Quantity, Row
 from qkscope.errors import TableError
 from qkscope.results import Results
 from qkscope.stats.levels import rule_of_arms
@@ -31,7 +30,10 @@ def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparis
     shared = [key for key in numbers[0] if all(np.isfinite(each.get(key, (np.nan,))[0]) for each in numbers)]
     place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in shared))}
     shared.sort(key=lambda key: place[key[0]])
-    judged = {key: _judged(key, numbers, len(ours)) for key in shared}
+    judged = {}
+    for key in shared:
+        values = np.array([each[key][0] for each in numbers])
+        judged[key] = arm_difference(values[: len(ours)], values[len(ours) :])
     sums = [key for key in shared if key[1] == IN_SUM]
     clear = clear_differences([judged[key] for key in sums])
     return Comparison(
@@ -52,7 +54,7 @@ def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
     order = [model for model in first.timeline.models if all(model in each.pairs for each in found)]
     if not order:
         raise TableError(
-            f"{_names(runs, run_name)} have no checkpoint in common: none is in all of these runs"
+            f"{', '.join(map(run_name, runs))} have no checkpoint in common: none is in all of these runs"
         )
     heads = set.intersection(*(head_keys(each.ours.heads) for each in found))
     numbers = [
@@ -92,11 +94,6 @@ def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> N
     return found
 
 
-def _judged(key: tuple[Quantity, str], numbers: Sequence[Numbers], ours: int) -> ArmDifference:
-    values = np.array([each[key][0] for each in numbers])
-    return arm_difference(values[:ours], values[ours:])
-
-
 def _row(key: tuple[Quantity, str], found: ArmDifference) -> Row:
     quantity, checkpoint = key
     sides = (found.ours, found.our_se, found.theirs, found.their_se)
@@ -104,12 +101,12 @@ def _row(key: tuple[Quantity, str], found: ArmDifference) -> Row:
 
 
 def _arm_names(ours: Sequence[Results], theirs: Sequence[Results]) -> tuple[str, str]:
-    """What the names of an arm's runs begin with, if that tells the arms apart; else all of them."""
-    for name in (run_name, _folder):
+    """The common beginning of the names of an arm's runs if it differs between the arms, else all names."""
+    for name in (run_name, lambda run: run.folder.name):
         begins = [_common([name(run) for run in arm]) for arm in (ours, theirs)]
         if all(begins) and begins[0] != begins[1]:
             return begins[0], begins[1]
-    return _names(ours, _folder), _names(theirs, _folder)
+    return ", ".join(run.folder.name for run in ours), ", ".join(run.folder.name for run in theirs)
 
 
 def _common(names: Sequence[str]) -> str:
@@ -118,11 +115,3 @@ def _common(names: Sequence[str]) -> str:
     same = "".join(each[0] for each in letters)
     whole = re.match(r"(.*)[-_. /]", same)
     return same if same in names or whole is None else whole[1]
-
-
-def _folder(run: Results) -> str:
-    return run.folder.name
-
-
-def _names(runs: Sequence[Results], name: Callable[[Results], str]) -> str:
-    return ", ".join(name(run) for run in runs)

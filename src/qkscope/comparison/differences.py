@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qkscope.comparison.outcome import Kind, Quantity, Row
-from qkscope.comparison.phrases import CELLS
+from qkscope.comparison.outcome import CELLS, Kind, Quantity, Row
 from qkscope.results import Results, aggregate
 from qkscope.results.taxonomy import CLASSES, Thresholds
 from qkscope.stats.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING

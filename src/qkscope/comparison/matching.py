@@ -6,7 +6,7 @@ training. Heads are those that both runs measured.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ import numpy as np
 from qkscope.errors import TableError
 from qkscope.results import Results
 from qkscope.study.timeline import Stop, Timeline
+from qkscope.words import some
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,8 +53,8 @@ def match(ours: Results, theirs: Results) -> Matched:
         theirs=part(theirs, list(pairs.values()), shared),
         names=names,
         pairs=pairs,
-        only_ours=_others(ours, pairs.keys()),
-        only_theirs=_others(theirs, pairs.values()),
+        only_ours=tuple(model for model in ours.timeline.models if model not in pairs),
+        only_theirs=tuple(model for model in theirs.timeline.models if model not in pairs.values()),
         notes=(*how, *([fewer] if max(counts) > len(shared) else [])),
     )
 
@@ -105,8 +106,8 @@ def nothing_in_common(
 ) -> TableError:
     """The error that names both sides' checkpoints."""
     return TableError(
-        f"{our_name} and {their_name} have no checkpoint in common: {our_name} has {_some(ours)}; {their_name} has "
-        f"{_some(theirs)}. Checkpoints are matched by name"
+        f"{our_name} and {their_name} have no checkpoint in common: {our_name} has {some(ours)}; {their_name} has "
+        f"{some(theirs)}. Checkpoints are matched by name"
     )
 
 
@@ -122,7 +123,7 @@ def only_heads(data: xr.Dataset, heads: Heads) -> xr.Dataset:
 
 
 def _by(what: str, ours: Sequence[Stop], theirs: Sequence[Stop]) -> dict[str, str]:
-    """Stops with the same step or label within the same phase; none if that does not tell them apart."""
+    """Checkpoints with the same step or label in the same phase; none if these are not unique."""
     sides = [
         {(getattr(stop, what), stop.phase): stop.model for stop in side if getattr(stop, what) is not None}
         for side in (ours, theirs)
@@ -142,12 +143,3 @@ def _same_heads(ours: Results, theirs: Results, pairs: Mapping[str, str]) -> Hea
             f"{len(mine & others)} are shared; measure both with the same `heads:` (sample and seed) or all heads"
         )
     return mine & others
-
-
-def _others(side: Results, paired: Iterable[str]) -> tuple[str, ...]:
-    known = set(paired)
-    return tuple(model for model in side.timeline.models if model not in known)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f", ... ({len(names)} in total)" if len(names) > 3 else "")

@@ -1,29 +1,35 @@
-"""What a comparison finds, as data: every number that both sides have, and what to know when reading them."""
+"""What a comparison finds: every number that both sides have, as data, in one sentence and as a table."""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from qkscope.comparison import phrases as words
-from qkscope.stats.levels import ROUNDING
+from qkscope.stats.levels import ROUNDING, rule_of_agreement, rule_of_seeds
 from qkscope.store import write_csv
+from qkscope.words import bare, capital, count, number
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-
 # A mean over heads, a class's share of the heads, or a cell of the maps of r_q and r_k by depth.
 Kind = Literal["mean", "share", "r_q by depth", "r_k by depth"]
+# Kinds with many numbers: one line summarises each.
+CELLS: tuple[Kind, Kind] = ("r_q by depth", "r_k by depth")
+# Quantities that a sentence names first if they differ.
+_FIRST = ("mean r_q", "mean r_k")
+_JUDGED = {True: "agrees", False: "differs", None: "cannot tell"}
 
 
 class Quantity(NamedTuple):
-    """A number that is compared at several checkpoints: what people call it, and of which kind it is."""
+    """A number that is compared at several checkpoints: its name, and of which kind it is."""
 
     name: str
     kind: Kind
@@ -31,7 +37,7 @@ class Quantity(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One number on both sides. `agrees` is None where one cannot tell, for example because neither has an error."""
+    """One number on both sides. `agrees` is None if that cannot be judged, for example because neither has an error."""
 
     quantity: str
     checkpoint: str
@@ -48,6 +54,12 @@ class Row:
         """The same number on both sides, up to rounding."""
         return abs(self.difference) < ROUNDING
 
+    @property
+    def difference_se(self) -> float:
+        """Standard error of the difference, from the sides that have one."""
+        known = [se for se in (self.se, self.their_se) if math.isfinite(se) and se > 0]
+        return math.hypot(*known) if known else math.nan
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -62,62 +74,174 @@ class Comparison:
     heads: pd.DataFrame | None = None
     """A row per checkpoint and head of two runs: r_q and r_k on both sides, their difference and its error."""
     seeds: tuple[int, int] | None = None
-    """How many runs each side has, where it has several: errors are then over these."""
+    """Number of runs on each side, if there are several: errors are then over these."""
     clear: tuple[Row, ...] = ()
-    """Of several runs a side: the numbers over all checkpoints that differ when all are looked at together."""
+    """With several runs per side: the numbers over all checkpoints that differ when all are tested together."""
 
     @property
     def agree(self) -> bool:
-        """Whether no number differs by more than its uncertainty; those one cannot tell of do not count."""
+        """Whether no number differs by more than its uncertainty; numbers that cannot be judged do not count."""
         return all(row.agrees is not False for row in self.rows)
 
     @property
     def outcome(self) -> Literal["agree", "differ", "cannot tell"]:
-        """What the sentence says, in a word: of all numbers but the cells of the depth maps."""
-        judged = [row.agrees for row in words.headline_rows(self.rows)]
+        """The verdict over all numbers except the cells of the depth maps."""
+        judged = [row.agrees for row in self.headline_rows]
         return "differ" if False in judged else "cannot tell" if None in judged else "agree"
+
+    @property
+    def headline_rows(self) -> list[Row]:
+        """All numbers except the many cells of the depth maps."""
+        return [row for row in self.rows if row.kind not in CELLS]
 
     def table(self) -> pd.DataFrame:
         """The rows as a table."""
         return pd.DataFrame([asdict(row) for row in self.rows])
 
     def to_json(self) -> str:
-        """Everything but the heads, for a machine; what is not known is null."""
+        """Everything except the heads; unknown numbers are null."""
         rows = [{name: _json(value) for name, value in asdict(row).items()} for row in self.rows]
-        whole = {
-            "ours": self.ours,
-            "theirs": self.theirs,
-            "agree": self.agree,
-            "outcome": self.outcome,
-            "sentence": self.sentence(),
-        }
-        whole |= {"rows": rows, "only_ours": self.only_ours, "only_theirs": self.only_theirs}
-        whole |= {"notes": self.notes, "seeds": self.seeds}
+        names = ("ours", "theirs", "agree", "outcome", "only_ours", "only_theirs", "notes", "seeds")
+        whole = {name: getattr(self, name) for name in names} | {"sentence": self.sentence(), "rows": rows}
         return json.dumps(whole, indent=2, ensure_ascii=False)
 
     def save(self, path: Path) -> None:
-        """Every row as CSV; of two runs every head too, in `<name>_heads.csv` beside it."""
+        """Every row as CSV; for two runs also every head, in `<name>_heads.csv` beside it."""
         write_csv(path, self.table())
         if self.heads is not None:
             write_csv(path.with_name(f"{path.stem}_heads.csv"), self.heads)
 
     def sentence(self) -> str:
-        """What differs, in one sentence."""
-        return words.difference(self)
+        """What differs, in one sentence: how many numbers, and the largest difference."""
+        if self.seeds is not None:
+            return self._over_seeds(*self.seeds)
+        both, named = f"{self.ours} and {self.theirs}", self.headline_rows
+        if all(row.equal for row in self.rows):
+            return self._same_numbers()
+        if differ := [row for row in named if row.agrees is False]:
+            most = _most(differ)
+            return (
+                f"{len(differ)} of {len(named)} numbers differ, most of all {most.quantity} at {most.checkpoint}: "
+                f"{self._sides(most)}."
+            )
+        if unclear := [row for row in named if row.agrees is None]:
+            most = _most(unclear)
+            return (
+                f"Whether {both} differ is unclear: {len(unclear)} of {len(named)} numbers are unequal but lack the "
+                f"standard errors to judge by, most of all {most.quantity} at {most.checkpoint}: {self._sides(most)}."
+            )
+        return f"{both} agree: none of {len(named)} numbers differs by more than chance."
 
     def verdict(self) -> str:
         """How many numbers agree, in a sentence."""
-        return words.verdict(self)
+        agree = sum(row.agrees is True for row in self.rows)
+        unknown = sum(row.agrees is None for row in self.rows)
+        rule = rule_of_agreement() if self.seeds is None else rule_of_seeds(*self.seeds)
+        text = f"{agree} of {len(self.rows)} numbers agree {rule}"
+        return text + (f"; {unknown} cannot be judged." if unknown else ".")
+
+    def cells(self) -> list[tuple[str, ...]]:
+        """The printed table, row by row. Equal numbers and depth maps are summarised by `closing`."""
+        return [
+            (
+                row.quantity,
+                row.checkpoint,
+                number(row.ours, row.se, digits=2),
+                number(row.theirs, row.their_se, digits=2),
+                number(row.difference, row.difference_se, signed=True, digits=2),
+                _JUDGED[row.agrees],
+            )
+            for row in self.headline_rows
+            if not row.equal
+        ]
+
+    def closing(self) -> list[str]:
+        """The lines below the table."""
+        equal = sum(row.equal for row in self.headline_rows)
+        lines = [f"{equal} numbers are exactly equal and not shown." if equal else ""]
+        lines += [_depth_map(self.rows, kind) for kind in CELLS]
+        lines += [self.verdict()]
+        for name, only in ((self.ours, self.only_ours), (self.theirs, self.only_theirs)):
+            lines.append(f"Only in {name}: {', '.join(only)}." if only else "")
+        return [line for line in (*lines, *self.notes) if line]
 
     def to_text(self) -> str:
         """The comparison as plain text."""
-        return words.plain(self)
+        lines = [f"{self.ours} vs. {self.theirs}", ""]
+        for row in self.cells():
+            lines.append("  ".join((f"{row[0]:<28}", f"{row[1]:<26}", *(f"{cell:>15}" for cell in row[2:]))))
+        return "\n".join([*lines, "", capital(self.sentence()), *self.closing()]) + "\n"
 
     def __str__(self) -> str:
         return self.to_text()
 
     def __rich__(self) -> RenderableType:
-        return words.rich(self)
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=Text(f"{self.ours} vs. {self.theirs}"))
+        for name in ("quantity", "checkpoint", "ours", "theirs", "difference", "verdict"):
+            table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
+        above = ""
+        for quantity, *cells in self.cells():
+            if above and quantity != above:
+                table.add_section()
+            named = "" if quantity == above else quantity
+            style = "bold" if cells[-1] == "differs" else None
+            table.add_row(*(Text(cell) for cell in (named, *cells)), style=style)
+            above = quantity
+        return Group(table, *(Text(line) for line in (self.sentence(), *self.closing())))
+
+    def _same_numbers(self) -> str:
+        """Means and shares are equal to the last digit; the heads behind them need not be."""
+        both = f"{self.ours} and {self.theirs}"
+        if self.heads is None:
+            return f"{both} have exactly the same means and shares."
+        ours, theirs = (self.heads[[f"r_q_{side}", f"r_k_{side}"]].to_numpy() for side in ("ours", "theirs"))
+        moved = int((~np.isclose(ours, theirs, rtol=0, atol=ROUNDING, equal_nan=True)).any(axis=1).sum())
+        if not moved:
+            return f"{both} have exactly the same numbers, head by head."
+        return (
+            f"{both} have the same means and shares, but {moved:,} of {len(self.heads):,} measurements of single "
+            "heads differ."
+        )
+
+    def _over_seeds(self, ours: int, theirs: int) -> str:
+        mine, others = count(ours, "seed"), count(theirs, "seed")
+        over = f"over {mine} per side" if ours == theirs else f"over {mine} and {others}"
+        if not self.clear:
+            both = f"between {self.ours} and {self.theirs}"
+            return f"No number differs {both} by more than it does between seeds, {over}."
+        most = _most(self.clear)
+        more = f", and {count(len(self.clear) - 1, 'other number')}" if len(self.clear) > 1 else ""
+        return (
+            f"{capital(most.quantity)} differs by more than it does between seeds{more}: {self._sides(most)}; errors "
+            f"are {over}."
+        )
+
+    def _sides(self, row: Row) -> str:
+        sides = (row.ours, row.se, self.ours), (row.theirs, row.their_se, self.theirs)
+        return ", ".join(f"{number(value, se, digits=2)} in {name}" for value, se, name in sides)
+
+
+def _most(rows: Sequence[Row]) -> Row:
+    first = [row for row in rows if row.quantity in _FIRST] or rows
+    return max(first, key=lambda row: abs(row.difference))
+
+
+def _depth_map(rows: Sequence[Row], kind: Kind) -> str:
+    """A line about all cells of a depth map; empty if there are none."""
+    cells = [row for row in rows if row.kind == kind]
+    if not cells:
+        return ""
+    worst = max(cells, key=lambda row: abs(row.difference))
+    agree = sum(row.agrees is True for row in cells)
+    return (
+        f"Mean {kind}: {agree} of {len(cells)} cells agree; the largest difference is "
+        f"{bare(worst.difference, 3, signed=True)} ({worst.quantity.removeprefix(kind).strip(' ,')}, "
+        f"{worst.checkpoint})."
+    )
 
 
 def _json(value: Any) -> Any:

@@ -20,32 +20,25 @@ Run = Path | str | Results
 OVER_DOCUMENTS = "Errors are over documents and do not include variation between training seeds."
 
 
-def compare(
-    results_dir: Path | str | Results | Sequence[Path | str | Results],
-    with_: Path | str | Results | Sequence[Path | str | Results],
-) -> Comparison:
+def compare(results_dir: Run | Sequence[Run], with_: Run | Sequence[Run]) -> Comparison:
     """Compare a results folder (or qk.csv) with another one, or with `"published"`, the published SmolLM3-3B numbers.
 
     If both sides are lists of runs (several seeds of two training setups), their means are compared, with errors over
     runs instead of documents.
     """
+    ours = _loaded(results_dir)
     if with_ == "published":
-        if _several(results_dir):
+        if len(ours) > 1:
             raise TableError("the published numbers are from one run: compare exactly one run with them")
-        return with_published(_loaded(results_dir)[0])
-    ours, theirs = _loaded(results_dir), _loaded(with_)
+        return with_published(ours[0])
+    theirs = _loaded(with_)
     if len(ours) == len(theirs) == 1:
         return compare_matched(match(ours[0], theirs[0]))
     return compare_arms(ours, theirs)
 
 
 def _loaded(runs: Run | Sequence[Run]) -> list[Results]:
-    each = [runs] if isinstance(runs, Path | str | Results) else list(runs)
-    return [as_results(run) for run in each]
-
-
-def _several(runs: Run | Sequence[Run]) -> bool:
-    return not isinstance(runs, Path | str | Results) and len(runs) > 1
+    return [as_results(run) for run in ([runs] if isinstance(runs, Run) else runs)]
 
 
 def compare_matched(found: Matched) -> Comparison:
@@ -72,7 +65,7 @@ def compare_matched(found: Matched) -> Comparison:
 
 
 def _rematched(found: Matched) -> list[str]:
-    """Checkpoints whose matched window is not their own on one side: elsewhere the same number would stand twice."""
+    """Checkpoints whose matched window is not their own on one side: elsewhere both numbers would be the same."""
     sides = [found.ours.timeline, found.theirs.timeline]
     return [
         pair[0]

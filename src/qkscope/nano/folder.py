@@ -1,6 +1,6 @@
-"""What the nano training keeps on disk to be resumed: its state, its log, and marks of finished checkpoints.
+"""Files that let the nano training resume: its state, its log, and a mark in each finished checkpoint.
 
-A state or a checkpoint counts only if it is whole and carries the key of the very training that asks for it.
+A state or checkpoint is used only if it is complete and has the key of the same training.
 """
 
 from __future__ import annotations
@@ -116,22 +116,26 @@ def _text_digest(path: Path) -> str:
     return file_digest(path.read_bytes()) if path.is_file() else "a folder"
 
 
+def _json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; empty if there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _record(out: Path) -> dict[str, Any]:
     """The training's record in a folder; empty if there is none, or it is not one of ours."""
-    try:
-        found = json.loads((out / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    ours = isinstance(found, dict) and isinstance(found.get("key"), str)
-    return found if ours and isinstance(found.get("corpus", {}), dict) else {}
+    found = _json(out / RECORD)
+    ours = isinstance(found.get("key"), str) and isinstance(found.get("corpus", {}), dict)
+    return found if ours else {}
 
 
 def _mark(folder: Path) -> str | None:
     """The key of the training that wrote a checkpoint folder; None if none did."""
-    try:
-        return str(json.loads((folder / "nano.json").read_text())["key"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    key = _json(folder / "nano.json").get("key")
+    return None if key is None else str(key)
 
 
 def _state_key(path: Path) -> str | None:
@@ -142,14 +146,8 @@ def _state_key(path: Path) -> str | None:
 
 
 def write_state(path: Path, state: State, key: str) -> None:
-    meta = {
-        "key": key,
-        "done": state.done,
-        "updates": state.updates,
-        "log": state.log,
-        "curve": state.curve,
-    }
-    store.write_tensors(path, state.arrays, meta)
+    meta = {name: getattr(state, name) for name in ("done", "updates", "log", "curve")}
+    store.write_tensors(path, state.arrays, {"key": key, **meta})
 
 
 def read_state(path: Path, key: str) -> State | None:
@@ -167,11 +165,9 @@ def read_state(path: Path, key: str) -> State | None:
 
 def is_whole(folder: Path, key: str) -> bool:
     """Whether a checkpoint of this very training is there, with the weights that were written."""
-    try:
-        mark = json.loads((folder / "nano.json").read_text())
-        return bool(mark["key"] == key and mark["weights"] == weights_digest(folder))
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    mark = _json(folder / "nano.json")
+    there = mark.get("key") == key and (folder / "model.safetensors").is_file()
+    return there and mark.get("weights") == weights_digest(folder)
 
 
 def weights_digest(folder: Path) -> str:
@@ -179,8 +175,7 @@ def weights_digest(folder: Path) -> str:
 
 
 def read_log(out: Path, key: str) -> list[dict[str, Any]] | None:
-    try:
-        log = json.loads((out / RECORD).read_text())
-        return list(log["checkpoints"]) if log["key"] == key else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    """The checkpoints of a finished training; None if the record is of another one."""
+    log = _json(out / RECORD)
+    found = log.get("checkpoints")
+    return found if log.get("key") == key and isinstance(found, list) else None

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.comparison import compare_matched
-from qkscope.comparison.phrases import closing, printed
 from qkscope.report.data import grid_of, payload
 from qkscope.results.aggregate import ROPE, populations
 from qkscope.stats.levels import AGREES_WITHIN
@@ -65,7 +64,7 @@ def pair_payload(found: Matched) -> dict[str, Any]:
 def difference(found: Matched) -> Difference:
     """What differs between two matched runs."""
     judged = _labelled(compare_matched(found), found.ours.timeline)
-    rows, lines = printed(judged.rows), closing(judged)
+    rows, lines = judged.cells(), judged.closing()
     if len(rows) > MOST_ROWS:
         lines = [f"{len(rows) - MOST_ROWS} more are listed by `qkscope compare`.", *lines]
     return Difference(heads_differ(found), judged.sentence(), rows[:MOST_ROWS], lines)

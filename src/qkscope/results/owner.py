@@ -1,4 +1,4 @@
-"""Whose a results folder is: nothing finished is overwritten by another study, scan or analysis.
+"""Which study, scan or analysis a results folder belongs to, so that no other overwrites finished results.
 
 The manifest of a folder records what it holds (`Holding`): the kind of result, and for each measured checkpoint
 digests of its weights and texts. Every command that writes compares this with what it is about to write. The same
@@ -23,6 +23,7 @@ from qkscope.results import manifest
 from qkscope.results.lock import claimed
 from qkscope.results.provenance import read_provenance
 from qkscope.study import Study, load_study, sources
+from qkscope.words import some
 
 # What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
 PRODUCTS = (
@@ -75,9 +76,7 @@ class Holding:
 
     def record(self) -> dict[str, Any]:
         """As the manifest has it."""
-        found = asdict(self)
-        del found["judged"]
-        return found
+        return {name: value for name, value in asdict(self).items() if name != "judged"}
 
     def begun(self) -> Holding:
         """The same before anything is measured."""
@@ -130,14 +129,12 @@ def held(folder: Path) -> Holding | None:
 
 
 def _from_record(record: Mapping[str, Any]) -> Holding:
-    kind = record["kind"]
-    if kind not in _KINDS:
-        raise ValueError(f"unknown kind of result: {str(kind)[:40]!r}")
-    parts = {str(name): _part(part) for name, part in record["checkpoints"].items()}
+    if record["kind"] not in _KINDS:
+        raise ValueError(f"unknown kind of result: {str(record['kind'])[:40]!r}")
     return Holding(
-        kind,
+        record["kind"],
         str(record["name"]),
-        parts,
+        {str(name): _part(part) for name, part in record["checkpoints"].items()},
         [int(window) for window in record["windows"]],
         [str(name) for name in record["measures"]],
         int(record["components"]),
@@ -271,28 +268,22 @@ def _lost_checkpoints(
     before: Holding, now: Holding, named: Collection[str], unread: Mapping[str, str]
 ) -> Iterator[str]:
     gone = [name for name in before.checkpoints if name not in {*now.checkpoints, *named}]
-    left_out = [name for name in gone if name not in unread]
-    if left_out:
-        yield f"measured checkpoints left out: {_some(left_out)}"
-    for name in gone:
-        if name in unread:
+    if left_out := [name for name in gone if name not in unread]:
+        yield f"measured checkpoints left out: {some(left_out, 5)}"
+    for name in unread:
+        if name in gone:
             yield f"{name} was measured before but cannot be measured now: {unread[name]}"
 
 
 def _changed_parts(before: Holding, now: Holding) -> Iterator[str]:
     there = before.checkpoints
     both = [(name, there[name], part) for name, part in now.checkpoints.items() if name in there]
-    changed = [
-        name for name, was, part in both if was.weights and part.weights and was.weights != part.weights
-    ]
-    if changed:
-        yield f"the checkpoint's files changed: {_some(changed)}"
-    texts = [name for name, was, part in both if not _same_texts(was, part)]
-    if texts:
-        yield f"texts, their selection or the tokenizer changed: {_some(texts)}"
-    fewer = [name for name, was, part in both if part.heads and not _includes(part.heads, was.heads)]
-    if fewer:
-        yield f"measured heads left out in {_some(fewer)}"
+    if changed := [name for name, a, b in both if a.weights and b.weights and a.weights != b.weights]:
+        yield f"the checkpoint's files changed: {some(changed, 5)}"
+    if texts := [name for name, was, part in both if not _same_texts(was, part)]:
+        yield f"texts, their selection or the tokenizer changed: {some(texts, 5)}"
+    if fewer := [name for name, was, part in both if part.heads and not _includes(part.heads, was.heads)]:
+        yield f"measured heads left out in {some(fewer, 5)}"
     for name, was, part in both:
         if was.dtype and part.dtype and was.dtype != part.dtype:
             yield f"{name}: dtype was {was.dtype}, is now {part.dtype}"
@@ -304,10 +295,6 @@ def _same_texts(before: Part, now: Part) -> bool:
     if before.texts:
         return not now.texts or before.texts == now.texts
     return not (before.tokens and now.tokens) or before.tokens == now.tokens
-
-
-def _some(names: Sequence[str], most: int = 5) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 @contextmanager

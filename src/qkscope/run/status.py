@@ -1,4 +1,4 @@
-"""How far a study is, from its files alone: no model, no study file, no process needs to be asked."""
+"""The progress of a study, read from the files of its results folder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ValidationError
 
 from qkscope import store
 from qkscope.errors import StoreError
@@ -42,7 +44,7 @@ STATES = ("done", "running", "failed", "waiting")
 
 @dataclass(frozen=True)
 class UnitStatus:
-    """One unit: done, running, failed or waiting, and a word about it."""
+    """One unit: done, running, failed or waiting, with a note."""
 
     checkpoint: str
     group: int
@@ -58,15 +60,15 @@ class Status:
     study: str
     units: tuple[UnitStatus, ...]
     missing: dict[str, str]
-    """Checkpoints that could not even be looked at, and why."""
+    """Checkpoints that could not be planned, and why."""
     damage: tuple[str, ...] = ()
-    """Files of the results that are not what was written, where that was asked for."""
+    """Files that differ from what was written; empty unless verified."""
     unmeasured: Mapping[str, int] = field(default_factory=dict)
     """Heads without numbers in the tables, by checkpoint."""
     failures: tuple[str, ...] = ()
     """What failed: checkpoints, units, the run as a whole."""
     unfinished: tuple[str, ...] = ()
-    """What is still to be done, or is being done now."""
+    """What is waiting or running."""
 
     @property
     def state(self) -> str:
@@ -105,7 +107,7 @@ class Status:
 
 
 def _notes(units: Sequence[UnitStatus]) -> list[str]:
-    """What there is to say about units, each thing once with the groups it is true of."""
+    """Notes on units, each once with its groups."""
     groups: dict[str, list[str]] = {}
     for unit in units:
         if unit.detail:
@@ -114,7 +116,7 @@ def _notes(units: Sequence[UnitStatus]) -> list[str]:
 
 
 def write_plan(results: Path, study: str, jobs: Sequence[Job], missing: Mapping[str, str]) -> None:
-    """Write down which units there are and what their keys must be, for `status`."""
+    """Record the units and their expected keys, for `status`."""
     rows = [_row(job.name, job.folder, job.group, job) for job in jobs]
     store.write_json(results / UNITS / PLAN, {"study": study, "units": rows, "missing": dict(missing)})
 
@@ -142,7 +144,7 @@ def _row(checkpoint: str, folder: str, group: int, job: Job | None) -> dict[str,
 def status(folder: Path | str, verify: bool = False) -> Status:
     """Which units are done, running, failed or waiting. With `verify`, every byte of units and results is checked."""
     folder = Path(folder)
-    # Shards still to be merged know better than an older plan of the whole.
+    # Plans of shards are newer than the plan of the whole study.
     paths = shard_plans(folder) or [folder / UNITS / PLAN]
     if not paths[0].exists() and (folder / OLD_UNITS / PLAN).exists():
         raise StoreError(
@@ -202,51 +204,45 @@ def _damage(folder: Path) -> Iterator[str]:
         yield from manifest.all_problems(folder, found)
 
 
-def _read_plan(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        raise StoreError(f"{path}: no such file; give a results folder of `qkscope run`")
-    plan = store.read_json(path)
-    try:
-        return {
-            "study": _typed(plan["study"], str),
-            "missing": {name: _typed(why, str) for name, why in plan["missing"].items()},
-            "units": [
-                {
-                    "checkpoint": _typed(row["checkpoint"], str),
-                    "folder": _one_name(row["folder"]),
-                    "group": _typed(row["group"], int),
-                    "key": row["key"] and _typed(row["key"], dict),
-                    "sums": row["sums"] and _sums(row["sums"]),
-                }
-                for row in plan["units"]
-            ],
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = store.in_short(error)
-        raise StoreError(f"{path}: damaged ({what}); run the study again to rewrite it") from error
-
-
-def _typed(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{str(value)[:40]!r} is not a {kind.__name__}")
-    return value
-
-
-def _sums(value: Any) -> dict[str, Any]:
-    return {_one_name(name): _typed(own, dict) for name, own in _typed(value, dict).items()}
-
-
-def _one_name(value: Any) -> str:
-    name = str(_typed(value, str))
+def _valid_name(name: str) -> str:
     if folder_name(name) != name or len(name.encode()) > store.LONGEST_NAME:
         raise ValueError(f"{name[:40]!r} is not a valid folder name")
     return name
 
 
+_Name = Annotated[str, AfterValidator(_valid_name)]
+
+
+class _PlannedUnit(BaseModel, strict=True):
+    checkpoint: str
+    folder: _Name
+    group: int
+    key: dict[str, Any] | None
+    sums: dict[_Name, dict[str, Any]] | None
+
+
+class _PlanFile(BaseModel, strict=True):
+    """What `write_plan` writes."""
+
+    study: str
+    missing: dict[str, str]
+    units: list[_PlannedUnit]
+
+
+def _read_plan(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise StoreError(f"{path}: no such file; give a results folder of `qkscope run`")
+    try:
+        return _PlanFile.model_validate(store.read_json(path)).model_dump()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise StoreError(f"{path}: damaged ({what}); run the study again to rewrite it") from error
+
+
 def _unit_status(results: Path, row: dict[str, Any], verify: bool) -> UnitStatus:
     path = unit_path(results, row["folder"], row["group"])
-    state, detail = _state(path, row["key"] or {}, row["sums"], verify)
-    return UnitStatus(row["checkpoint"], row["group"], state, detail)
+    return UnitStatus(row["checkpoint"], row["group"], *_state(path, row["key"] or {}, row["sums"], verify))
 
 
 def _state(
@@ -271,7 +267,7 @@ def _state(
 
 
 def _running(path: Path) -> tuple[str, str]:
-    """(who is at work on it, "") or ("", what became of who was)."""
+    """(the process that measures it, "") or ("", why that process is gone)."""
     if not path.exists():
         return "", ""
     try:

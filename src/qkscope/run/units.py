@@ -1,9 +1,8 @@
 """A unit of work: one checkpoint on one group of documents. Its keys, its files, its marks, and measuring it.
 
 Each sum of a unit is a file, `units/<checkpoint>/<group>/<sum>.safetensors`, that carries its key: everything that
-decides what is in it. A file with another key is stale, and it is said in which part it differs. Only sums that are
-missing or stale are measured. Beside the folder are `<group>.running` while the unit is measured and `<group>.failed`
-after a failure; `qkscope status` reads them.
+determines its content. A file with another key is stale. Only sums that are missing or stale are measured. Beside the
+folder are `<group>.running` while the unit is measured and `<group>.failed` after a failure, for `qkscope status`.
 """
 
 from __future__ import annotations
@@ -122,7 +121,7 @@ def documents_digest(documents: Sequence[Document], window: int) -> str:
 
 
 def why_stale(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
-    """In which parts the key of a file differs from the one asked for; None if in none."""
+    """In which parts the key of a file differs from the expected one; None if it does not."""
     reasons = []
     for part in asked:
         if found.get(part) == asked[part]:
@@ -264,7 +263,7 @@ def smaller(job: Job) -> Job:
 
 
 def _free() -> None:
-    """Give memory back that nothing holds any more."""
+    """Free unused memory."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
@@ -272,7 +271,7 @@ def _free() -> None:
 
 
 def import_libraries() -> None:
-    """All that measuring needs, beforehand, so that the time of a process's first unit is its own."""
+    """Import what measuring needs, so that this is not counted as time of the first unit."""
     import qkscope.capture  # noqa: F401
     from qkscope.checkpoints.hub import need
 
@@ -281,7 +280,7 @@ def import_libraries() -> None:
 
 
 class UnitMeasurer:
-    """Does units with one model in memory: the one before is let go before the next is loaded."""
+    """Measures units with one model in memory: a model is released before the next is loaded."""
 
     def __init__(self) -> None:
         self._source: Resolved | None = None
@@ -313,7 +312,7 @@ class UnitMeasurer:
         )
 
     def release(self) -> None:
-        """Let the model go. A full collection takes half a second, so only if there is one."""
+        """Release the model, if there is one: a full collection takes half a second."""
         if self._source is not None:
             self.end()
             _free()
@@ -346,7 +345,7 @@ def _known_sums(job: Job) -> dict[type[Sum], Mapping[str, Any]]:
 
 
 class Mark:
-    """`<group>.running`: who is at work on a unit, touched while it goes on."""
+    """`<group>.running`: the process that measures a unit; touched while it runs."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.with_suffix(".running")
@@ -378,7 +377,7 @@ def marked(path: Path) -> Iterator[Mark]:
 
 
 def unmark(path: Path) -> None:
-    """Nobody is at work on the unit at `path` any more."""
+    """Remove the mark of a unit that is no longer measured."""
     path.with_suffix(".running").unlink(missing_ok=True)
 
 
@@ -390,7 +389,7 @@ def clear_marks(done: Iterable[Path]) -> None:
 
 
 def mark_failed(path: Path, text: str) -> None:
-    """Leave a word about a failure, unless the disk itself is what failed."""
+    """Record a failure, unless the disk itself failed."""
     try:
         store.write_text(path.with_suffix(".failed"), text)
     except StoreError:
@@ -398,7 +397,7 @@ def mark_failed(path: Path, text: str) -> None:
 
 
 def in_words(error: BaseException) -> str:
-    """An error as one line: our own say all they have to, others need their name."""
+    """An error as one line, with its type unless it is one of ours."""
     text = " ".join(str(error).split())
     if isinstance(error, QkscopeError) and text:
         return text
