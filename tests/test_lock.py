@@ -130,8 +130,8 @@ def test_units_of_another_study_are_never_put_together(tmp_path, monkeypatch, na
     study = make_study(tmp_path, groups=2, count=4)
     measure = LocalEngine.run
 
-    def swapped(self, jobs, documents, results, bar):
-        failures = measure(self, jobs, documents, results, bar)
+    def swapped(self, jobs, documents, results, *more):
+        failures = measure(self, jobs, documents, results, *more)
         shutil.copy(jobs[2].path(results) / f"{name}.safetensors", jobs[0].path(results))
         return failures
 

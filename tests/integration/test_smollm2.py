@@ -243,7 +243,7 @@ def test_a_few_bins_know_as_much_of_position_as_one_a_position(scanned: Any, vec
 def test_r_is_a_rotated_constant_and_a_rest(scanned: Any, vectors: Vectors) -> None:
     result = scanned[1]
     assert result.heads["r_q_const"].notna().all()
-    assert np.corrcoef(result.heads["r_q_const"], result.heads["r_q"])[0, 1] > 0.8
+    assert np.corrcoef(result.heads["r_q_const"], result.heads["r_q"])[0, 1] > 0.7
     t = np.tile(np.arange(WINDOW), DOCUMENTS).astype(float)
     turn = rope(DIM, THETA)
     for layer, head in some_heads(result)[::15]:
