@@ -564,6 +564,8 @@ def test_causes_are_those_of_the_real_order_and_the_first_population():
     assert [part["name"] for part in found[2]["parts"]] == ["rotation", "weights", "window"]
     assert [part["value"] for part in found[2]["parts"]] == [-0.05, 0.08, 0.01]
     assert sum(part["value"] for part in found[2]["parts"]) == pytest.approx(found[2]["total"])
+    # All of training's effect is from heads whose axis stayed; of the window's, nothing is known.
+    assert [part["same"] for part in found[2]["parts"]] == [-0.05, 0.08, None]
     assert causes(table, names, "NoPE")[0]["total"] == 0.01
     assert causes(table.assign(population="all"), names, "RoPE")
     assert causes(None, names, "all") == []

@@ -21,11 +21,11 @@ from qkscope.report.columns import (
     parts,
     regions,
 )
-from qkscope.report.encode import ENCODING, counted
+from qkscope.report.encode import ENCODING, counted, listed
 from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rotary import rotary
 from qkscope.report.rows import Grid
-from qkscope.results.aggregate import ordered, populations
+from qkscope.results.aggregate import jackknife, ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
 from qkscope.stats.steps import interacts
 
@@ -77,10 +77,18 @@ def of_window(data: xr.Dataset, results: Results, grid: Grid, names: list[str]) 
     data = ordered(data, order)
     return first_component(data, grid, names, results.thresholds) | {
         "averages": averages(data, order, names, results.thresholds),
+        "loss": loss(data),
         "wavelengths": wavelengths(data, order),
         "distances": distances(data, order),
         "curves": curves(data, grid, order),
     }
+
+
+def loss(data: xr.Dataset) -> dict[str, Any] | None:
+    """The model's loss at each checkpoint with its error over documents, in nats per token; None if not measured."""
+    if "loss" not in data:
+        return None
+    return {"mean": listed(data["loss"].isel(sample=0)), "se": listed(jackknife(data["loss"]))}
 
 
 def grid_of(results: Results) -> Grid:
@@ -119,6 +127,8 @@ if TYPE_CHECKING:
 # The page's name of a factor -> its column.
 _REAL = {"rotation": "rotation_first", "weights": "weights_first", "window": "window"}
 _OTHER = {"weights": "weights_other_order", "rotation": "rotation_other_order"}
+# Of an effect of the real order, the part from heads whose first axis stayed.
+_SAME = {"rotation": "rotation_same_axis", "weights": "weights_same_axis"}
 
 
 def causes(table: pd.DataFrame | None, models: Sequence[str], population: str) -> list[dict[str, Any]]:
@@ -141,7 +151,7 @@ def causes(table: pd.DataFrame | None, models: Sequence[str], population: str) -
             "heads": int(row["heads"]),
             "total": row["total"],
             "total_se": _known(row["total_se"]),
-            "parts": _parts(row, _REAL),
+            "parts": [part | _same_axis(row, part["name"]) for part in _parts(row, _REAL)],
             "other": _parts(row, _OTHER) if interacts(row) else [],
         }
         for row in table[here].to_dict("records")
@@ -155,6 +165,10 @@ def _parts(row: Mapping[Any, Any], columns: Mapping[str, str]) -> list[dict[str,
         for name, column in columns.items()
         if math.isfinite(row[column])
     ]
+
+
+def _same_axis(row: Mapping[Any, Any], factor: str) -> dict[str, float | None]:
+    return {"same": _known(row[_SAME[factor]]) if factor in _SAME else None}
 
 
 def _known(value: float) -> float | None:

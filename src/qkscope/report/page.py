@@ -35,7 +35,7 @@ VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
-    *("js/signal.js", "js/raster.js", "js/causes.js"),
+    *("js/raster.js", "js/signal.js", "js/causes.js"),
     *("js/scores.js", "js/spectrum.js", "js/explorer.js", "js/distance.js", "js/classes.js"),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),

@@ -418,6 +418,61 @@ def test_causes_say_which_changes_are_not_known(open_page: Open, full_report: Pa
     expect(page.locator("#causes-note")).to_contain_text("S1-200 → LC1-50")
 
 
+def test_bars_of_causes_begin_where_the_last_ended_and_split_by_axis(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
+    causes = page_data(full_report.read_text(encoding="utf-8"))["causes"]
+    (split,) = [one for one in causes if one["to"] == 2 and one["number"] == "mean r_q"]
+    rotation, weights, _ = split["parts"]
+    rotation["same"] = 0.2 * rotation["value"]
+    page = open_page(with_data(full_report, tmp_path, causes=[split]))
+    bars = page.evaluate("""() => {
+      const x = document.querySelector("#causes-drawing svg").scale("x");
+      return [...document.querySelectorAll("#causes-drawing svg rect")].map((bar) => {
+        const [from, wide] = ["x", "width"].map((name) => Number(bar.getAttribute(name)));
+        return [x.invert(from), x.invert(from + wide), bar.getAttribute("fill-opacity")].map(Number);
+      });
+    }""")
+    a, b = rotation["value"], rotation["value"] + weights["value"]
+    ends = [(0.2 * a, 0), (a, 0.2 * a), (a, b), (b, split["total"])]
+    assert [bar[:2] for bar in bars] == [pytest.approx(sorted(end), abs=1e-6) for end in ends]
+    assert [bar[2] < 1 for bar in bars] == [False, True, False, False]
+    said = page.locator("#causes svg .mark").get_attribute("aria-label").translate(MINUS)
+    assert f"{0.8 * a:.3f} of it from heads in which another axis became PC0" in said
+
+
+def test_the_opening_has_the_loss_and_follows_the_selection(
+    open_page: Open, full_report: Path, tmp_path: Path
+) -> None:
+    data = page_data(full_report.read_text(encoding="utf-8"))
+    loss = {"loss": {"mean": [3.2, 2.9, 2.6, 2.5], "se": [0.01] * 4}}
+    page = open_page(with_data(full_report, tmp_path, own=data["own"] | loss, matched=data["matched"] | loss))
+    expect(page.locator("#signal-drawing svg")).to_have_count(2)
+    mark = page.locator('#signal .mark[data-key="stop:stage1-step-200"]')
+    assert "loss 2.900 ± 0.010 nats per token" in mark.get_attribute("aria-label")
+    means = data["matched"]["averages"]["means"]["RoPE"]["share_positional"]["mean"]
+    sentence = page.locator("#signal-sentence")
+    expect(sentence).to_contain_text(f"{100 * means[-1]:.1f}%")
+    mark.click()
+    expect(sentence).to_contain_text(f"{100 * means[1]:.1f}%")
+    page.evaluate("store.set({ heads: new Set([9]) })")
+    share = page.evaluate("data.value(store.table(), 'share_positional', 1, 9)")
+    expect(sentence).to_contain_text(f"{100 * share:.1f}% in the 1 head selected")
+    page = open_page(full_report)
+    expect(page.locator("#signal-drawing svg")).to_have_count(1)
+
+
+def test_indices_are_set_low_and_copied_as_they_are_written(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#measure=r_q")
+    sentence = page.locator("#signal-sentence")
+    expect(sentence.locator("sub").first).to_be_visible()
+    assert "mean r_q is" in sentence.inner_text()
+    expect(
+        page.locator("#signal-drawing svg text", has_text="mean r_q").locator("tspan[dy]").first
+    ).to_be_attached()
+    expect(page.locator("#measure option sub")).to_have_count(0)
+
+
 def test_phases_have_a_name_where_there_is_little_room(open_page: Open, report: Path, tmp_path: Path) -> None:
     phases = [["Stage 1", 0, 1], ["The long-context part of the training", 2, 3]]
     page = open_page(with_data(report, tmp_path, phases=phases), width=390)

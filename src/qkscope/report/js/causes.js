@@ -1,7 +1,7 @@
 // @ts-check
 /* Causes: each change between neighbouring checkpoints, split in the real order: RoPE settings, training, window.
- * Both windows of the page have the same causes. Parts that raise the number stand to the right of zero, parts that lower it to the left; the dot is their sum.
- * Two runs stand one below the other, change by change. */
+ * Both windows of the page have the same causes. A waterfall: each part begins where the one before ended, and the dot
+ * is their sum. Two runs stand one below the other, change by change. */
 "use strict";
 
 const causes = (() => {
@@ -23,7 +23,7 @@ const causes = (() => {
   }
 
   /** @typedef {Cause & { run: number }} Change */
-  /** @typedef {{ row: string, name: string, low: number, high: number, cause: Change }} Part */
+  /** @typedef {{ y1: number, y2: number, name: string, low: number, high: number, changed: boolean }} Part */
 
   /** @returns {Change[]} */
   function changes() {
@@ -34,16 +34,35 @@ const causes = (() => {
     return found.sort((a, b) => a.to - b.to || a.run - b.run);
   }
 
+  /* Bars of a change, one below the other, each beginning where the one before ended. What comes from heads in which
+   * another axis became the first is pale. */
   /** @type {(list: Change[]) => Part[]} */
   const parts = (list) =>
-    list.flatMap((cause) => {
-      let [left, right] = [0, 0];
-      return cause.parts.map(({ name, value }) => {
-        const low = value < 0 ? left + value : right;
-        const high = value < 0 ? left : right + value;
-        [left, right] = value < 0 ? [low, right] : [left, high];
-        return { row: rowName(cause), name, low, high, cause };
+    list.flatMap((cause, i) => {
+      const acting_ = cause.parts.filter(({ value }) => value);
+      const tall = 0.76 / Math.max(1, acting_.length);
+      let from = 0;
+      return acting_.flatMap(({ name, value, same }, k) => {
+        const place = { name, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
+        const stayed = same ?? value;
+        const found = [{ ...place, low: from, high: from + stayed, changed: false }];
+        if (stayed !== value) found.push({ ...place, low: from + stayed, high: from + value, changed: true });
+        from += value;
+        return found;
       });
+    });
+
+  /* Lines that join the end of a bar with the beginning of the next. */
+  /** @param {Change[]} list */
+  const joins = (list) =>
+    list.flatMap((cause, i) => {
+      const acting_ = cause.parts.filter(({ value }) => value);
+      const tall = 0.76 / Math.max(1, acting_.length);
+      return acting_.slice(0, -1).map((_, k) => ({
+        x: d3.sum(acting_.slice(0, k + 1), ({ value }) => value),
+        y1: i - 0.38 + k * tall,
+        y2: i - 0.38 + (k + 2) * tall,
+      }));
     });
 
   /** @param {{ from: number, to: number, run: number }} cause */
@@ -52,7 +71,11 @@ const causes = (() => {
 
   /** @param {Effect[]} list */
   const effects = (list) =>
-    list.filter(({ value }) => value).map(({ name, value, se }) => `${FACTORS[name]} ${text.withError(value, se)}`);
+    list.filter(({ value }) => value).map(({ name, value, se, same }) => {
+      const changed = same === null || same === undefined ? 0 : value - same;
+      const of = Math.abs(changed) < 0.0005 ? "" : `, ${text.number(changed)} of it from heads in which another axis became PC0`;
+      return `${FACTORS[name]} ${text.withError(value, se)}${of}`;
+    });
 
   /** @param {Change} cause */
   function lines(cause) {
@@ -67,7 +90,7 @@ const causes = (() => {
     const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
     return {
       width,
-      height: 46 + 26 * rows.length,
+      height: 46 + 30 * rows.length,
       marginLeft,
       marginRight: 14,
       marginTop: 8,
@@ -80,27 +103,36 @@ const causes = (() => {
         nice: true,
         ticks: Math.max(3, width / 110),
       },
-      y: { type: "band", domain: rows, label: null, tickSize: 0, padding: 0.28 },
+      y: {
+        domain: [rows.length - 0.5, -0.5],
+        ticks: d3.range(rows.length),
+        tickFormat: (/** @type {number} */ i) => rows[i],
+        label: null,
+        tickSize: 0,
+      },
       marks: [
         Plot.gridX({ stroke: "var(--rule)", strokeOpacity: 1 }),
         Plot.rect(parts(list), {
-          x1: "low",
-          x2: "high",
-          y: "row",
+          ...{ x1: "low", x2: "high", y1: "y1", y2: "y2" },
           fill: (/** @type {Part} */ d) => `var(--${d.name})`,
+          fillOpacity: (/** @type {Part} */ d) => (d.changed ? 0.38 : 1),
         }),
+        Plot.ruleX(joins(list), { x: "x", y1: "y1", y2: "y2", stroke: "var(--muted)" }),
         Plot.ruleX([0], { stroke: "var(--muted)" }),
         Plot.ruleY(
-          list.filter(({ total_se: se }) => se !== null),
+          d3.range(list.length).filter((i) => list[i].total_se !== null),
           {
-            y: rowName,
-            x1: (/** @type {Change} */ d) => d.total - (d.total_se || 0),
-            x2: (/** @type {Change} */ d) => d.total + (d.total_se || 0),
+            y: (/** @type {number} */ i) => i,
+            x1: (/** @type {number} */ i) => list[i].total - (list[i].total_se || 0),
+            x2: (/** @type {number} */ i) => list[i].total + (list[i].total_se || 0),
             stroke: "var(--ink)",
             strokeWidth: 1.6,
           },
         ),
-        Plot.dot(list, { x: "total", y: rowName, r: 4.5, fill: "var(--ink)", stroke: "var(--paper)" }),
+        Plot.dot(list, {
+          ...{ x: "total", y: (/** @type {Change} */ d) => list.indexOf(d), r: 4.5 },
+          ...{ fill: "var(--ink)", stroke: "var(--paper)" },
+        }),
       ],
     };
   }
@@ -122,7 +154,10 @@ const causes = (() => {
         FACTORS[name],
       ),
     );
-    return h("p", { class: "legend" }, keys, h("span", { class: "key" }, "● total change"));
+    const split = parts(list).some(({ changed }) => changed)
+      ? h("span", { class: "key" }, h("i", { class: "block pale" }), "pale: from heads in which another axis became PC0")
+      : null;
+    return h("p", { class: "legend" }, keys, split, h("span", { class: "key" }, "● total change"));
   }
 
   function draw() {

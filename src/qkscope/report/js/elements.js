@@ -29,6 +29,40 @@ const dom = (() => {
   const s = (tag, attributes = {}, ...children) =>
     fill(document.createElementNS(SVG, tag), attributes, children);
 
+  /* ---- r_q with its index set low, as in print; what is copied or read aloud stays r_q ---- */
+
+  const INDEXED = /\b(r|eta|R)_([qk])\b/;
+
+  /** @type {(node: Text, svg: boolean) => Node[]} */
+  function lowered(node, svg) {
+    const [before, after] = node.data.split(/_(?=[qk]\b)(.*)/s);
+    const [index, rest] = [after[0], after.slice(1)];
+    const parts = svg
+      ? [s("tspan", { "font-size": 0 }, "_"), s("tspan", { "font-size": "0.76em", dy: "0.3em" }, index)]
+      : [h("sub", {}, h("span", {}, "_"), index)];
+    const tail = svg && rest ? s("tspan", { dy: "-0.23em" }, rest) : rest;
+    return [document.createTextNode(before), ...parts, ...(rest ? [tail].map((one) => (typeof one === "string" ? document.createTextNode(one) : one)) : [])];
+  }
+
+  /* Set the indices low in everything below an element. */
+  /** @param {Node} root */
+  function lower(root) {
+    /** @type {Text[]} */
+    const found = [];
+    const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
+    while (found.length) {
+      const node = /** @type {Text} */ (found.pop());
+      const parent = node.parentElement;
+      if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code")) continue;
+      const parts = lowered(node, parent instanceof SVGElement);
+      node.replaceWith(...parts);
+      const last = parts[parts.length - 1];
+      const more = last instanceof SVGElement ? last.firstChild : last;
+      if (more instanceof Text) found.push(more);
+    }
+  }
+
   /* A part of the template. */
   /** @type {(id: string) => HTMLElement} */
   function find(id) {
@@ -118,5 +152,5 @@ const dom = (() => {
     return details;
   }
 
-  return { h, s, find, reducedMotion, download, fileName, options, choose, menu, numbers };
+  return { h, s, find, reducedMotion, download, fileName, options, choose, menu, numbers, lower };
 })();

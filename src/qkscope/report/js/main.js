@@ -69,7 +69,9 @@
       const flag = claim?.querySelector(".other");
       claim?.classList.toggle("elsewhere", shown.length > 0);
       flag?.toggleAttribute("hidden", !shown.length);
-      if (flag) flag.textContent = `chart shows ${shown.join(", ")}`;
+      if (!flag) continue;
+      flag.textContent = `chart shows ${shown.join(", ")}`;
+      dom.lower(flag);
     }
   }
 
@@ -162,6 +164,7 @@
   function start() {
     store.startFromHash();
     for (const view of views) view.setUp();
+    dom.lower(dom.find("main"));
     save.setUp();
     go.show(state.view);
     markClaims();

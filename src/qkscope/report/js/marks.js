@@ -12,6 +12,7 @@ const marks = (() => {
   /** @type {(lines: (string | null)[], x: number, y: number) => void} */
   function showTip(lines, x, y) {
     tip.replaceChildren(...lines.filter(Boolean).map((line, i) => h(i ? "p" : "strong", {}, line)));
+    dom.lower(tip);
     tip.hidden = false;
     const box = tip.getBoundingClientRect();
     const left = Math.min(Math.max(8, x + 14), document.documentElement.clientWidth - box.width - 8);
@@ -157,6 +158,7 @@ const marks = (() => {
     const active = document.activeElement;
     const key = container.contains(active) ? active.dataset.key || active.id : null;
     container.replaceChildren(...drawing.flat().filter((node) => node !== null));
+    dom.lower(container);
     rove(container);
     if (key === null) return;
     /** @type {any[]} */

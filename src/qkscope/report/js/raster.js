@@ -439,6 +439,6 @@ const raster = (() => {
     );
   }
 
-  /** @type {View} */
-  return { setUp, draw, needs: ["map", "rows", "window", "run", "filter", "heads", "stop"] };
+  /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */
+  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "window", "run", "filter", "heads", "stop"] };
 })();

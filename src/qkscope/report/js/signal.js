@@ -184,7 +184,100 @@ const signal = (() => {
       return `${nameOf(line)}: mean ${what ? `${what} ` : ""}${value}`;
     });
     const [name, about] = axes.stopLines(index);
-    return [name, about, ...said];
+    return [name, about, ...said, ...losses(index), data.measureMeans(state.measure)];
+  }
+
+  /** @type {(index: number) => string[]} */
+  const losses = (index) =>
+    store.runs().flatMap((run) => {
+      const { loss } = store.over(run);
+      const value = loss?.mean[index] ?? null;
+      return loss && value !== null
+        ? [axes.ofRun(run, `loss ${text.withError(value, loss.se[index])} nats per token`)]
+        : [];
+    });
+
+  /* The loss below the signal, on the same axis of checkpoints; null where it was not measured. */
+  /** @type {(width: number, right: number) => Drawn | null} */
+  function lossChart(width, right) {
+    const found = store.runs().flatMap((run) =>
+      data.stops.flatMap(({ index }) => {
+        const value = store.over(run).loss?.mean[index] ?? null;
+        return value === null ? [] : [{ run, index, value, se: store.over(run).loss?.se[index] || 0 }];
+      }),
+    );
+    if (!found.length || !course) return null;
+    const axis = axes.stopAxis(width, 130, "loss, nats per token");
+    const svg = axes.plot({
+      ...axis,
+      marginRight: right,
+      x: { ...axis.x, axis: null },
+      marginBottom: 8,
+      y: { tickSize: 0, label: null, ticks: 3, nice: true },
+      marks: [
+        axis.marks[0],
+        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 3 }),
+        ...store.runs().map((run) =>
+          Plot.line(
+            found.filter((d) => d.run === run),
+            { x: "index", y: "value", stroke: "var(--muted)", strokeWidth: 2, strokeDasharray: axes.dashOf(run) },
+          ),
+        ),
+        Plot.ruleX(found, {
+          x: "index",
+          y1: (/** @type {any} */ d) => d.value - d.se,
+          y2: (/** @type {any} */ d) => d.value + d.se,
+          stroke: "var(--muted)",
+        }),
+      ],
+    });
+    axes.stopColumns(svg, {
+      prefix: "loss",
+      lines: (index) => [data.stops[index].label, ...losses(index)],
+      label: (index) => `${[data.stops[index].label, ...losses(index)].join(", ")}. Choose this ${axes.stopWord}.`,
+    });
+    axes.dress(svg, `Loss at ${data.stops.length} checkpoints`);
+    return svg;
+  }
+
+  /* Between which checkpoints half of a population's heads began to follow position; null where they never did. */
+  /** @type {(population: string) => { at: number, share: number } | null} */
+  function emergence(population) {
+    const heads = data.heads.filter((head) => head.population === population);
+    const onsets = heads.map(({ index }) => raster.onsetOf(index));
+    const stop = data.stops.findIndex(
+      ({ index }) => onsets.filter((onset) => onset >= 0 && onset <= index).length >= heads.length / 2,
+    );
+    return stop > 0 && heads.length ? { at: stop, share: heads.length } : null;
+  }
+
+  /** @returns {{ x1: number, x2: number, colour: string, label: string }[]} */
+  const intervals = () =>
+    state.measure !== raster.leading || !course || store.both()
+      ? []
+      : data.populations.flatMap((population) => {
+          const found = emergence(population);
+          const whose = population === "all" ? "" : `${population} `;
+          return found
+            ? [{ x1: found.at - 1, x2: found.at, colour: paint.ofPopulation(population), label: `half of ${whose}heads ${raster.above}` }]
+            : [];
+        });
+
+  /* One sentence of what the picture shows at the chosen checkpoint: of the selected heads, or of all. */
+  /** @type {(all: Line[], picked: Line[]) => string} */
+  function sentence(all, picked) {
+    const { label } = data.stops[state.stop];
+    const list = (picked.length ? picked : all).filter((line) => !isBeside(line));
+    const said = list.flatMap((line) => {
+      const whose =
+        line.population === "selected"
+          ? `the ${text.headCount(state.heads.size)} selected`
+          : `${line.population === "all" ? "all" : line.population} heads`;
+      const [now, first] = [state.stop, 0].map((stop) => text.measure(line.measure, line.mean[stop], line.se[stop]));
+      const from = course && state.stop > 0 ? ` (${first} at ${data.stops[0].label})` : "";
+      return line.mean[state.stop] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
+    });
+    return said.length ? `At ${label}, mean ${axes.signalName(state.measure)} is ${said.join(" and ")}.` : "";
   }
 
   /** @type {(all: Line[], picked: Line[], shown: Set<number> | null) => HTMLElement} */
@@ -253,6 +346,11 @@ const signal = (() => {
         ...axis.marks,
         Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 6 }),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
+        Plot.rectX(intervals(), { x1: "x1", x2: "x2", fill: "colour", fillOpacity: 0.16 }),
+        Plot.text(intervals(), {
+          ...{ x: "x2", frameAnchor: "bottom", dx: 6, dy: -8, textAnchor: "start", text: "label", fill: "colour" },
+          ...{ stroke: "var(--paper)", strokeWidth: 4 },
+        }),
         ...all.flatMap(bandMarks),
         ...all.flatMap(lineMarks),
         ...all.flatMap(dotMarks),
@@ -265,21 +363,31 @@ const signal = (() => {
   /** @param {Set<string> | null} keys */
   function draw(keys) {
     if (controls) controls.value = state.measure;
-    if (drawn && store.only(keys, "stop")) {
-      axes.showChosen(drawn);
-      return;
-    }
     const shown = store.shown();
     const all = shown ? filtered(shown) : whole();
     const picked = selected();
-    const svg = axes.plot(plotOptions(all, picked));
+    if (drawn && store.only(keys, "stop")) {
+      for (const svg of drawing.querySelectorAll("svg")) axes.showChosen(/** @type {Drawn} */ (svg));
+      dom.find("signal-sentence").textContent = sentence(all, picked);
+      dom.lower(dom.find("signal-sentence"));
+      return;
+    }
+    const options = plotOptions(all, picked);
+    const svg = axes.plot(options);
     const every = [...all, ...picked];
     axes.stopColumns(svg, {
       label: (index) => `${lines(index, every).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
       lines: (index) => lines(index, every),
     });
     axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);
-    marks.mount(drawing, legend(all, picked, shown), svg, numbersTable(all));
+    marks.mount(
+      drawing,
+      h("p", { class: "sentence", id: "signal-sentence", "aria-live": "polite" }, sentence(all, picked)),
+      legend(all, picked, shown),
+      svg,
+      lossChart(options.width, options.marginRight),
+      numbersTable(all),
+    );
     drawn = svg;
     explain(shown);
   }

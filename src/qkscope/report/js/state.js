@@ -32,9 +32,11 @@ const store = (() => {
     rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
     carried: ["score_energy", "signal_q"].filter((name) => data.carried(name)), // of the spectrum
     scale: ["tokens", "window", "pair"],
-    number: [
-      ...new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number))),
-    ],
+    // The share that claims lead with first, where its causes are known.
+    number: d3.sort(
+      new Set(data.letters.flatMap((_, run) => data.causes(run).map(({ number }) => number))),
+      (number) => Number(number !== "mean share_positional"),
+    ),
     across: ["r_q", ...placed.filter((name) => name !== "r_q")],
     up: ["r_k", ...placed.filter((name) => name !== "r_k")],
     tint: ["class", ...(data.populations.length > 1 ? ["rope"] : []), ...placed],

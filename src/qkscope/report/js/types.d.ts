@@ -56,6 +56,7 @@ interface Effect {
   name: string;
   value: number;
   se: Maybe;
+  same?: Maybe; // the part from heads whose first axis stayed
 }
 
 interface Cause {
@@ -75,6 +76,7 @@ interface PackedWindow {
   class: string;
   since: Maybe[] | null;
   averages: Averages;
+  loss: { mean: Maybe[]; se: Maybe[] } | null;
   wavelengths: Wavelengths[] | null;
   distances: { at: number[]; curves: Record<string, { score: Maybe[]; se: Maybe[] }[]> } | null;
   curves: PackedCurve[];
