@@ -112,7 +112,8 @@ def test_from_moments_on_nothing_needs_torch(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "run", "validate", "ls", "scan", "analyze", "figures", "report", "compare", "status"]
+    "command",
+    ["demo", "run", "watch", "validate", "ls", "scan", "analyze", "figures", "report", "compare", "status"],
 )
 def test_every_command_explains_itself(command):
     done = CliRunner().invoke(main, [command, "--help"])

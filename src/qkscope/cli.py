@@ -32,6 +32,8 @@ PLACE = click.Path(path_type=Path)
 Command = Callable[..., None]
 # Of `qkscope status`.
 EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}
+# Of `qkscope watch --until`.
+ALARMED = 3
 
 
 def clear_errors(command: Command) -> Command:
@@ -118,6 +120,30 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
     from qkscope.run import run as run_study
 
     _print(run_study(study, out=out, engine=engine, shard=shard, replace=replace))
+
+
+@main.command()
+@click.argument("place", type=PLACE, metavar="STUDY|FOLDER")
+@click.option("--out", type=FOLDER, help="Results folder.  [default: results/<name of the study or folder>]")
+@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End when this step is measured.")
+@click.option(
+    "--poll",
+    type=click.FloatRange(min=0, min_open=True),
+    default=10.0,
+    show_default=True,
+    help="Seconds between looks.",
+)
+@clear_errors
+def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
+    """Measure checkpoints as a training run writes them, and keep the report current.
+
+    Exit status with --until: 0, or 3 if one of the study's alarms was raised.
+    """
+    from qkscope.run.watch import watch as watch_checkpoints
+
+    found = watch_checkpoints(place, out, until, poll)
+    _print(found)
+    sys.exit(ALARMED if found.alarms else 0)
 
 
 @main.command()
