@@ -33,6 +33,7 @@ demo: .venv/demo
 
 test: check
 	scripts/setup.sh browser
+	scripts/setup.sh trackio
 	$(BIN)/python scripts/fetch_smollm2.py
 	OMP_NUM_THREADS=1 $(BIN)/pytest $(TWO_AT_A_TIME)
 
@@ -50,6 +51,7 @@ test-lowest: setup
 test-latest: setup
 	scripts/setup.sh latest $(PYTHON)
 	scripts/setup.sh browser
+	scripts/setup.sh trackio
 	$(BIN)/python scripts/fetch_smollm2.py
 	OMP_NUM_THREADS=1 .venv-latest/bin/pytest $(TWO_AT_A_TIME)
 

@@ -8,6 +8,7 @@
 #   setup.sh torch-index [PYTHON]   prints the pip option that finds PyTorch's CPU build, where that is wanted
 #   setup.sh browser                Chromium for the report's tests
 #   setup.sh typescript             the checker of the report's scripts, in .cache/typescript
+#   setup.sh trackio                trackio for a test, in .cache/trackio
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -131,8 +132,20 @@ typescript)
         --silent --no-audit --no-fund --ignore-scripts --no-package-lock $wanted
     echo "$wanted" >$place/installed
     ;;
+trackio)
+    # Its metadata asks for an older pillow than is pinned here, which it does not need for what is tested: hence a folder
+    # of its own, without checking dependencies.
+    wanted="trackio==0.43.0 gradio_client==2.7.2 httpx==0.28.1 httpcore==1.0.9 orjson==3.13.0 python-multipart==0.0.33 \
+starlette==1.10.0 uvicorn==0.54.0 brotli==1.2.1"
+    place=.cache/trackio
+    if [ "$(cat $place/installed 2>/dev/null)" = "$wanted" ]; then exit 0; fi
+    rm -rf $place
+    # shellcheck disable=SC2086
+    .venv/bin/pip install -q --disable-pip-version-check --no-deps --target $place $wanted
+    echo "$wanted" >$place/installed
+    ;;
 *)
-    sed -n '2,10p' "$0" >&2
+    sed -n '2,11p' "$0" >&2
     exit 2
     ;;
 esac

@@ -1,4 +1,4 @@
-"""The notebooks: they run from top to bottom, and are shown with their output."""
+"""The examples run: notebooks from top to bottom, shown with their output, and a training script."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def test_notebooks_run_from_top_to_bottom(folder):
     command = [sys.executable, "-c", EXECUTE, str(folder / "examples"), *map(str, NOTEBOOKS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_training_script_writes_a_report(tmp_path):
+    script = ROOT / "examples" / "train_with_qkscope.py"
+    assert len(script.read_text().splitlines()) <= 60
+    command = [sys.executable, str(script), "2", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "stopped measuring" not in done.stderr
+    assert (tmp_path / "live" / "report.html").is_file(), done.stderr
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)

@@ -132,7 +132,7 @@ def _to_tensorboard(
         callback._board = SummaryWriter(str(Path(place).expanduser() / "qkscope"))
     for name, value in numbers.items():
         callback._board.add_scalar(name, value, step)
-    callback._board.add_image(f"qkscope/{MAPPED}", _picture(heads), step, dataformats="HWC")
+    callback._board.add_image(f"qkscope/{MAPPED}_map", _picture(heads), step, dataformats="HWC")
     columns = list(heads)
     rows = ["|".join(columns), "|".join("---" for _ in columns)]
     rows += ["|".join(f"{x:.4g}" for x in row) for row in zip(*heads.values(), strict=True)]
@@ -151,7 +151,7 @@ def _to_wandb(
         return
     rows = [list(map(float, row)) for row in zip(*heads.values(), strict=True)]
     shown = {
-        f"qkscope/{MAPPED}": wandb.Image(_picture(heads)),
+        f"qkscope/{MAPPED}_map": wandb.Image(_picture(heads)),
         "qkscope/heads": wandb.Table(columns=list(heads), data=rows),
     }
     wandb.log({**numbers, **shown, "train/global_step": step})
@@ -166,7 +166,7 @@ def _to_trackio(
     import trackio
 
     shown = {
-        f"qkscope/{MAPPED}": trackio.Image(_picture(heads)),
+        f"qkscope/{MAPPED}_map": trackio.Image(_picture(heads)),
         "qkscope/heads": trackio.Table(dataframe=pd.DataFrame(dict(heads))),
     }
     trackio.log({**numbers, **shown}, step=step)
