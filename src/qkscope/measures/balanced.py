@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.continuity import SAME, gap
 from qkscope.measures.eigen import leading
-from qkscope.measures.pca import orient, pearson, ritz, tied
+from qkscope.measures.pca import CLOSE_GAP, orient, pearson, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.sums.moments import Moments
@@ -281,7 +281,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         S = here.scatter(q, k)
         S[block.unmeasured] = 0.0
         wanted = WITHIN_REST if here.rest.T.size else WITHIN
-        values, v = ritz(S, 2, near.within) if near else leading(S, wanted)
+        values, v = _ritz(S, 2, near.within) if near else leading(S, wanted)
         if near:
             # Two steps of the power iteration find most of what the first axis has outside of that space.
             v, values[:, 0] = _refined(S, v[:, :, 0])
@@ -307,6 +307,16 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     if not len(rotation.still):
         found["score_energy"][:, :, 0] = np.nan
     return found
+
+
+def _ritz(S: Array, count: int, within: Array) -> tuple[Array, Array]:
+    """`leading` of S within the space of the orthonormal columns of `within` (H, d, m); exact where two nearly tie."""
+    values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
+    values, vectors = values[:, ::-1][:, :count].copy(), within @ inner[:, :, ::-1][:, :, :count]
+    close = np.flatnonzero(values[:, 1] > (1 - CLOSE_GAP) * values[:, 0])
+    if len(close):
+        values[close], vectors[close] = leading(S[close], count)
+    return values, vectors
 
 
 def _refined(S: Array, v: Array) -> tuple[Array, Array]:

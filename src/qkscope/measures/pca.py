@@ -22,7 +22,7 @@ from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.blocks import Block, blocks, by_key, per_query
 from qkscope.measures.continuity import SAME, gap
-from qkscope.measures.eigen import FEW, LARGE, leading
+from qkscope.measures.eigen import leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.measures.registry import MeasureGroup, Variable
@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 FAINT = 0.05
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
-# Left-out axes are sought in the space of this many axes of the whole; below this relative gap they are solved exactly.
-RITZ, RITZ_GAP = 24, 0.1
+# Left-out axes are sought near this many axes of the whole; below this relative gap they are solved exactly.
+RITZ, CLOSE_GAP = 24, 0.1
 # Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
 BATCH = 1 << 16
 
@@ -173,13 +173,16 @@ def measure_batch(
     """
     (q, k), *left_out = samples or with_left_out(groups)
     S = pooled(q, k)
-    wide = components > 1 and S.shape[1] >= LARGE and max(RITZ, 2 * components) <= FEW * S.shape[1]
-    values, vectors = leading(S, max(RITZ, 2 * components) if wide else components)
-    v, explained = vectors[:, :, :components], shares_of_trace(S, values[:, :components])
+    inside = max(RITZ, 2 * components)
+    near = Near.of(S, inside) if components > 1 and 2 * inside <= S.shape[1] else None
+    values, v = (
+        (near.values[:, :components], near.vectors[:, :, :components]) if near else leading(S, components)
+    )
+    explained = shares_of_trace(S, values)
     r_q, r_k = correlate(q, k, v)
     v, sign = orient(v, r_q, r_k)
     unmeasured = _met_bad(q, k)
-    left = _leave_one_out(left_out, v, vectors if wide else None)
+    left = _leave_one_out(left_out, v, near)
     result = {
         "r_q": sign * r_q,
         "r_k": sign * r_k,
@@ -236,18 +239,15 @@ class _LeftOut:
     v: Array
 
 
-def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, within: Array | None) -> _LeftOut:
-    """The same numbers without each group in turn, on axes oriented like `v`.
-
-    `within` (H, d, m) is the space in which the axes of left-out samples are sought (Rayleigh-Ritz); None: everywhere.
-    """
+def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, near: Near | None) -> _LeftOut:
+    """The same numbers without each group in turn, on axes oriented like `v`: near those of the whole, or exact."""
     heads, dim, components = v.shape
     count = len(samples)
     r_q, r_k, explained = (np.full((count, heads, components), np.nan) for _ in range(3))
     same, first = np.ones(r_q.shape, dtype=bool), np.full((count, heads, dim), np.nan)
     for g, (q, k) in enumerate(samples):
         S = pooled(q, k)
-        values, u = leading(S, components) if within is None else ritz(S, components, within)
+        values, u = near.leading(S, components) if near else leading(S, components)
         explained[g] = shares_of_trace(S, values)
         overlap = np.einsum("hdm,hdm->hm", u, v)
         u = u * np.where(overlap < 0, -1.0, 1.0)[:, None, :]
@@ -256,18 +256,44 @@ def _leave_one_out(samples: Sequence[tuple[Moments, Moments]], v: Array, within:
     return _LeftOut(r_q, r_k, explained, same, first)
 
 
-def ritz(S: Array, components: int, within: Array) -> tuple[Array, Array]:
-    """`leading` of S within the space of the orthonormal columns of `within` (H, d, m): a smaller eigenproblem.
+@dataclass(frozen=True)
+class Near:
+    """Eigenvectors of scatter matrices of the whole: values (H, d), falling, and vectors (H, d, d).
 
-    Leaving one group out hardly turns the leading axes, so a few leading axes of the whole contain them. Heads whose
-    first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
+    Leaving one group out hardly turns the leading axes, so they are found near those of the whole: within the first
+    `inside` of them by a small eigenproblem (Rayleigh-Ritz), beyond them to first order of the change.
     """
-    values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
-    values, vectors = values[:, ::-1][:, :components].copy(), within @ inner[:, :, ::-1][:, :, :components]
-    close = np.flatnonzero(values[:, 1] > (1 - RITZ_GAP) * values[:, 0])
-    if len(close):
-        values[close], vectors[close] = leading(S[close], components)
-    return values, vectors
+
+    values: Array
+    vectors: Array
+    inside: int
+
+    @classmethod
+    def of(cls, S: Array, inside: int) -> Near:
+        values, vectors = np.linalg.eigh(S)
+        return cls(values[:, ::-1], np.ascontiguousarray(vectors[:, :, ::-1]), inside)
+
+    def leading(self, S: Array, count: int) -> tuple[Array, Array]:
+        """`leading` of matrices S (H, d, d) that are nearly those of the whole, up to a factor.
+
+        Heads whose first two eigenvalues nearly tie are solved exactly, because there a small error turns the axis.
+        """
+        m = self.inside
+        turned = self.vectors.transpose(0, 2, 1) @ (S @ self.vectors[:, :, :m])  # (H, d, m)
+        values, inner = np.linalg.eigh(turned[:, :m])
+        values, inner = values[:, ::-1][:, :count].copy(), inner[:, :, ::-1][:, :, :count]
+        total = self.values.sum(axis=1)
+        scale = np.trace(S, axis1=1, axis2=2) / np.where(total > 0, total, 1.0)
+        apart = values[:, None, :] - (scale[:, None] * self.values[:, m:])[:, :, None]
+        coupling = turned[:, m:] @ inner
+        beyond = coupling / np.where(apart > 0, apart, np.inf)
+        values += (coupling * beyond).sum(axis=1)
+        found = self.vectors @ np.concatenate([inner, beyond], axis=1)
+        found /= np.linalg.norm(found, axis=1, keepdims=True)
+        close = np.flatnonzero(values[:, 1] > (1 - CLOSE_GAP) * values[:, 0])
+        if len(close):
+            values[close], found[close] = leading(S[close], count)
+        return values, found
 
 
 def with_left_out(groups: Sequence[tuple[Moments, Moments]]) -> list[tuple[Moments, Moments]]:
