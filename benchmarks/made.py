@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -101,27 +102,48 @@ def study_of_llamas(
     return study
 
 
-def random_unit(rng: np.random.Generator, heads: HeadIndex, dim: int, windows: Sequence[int]) -> Unit:
-    """Sums of four documents that fill the largest window."""
-    edges = bin_edges(windows)
+def random_unit(
+    group: int, heads: HeadIndex, dim: int, windows: Sequence[int], rotation: Rotation | None = None
+) -> Unit:
+    """Sums of four documents that fill the largest window; heads are the same in every group.
+
+    Before rotation a head has a mean, a drift with position and noise whose variance falls from axis to axis, so that
+    the first axis stands out as in trained models: 1 - lambda_1 / lambda_0 has a median of 0.6 to 0.8 here, 0.9 in
+    SmolLM2-135M and 0.4 in the demo. Where it is below 0.1, left-out axes are solved exactly, which takes longer; with
+    noise alone, it always is.
+    """
+    edges, rng = bin_edges(windows), np.random.default_rng([1, group])
     n = np.diff(edges) * 4
+    rotation = rotation or Rotation.plain(dim, 2e6)
 
-    def moments(count: int, start: int, stop: int) -> Moments:
-        sums = Accumulator()
-        sums.update(rng.standard_normal((count, 2 * dim, dim)), np.linspace(start, stop, 2 * dim))
-        return sums.moments()
+    def kind(count: int, seed: int) -> tuple[tuple[Moments, ...], Moments, BinSums]:
+        same = np.random.default_rng(seed)
+        mean, drift = 0.4 * same.standard_normal((2, count, 1, dim))
+        falling = 2 * (1.0 + np.arange(dim))[:, None] ** -same.uniform(0.5, 1.0, (count, 1, 1))
+        mix = falling * np.linalg.qr(same.standard_normal((count, dim, dim)))[0]
 
-    def kind(count: int) -> tuple[tuple[Moments, ...], Moments, BinSums]:
-        rings = tuple(moments(count, a, b) for a, b in zip((0, *windows), windows, strict=False))
-        total = rng.standard_normal((count, len(n), dim)) * n[:, None]
-        return rings, moments(count, 0, 4), BinSums(edges, n, total)
+        def drawn(t: Any, noise: Any = 1.0) -> Any:
+            x = noise * (rng.standard_normal((count, len(t), dim)) @ mix)
+            return x + mean + drift * (t / windows[-1])[:, None]
 
-    (q, sink_q, path_q), (k, sink_k, path_k) = kind(len(heads)), kind(len(heads.keys))
+        def moments(start: int, stop: int) -> Moments:
+            t = np.linspace(start, stop - 1, 4 * dim)
+            sums = Accumulator()
+            sums.update(rotation.rotate(drawn(t), t), t)
+            few, times = sums.moments(), (stop - start) / dim
+            n = np.full(count, 4 * (stop - start))
+            return replace(few, n=n, M=times * few.M, C=times * few.C, T=times * few.T)
+
+        rings = tuple(moments(a, b) for a, b in zip((0, *windows), windows, strict=False))
+        total = n[:, None] * drawn((edges[:-1] + edges[1:]) / 2, 4 / np.sqrt(n)[:, None])
+        return rings, moments(0, 4), BinSums(edges, n, total)
+
+    (q, sink_q, path_q), (k, sink_k, path_k) = kind(len(heads), 0), kind(len(heads.keys), 1)
     layers = np.unique(heads.layer).tolist()
-    rotations = dict.fromkeys(layers, Rotation.plain(dim, 2e6))
+    rotations: dict[int, Rotation | None] = dict.fromkeys(layers, rotation)
     scales, lengths = dict.fromkeys(layers, dim**-0.5), (windows[-1],) * 4
     return Unit.of(
-        FactSum(heads, tuple(windows), lengths, {**rotations}, scales),
+        FactSum(heads, tuple(windows), lengths, rotations, scales),
         MomentSum(tuple(windows), q, k, sink_q, sink_k),
         PathSum(path_q, path_k),
     )
@@ -136,7 +158,6 @@ def study_of_units(
     folder: Path, checkpoints: int, layers: int, dim: int, windows: Sequence[int], groups: int = 8
 ) -> tuple[Study, list[Planned]]:
     """Unit files of layers of 16 query and 4 key heads, as a run leaves them; all checkpoints link to the same."""
-    rng = np.random.default_rng(0)
     heads = HeadIndex.of(sample_heads(range(layers), 16, None), 4)
     for number in range(checkpoints):
         (folder / f"step-{number}").mkdir(parents=True)
@@ -162,7 +183,7 @@ def study_of_units(
         for job in jobs:
             path, first = job.path(folder), planned[0].jobs[job.group].path(folder)
             if path == first:
-                write_sums(path, dump_unit(random_unit(rng, heads, dim, windows), job))
+                write_sums(path, dump_unit(random_unit(job.group, heads, dim, windows), job))
             else:
                 path.mkdir(parents=True)
                 for file in first.iterdir():

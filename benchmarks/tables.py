@@ -48,7 +48,7 @@ def assembly(size: Size) -> Iterator[Row]:
     rng = np.random.default_rng(0)
     dim, windows, tokens = size.pick(128, 16), (4096, 32768), size.pick(8192, 64)
     heads = HeadIndex.of([(i, h) for i in range(2) for h in range(16)], RATIO)
-    units = [random_unit(rng, heads, dim, windows) for _ in range(GROUPS)]
+    units = [random_unit(group, heads, dim, windows) for group in range(GROUPS)]
     scatter = rng.standard_normal((4 * (1 + GROUPS), dim, dim))
     scatter = scatter @ scatter.transpose(0, 2, 1)
     x, t = rng.standard_normal((2 * tokens, dim), dtype=np.float32), np.arange(tokens)

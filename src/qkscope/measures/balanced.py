@@ -78,8 +78,11 @@ class Realisation:
 
     def traces(self, A: Array, B: Array) -> tuple[Array, Array]:
         """tr T A T' and tr P B P' of any A and B. (H,)"""
-        of_q, of_k = self.grams
-        return np.einsum("hij,hij->h", of_q, A), np.einsum("hij,hij->h", of_k, B)
+        of_q, of_k = (
+            G.reshape(len(G), 1, -1) @ X.reshape(len(X), -1, 1)
+            for G, X in zip(self.grams, (A, B), strict=True)
+        )
+        return of_q[:, 0, 0], of_k[:, 0, 0]
 
     def along(self, basis: Array) -> Realisation:
         """The part along the orthonormal columns of `basis` (H, r, c)."""

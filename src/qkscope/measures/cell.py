@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from qkscope.defaults import COMPONENTS
 from qkscope.errors import StoreError, StudyError
-from qkscope.measures.anatomy import FIRST_QUERY, Anatomy, Layout, Staging, anatomy, path_about
+from qkscope.measures.anatomy import FIRST_QUERY, QUERIES, Anatomy, Layout, Staging, anatomy, path_about
 from qkscope.measures.blocks import Block, blocks, per_query
-from qkscope.measures.distance import BinPairs, mean_waves
-from qkscope.measures.grid import Grid, whole_grid
+from qkscope.measures.distance import BinPairs, mean_waves, queries_beyond
+from qkscope.measures.grid import Grid, grid, whole_grid
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import Axes, measure_batch, whole_and_without, with_left_out
 from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
@@ -129,6 +129,11 @@ class Positions:
     @cached_property
     def _binned(self) -> Layout:
         return Layout.of(self.counts, self.edges)
+
+    @cached_property
+    def beyond(self) -> Array:
+        """`queries_beyond` of the queries of both layouts. (D, 1 + I)"""
+        return queries_beyond(self.lags.lags, self.counts, grid(self.counts, FIRST_QUERY, QUERIES))
 
     def since(self, start: int) -> Array:
         """The counts with 0 before `start`. (T,)"""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -86,6 +86,10 @@ class BinPairs:
             octaves.append((at, which, np.minimum(first, edges[-1]), np.minimum(past, edges[-1])))
         return cls(lags, query, key, tuple(octaves))
 
+    @cached_property
+    def third_octaves(self) -> Array:
+        return third_octaves(self.lags)
+
     def counted(self, counts: Array) -> list[Array]:
         """How many pairs there are where counts (T,) tokens stand at each position: (d, n) by octave."""
         before = np.concatenate([[0.0], np.cumsum(counts)])
@@ -136,17 +140,17 @@ def third_octaves(lags: Index) -> Array:
     return np.asarray(shared / shared.sum(axis=1, keepdims=True))
 
 
-def means_beyond(lags: Index, counts: Array, queries: Grid, values: Array) -> Array:
-    """Mean over the queries with a key at each distance, from position 4 on, of a number of each query. (H, D)
+def queries_beyond(lags: Index, counts: Array, queries: Grid) -> Array:
+    """Shares of queries among those with a key at each distance, from position 4 on. (D, 1 + I)
 
-    counts (T,) tokens at each position; values (H, 1 + I): of the query at position 5, then of those of `queries`.
+    counts (T,) tokens at each position; the first column is the query at position 5, then come those of `queries`.
     """
     below = np.concatenate([[0.0], np.cumsum(counts)])
     edges = np.concatenate([[SINK + 1], queries.edges])
     first = np.clip(np.maximum(edges[:-1], SINK + lags[:, None]), None, edges[1:])  # (D, 1 + I)
     tokens = below[edges[1:]] - below[first]
     total = tokens.sum(axis=1)
-    return np.asarray(values @ (tokens / np.where(total > 0, total, np.nan)[:, None]).T)
+    return np.asarray(tokens / np.where(total > 0, total, np.nan)[:, None])
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
@@ -170,8 +174,8 @@ def _bias(sums: SampleSums) -> Array:
     )
     only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
     means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
-    curve -= means_beyond(lags, at.counts, at.layout(rotation).queries, means)
-    return np.asarray(sums.scale[:, None] * (curve @ third_octaves(lags).T))
+    curve -= means @ at.beyond.T
+    return np.asarray(sums.scale[:, None] * (curve @ at.lags.third_octaves.T))
 
 
 GROUP = MeasureGroup(
