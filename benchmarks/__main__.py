@@ -40,6 +40,7 @@ PARTS = {
     "unit": Part(sums.unit, quick=True),
     "vectors": Part(tables.vectors, rounds=2),
     "assembly": Part(tables.assembly, quick=True),
+    "large": Part(tables.memory),
     "start": Part(waiting.start, rounds=3),
     "reading": Part(waiting.reading),
     "drawing": Part(waiting.drawing, rounds=2),

@@ -155,14 +155,24 @@ def dumped(unit: Unit) -> dict[str, bytes]:
 
 
 def study_of_units(
-    folder: Path, checkpoints: int, layers: int, dim: int, windows: Sequence[int], groups: int = 8
+    folder: Path,
+    checkpoints: int,
+    layers: int,
+    dim: int,
+    windows: Sequence[int],
+    groups: int = 8,
+    growing: bool = True,
 ) -> tuple[Study, list[Planned]]:
-    """Unit files of layers of 16 query and 4 key heads, as a run leaves them; all checkpoints link to the same."""
+    """Unit files of layers of 16 query and 4 key heads, as a run leaves them; all checkpoints link to the same.
+
+    Where the window is not `growing`, every checkpoint has the longest.
+    """
     heads = HeadIndex.of(sample_heads(range(layers), 16, None), 4)
     for number in range(checkpoints):
         (folder / f"step-{number}").mkdir(parents=True)
     # As SmolLM3's: most checkpoints have the shortest window, the last ones the longer.
     ends = [max(1, checkpoints - 2 * (len(windows) - 1 - i)) for i in range(len(windows))]
+    ends = ends if growing else [0] * (len(windows) - 1) + [checkpoints]
     phases = ""
     for window, start, stop in zip(windows, [0, *ends], ends, strict=False):
         listed = ", ".join(f"{{folder: step-{number}}}" for number in range(start, stop))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -9,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from benchmarks.harness import Row, Side, Size, alone, interleave, peak_megabyte
 from benchmarks.made import random_unit, study_of_units
 from qkscope.run.plan import Planned
 from qkscope.study import Study
+
+if TYPE_CHECKING:
+    from qkscope.run.assemble import Assembled
 
 GROUPS, RATIO, COMPONENTS = 8, 4, 10
 TABLES, TEN = "unit files to tables", "10 x 576 heads, s"
@@ -77,12 +81,16 @@ def _study(size: Size, dim: int) -> Iterator[Row]:
 
 def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
     """Every cell from its unit files, then the dataset and its tables; nothing is cached."""
-    from qkscope.results.tables import write_tables
-    from qkscope.results.taxonomy import Thresholds
     from qkscope.run.assemble import assemble
 
     shutil.rmtree(Path(folder) / "cells", ignore_errors=True)
-    made = assemble(study, planned, Path(folder))
+    write_out(assemble(study, planned, Path(folder)), planned, folder)
+
+
+def write_out(made: Assembled, planned: Sequence[Planned], folder: str) -> None:
+    from qkscope.results.tables import write_tables
+    from qkscope.results.taxonomy import Thresholds
+
     out = Path(folder) / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
@@ -91,6 +99,66 @@ def write_study(study: Study, planned: Sequence[Planned], folder: str) -> None:
 
 def peak_of_tables(study: Study, planned: Sequence[Planned], folder: str) -> float:
     return peak_megabytes(lambda: write_study(study, planned, folder))
+
+
+def memory(size: Size) -> Iterator[Row]:
+    """Peak memory of a process that puts 154 checkpoints of 1,024 heads of 128 together, each over two windows (308
+    cells of the size of Pythia-6.9B's), writes dataset and tables, and loads them again. The cells are cached: one of
+    16 heads is measured and repeated. Measuring a checkpoint takes its units besides, three times their files.
+    """
+    checkpoints, layers, dim = size.pick((154, 64, 128), (4, 2, 16))
+    with tempfile.TemporaryDirectory() as name:
+        made = _cached_cells(Path(name), checkpoints, layers, dim)
+        peak, table = (
+            alone(_peaks, *made, name),
+            f"Memory of {checkpoints} x {16 * layers} heads of {dim}, 2 windows",
+        )
+        for what, megabytes in peak.items():
+            yield Row(table, what, "ours", facts={"peak MB": megabytes})
+
+
+def _cached_cells(root: Path, checkpoints: int, layers: int, dim: int) -> tuple[Study, list[Planned]]:
+    """A study whose cells are all cached: those of one checkpoint with 16 heads, repeated for each layer."""
+    from qkscope import store
+    from qkscope.measures.registry import variables
+    from qkscope.run.assemble import assemble
+
+    study, planned = study_of_units(root, checkpoints, 1, dim, (512, 2048), growing=False)
+    (first,) = assemble(study, planned[:1], root).drawn.values()
+    for path in sorted(first.parent.iterdir()):
+        if path != first:
+            arrays, meta = store.read_tensors(path)
+            sampled = {n for n, v in variables().items() if v.sampled and not v.dims} | {"loo_v"}
+            wide = {n: np.concatenate([a] * layers, axis=int(n in sampled)) for n, a in arrays.items()}
+            heads = [(layer, head) for layer in range(layers) for _, head in meta["heads"]]
+            shapes = {name: array.shape for name, array in wide.items()}
+            path.unlink()
+            store.write_tensors(path, wide, {**meta, "heads": heads, "shapes": shapes})
+    for each in planned[1:]:
+        shutil.copytree(first.parent, root / "cells" / each.checkpoint.folder, copy_function=os.link)
+    return study, planned
+
+
+def _peaks(study: Study, planned: Sequence[Planned], folder: str) -> dict[str, float]:
+    """Of assembling and of loading, each over the whole process."""
+    from qkscope.results import load_results
+    from qkscope.run.assemble import assemble
+
+    def load() -> None:
+        results = load_results(Path(folder) / "out")
+        assert len(results.own().checkpoint) == len(planned)
+        results.heads.describe()
+        for variable in results.data.data_vars.values():
+            variable.isel(cell=0).load()
+
+    made = []
+    return {
+        "cached cells joined": peak_megabytes(
+            lambda: made.append(assemble(study, planned, Path(folder))), whole=True
+        ),
+        "dataset and tables written": peak_megabytes(lambda: write_out(made[0], planned, folder), whole=True),
+        "loaded": peak_megabytes(load, whole=True),
+    }
 
 
 def vectors(size: Size) -> Iterator[Row]:

@@ -229,7 +229,7 @@ def per_kind_reference(q, t_q, k, t_k):
     for name, x, t in (("q", q, t_q), ("k", k, t_k)):
         pca = PCA(svd_solver="full").fit(x)
         r = np.array([pearsonr(column, t).statistic for column in pca.transform(x).T])
-        found[f"explained_{name}"], found[f"abs_r_{name}"] = pca.explained_variance_ratio_[0], abs(r[0])
+        found[f"explained_{name}"], found[f"r_{name}_own_axis"] = pca.explained_variance_ratio_[0], abs(r[0])
         found[f"linear_{name}"] = (pca.explained_variance_ratio_ * r**2).sum()
     both, delta = np.concatenate([q, k]), q.mean(axis=0) - k.mean(axis=0)
     centres = np.concatenate([np.tile(x.mean(axis=0), (len(x), 1)) for x in (q, k)])

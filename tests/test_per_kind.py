@@ -10,6 +10,7 @@ from synthetic import make_head
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.pca import whole_and_without
 from qkscope.measures.per_kind import NAMES, per_kind
+from qkscope.measures.registry import variables
 from qkscope.sums.moments import Accumulator
 
 
@@ -56,3 +57,10 @@ def test_what_does_not_vary_or_is_broken_has_no_numbers(rng):
     bad = q.copy()
     bad[3, 1] = np.nan
     assert np.isnan(per_kind(moments(bad, t), moments(q, t))).all()
+
+
+def test_no_measure_is_named_like_the_size_of_another():
+    """`abs_r_k` is read as |r_k| along PC0 wherever a mean is asked for."""
+    assert not [
+        name for name in variables() if name.removeprefix("abs_") in variables() and name.startswith("abs_")
+    ]

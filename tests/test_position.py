@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from reference import constant_part_reference, eta_squared_reference
@@ -166,6 +168,13 @@ def test_the_best_linear_reading_is_the_regressions(rng):
     expected = np.sqrt(LinearRegression().fit(flat, t).score(flat, t))
     assert linear_reading(sums)[0] == pytest.approx(expected, abs=1e-6)
     assert linear_reading(sums)[0] >= abs(correlation(Along(sums, unit_axis(rng)[None]))[0])
+
+
+def test_a_scatter_that_rounding_made_indefinite_is_read(rng):
+    sums, _, _ = summed(noisy_path(rng, rope(DIM), 5, drift=3.0)[None], rope(DIM), EVERY)
+    M = sums.M - 1.001 * np.linalg.eigvalsh(sums.M)[0, 0] * np.eye(DIM)
+    expected = np.sqrt(np.clip(sums.C[0] @ np.linalg.solve(M[0], sums.C[0]) / sums.T[0], 0, 1))
+    assert linear_reading(replace(sums, M=M))[0] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_flat_direction_is_not_read(rng):

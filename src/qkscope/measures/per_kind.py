@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 NAMES = (
-    *("explained_q", "explained_k", "abs_r_q", "abs_r_k", "linear_q", "linear_k"),
+    *("explained_q", "explained_k", "r_q_own_axis", "r_k_own_axis", "linear_q", "linear_k"),
     *("separability", "d_prime"),
 )
 
@@ -38,7 +38,7 @@ def per_kind(q: Moments, k: Moments) -> Array:
     """NAMES of each head from its queries' and its keys' moments: (len(NAMES), H). NaN where undefined.
 
     With fewer rows of k than of q, each is read by as many of the next rows of q.
-    `abs_r` is |r| of position along the kind's own first axis, whose sign means nothing; `explained` its variance.
+    `r_own_axis` is |r| with position along the kind's own first axis, whose sign means nothing; `explained` its variance.
     """
     explained_q, r_q = _first_axis(q)
     explained_k, r_k = (per_query(of_keys, len(q.n)) for of_keys in _first_axis(k))
@@ -102,14 +102,14 @@ GROUP = MeasureGroup(
             detail=True,
         ),
         Variable(
-            "abs_r_q",
+            "r_q_own_axis",
             "|r| of queries alone",
             "",
             "|r| with position along the queries' own first axis",
             detail=True,
         ),
         Variable(
-            "abs_r_k",
+            "r_k_own_axis",
             "|r| of keys alone",
             "",
             "|r| with position along the keys' own first axis",

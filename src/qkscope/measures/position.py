@@ -161,14 +161,18 @@ def linear_reading(sums: Moments) -> Array:
     dim = sums.M.shape[1]
     ridge = np.maximum(RIDGE * np.trace(sums.M, axis1=1, axis2=2) / dim, np.finfo(float).tiny)
     # With L L^T = M, C^T M^-1 C = |L^-1 C|^2, and L^-1 C is the last row of the factor of M bordered by C.
-    bordered = np.empty((len(ridge), dim + 1, dim + 1))
+    bordered = np.zeros((len(ridge), dim + 1, dim + 1))
     bordered[:, :dim, :dim] = sums.M
     bordered[:, np.arange(dim), np.arange(dim)] += ridge[:, None]
     bordered[:, dim, :dim] = sums.C
-    bordered[:, dim, dim] = 2 * sums.T + 1.0
-    row = np.linalg.cholesky(bordered)[:, dim, :dim]
+    bordered[:, dim, dim] = np.finfo(float).max
+    try:
+        explained = (np.linalg.cholesky(bordered)[:, dim, :dim] ** 2).sum(axis=1)
+    except np.linalg.LinAlgError:  # rounding has made some M indefinite
+        solved = np.linalg.solve(bordered[:, :dim, :dim], sums.C[:, :, None])[:, :, 0]
+        explained = np.einsum("hd,hd->h", sums.C, solved)
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
-    squared = (row**2).sum(axis=1) / np.where(enough, sums.T, np.nan)
+    squared = explained / np.where(enough, sums.T, np.nan)
     return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
 
 
