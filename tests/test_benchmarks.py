@@ -11,6 +11,7 @@ from benchmarks import kept
 from benchmarks.harness import Row, Side, Size, exponent, interleave, to_base
 from benchmarks.render import DOCS, page, plot, render, with_tables
 from benchmarks.studies import GOALS, Measured, goals
+from qkscope.measures.cell import measure_cell
 from qkscope.results import load_results
 
 MACHINE = {"cpu": "a processor", "cores": 2, "memory_gb": 8, "date": "2026-01-01 12:00"}
@@ -147,6 +148,25 @@ def test_units_made_for_timing_are_put_together_as_those_of_a_run(tmp_path):
     results = load_results(tmp_path / "out")
     assert len(results.qk) == 3 * 16 * 8
     assert results.qk["r_q"].notna().all()
+
+
+def test_adding_a_checkpoint_costs_that_checkpoint(tmp_path, monkeypatch):
+    from benchmarks.made import study_of_units
+    from qkscope.run import assemble
+
+    measured: list[int] = []
+
+    def counted(cell, groups):
+        measured.append(cell.width)
+        return measure_cell(cell, groups)
+
+    monkeypatch.setattr(assemble, "measure_cell", counted)
+    study, planned = study_of_units(tmp_path, 4, 1, 8, (16, 64), groups=2, growing=False)
+    assert len(assemble.assemble(study, planned[:3], tmp_path).cells) == 6
+    assert sorted(measured) == [16, 16, 16, 64, 64, 64]
+    measured.clear()
+    assert len(assemble.assemble(study, planned, tmp_path).cells) == 8
+    assert sorted(measured) == [16, 64]
 
 
 def _record(rows: list[Row]) -> dict[str, object]:

@@ -86,7 +86,8 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
     A text that a spreadsheet would run as a formula gets an apostrophe, as spreadsheets write it themselves.
     """
     texts = {name: frame[name].map(_no_formula) for name in frame.columns if frame[name].dtype.kind in "OU"}
-    write_text(path, frame.assign(**texts).to_csv(index=False, lineterminator="\n"))
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        frame.assign(**texts).to_csv(file, index=False, lineterminator="\n")
 
 
 def write_parquet(path: Path, frame: pd.DataFrame) -> None:

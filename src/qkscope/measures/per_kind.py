@@ -38,7 +38,8 @@ def per_kind(q: Moments, k: Moments) -> Array:
     """NAMES of each head from its queries' and its keys' moments: (len(NAMES), H). NaN where undefined.
 
     With fewer rows of k than of q, each is read by as many of the next rows of q.
-    `r_own_axis` is |r| with position along the kind's own first axis, whose sign means nothing; `explained` its variance.
+    `r_q_own_axis` is |r| with position along the queries' own first axis, whose sign means nothing; `explained_q` is
+    that axis's share of variance.
     """
     explained_q, r_q = _first_axis(q)
     explained_k, r_k = (per_query(of_keys, len(q.n)) for of_keys in _first_axis(k))

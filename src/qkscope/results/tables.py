@@ -115,7 +115,8 @@ def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
         if name not in columns and data[name].dims[1:] in (("head",), ("sample", "head")):
             columns[name] = scalar(name)
             if "sample" in data[name].dims:
-                columns[f"{name}_se"] = error(data, name).to_numpy()[cell, head]
+                # A copy does not keep what is read for it: all samples of all measures would fill the memory.
+                columns[f"{name}_se"] = error(data.copy(), name).to_numpy()[cell, head]
     for name in ("r_q", "r_k"):
         columns[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0).to_numpy()[cell, head]
     return _whole(pd.DataFrame(columns))
@@ -144,7 +145,7 @@ def qk_table(data: xr.Dataset) -> pd.DataFrame:
         name: each(data[name].to_numpy()[checkpoint, head]) for name in ("kv_head", "n_q", "n_k", "rope")
     }
     for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
-        columns[name] = data[f"pc_{name}"].to_numpy()[checkpoint, head].reshape(-1)
+        columns[name] = data[f"pc_{name}"].copy(deep=False).to_numpy()[checkpoint, head].reshape(-1)
     table = _whole(pd.DataFrame(columns)[list(QK_COLUMNS)])
     # A model with fewer components than another, or a table of which each head has its own, leaves gaps.
     gap = table[["r_q", "r_k", "explained_variance"]].isna().all(axis=1) & (table["pc"] > 0)
