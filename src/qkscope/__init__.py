@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from qkscope.run import run as run_study
     from qkscope.scanning import scan
     from qkscope.scanning.vectors import analyze
+    from qkscope.scanning.whatif import whatif
     from qkscope.study import Study, load_study
     from qkscope.sums.head_index import HeadIndex
     from qkscope.sums.moments import Accumulator, Moments
@@ -69,6 +70,7 @@ _HOME = {
     "run_study": "run:run",
     "scan": "scanning",
     "transitions": "results.taxonomy",
+    "whatif": "scanning.whatif",
     "write_report": "report",
 }
 __version__ = "0.2.0"
@@ -100,6 +102,7 @@ __all__ = [
     "run_study",
     "scan",
     "transitions",
+    "whatif",
     "write_report",
 ]
 

@@ -286,6 +286,52 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 
 
 @main.command()
+@click.argument("model")
+@click.option(
+    "--rope",
+    "rope",
+    multiple=True,
+    required=True,
+    metavar="SETTINGS",
+    help="theta=2e6, linear:factor=4, yarn:factor=8,original=4096, llama3:factor=8 or dynamic:factor=4; with @0-11 "
+    "only in these layers; may be repeated.",
+)
+@click.option("--layers", help="Layers of settings that name none, such as 0-11.  [default: all]")
+@click.option("--windows", metavar="N,...", help="Tokens read from each document.  [default: 2048 or fewer]")
+@click.option("--revision", help="Branch, tag or commit of a hub model.")
+@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
+@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
+@click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
+@click.option(
+    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
+)
+@click.option(
+    "--out", type=FOLDER, help="Write tables and figure here.  [default: results/<model name>-whatif]"
+)
+@clear_errors
+def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | None, **options: Any) -> None:
+    """Try other RoPE settings on a model without training: loss by position and what changes in each head."""
+    from qkscope.scanning.whatif import whatif as try_settings
+    from qkscope.study import folder_name
+
+    counts = [_count(text) for text in _names(windows or "")] or None
+    place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
+    _print(try_settings(model, rope, windows=counts, out=place, **options))
+    click.echo(
+        f"written to {place}: whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 < len(text) < 10):
+        raise click.BadParameter(f"{text!r} is not a number of tokens (10 or more)", param_hint="--windows")
+    return int(text)
+
+
+@main.command()
 @click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
 @click.option("--out", type=FOLDER, required=True, help="Folder for the dataset and its tables.")
 @click.option(

@@ -7,7 +7,9 @@ is the same model built from the same files with a few entries of config.json ex
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,23 @@ OPTIONAL = ("no_rope_layers", "rope_scaling", "partial_rotary_factor")
 # The lengths a model was made for, which these types of scaling use too.
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 BY_LENGTH = ("dynamic", "longrope", "yarn")
+# What a candidate may say of each type, and what it must.
+TYPES = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "original", "beta_fast", "beta_slow", "attention_factor"),
+    "llama3": ("factor", "low", "high", "original"),
+}
+SHORT = {
+    "theta": "rope_theta",
+    "original": "original_max_position_embeddings",
+    "low": "low_freq_factor",
+    "high": "high_freq_factor",
+}
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+# Men et al.'s bound is looked for up to this distance.
+FARTHEST = 1 << 20
 
 
 def rotation_settings(config: Any) -> str:
@@ -120,3 +139,90 @@ def frequencies(config: Any, tokens: int | None = None) -> tuple[NDArray[np.floa
     whole = whole or text.hidden_size // text.num_attention_heads
     turned = int(whole * parameters.get("partial_rotary_factor", 1.0))
     return float(theta) ** -(np.arange(0, turned, 2) / turned), 1.0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """RoPE settings to try: `theta=2e6`, `linear:factor=4`, `yarn:factor=8,original=4096`, each perhaps `@0-11`.
+
+    layers  the layers that get them; None for all
+    """
+
+    name: str
+    kind: str
+    values: dict[str, float]
+    layers: tuple[int, ...] | None = None
+
+    def parameters(self, config: Any) -> dict[str, Any]:
+        """The `rope_parameters` of config.json: those of the configuration with this candidate's in their place."""
+        text = config.get_text_config()
+        own = getattr(text, "rope_parameters", None) or {}
+        if "rope_theta" not in own:
+            raise CheckpointError(
+                f"this {text.model_type} model has no single set of rope_parameters in its configuration, so its "
+                "settings cannot be exchanged"
+            )
+        kept = {name: own[name] for name in ("rope_theta", "partial_rotary_factor") if name in own}
+        made: dict[str, Any] = {**kept, "rope_type": self.kind}
+        if self.kind in ("yarn", "llama3"):
+            made["original_max_position_embeddings"] = text.max_position_embeddings
+        made |= LLAMA3 if self.kind == "llama3" else {}
+        for name, value in self.values.items():
+            whole = name == "original"
+            made[SHORT.get(name, name)] = int(value) if whole else float(value)
+        return made
+
+    def settings(self, config: Any) -> str:
+        """As `rotation_settings` writes them: the configuration's, with this candidate's rope_parameters."""
+        own = json.loads(rotation_settings(config))
+        return json.dumps({**own, "rope_parameters": self.parameters(config)}, sort_keys=True)
+
+
+def parse_candidate(text: str, layers: tuple[int, ...] | None = None) -> Candidate:
+    """A candidate as it is written; `layers` where it names none itself."""
+    body, _, place = text.partition("@")
+    kind, _, rest = body.partition(":") if ":" in body else ("default", "", body)
+    usage = "expected such as theta=2e6, linear:factor=4, yarn:factor=8,original=4096 or llama3:factor=8"
+    if kind not in TYPES:
+        raise CheckpointError(f"--rope {text}: unknown type {kind!r}; known: {', '.join(TYPES)}")
+    values: dict[str, float] = {}
+    for part in filter(None, rest.split(",")):
+        name, _, value = part.partition("=")
+        if name not in ("theta", *TYPES[kind]):
+            raise CheckpointError(
+                f"--rope {text}: {kind} has no setting {name!r}; it has {', '.join(('theta', *TYPES[kind]))}; {usage}"
+            )
+        try:
+            values[name] = float(value)
+        except ValueError:
+            values[name] = 0.0
+        if not 0 < values[name] < float("inf"):
+            raise CheckpointError(f"--rope {text}: {name} is {value!r}, expected a number above 0; {usage}")
+    if not values or (kind != "default" and "factor" not in values):
+        raise CheckpointError(
+            f"--rope {text}: {'a factor' if kind != 'default' else 'theta'} is missing; {usage}"
+        )
+    return Candidate(text, kind, values, parse_layers(place) if place else layers)
+
+
+def parse_layers(text: str) -> tuple[int, ...]:
+    """`0-11,14` -> 0, 1, ..., 11, 14."""
+    found: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise CheckpointError(f"layers {text!r}: expected such as 0-11 or 0-3,8")
+        found |= set(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return tuple(sorted(found))
+
+
+def first_negative(found: NDArray[np.float64]) -> int | None:
+    """The first distance m at which B(m) = sum_p cos(m f_p) is negative (Men et al. 2024); None below `FARTHEST`.
+
+    A query prefers a key like itself to a random one, in the mean over directions, as long as B is positive.
+    """
+    for start in range(1, FARTHEST, 1 << 14):
+        bound = np.cos(np.outer(np.arange(start, start + (1 << 14)), found)).sum(axis=1)
+        if (bound < 0).any():
+            return start + int(np.argmax(bound < 0))
+    return None
