@@ -113,6 +113,11 @@ def both(model: Any, rng: np.random.Generator) -> None:
     new_weights(model, rng)
 
 
+def trained_and_rescaled(model: Any, rng: np.random.Generator) -> None:
+    new_weights(model, rng)
+    rescaled(model, rng, 2.0)
+
+
 by_theta = partial(rope, rope_theta=1e4)
 by_yarn = partial(rope, rope_type="yarn", factor=8.0, original_max_position_embeddings=16)
 by_linear = partial(rope, rope_type="linear", factor=8.0)
@@ -141,9 +146,8 @@ def two_models(seed: int, change: Change | None) -> tuple[Any, Any]:
     return a, b
 
 
-def pair(seed: int, case: str) -> xr.Dataset:
+def pair(seed: int, change: Change | None, longer: bool = False, other_text: bool = False) -> xr.Dataset:
     """The cells of a study of the two models: their own, and with exchanged RoPE settings where these differ."""
-    change, longer, other_text, _ = MODELS[case]
     models = dict(zip("ab", two_models(seed, change), strict=True))
     texts = {"a": documents(seed), "b": documents(seed, 12) if other_text else documents(seed)}
     settings = {name: rotation_settings(model.config) for name, model in models.items()}
