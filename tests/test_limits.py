@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from qkscope.run import run, status
 from qkscope.run.engines import SubprocessMeasurer
 from qkscope.run.unit_queue import UnitQueue
 from qkscope.run.units import Job
+from qkscope.workers import serve
 
 pytestmark = pytest.mark.usefixtures("no_drawing")
 
@@ -28,14 +31,43 @@ def study(tmp_path):
     return make_study(tmp_path / "study", groups=2, count=4)
 
 
+class Forked:
+    """Stands in for `subprocess.Popen`: a worker forked from this process, which need not import torch again."""
+
+    def __init__(self, command, *, pass_fds, **options) -> None:
+        self.code: int | None = None
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                serve(pass_fds[0], share_of=1)
+            finally:
+                os._exit(1)
+
+    def kill(self) -> None:
+        if self.code is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        if self.code is None:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.code
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Units are measured in forked processes; how workers start is tested in test_workers.py and test_engines.py."""
+    popen = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL)
+    monkeypatch.setattr("qkscope.workers.subprocess", popen)
+
+
 def add(study, line: str) -> None:
     study.write_text(study.read_text() + line + "\n")
 
 
 def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
-    study, tmp_path, monkeypatch, capsys
+    study, tmp_path, forked, monkeypatch, capsys
 ):
-    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     make_hang(study.parent / "checkpoint-2")
     add(study, "trust_remote_code: true\ntimeout: 8")
     out = tmp_path / "out"
@@ -56,7 +88,9 @@ def test_a_unit_that_hangs_in_a_library_is_given_up_and_the_others_are_done(
     assert (out / "qk.csv").read_bytes() == (plain / "qk.csv").read_bytes()
 
 
-def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(study, tmp_path, monkeypatch, capsys):
+def test_a_unit_whose_process_is_killed_is_done_again_in_smaller_passes(
+    study, tmp_path, forked, monkeypatch, capsys
+):
     start, killed = SubprocessMeasurer._start, []
 
     def start_and_kill(self):

@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -22,7 +20,7 @@ from tiny import save_checkpoint
 
 from qkscope.cli import main
 from qkscope.errors import StoreError, StudyError
-from qkscope.figures import draw_all
+from qkscope.figures import CATALOGUE, draw_all
 from qkscope.nano import demo
 from qkscope.report import write_report
 from qkscope.results import load_results, lock, manifest, owner
@@ -408,7 +406,8 @@ def test_figures_and_report_do_not_land_in_the_results_of_another(study, out, tm
     assert contents(tmp_path / "other") == contents(out)
 
 
-def test_figures_drawn_again_are_recorded_and_what_is_not_ours_stays(out):
+def test_figures_drawn_again_are_recorded_and_what_is_not_ours_stays(out, monkeypatch):
+    monkeypatch.setattr("qkscope.figures.drawing.CATALOGUE", CATALOGUE[:2])
     mine = out / "figures" / "01_position_signal" / "mine.png"
     mine.parent.mkdir(parents=True)
     mine.write_text("mine")
@@ -451,39 +450,39 @@ def marked_drawing(patch: pytest.MonkeyPatch, between=lambda: None) -> None:
     patch.setattr("qkscope.report.write_report", report)
 
 
-def suspended_run(study: Path, out: Path) -> None:
-    """A run that stops itself in the middle of drawing, as a closed laptop or a full node would."""
-    lock.LEASE_SECONDS = 1.0
-    marked_drawing(pytest.MonkeyPatch(), lambda: os.kill(os.getpid(), signal.SIGSTOP))
-    run(study, out)
+def suspended_run(study: Path, out: Path, said: Path) -> None:
+    """In a forked process: a run that stops itself in the middle of drawing, as a closed laptop would."""
+    try:
+        lock.LEASE_SECONDS = 1.0
+        marked_drawing(pytest.MonkeyPatch(), lambda: os.kill(os.getpid(), signal.SIGSTOP))
+        run(study, out)
+    except Exception as error:
+        said.write_text(str(error))
+    finally:
+        os._exit(0)
 
 
 def test_a_run_that_is_overtaken_while_it_draws_leaves_one_studys_products(study, tmp_path, monkeypatch):
-    out = tmp_path / "fresh"
+    out, said = tmp_path / "fresh", tmp_path / "said"
     change(study, title="First")
-    code = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from pathlib import Path; from test_owner import suspended_run\n"
-        "suspended_run(*map(Path, sys.argv[1:]))"
-    )
-    first = subprocess.Popen(
-        [sys.executable, "-c", code, str(study), str(out)], stderr=subprocess.PIPE, text=True
-    )
+    first = os.fork()
+    if first == 0:
+        suspended_run(study, out, said)
     try:
-        assert os.WIFSTOPPED(os.waitpid(first.pid, os.WUNTRACED)[1])
+        assert os.WIFSTOPPED(os.waitpid(first, os.WUNTRACED)[1])
         change(study, title="Second", thresholds={"high": 0.5, "low": 0.2})
         monkeypatch.setattr(lock, "LEASE_SECONDS", 1.0)
         monkeypatch.setattr(socket, "gethostname", lambda: "another-node")
         marked_drawing(monkeypatch)
         run(study, out)
         after = contents(out)
-        first.send_signal(signal.SIGCONT)
-        _, said = first.communicate(timeout=60)
-    finally:
-        first.kill()
-        first.communicate()
-    assert first.returncode == 1
-    assert "lost its lock" in said
+        os.kill(first, signal.SIGCONT)
+        ended, _ = os.waitpid(first, 0)
+    except BaseException:
+        os.kill(first, signal.SIGKILL)
+        raise
+    assert ended == first
+    assert "lost its lock" in said.read_text()
     assert contents(out) == after
     assert status(out, verify=True).damage == ()
     drawn = [out / "report.html", *out.glob("figures/*/figure.png")]
