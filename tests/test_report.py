@@ -370,7 +370,7 @@ def test_windows_have_names_that_say_what_they_are(results):
 
 def test_views_without_data_are_left_out(data, page):
     assert not any(present(data).values())
-    for view in ("causes", "scores", "spectrum", "distance"):
+    for view in ("causes", "scores", "explorer", "spectrum", "distance"):
         assert f'id="{view}"' not in page
 
 

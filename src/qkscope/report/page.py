@@ -153,7 +153,7 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
         "causes": data["kind"] == "training" and any(run["causes"] for run in runs),
         "scores": bool(data["parts"]),
         "spectrum": any(one["wavelengths"] for one in windows),
-        "rope": any(run["rotary"] for run in runs),
+        "explorer": any(run["rotary"] for run in runs),
         "distance": any(one["distances"] for one in windows),
     }
     return has | {"how": has["scores"] or has["spectrum"] or has["distance"]}

@@ -159,15 +159,15 @@ def test_the_explorer_predicts_what_python_does(open_page: Open, full_report: Pa
 
 def test_the_explorer_follows_its_sliders_and_its_link(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report, "#heads=2.1&head=2.1&at=stage1-step-200")
-    line = "#rope-drawing svg g[stroke='var(--share_position)'] path"
+    line = "#explorer-drawing svg g[stroke='var(--share_position)'] path"
     first = page.locator(line).get_attribute("d")
-    expect(page.locator("#rope-drawing .sentence")).to_contain_text("r_q")
-    page.locator("#rope-theta").focus()
+    expect(page.locator("#explorer-drawing .sentence")).to_contain_text("r_q")
+    page.locator("#explorer-theta").focus()
     page.keyboard.press("PageUp")
-    expect(page.locator("#rope-drawing .sentence")).not_to_contain_text("r_q ")
+    expect(page.locator("#explorer-drawing .sentence")).not_to_contain_text("r_q ")
     assert page.locator(line).get_attribute("d") != first
     assert "theta=" in page.url
-    found = numbers_of(page, "rope")
+    found = numbers_of(page, "explorer")
     state = "[store.state.stop, store.currentHead(), store.state.theta, 256]"
     want = page.evaluate(f"({PREDICTED})({state})")
     assert [found[f"{at:,}", "predicted"] for at in want["at"]] == [
@@ -175,20 +175,20 @@ def test_the_explorer_follows_its_sliders_and_its_link(open_page: Open, full_rep
     ]
     again = open_page(full_report, page.url[page.url.index("#") :])
     assert again.locator(line).get_attribute("d") == page.locator(line).get_attribute("d")
-    page.locator("#rope-reset").click()
+    page.locator("#explorer-reset").click()
     assert page.locator(line).get_attribute("d") == first
-    page.locator("#rope-theta-2000000").click()  # a setting that the run has later
+    page.locator("#explorer-theta-2000000").click()  # a setting that the run has later
     assert "theta=2000000" in page.url
-    assert "wavelength" in cursor_to(page, "rope", "Pair 3")
-    page.locator("#rope-span-512").click()
+    assert "wavelength" in cursor_to(page, "explorer", "Pair 3")
+    page.locator("#explorer-span-512").click()
     assert page.evaluate("store.state.span") == 512
 
 
 def test_a_head_that_does_not_rotate_has_no_explorer(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report, "#heads=3.1&head=3.1")
-    expect(page.locator("#rope-drawing")).to_contain_text("does not rotate")
-    page.locator("#rope-head").select_option("9")
-    expect(page.locator("#rope-drawing svg").first).to_be_visible()
+    expect(page.locator("#explorer-drawing")).to_contain_text("does not rotate")
+    page.locator("#explorer-head").select_option("9")
+    expect(page.locator("#explorer-drawing svg").first).to_be_visible()
 
 
 # ---- wavelengths ----

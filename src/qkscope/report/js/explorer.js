@@ -6,7 +6,7 @@
 const explorer = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("rope-drawing");
+  const drawing = document.getElementById("explorer-drawing");
   const LEFT = 58;
   const RIGHT = 64; // room for the strength of each pair
 
@@ -151,7 +151,7 @@ const explorer = (() => {
       "div",
       { class: "dials" },
       slider(
-        ...["rope-theta", "θ"],
+        ...["explorer-theta", "θ"],
         [low, high],
         theta() || ownTheta(waves),
         known,
@@ -165,7 +165,7 @@ const explorer = (() => {
         },
       ),
       slider(
-        ...["rope-span", "Distances up to"],
+        ...["explorer-span", "Distances up to"],
         [64, longest],
         span() || ownSpan(waves),
         spans,
@@ -231,7 +231,7 @@ const explorer = (() => {
     const strongest = d3.max(strength) || 1;
     const [muted, bar] = ["--muted", "--share_position"].map((one) => paint.resolved(`var(${one})`));
     return sheet.make({
-      id: "rope",
+      id: "explorer",
       label: "Part of each rotary pair by distance",
       width,
       height: 18 + count * tall,
@@ -286,7 +286,7 @@ const explorer = (() => {
         `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. r and shares are known at the run’s θ ${tokens(ownTheta(waves))} only. `,
         h(
           "button",
-          { type: "button", class: "link", id: "rope-reset", onclick: () => store.set({ theta: null, span: null }) },
+          { type: "button", class: "link", id: "explorer-reset", onclick: () => store.set({ theta: null, span: null }) },
           "Back to it",
         ),
       );
@@ -329,7 +329,7 @@ const explorer = (() => {
   }
 
   function numbersTable() {
-    return dom.numbers(dom.find("rope-drawing"), ["tokens back", "predicted", "measured"], () => {
+    return dom.numbers(dom.find("explorer-drawing"), ["tokens back", "predicted", "measured"], () => {
       const waves = wavesOf();
       if (!waves) return [];
       const at = distances(span() || ownSpan(waves));
@@ -344,9 +344,10 @@ const explorer = (() => {
   }
 
   function headChoice() {
-    const turning = data.heads.filter(({ index }) => wavesOf(index));
+    const known = data.rotary(store.runs()[0]);
+    const turning = data.heads.filter(({ index }) => known?.sets[known.set[index]]);
     return dom.menu(
-      "rope-head",
+      "explorer-head",
       "Head",
       turning.map(({ index, layer, head: number }) => [index, `layer ${layer}, head ${number}`]),
       head(),
@@ -358,7 +359,7 @@ const explorer = (() => {
   function draw(keys) {
     if (!drawing) return;
     const waves = wavesOf();
-    marks.mount(dom.find("rope-controls"), headChoice());
+    marks.mount(dom.find("explorer-controls"), headChoice());
     if (!waves) {
       const { layer } = data.heads[head()];
       marks.mount(
@@ -375,7 +376,7 @@ const explorer = (() => {
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
     const kept = data.stops[waves.stop].label;
-    dom.find("rope-note").textContent =
+    dom.find("explorer-note").textContent =
       waves.stop === state.stop ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`;
   }
 

@@ -26,11 +26,22 @@ const raster = (() => {
   const isClass = () => state.map === "class" && !store.both() && !byLayer();
   const measure = () => (state.map === "class" && !isClass() ? LEADING : state.map);
 
+  /* By table, as there are few: the checkpoint of every head. */
+  /** @type {Map<Table, number[]>} */
+  const onsets = new Map();
+
+  /* The first checkpoint at which a head follows position; -1 where there is none. */
   /** @type {(head: number, run?: number) => number} */
-  const onsetOf = (head, run = store.runs()[0]) => {
+  function onsetOf(head, run = store.runs()[0]) {
     const table = store.table(run);
-    return data.stops.findIndex(({ index }) => data.value(table, LEADING, index, head) > ENOUGH);
-  };
+    const known = onsets.get(table);
+    if (known) return known[head];
+    const found = data.heads.map((one) =>
+      data.stops.findIndex(({ index }) => data.value(table, LEADING, index, one.index) > ENOUGH),
+    );
+    onsets.set(table, found);
+    return found[head];
+  }
 
   /* ---- rows ---- */
 
@@ -186,8 +197,8 @@ const raster = (() => {
 
   /* ---- the sheet ---- */
 
-  /** @param {Group[]} list */
-  function build(list) {
+  /** @type {(list: Group[], ends: [number, number]) => { frame: HTMLElement, rows: Row[] }} */
+  function build(list, ends) {
     const rows = list.flatMap((group) => group.rows);
     const width = axes.widthOf(drawing);
     const left = byLayer() ? 62 : rows.length > 200 && width < 500 ? 44 : 56;
@@ -209,7 +220,6 @@ const raster = (() => {
     }
     const height = y + 4;
     const shown = Math.min(height, TALLEST + header);
-    const ends = range(rows);
     const colour = colours(ends);
     /** @param {number} stop */
     const x = (stop) => left + stop * cell;
@@ -345,7 +355,7 @@ const raster = (() => {
         if (found.length) store.select(found, event);
       },
     });
-    return { frame: frameOf, ends, rows };
+    return { frame: frameOf, rows };
   }
 
   /** @type {(ends: [number, number], axis: boolean) => HTMLElement} */
@@ -395,19 +405,28 @@ const raster = (() => {
     note.textContent = said.join(" ");
   }
 
-  function draw() {
+  /** @type {{ list: Group[], ends: [number, number] } | null} the rows, and the range of their numbers */
+  let known = null;
+
+  /** @param {Set<string> | null} keys */
+  function draw(keys) {
     if (controls) {
       controls.measure.value = state.map;
       controls.rows.value = state.rows;
     }
-    const list = groups();
+    // Another selection or checkpoint, with no filter that depends on them, has the same rows.
+    if (!known || !store.only(keys, "heads", "head", "stop")) {
+      const found = groups();
+      known = { list: found, ends: range(found.flatMap((group) => group.rows)) };
+    }
+    const { list, ends } = known;
     explain();
     if (!list.length) {
       marks.mount(drawing, h("p", { class: "absent" }, "No head passes the filter."));
       return;
     }
     const top = drawing.querySelector(".sheet-scroll")?.scrollTop || 0;
-    const { frame, ends, rows } = build(list);
+    const { frame, rows } = build(list, ends);
     const axis = data.has("same_axis") && !byLayer();
     marks.mount(
       drawing,

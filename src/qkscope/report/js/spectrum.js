@@ -172,17 +172,14 @@ const spectrum = (() => {
   function wall(width) {
     const [run] = store.runs();
     if (!data.training || !store.over(run).curves.some(({ name, waves }) => name === carried() && waves)) return null;
-    const turning = data.heads.filter(({ index }) => data.stops.some((stop) => ofHead(index, stop.index, run)));
+    const turning = data.heads.filter(({ index }) => ofHead(index, data.stops.length - 1, run));
     const layers = [...new Set(turning.map(({ layer }) => layer))];
     const across = d3.max(turning, ({ head }) => head + 1) || 1;
     if (!turning.length) return null;
     const left = 40;
     const step = Math.min(210, (width - left) / across);
     const tall = Math.max(14, Math.min(36, 0.5 * step));
-    const stops = data.stops.length;
-    const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, state.stop, run)?.shares || []), 0.99) || 1;
-    const colour = paint.fastRamp([0, most]);
-    const thumbs = new Map(turning.map(({ index }) => [index, thumb(index, run, stops, colour)]));
+    const thumbs = thumbsOf(turning, run);
     const find = new Map(turning.map((one) => [`${layers.indexOf(one.layer)}:${one.head}`, one.index]));
     const height = 18 + layers.length * (tall + 3);
     const muted = paint.resolved("var(--muted)");
@@ -234,6 +231,20 @@ const spectrum = (() => {
       verb: "Show this head.",
       act: (cell, event) => store.select([headAt(cell) ?? 0], event),
     });
+  }
+
+  /** @type {{ key: string, found: Map<number, HTMLCanvasElement | null> }} the last ones made */
+  let made = { key: "", found: new Map() };
+
+  /** @type {(turning: Head[], run: number) => Map<number, HTMLCanvasElement | null>} */
+  function thumbsOf(turning, run) {
+    const last = data.stops.length - 1;
+    const key = [run, state.window, carried(), paint.ramp([0, 1])(0)].join();
+    if (made.key === key) return made.found;
+    const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, last, run)?.shares || []), 0.99) || 1;
+    const colour = paint.fastRamp([0, most]);
+    made = { key, found: new Map(turning.map(({ index }) => [index, thumb(index, run, last + 1, colour)])) };
+    return made.found;
   }
 
   /** @type {(head: number, run: number, stops: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
