@@ -33,15 +33,38 @@ const dom = (() => {
 
   const INDEXED = /\b(r|eta|R)_([qk])\b/;
 
-  /** @type {(node: Text, svg: boolean) => Node[]} */
-  function lowered(node, svg) {
-    const [before, after] = node.data.split(/_(?=[qk]\b)(.*)/s);
-    const [index, rest] = [after[0], after.slice(1)];
-    const parts = svg
-      ? [s("tspan", { "font-size": 0 }, "_"), s("tspan", { "font-size": "0.76em", dy: "0.3em" }, index)]
-      : [h("sub", {}, h("span", {}, "_"), index)];
-    const tail = svg && rest ? s("tspan", { dy: "-0.23em" }, rest) : rest;
-    return [document.createTextNode(before), ...parts, ...(rest ? [tail].map((one) => (typeof one === "string" ? document.createTextNode(one) : one)) : [])];
+  /* A text with its indices as one element, which is one item of whatever row it stands in. */
+  /** @param {string} said */
+  function inHtml(said) {
+    const all = h("span", {});
+    let rest = said;
+    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
+      const end = at.index + at[0].length;
+      all.append(rest.slice(0, end - 2), h("sub", {}, h("span", {}, "_"), rest[end - 1]));
+      rest = rest.slice(end);
+    }
+    all.append(rest);
+    return all;
+  }
+
+  /* The same in a drawing, whose texts have no elements but pieces that are shifted. */
+  /** @param {string} said */
+  function inSvg(said) {
+    const all = s("tspan", {});
+    let [rest, up] = [said, false];
+    /** @param {string} text_ */
+    const plain = (text_) => {
+      if (text_) all.append(up ? s("tspan", { dy: "-0.23em" }, text_) : text_);
+      up = up && !text_;
+    };
+    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
+      const end = at.index + at[0].length;
+      plain(rest.slice(0, end - 2));
+      all.append(s("tspan", { "font-size": 0 }, "_"), s("tspan", { "font-size": "0.76em", dy: "0.3em" }, rest[end - 1]));
+      [rest, up] = [rest.slice(end), true];
+    }
+    plain(rest);
+    return all;
   }
 
   /* Set the indices low in everything below an element. */
@@ -51,15 +74,10 @@ const dom = (() => {
     const found = [];
     const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
     while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
-    while (found.length) {
-      const node = /** @type {Text} */ (found.pop());
+    for (const node of found) {
       const parent = node.parentElement;
       if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code")) continue;
-      const parts = lowered(node, parent instanceof SVGElement);
-      node.replaceWith(...parts);
-      const last = parts[parts.length - 1];
-      const more = last instanceof SVGElement ? last.firstChild : last;
-      if (more instanceof Text) found.push(more);
+      node.replaceWith(parent instanceof SVGElement ? inSvg(node.data) : inHtml(node.data));
     }
   }
 
