@@ -32,7 +32,7 @@ FACTORS = 2.0 ** np.linspace(-1, 1, 9)
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The smallest and the largest r_q over all documents. NaN where no c gives an axis."""
     q, k = block.moments[0]
-    r_q = np.stack([_first_r_q(q, k, c) for c in FACTORS])
+    r_q = np.stack([block.axes.r_q[:, 0] if c == 1 else _first_r_q(q, k, c) for c in FACTORS])
     r_q[:, block.unmeasured] = np.nan
     # A c at which two eigenvalues tie has no first axis, and does not count.
     return {"gauge_low": np.fmin.reduce(r_q), "gauge_high": np.fmax.reduce(r_q)}
