@@ -1,4 +1,4 @@
-"""Figure 11: a waterfall of what training, RoPE settings and window add to mean r_q and r_k at each step."""
+"""Figure 11: a waterfall of what training, RoPE settings and window add at each step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import finite, over_heads, present, values
 from qkscope.words import bare, listing, number
 
-DRAWN = {"mean r_q": "r_q", "mean r_k": "r_k"}
+# Means that are drawn: column of the heads, title of the panel. The last two are published r.
+DRAWN = {
+    "mean share_positional": ("share_positional", "position's share"),
+    "mean r_q": ("r_q", "mean $r_q$"),
+    "mean r_k": ("r_k", "mean $r_k$"),
+}
+NAMES = {"mean share_positional": "position's share of score variance"}
 # Bars of a step, in the order in which the causes act: their column in causes.csv and their colour.
 PARTS = {"RoPE settings": "rotation_first", "training": "weights_first", "window": "window"}
 COLOURS = dict(
@@ -30,6 +36,7 @@ COLOURS = dict(
 )
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
+MOST_STORIES = 2  # means that the README tells: the causes' claim comes after them
 GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
@@ -48,8 +55,8 @@ def draw(view: View, width: float | None = None) -> Drawing:
     ends = data[["start", "stop"]].to_numpy()
     limits = float(ends.min()), float(ends.max())
     panels = [
-        Panel(f"mean $r_{name[-1]}$", 2.6, partial(_draw, data[data["number"] == number], limits))
-        for number, name in DRAWN.items()
+        Panel(title, 2.6, partial(_draw, data[data["number"] == number], limits))
+        for number, (_, title) in DRAWN.items()
         if (data["number"] == number).any()
     ]
     caption = _caption(view, data)
@@ -64,9 +71,12 @@ def _over(view: View) -> str:
 def _caption(view: View, data: pd.DataFrame) -> Caption:
     heads, count = heads_of(view.main), view.count(view.main)
     many = f"all {count:,} heads" if view.main == ALL else f"the {count:,} {heads}"
+    scores = "mean share_positional" in set(data["number"])
+    plain = "position's share, mean " if scores else "mean "
+    share = "position's mean share of score variance, " if scores else ""
     return Caption(
-        title=f"What changed mean $r_q$ and $r_k$ of {heads}{_over(view)}",
-        shows=f"Black lines are mean r_q (above) and mean r_k (below), with their signs, of {many} of each "
+        title=f"What changed {plain}$r_q$ and $r_k$ of {heads}{_over(view)}",
+        shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
         f"{view.noun} over its training context. Between two of them stands one bar for each thing "
         "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
         "before it ends, so a long bar down beside one up is a change whose parts oppose each other.",
@@ -74,12 +84,13 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         "earlier checkpoint. Training: the later checkpoint minus that. Both over the shorter of the two windows, so "
         "that no weights run past their trained length. Window: what is added when each checkpoint is read over "
         "its own window instead.",
-        drawn="waterfall; both panels have the same scale, error bars are ±1 standard error over documents.",
+        drawn="waterfall; all panels have the same scale, error bars are ±1 standard error over documents.",
         takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones. The effect "
         "of one factor depends on what it is combined with; the bars follow the order of training, and causes.csv has "
         "the other order too.",
         stories=_stories(view, data),
-        care="Heads whose r_k has opposite signs cancel in mean r_k."
+        care="r also depends on how queries and keys are scaled against each other; position's share does not. Heads "
+        "whose r_k has opposite signs cancel in mean r_k."
         + (" NoPE heads are not shown; causes.csv has them." if view.populations else ""),
         table="causes.csv",
         variables=tuple(PARTS.values()),
@@ -90,7 +101,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
 def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The levels drawn: the path of each mean, and the step with the largest parts."""
     found = []
-    for number_name, steps in data.groupby("number", sort=False):
+    for number_name, steps in list(data.groupby("number", sort=False))[:MOST_STORIES]:
         by_step = steps.groupby(["from_model", "to_model"], sort=False)
         ends = by_step.agg({"start": "first", "stop": "last"})
         models = [ends.index[0][0], *(after for _, after in ends.index)]
@@ -107,10 +118,11 @@ def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
             f"{row['part']} {number(row['stop'] - row['start'], row['se'], signed=True)}"
             for row in by_step.get_group(largest).to_dict("records")
         ]
+        name = NAMES.get(str(number_name), number_name)
         total = bare(float(ends["stop"][largest] - ends["start"][largest]), signed=True)
         found.append(
             (
-                f"{number_name} of {heads_of(view.main)}{_over(view)}: {path(levels, 'level', 'se')}",
+                f"{name} of {heads_of(view.main)}{_over(view)}: {path(levels, 'level', 'se')}",
                 f"The largest bars are from {view.labels[before]} to {view.labels[after]}: {listing(parts)}"
                 + (f", together {total}." if len(parts) > 1 else "."),
             )
@@ -127,7 +139,7 @@ def _bars(view: View) -> pd.DataFrame:
     table, rows = view.results.causes, []
     if table is None:
         return pd.DataFrame(columns=columns)
-    for what, name in DRAWN.items():
+    for what, (name, _) in DRAWN.items():
         steps = table[(table["number"] == what) & table["population"].isin([view.main, ALL])]
         for step in steps.to_dict("records"):
             start = _level(view, step, name)
