@@ -228,7 +228,8 @@ def test_the_command_writes_tables_figure_and_snippets(folder, tmp_path):
     asked += ["--windows", "16,48", "--text", str(text), "--out", str(out)]
     done = CliRunner().invoke(main, asked)
     assert done.exit_code == 0, done.output
-    assert "theta=5e5" in done.output
+    assert "nats per token" in done.stdout
+    assert "theta=5e5" in done.stdout
     names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert names >= {"whatif.csv", "whatif_heads.csv", "whatif_wavelengths.csv", "candidates.json"}
     assert names >= {

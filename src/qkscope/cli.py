@@ -319,7 +319,7 @@ def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | N
 
     counts = [_count(text) for text in _names(windows or "")] or None
     place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
-    _print(try_settings(model, rope, windows=counts, out=place, **options))
+    click.echo(str(try_settings(model, rope, windows=counts, out=place, **options)))
     click.echo(
         f"written to {place}: whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
     )

@@ -444,7 +444,8 @@ def _at_fault(rows: pd.DataFrame) -> str:
         return ""
     most = ordered[carried.shift(fill_value=0) < MOST]
     waves, share = most["wavelength_current"], most["share_of_change"].sum()
+    low, high = (f"{edge:,.0f}" for edge in (waves.min(), waves.max()))
     return (
         f"{share:.0%} of the predicted change of distance curves comes from {len(most)} of {len(rows)} rotary pairs, "
-        f"of {waves.min():,.0f} to {waves.max():,.0f} tokens per turn under the current settings"
+        f"of {low if low == high else f'{low} to {high}'} tokens per turn under the current settings"
     )
