@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-# Means over the heads of a population.
+# Means over the heads of a population; those of all `role_` measures come with them.
 MEANS = (
     *("share_position", "share_key", "share_match", "share_query_position", "share_positional"),
-    *("r_q", "abs_r_k", "q_norm", "k_norm", "sink_score", "attn_prev", "induction_score", "entropy"),
+    *("r_q", "abs_r_k", "q_norm", "k_norm"),
 )
 # Largest values over all heads, without an error.
 LARGEST = ("max_logit",)
@@ -34,6 +34,11 @@ def scalars(data: xr.Dataset) -> dict[str, Array]:
     the others lack one group each.
     """
     found: dict[str, Array] = {}
+    for name in LARGEST:
+        found[name] = _array(values(data, name).max("head"))
+    for name in WHOLE:
+        if name in data:
+            found[name] = _array(data[name])
     for population in populations(data):
         start = f"{population}/" if population in ROPE else ""
         here = present(data, population)
@@ -44,11 +49,6 @@ def scalars(data: xr.Dataset) -> dict[str, Array]:
         if "sink_score" in data:
             sinks = values(data, "sink_score")
             found[f"{start}sink_rate"] = _array(over_heads((sinks > SINK_HEAD).where(sinks.notnull()), here))
-    for name in LARGEST:
-        found[name] = _array(values(data, name).max("head"))
-    for name in WHOLE:
-        if name in data:
-            found[name] = _array(data[name])
     return {name: each for name, each in found.items() if np.isfinite(each[:, 0]).any()}
 
 
