@@ -7,6 +7,7 @@
     results = qkscope.load_results("results/nano")                   # load an earlier run
     results.head(4, 2)                                               # one head over training, with errors
     qkscope.figure("position_signal", results, width=3.3)            # one figure, one paper column wide
+    qkscope.ablate("results/nano", heads=["class:positional"])       # what the model loses without a part of them
     qk = qkscope.analyze("vectors/")                                 # measure stored vectors
     monitor = qkscope.Monitor(model, texts, tokenizer)               # measure a model while it trains
 
@@ -19,6 +20,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from qkscope.ablation import ablate
     from qkscope.claims import Claim
     from qkscope.claims import claims as claims_of
     from qkscope.comparison import Comparison, compare
@@ -55,6 +57,7 @@ _HOME = {
     "Study": "study",
     "Thresholds": "results.taxonomy",
     "Unit": "sums.unit",
+    "ablate": "ablation",
     "analyze": "scanning.vectors",
     "claims_of": "claims:claims",
     "classify": "results.taxonomy",
@@ -87,6 +90,7 @@ __all__ = [
     "Study",
     "Thresholds",
     "Unit",
+    "ablate",
     "analyze",
     "claims_of",
     "classify",

@@ -332,6 +332,58 @@ def _count(text: str) -> int:
 
 
 @main.command()
+@click.argument("place", metavar="RESULTS|MODEL")
+@click.option(
+    "--heads",
+    multiple=True,
+    metavar="HEADS",
+    help="top:N:MEASURE, class:NAME, role:NAME, layer:3, L4H2,L5H0 or all; may be repeated.  [default: each class]",
+)
+@click.option(
+    "--part",
+    "parts",
+    multiple=True,
+    type=click.Choice(["position", "query_position", "key", "match", "sink", "head"]),
+    help="What to remove; may be repeated.  [default: all, one at a time]",
+)
+@click.option("--checkpoint", help="Checkpoint of a study.  [default: the last]")
+@click.option("--revision", help="Branch, tag or commit of a hub model.")
+@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
+@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
+@click.option(
+    "--max-length", type=click.IntRange(min=8), help="Tokens of each document.  [default: the window]"
+)
+@click.option(
+    "--documents",
+    type=click.IntRange(min=1),
+    default=16,
+    show_default=True,
+    help="Maximum of scored documents.",
+)
+@click.option(
+    "--draws",
+    type=click.IntRange(min=0),
+    default=3,
+    show_default=True,
+    help="Random sets of heads beside each.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--dtype", default="float32", show_default=True, help="auto, float32, bfloat16 or float16.")
+@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
+@click.option(
+    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
+)
+@click.option("--out", type=FOLDER, help="Folder for ablation.csv.  [default: RESULTS]")
+@clear_errors
+def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
+    """Measure what a model loses without a part of its attention scores in some heads."""
+    from qkscope.ablation import ablate as remove
+    from qkscope.capture.ablation import PARTS
+
+    _print(remove(place, parts=parts or PARTS, **options))
+
+
+@main.command()
 @click.argument("vectors", type=PLACE, metavar="FOLDER|hub:OWNER/NAME")
 @click.option("--out", type=FOLDER, required=True, help="Folder for the dataset and its tables.")
 @click.option(

@@ -13,7 +13,7 @@ from typing import Literal
 
 MINUS = "\u2212"
 # What a number is counted in; `r` is a correlation, or another number without a unit.
-Unit = Literal["r", "share", "heads", "logits"]
+Unit = Literal["r", "share", "heads", "logits", "nats per token"]
 # Decimals of a number whose error is not known, and the most any number gets.
 DECIMALS, MOST_DECIMALS = 2, 3
 # HTML's own signs as entities: not every Markdown renderer accepts a backslash before them.

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from qkscope.capture.architecture import layer_numbers
-from qkscope.capture.sight import Observer, Sight
+from qkscope.capture.sight import Change, Observer, Sight
 
 
 @contextmanager
-def attention_interface(backbone: Any, observe: Observer) -> Iterator[None]:
-    """Show every call of an attention function by a layer of the backbone."""
+def attention_interface(backbone: Any, observe: Observer, change: Change | None = None) -> Iterator[None]:
+    """Show every call of an attention function by a layer of the backbone, or change what it is given."""
     from transformers import AttentionInterface
 
     own = AttentionInterface.get_interface
@@ -26,23 +27,25 @@ def attention_interface(backbone: Any, observe: Observer) -> Iterator[None]:
 
     def around(attention: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(module) not in layers or not _is_self_attention(module, query):
+                return attention(module, query, key, value, *args, **kwargs)
+            scale = kwargs.get("scaling")
+            sight = Sight(
+                layer=layers[id(module)],
+                q=query.detach(),
+                k=key.detach(),
+                scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+                window=kwargs.get("sliding_window"),
+                module=module,
+                softcap=kwargs.get("softcap"),
+                sinks=kwargs.get("s_aux"),
+                values=value.detach(),
+            )
+            if change is not None and (changed := change(sight)) is not None:
+                # Otherwise the scale of some functions follows from the number of dimensions.
+                (query, key), kwargs["scaling"] = changed, sight.scale
             result = attention(module, query, key, value, *args, **kwargs)
-            if id(module) in layers and _is_self_attention(module, query):
-                scale = kwargs.get("scaling")
-                observe(
-                    Sight(
-                        layer=layers[id(module)],
-                        q=query.detach(),
-                        k=key.detach(),
-                        scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
-                        window=kwargs.get("sliding_window"),
-                        module=module,
-                        softcap=kwargs.get("softcap"),
-                        sinks=kwargs.get("s_aux"),
-                        values=value.detach(),
-                        output=result[0].detach(),
-                    )
-                )
+            observe(replace(sight, output=result[0].detach()))
             return result
 
         return attend

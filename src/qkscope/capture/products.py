@@ -12,20 +12,22 @@ from contextlib import contextmanager
 from typing import Any
 
 from qkscope.capture.architecture import layer_numbers
-from qkscope.capture.sight import Observer, Sight
+from qkscope.capture.sight import Change, Observer, Sight
 from qkscope.errors import CaptureError
 
 
 @contextmanager
-def score_products(backbone: Any, observe: Observer) -> Iterator[None]:
-    """Show the operands of every score product inside a layer of the backbone."""
+def score_products(backbone: Any, observe: Observer, change: Change | None = None) -> Iterator[None]:
+    """Show the operands of every score product inside a layer of the backbone, or change them."""
     from torch.overrides import TorchFunctionMode
 
-    watch = _Watch(observe)
+    watch = _Watch(observe, change)
 
     class Watching(TorchFunctionMode):  # type: ignore[misc]
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
+            if watch.inside:
+                args, kwargs = watch.changed(function, args, kwargs)
             result = function(*args, **kwargs)
             if watch.inside:
                 watch.saw(function, args, kwargs, result)
@@ -49,9 +51,10 @@ def score_products(backbone: Any, observe: Observer) -> Iterator[None]:
 class _Watch:
     """Which layer is running, and the products in it that no softmax has followed yet."""
 
-    def __init__(self, observe: Observer) -> None:
+    def __init__(self, observe: Observer, change: Change | None) -> None:
         self.inside: list[tuple[int, Any]] = []
-        self._observe = observe
+        self._observe, self._change = observe, change
+        self._scored = False
         self._pending: list[tuple[Any, Any]] = []
         self._batch = self._tokens = 0
         self._products, self._softmax, self._fused = _functions()
@@ -63,11 +66,36 @@ class _Watch:
 
     def enter(self, layer: int, module: Any) -> None:
         if not self.inside:
-            self._pending = []
+            self._pending, self._scored = [], False
         self.inside.append((layer, module))
 
     def leave(self) -> None:
         self.inside.pop()
+
+    def changed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The arguments of a score product with other queries and keys: the first such product of a layer call."""
+        fused = function in self._fused
+        if self._change is None or self._scored or not (fused or function in self._products):
+            return args, kwargs
+        query, second = (args[0], args[1]) if fused else _operands(args, kwargs)
+        key = second if fused else second.transpose(-1, -2)
+        if (query.shape[-2], key.shape[-2]) != (self._tokens, self._tokens):
+            return args, kwargs
+        self._scored = True
+        scale, flat = kwargs.get("scale"), query.dim() == 3
+        q, k = (x.unflatten(0, (self._batch, -1)) if flat else x for x in (query, key))
+        layer, module = self.inside[-1]
+        found = self._change(Sight(layer, q.detach(), k.detach(), None, None, module))
+        if found is None:
+            return args, kwargs
+        q, k = (x.flatten(0, 1) if flat else x for x in found)
+        if fused:
+            return (q, k, *args[2:]), {**kwargs, "scale": query.shape[-1] ** -0.5 if scale is None else scale}
+        new = {id(query): q, id(second): k.transpose(-1, -2)}
+        return (
+            tuple(new.get(id(each), each) for each in args),
+            {name: new.get(id(each), each) for name, each in kwargs.items()},
+        )
 
     def saw(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if function in self._fused:

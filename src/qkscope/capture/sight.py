@@ -46,3 +46,5 @@ def same_sight(a: Sight | None, b: Sight) -> bool:
 
 
 Observer = Callable[[Sight], None]
+Change = Callable[[Sight], tuple[Any, Any] | None]
+"""Other queries and keys of a layer, which may have more dimensions; None to leave them as they are."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
+from qkscope.claims.ablation import ablation
 from qkscope.claims.attention_scores import distance, scores, wavelengths
 from qkscope.claims.causes import causes
 from qkscope.claims.claim import Claim
@@ -29,6 +30,7 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
     linearity,
     distance,
     plasticity,
+    ablation,
 )
 
 MOST_CLAIMS = 10  # claims that a study has

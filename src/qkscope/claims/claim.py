@@ -53,7 +53,7 @@ class Row:
     @property
     def text(self) -> str:
         """The number as a reader sees it; a change has a sign."""
-        signed = self.from_model is not None or self.unit == "logits"
+        signed = self.from_model is not None or self.unit in ("logits", "nats per token")
         return measured(self.value, self.se, self.unit, signed)
 
 

@@ -28,10 +28,18 @@ from qkscope.words import some
 # What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
 PRODUCTS = (
     *("study.yaml", "measures.safetensors", "axes.safetensors", "qk.csv", "heads.csv", "heads.parquet"),
-    *("transitions.csv", "causes.csv", "summary.json", "report.html", "scan.json", manifest.NAME),
+    *(
+        "transitions.csv",
+        "causes.csv",
+        "ablation.csv",
+        "summary.json",
+        "report.html",
+        "scan.json",
+        manifest.NAME,
+    ),
 )
-DRAWN = ("summary.json", "report.html", "figures")
-"""Files and folders that are drawn from the tables of a folder."""
+DRAWN = ("summary.json", "report.html", "figures", "ablation.csv")
+"""Files and folders that are made from the tables of a folder, or belong to them."""
 
 _KINDS = {"run": "the study", "scan": "the scan of", "analysis": "the analysis of"}
 

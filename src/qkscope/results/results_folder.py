@@ -15,7 +15,16 @@ from qkscope.errors import TableError
 from qkscope.results.aggregate import difference, jackknife, values
 from qkscope.results.dataset import NAME, read_dataset
 from qkscope.results.manifest import read_manifest, read_set
-from qkscope.results.tables import from_qk, head_table, qk_table, read_causes, read_qk, select
+from qkscope.results.tables import (
+    ABLATION,
+    from_qk,
+    head_table,
+    qk_table,
+    read_ablation,
+    read_causes,
+    read_qk,
+    select,
+)
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Timeline, timeline_from_names, timeline_of
 
@@ -41,6 +50,7 @@ class Results:
 
     data    every measure over (cell, sample, head), see `qkscope.results.dataset`; read from disk when used
     causes  what changed each number between neighbouring checkpoints; None where that was not measured
+    ablation  what parts of scores are worth, in nats per token; None where that was not measured
     """
 
     folder: Path
@@ -50,6 +60,7 @@ class Results:
     thresholds: Thresholds = field(default_factory=Thresholds)
     study: Mapping[str, Any] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    ablation: pd.DataFrame | None = None
     made_from: str | None = None
     """Which set the tables belong to, where a manifest says so: what is read later must be of the same."""
 
@@ -269,6 +280,7 @@ def _of_study(folder: Path, data: xr.Dataset | None = None) -> Results:
     record = read_provenance(provenance, folder / "study.yaml")
     layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
     timeline, causes = timeline_of(study, provenance), None
+    weights = {name: facts.commit for name, facts in record.checkpoints.items()}
     if data is not None:
         causes = read_causes(folder / "causes.csv")
     else:
@@ -280,6 +292,7 @@ def _of_study(folder: Path, data: xr.Dataset | None = None) -> Results:
         timeline=_with_gaps(timeline, data, folder),
         data=data,
         causes=causes,
+        ablation=read_ablation(folder / ABLATION, weights),
         thresholds=Thresholds(study.thresholds.high, study.thresholds.low),
         study=study.model_dump(mode="json", exclude_none=True),
         provenance=provenance,

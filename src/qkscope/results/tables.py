@@ -54,6 +54,24 @@ CAUSES_COLUMNS = (
 )
 
 
+ABLATION = "ablation.csv"
+ABLATION_COLUMNS = (
+    *(
+        "checkpoint",
+        "part",
+        "heads",
+        "population",
+        "n_heads",
+        "delta",
+        "delta_se",
+        "random",
+        "random_se",
+        "above_random",
+    ),
+    *("above_random_se", "random_heads", "draws", "loss", "documents", "tokens", "window", "weights"),
+)
+
+
 def write_tables(
     folder: Path, cells: Sequence[CellData], order: Sequence[str], limits: Thresholds
 ) -> pd.DataFrame:
@@ -303,3 +321,22 @@ def read_causes(path: Path) -> pd.DataFrame | None:
         raise TableError(f"{path}: column missing: {', '.join(missing)}; run the study again to rewrite it")
     # Effects that were not computed when it was written are not known; other columns are ignored.
     return frame.reindex(columns=list(CAUSES_COLUMNS))
+
+
+def read_ablation(path: Path, weights: Mapping[str, str]) -> pd.DataFrame | None:
+    """An ablation.csv, if there is one: its rows of checkpoints with these weights. A damaged file is an error."""
+    if not path.is_file():
+        return None
+    try:
+        texts = dict.fromkeys(("checkpoint", "part", "heads", "population", "weights"), str)
+        frame = read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
+    except (ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
+    if missing := [name for name in ABLATION_COLUMNS if name not in frame.columns]:
+        raise TableError(f"{path}: column missing: {', '.join(missing)}; run `qkscope ablate` again")
+    numbers = [name for name in ABLATION_COLUMNS if name not in texts]
+    if wrong := [name for name in numbers if frame[name].dtype.kind not in "if"]:
+        raise TableError(f"{path}: {wrong[0]} has words, expected numbers; run `qkscope ablate` again")
+    same = [weights.get(name) == of for name, of in zip(frame["checkpoint"], frame["weights"], strict=True)]
+    found = frame.loc[same, list(ABLATION_COLUMNS)].reset_index(drop=True)
+    return None if found.empty else found

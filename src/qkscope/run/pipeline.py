@@ -18,6 +18,7 @@ from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, quiet, say
 from qkscope.results import manifest, owner
 from qkscope.results.lock import Claim, claimed
+from qkscope.results.tables import ABLATION
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
 from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
 from qkscope.run.controls import controls_and_gaps
@@ -39,6 +40,8 @@ from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from qkscope.results import Results
 
 # Tokenised texts, kept because the next run needs them too.
@@ -322,12 +325,27 @@ def _measures(study: Study) -> list[list[object]]:
     return [[group.name, group.version, *group.needs] for group in chosen(study.optional_measures)]
 
 
+def redraw(results: Results, ablation: pd.DataFrame) -> None:
+    """Put a table of ablations into a results folder, and draw summary, figures and report anew with it."""
+    from dataclasses import replace
+
+    folder, parts = results.folder, owner.DRAWN
+    with (
+        store.clear_errors(folder),
+        claimed(folder, folder.name) as claim,
+        manifest.replacing_drawn(folder, results.made_from, parts, claim.require) as staged,
+    ):
+        _summarize_and_draw(replace(results, ablation=ablation), staged, figures=True)
+
+
 def _summarize_and_draw(results: Results, folder: Path, figures: bool) -> None:
-    """Summary, figures and report of results, into another folder."""
+    """Summary, figures and report of results, into another folder; ablations of the same weights are kept."""
     from qkscope.claims import summary
     from qkscope.figures import draw_all
     from qkscope.report import write_report
 
+    if results.ablation is not None:
+        store.write_csv(folder / ABLATION, results.ablation)
     store.write_json(folder / "summary.json", summary(results))
     if figures:
         draw_all(results, folder / "figures")

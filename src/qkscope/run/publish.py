@@ -175,11 +175,11 @@ def card(folder: Path, repo: str) -> str:
 
 
 def _is_drawn(name: str) -> bool:
-    """Whether a file is one that qkscope draws: summary, report, or one of the files of a figure."""
+    """Whether a file is one that qkscope draws: summary, report, ablations, or one of the files of a figure."""
     from qkscope.figures.drawing import FILES
 
     first, *rest = name.split("/")
-    return name in ("summary.json", "report.html") or (
+    return name in ("summary.json", "report.html", "ablation.csv") or (
         first == "figures" and len(rest) == 2 and rest[1] in FILES and not rest[0].startswith(".")
     )
 

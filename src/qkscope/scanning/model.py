@@ -186,7 +186,7 @@ def scan(
     _warn(warnings, subject.architecture.window_warning(window))
     source = [str(path) for path in text_paths] or ["stdlib"]
     spec = CorpusSpec(source=source, documents=documents, start=start, chunk=chunk, seed=seed)
-    corpus, available = _read_documents(subject, texts, spec, window, warnings)
+    corpus, available = read_documents(subject, texts, spec, window, warnings)
     chosen = choose_heads(
         subject.architecture, _layers(subject, corpus, window, include_sliding), heads, seed
     )
@@ -260,7 +260,7 @@ def _holding(
     return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
 
 
-def _read_documents(
+def read_documents(
     subject: Subject, texts: Iterable[Any] | None, spec: CorpusSpec, max_length: int, warnings: list[str]
 ) -> tuple[list[Document], int | None]:
     """The documents, and how many tokens the files they come from have."""

@@ -52,6 +52,11 @@ def contrast(
     return Contrast(float(first[0]), float(second[0]), gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks))
 
 
+def judged(gap: float, se: float, df: int, looks: int = 1) -> str:
+    """`contrast`'s verdict on a difference whose error has `df` degrees of freedom."""
+    return Contrast(math.nan, math.nan, gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks)).verdict
+
+
 def _sure(gap: float, se: float, df: int, level: float) -> str:
     if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
         return ""

@@ -1,0 +1,139 @@
+"""Which heads lose a part: chosen by name, layer, class or measure, and random heads of the same layers beside them.
+
+all                     every measured head
+L4H2,L5H0               a list
+layer:3   layer:3-5     layers
+class:positional        a class of the scores (positional, mixed, content) or a published one (content-focused, ...)
+role:sink               a role, where roles were measured
+top:27:share_position   the 27 with the largest value of a measure; bottom:27:... the smallest
+class:positional&rope   both: terms joined by & ; rope and nope are the heads of such layers
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from qkscope.errors import TableError
+from qkscope.results.taxonomy import SCORE_CLASSES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Head = tuple[int, int]
+_LIST = re.compile(r"L\d+H\d+(,L\d+H\d+)*", re.ASCII)
+_LAYERS = re.compile(r"layer:(\d+)(?:-(\d+))?", re.ASCII)
+_TOP = re.compile(r"(top|bottom):(\d+):(\w+)", re.ASCII)
+_FORMS = (
+    "all, L4H2,L5H0, layer:3, layer:3-5, class:NAME, role:NAME, top:N:MEASURE, bottom:N:MEASURE, rope or nope"
+)
+
+
+def choose(text: str, table: pd.DataFrame) -> list[Head]:
+    """The heads of `table` (a row per head: layer, head, classes, measures) that a text names, in order."""
+    found = set(_all(table))
+    for term in text.split("&"):
+        found &= set(_term(term.strip(), table))
+    if not found:
+        raise TableError(f"--heads {text}: no head of the {len(table)} measured ones")
+    return sorted(found)
+
+
+def standard_sets(table: pd.DataFrame) -> list[str]:
+    """Every class of scores that has heads, RoPE and NoPE heads apart."""
+    flags = set(table["rope"].dropna())
+    populations = ["&rope", "&nope"] if flags == {0.0, 1.0} else [""]
+    wanted = [f"class:{kind}{population}" for population in populations for kind in SCORE_CLASSES]
+    if "score_class" not in table:
+        return ["all"]
+    return [text for text in wanted if _matches(text, table)] or ["all"]
+
+
+def _matches(text: str, table: pd.DataFrame) -> bool:
+    try:
+        return bool(choose(text, table))
+    except TableError:
+        return False
+
+
+def draw(chosen: Sequence[Head], table: pd.DataFrame, count: int, seed: int) -> list[list[Head]]:
+    """`count` random sets of other heads, as many of each layer as were chosen, or as many as it has.
+
+    None where the chosen heads are all heads of their layers.
+    """
+    rng, others = random.Random(seed), sorted(set(_all(table)) - set(chosen))
+    found = []
+    for _ in range(count):
+        drawn: list[Head] = []
+        for layer in sorted({layer for layer, _ in chosen}):
+            here = [head for head in others if head[0] == layer]
+            wanted = sum(head[0] == layer for head in chosen)
+            drawn += rng.sample(here, min(wanted, len(here)))
+        found.append(sorted(drawn))
+    return [drawn for drawn in found if drawn]
+
+
+def population(chosen: Sequence[Head], table: pd.DataFrame) -> str:
+    """RoPE or NoPE where the model has both kinds of layers and all heads are of one; else all, or both."""
+    if set(table["rope"].dropna()) != {0.0, 1.0}:
+        return "all"
+    flags = {
+        flag for *head, flag in table[["layer", "head", "rope"]].to_numpy() if tuple(head) in set(chosen)
+    }
+    return {(1.0,): "RoPE", (0.0,): "NoPE"}.get(tuple(flags), "both")
+
+
+def _term(term: str, table: pd.DataFrame) -> list[Head]:
+    if term == "all":
+        return _all(table)
+    if term in ("rope", "nope"):
+        return _all(table[table["rope"] == float(term == "rope")])
+    if _LIST.fullmatch(term):
+        return _listed(term, table)
+    if found := _LAYERS.fullmatch(term):
+        first, last = int(found[1]), int(found[2] or found[1])
+        return _all(table[table["layer"].between(first, last)])
+    if found := _TOP.fullmatch(term):
+        return _extreme(found[1] == "top", int(found[2]), found[3], table)
+    kind, _, name = term.partition(":")
+    if kind in ("class", "role") and name:
+        return _all(table[table[_labels(kind, name, table)] == name])
+    raise TableError(f"--heads: found {term!r}; expected {_FORMS}")
+
+
+def _listed(term: str, table: pd.DataFrame) -> list[Head]:
+    asked = [(int(a), int(b)) for a, b in re.findall(r"L(\d+)H(\d+)", term)]
+    if missing := sorted(set(asked) - set(_all(table))):
+        raise TableError(
+            f"--heads: L{missing[0][0]}H{missing[0][1]} was not measured; there are layers {table['layer'].min()} to "
+            f"{table['layer'].max()} with heads {table['head'].min()} to {table['head'].max()}"
+        )
+    return asked
+
+
+def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> list[Head]:
+    bare = name.removeprefix("abs_")
+    if bare not in table or table[bare].dtype.kind != "f":
+        known = [str(c) for c in table if table[c].dtype.kind == "f" and not str(c).endswith("_se")]
+        raise TableError(f"--heads: {name!r} was not measured; measured are {', '.join(known)}")
+    values = table[bare].abs() if bare != name else table[bare]
+    order = values.dropna().sort_values(ascending=not largest, kind="stable").index
+    return _all(table.loc[order[:count]])
+
+
+def _labels(kind: str, name: str, table: pd.DataFrame) -> str:
+    """The column that has such a class or role."""
+    columns = [c for c in (("score_class", "class") if kind == "class" else ("role",)) if c in table]
+    if not columns:
+        raise TableError(f"--heads: {kind}:{name}: {kind}s of heads were not measured")
+    for column in columns:
+        if name in set(table[column]) or (column == "score_class" and name in SCORE_CLASSES):
+            return column
+    there = sorted({str(each) for column in columns for each in table[column]})
+    raise TableError(f"--heads: no head of {kind} {name!r}; there are {', '.join(there)}")
+
+
+def _all(table: pd.DataFrame) -> list[Head]:
+    return list(zip(table["layer"].tolist(), table["head"].tolist(), strict=True))

@@ -1,0 +1,120 @@
+"""Figure 16: loss without each part of the scores, a panel per set of heads."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from qkscope.claims.ablation import in_words
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools.marks import error_key
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
+from qkscope.figures.tools.style import INK, MUTED, PAPER, PART_COLOURS
+from qkscope.figures.view import View
+from qkscope.results.tables import ABLATION
+from qkscope.words import MINUS
+
+NAMES = {
+    "position": "position",
+    "query_position": "query × position",
+    "key": "key",
+    "match": "match",
+    "sink": "sink",
+    "head": "whole head",
+}
+COLOURS = {part: PART_COLOURS.get(name, MUTED) for part, name in NAMES.items()} | {"sink": "#b5533c"}
+
+
+def why_not(view: View) -> str | None:
+    return "nothing was ablated: `qkscope ablate` does" if _rows(view).empty else None
+
+
+def draw(view: View, width: float | None = None) -> Drawing:
+    """Bars: the chosen heads; diamonds: random heads of the same layers."""
+    data = _rows(view)
+    sets = list(dict.fromkeys(data["heads"]))
+    parts = [part for part in NAMES if part in set(data["part"])]
+    reach = data[["delta", "random"]].to_numpy() + data[["delta_se", "random_se"]].fillna(0.0).to_numpy()
+    limits = min(0.0, float(np.nanmin(data[["delta", "random"]]))), float(np.nanmax(reach))
+    panels = Panels.of(Paper(width), len(sets), wide=2.9, shape=0.16 * max(len(parts), 3), between=1.1)
+    drawn = []
+    for text in sets:
+        here = data[data["heads"] == text]
+        name = in_words(text, int(here["n_heads"].iloc[0]), str(here["population"].iloc[0]))
+        drawn.append((name[0].upper() + name[1:], partial(_bars, here, parts, limits, panels.paper)))
+    keys = [
+        Key(Patch(facecolor=MUTED), "these heads"),
+        Key(_diamond(), "random heads of the same layers"),
+        error_key("±1 standard error over documents (random heads: over draws)"),
+    ]
+    caption = _caption(view, data)
+    subtitle = view.labels[str(data["checkpoint"].iloc[0])]
+    page = draw_panels(panels, caption.title, subtitle, keys, drawn, "change of loss, nats per token", "")
+    return Drawing(page.figure, data, caption)
+
+
+def _diamond() -> Line2D:
+    return Line2D([], [], color=INK, marker="D", markersize=5, linestyle="none", markerfacecolor=PAPER)
+
+
+def _rows(view: View) -> pd.DataFrame:
+    """The ablations of the last checkpoint that has any."""
+    table = view.results.ablation
+    there = [] if table is None else [model for model in view.order if model in set(table["checkpoint"])]
+    if table is None or not there:
+        return pd.DataFrame()
+    found = table[table["checkpoint"] == there[-1]].drop(columns="weights")
+    order = found["heads"].map({text: i for i, text in enumerate(dict.fromkeys(found["heads"]))})
+    place = found["part"].map({part: i for i, part in enumerate(NAMES)})
+    return found.iloc[np.lexsort((place, order))].reset_index(drop=True)
+
+
+def _bars(
+    data: pd.DataFrame, parts: list[str], limits: tuple[float, float], paper: Paper, axes: Axes
+) -> None:
+    place = np.array([len(parts) - 1 - parts.index(part) for part in data["part"]], dtype=float)
+    error = {"ecolor": INK, "elinewidth": 1.1, "capsize": 2.2}
+    axes.barh(
+        place, data["delta"], 0.7, color=[COLOURS[part] for part in data["part"]], xerr=data["delta_se"], error_kw=error,
+        zorder=2,
+    )  # fmt: skip
+    axes.errorbar(
+        data["random"], place, xerr=data["random_se"].fillna(0.0), fmt="D", markersize=4.5 * paper.factor, color=INK,
+        markerfacecolor=PAPER, elinewidth=1.1, capsize=2.2, zorder=4,
+    )  # fmt: skip
+    room = 0.06 * (limits[1] - limits[0] or 1.0)
+    axes.set_xlim(limits[0] - room, limits[1] + room)
+    axes.set_ylim(-0.6, len(parts) - 0.4)
+    axes.axvline(0.0, color=INK, linewidth=0.8, zorder=1)
+    ticks = [
+        tick for tick in MaxNLocator(4).tick_values(*limits) if limits[0] - room <= tick <= limits[1] + room
+    ]
+    scale(axes, "x", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
+    scale(axes, "y", list(range(len(parts))), [NAMES[part] for part in reversed(parts)], paper)
+
+
+def _caption(view: View, data: pd.DataFrame) -> Caption:
+    first = data.iloc[0]
+    return Caption(
+        title="What the model loses without a part of its attention scores",
+        shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the scores "
+        "of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the right of "
+        "its diamond is a part that the model needs in these heads.",
+        made=f"loss of {first['checkpoint']} over {first['documents']} documents ({first['tokens']:,} tokens), with the part "
+        f"minus without; {first['loss']:.3f} nats per token as it is. Mean vectors come from other documents.",
+        drawn="horizontal bars on one scale.",
+        takeaway="Compare a bar with its diamond, not with zero: removing a part of many heads always costs something.",
+        care="Costs do not add up over heads or parts.",
+        table=ABLATION,
+        variables=("delta", "random"),
+        window="own",
+    )
+
+
+PICTURE = Picture("16_ablation", ("ablation",), draw, why_not)
