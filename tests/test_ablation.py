@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,9 +28,11 @@ from qkscope.capture.architecture import read_architecture
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import find_backbone, find_seam
 from qkscope.capture.interface import attention_interface
+from qkscope.claims import claims
 from qkscope.corpus import documents_from
 from qkscope.errors import StudyError, TableError
 from qkscope.results import load_results, manifest
+from studies import training
 
 RNG = np.random.default_rng(0)
 B, H, K, T, D = 2, 4, 2, 20, 8
@@ -321,3 +325,51 @@ def test_the_table_is_that_of_passes_by_hand(tmp_path):
     assert row["delta"] == pytest.approx((after - before) / row["tokens"], abs=1e-6)
     assert abs(row["delta"]) > 1e-4
     assert pd.read_csv(tmp_path / "ablation.csv")["heads"].tolist() == ["L1H3"]
+
+
+def _ablation(rows):
+    """An ablation table of the last checkpoint: (part, heads, delta, error, random, error of random)."""
+    return pd.DataFrame(
+        [
+            {
+                "checkpoint": "step-300", "part": part, "heads": heads, "population": "all", "n_heads": 8,
+                "delta": delta, "delta_se": se, "random": random, "random_se": spread, "above_random": delta - random,
+                "above_random_se": np.hypot(se, spread), "random_heads": 8, "draws": 3, "loss": 2.5, "documents": 16,
+                "tokens": 8176, "window": 512, "weights": "x",
+            }
+            for part, heads, delta, se, random, spread in rows
+        ]
+    )  # fmt: skip
+
+
+TOP = "top:8:share_position"
+
+
+def test_the_claim_names_the_part_that_costs_most_above_random_heads():
+    rows = [
+        ("key", TOP, 0.9, 0.02, 0.88, 0.02),
+        ("position", TOP, 0.8, 0.02, 0.1, 0.03),
+        ("head", TOP, 3.0, 0.1, 1, 0.1),
+    ]
+    study = replace(training(3), ablation=_ablation(rows))
+    said = next(claim for claim in claims(study) if claim.id == "ablation")
+    assert said.verdict == "higher"
+    assert [(row.value, row.verdict) for row in said.rows[:2]] == [(0.8, "higher"), (0.1, "level")]
+    assert said.rows[2].verdict == "unclear"
+    assert "the 8 heads with the largest share_position" in said.headline
+    noise = replace(training(3), ablation=_ablation([("position", TOP, 0.1, 0.2, 0.05, 0.1)]))
+    assert next(claim for claim in claims(noise) if claim.id == "ablation").verdict == "unclear"
+    assert not [claim for claim in claims(training(3)) if claim.id == "ablation"]
+
+
+@pytest.mark.parametrize("width", [None, 3.3, 6.9])
+def test_the_figure_draws_every_row_of_the_last_checkpoint(width):
+    rows = [(part, heads, 0.5, 0.1, 0.2, 0.1) for heads in (TOP, "class:content", "L0H1") for part in PARTS]
+    table = _ablation(rows)
+    older = table[:1].assign(checkpoint="step-100")
+    study = replace(training(3), ablation=pd.concat([older, table], ignore_index=True))
+    drawing = qkscope.figure("ablation", study, width)
+    assert len(drawing.data) == len(rows)
+    assert set(drawing.data["checkpoint"]) == {"step-300"}
+    with pytest.raises(TableError, match="qkscope ablate"):
+        qkscope.figure("ablation", training(3))

@@ -59,15 +59,15 @@ def ablation(c: Context) -> Claim | None:
     order = known.sort_values("above_random", ascending=False, kind="stable")
     first = order.iloc[0].to_dict()
     verdict = _verdict(first, len(known))
-    rest = [row for row in order.to_dict("records")[1:]][:MOST_ROWS]
+    rest = order.to_dict("records")[1 : 1 + MOST_ROWS]
     part, heads = (
         PARTS.get(first["part"], first["part"]),
         in_words(first["heads"], first["n_heads"], first["population"]),
     )
     cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
     headlines = {
-        "higher": f"The model needs {part} in {heads}: {cost} nats per token without it, {other} in random heads of the "
-        "same layers",
+        "higher": f"The model needs {part} in {heads}: {cost} nats per token without it, {other} in random heads of "
+        "the same layers",
         "equal": f"No part of the scores costs more in the chosen heads than in random ones: {part} in {heads} {cost} "
         f"nats per token, random heads {other}",
     }
@@ -85,8 +85,8 @@ def ablation(c: Context) -> Claim | None:
         "Does the model need it?",
         sentence(headlines.get(verdict, unclear)),
         joined(*(sentence(_told(row)) for row in (first, *rest[:2]))),
-        "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random heads of the "
-        "same layers show what removing it from any heads would cost.",
+        "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
+        "heads of the same layers show what removing it from any heads would cost.",
         "In one model, on these texts; a head whose work others can take over looks unneeded.",
         verdict,
         tuple(rows),

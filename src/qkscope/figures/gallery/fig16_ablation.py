@@ -80,10 +80,8 @@ def _bars(
 ) -> None:
     place = np.array([len(parts) - 1 - parts.index(part) for part in data["part"]], dtype=float)
     error = {"ecolor": INK, "elinewidth": 1.1, "capsize": 2.2}
-    axes.barh(
-        place, data["delta"], 0.7, color=[COLOURS[part] for part in data["part"]], xerr=data["delta_se"], error_kw=error,
-        zorder=2,
-    )  # fmt: skip
+    colours = [COLOURS[part] for part in data["part"]]
+    axes.barh(place, data["delta"], 0.7, color=colours, xerr=data["delta_se"], error_kw=error, zorder=2)
     axes.errorbar(
         data["random"], place, xerr=data["random_se"].fillna(0.0), fmt="D", markersize=4.5 * paper.factor, color=INK,
         markerfacecolor=PAPER, elinewidth=1.1, capsize=2.2, zorder=4,
@@ -103,11 +101,12 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     first = data.iloc[0]
     return Caption(
         title="What the model loses without a part of its attention scores",
-        shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the scores "
-        "of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the right of "
-        "its diamond is a part that the model needs in these heads.",
-        made=f"loss of {first['checkpoint']} over {first['documents']} documents ({first['tokens']:,} tokens), with the part "
-        f"minus without; {first['loss']:.3f} nats per token as it is. Mean vectors come from other documents.",
+        shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the "
+        "scores of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the "
+        "right of its diamond is a part that the model needs in these heads.",
+        made=f"loss without the part minus loss, of {first['checkpoint']} over {first['documents']} documents "
+        f"({first['tokens']:,} tokens; {first['loss']:.3f} nats per token as it is). Mean vectors come from other "
+        "documents.",
         drawn="horizontal bars on one scale.",
         takeaway="Compare a bar with its diamond, not with zero: removing a part of many heads always costs something.",
         care="Costs do not add up over heads or parts.",
