@@ -15,6 +15,7 @@ from benchmarks.made import all_heads, documents, dumped, ids_of, smollm2
 
 Run = Callable[[Any], object]
 PLAIN, BACKBONE, EVERYTHING = "model(ids)", "backbone only", "qkscope, full capture"
+WITH_LOSS = "qkscope, full capture and loss"
 NNSIGHT, LENS = "nnsight, q and k saved", "TransformerLens, rot_q and rot_k cached"
 EAGER, AROUND = "transformers, output_attentions", "of which outside the pass"
 ONCE = "test passes, once per model (not included above)"
@@ -67,6 +68,21 @@ def everything(model: Any) -> Run:
     def run(document: Any) -> object:
         tokens = len(document.tokens)
         return measure(model, [document], heads, (tokens,), batch_tokens=tokens, probe=probe)
+
+    return run
+
+
+def with_loss(model: Any) -> Run:
+    """The same with the loss of every k-th token, k by the size of the vocabulary."""
+    from qkscope.capture import Probing, measure
+    from qkscope.capture.measure import STANDARD
+    from qkscope.sums import LossSum
+
+    heads, probe, sums = all_heads(model), Probing(model), {**STANDARD, LossSum: {}}
+
+    def run(document: Any) -> object:
+        tokens = len(document.tokens)
+        return measure(model, [document], heads, (tokens,), sums=sums, batch_tokens=tokens, probe=probe)
 
     return run
 
@@ -135,6 +151,7 @@ RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
     "our hook, no sums": ("ours", seam),
     "our hook, moments only": ("ours", moments),
     EVERYTHING: ("ours", everything),
+    WITH_LOSS: ("ours", with_loss),
     NNSIGHT: ("peer", nnsight),
     LENS: ("peer", transformer_lens),
     EAGER: ("peer", output_attentions),

@@ -147,6 +147,7 @@ ORDER = [
     ["report"],
     ["run"],
     ["scanning"],
+    ["ablation"],
     ["monitor"],
     ["integrations"],
     ["nano"],

@@ -20,15 +20,19 @@ from qkscope.figures.view import View
 from qkscope.results.tables import ABLATION
 from qkscope.words import MINUS
 
+# Short enough to stand beside a panel.
 NAMES = {
     "position": "position",
-    "query_position": "query × position",
+    "query_position": "query pos.",
     "key": "key",
     "match": "match",
     "sink": "sink",
-    "head": "whole head",
+    "head": "all",
 }
-COLOURS = {part: PART_COLOURS.get(name, MUTED) for part, name in NAMES.items()} | {"sink": "#b5533c"}
+COLOURS = {"sink": "#b5533c", "head": MUTED, "query_position": PART_COLOURS["query × position"]} | {
+    part: PART_COLOURS[part] for part in ("position", "key", "match")
+}
+LONGEST = 30  # letters of a heading
 
 
 def why_not(view: View) -> str | None:
@@ -47,7 +51,8 @@ def draw(view: View, width: float | None = None) -> Drawing:
     for text in sets:
         here = data[data["heads"] == text]
         name = in_words(text, int(here["n_heads"].iloc[0]), str(here["population"].iloc[0]))
-        drawn.append((name[0].upper() + name[1:], partial(_bars, here, parts, limits, panels.paper)))
+        heading = name[0].upper() + name[1:] if len(name) <= LONGEST else text
+        drawn.append((heading, partial(_bars, here, parts, limits, panels.paper)))
     keys = [
         Key(Patch(facecolor=MUTED), "these heads"),
         Key(_diamond(), "random heads of the same layers"),
@@ -103,7 +108,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         title="What the model loses without a part of its attention scores",
         shows="Each panel is a set of heads. A bar is the rise of the loss, in nats per token, when one part of the "
         "scores of these heads is removed; a diamond is the same for random heads of the same layers. A bar far to the "
-        "right of its diamond is a part that the model needs in these heads.",
+        "right of its diamond is a part that the model needs in these heads (query pos.: query-dependent position; "
+        "all: the whole head, with uniform attention).",
         made=f"loss without the part minus loss, of {first['checkpoint']} over {first['documents']} documents "
         f"({first['tokens']:,} tokens; {first['loss']:.3f} nats per token as it is). Mean vectors come from other "
         "documents.",
