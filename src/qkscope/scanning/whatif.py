@@ -30,7 +30,7 @@ from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import chosen, sums_for, variables
 from qkscope.progress import progress
-from qkscope.scanning.model import _layers, _read_documents, _warn
+from qkscope.scanning.model import _layers, _warn, read_documents
 from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.study import CorpusSpec
 from qkscope.sums import LossSum, PathSum
@@ -185,7 +185,7 @@ def whatif(
     warnings: list[str] = []
     _warn(warnings, subject.architecture.window_warning(edges[-1]))
     spec = CorpusSpec(source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, seed=seed)
-    corpus, _ = _read_documents(subject, texts, spec, edges[-1], warnings)
+    corpus, _ = read_documents(subject, texts, spec, edges[-1], warnings)
     index = choose_heads(subject.architecture, _layers(subject, corpus, edges[-1], False), heads, seed)
     count = min(groups, len(corpus))
     check_room(subject, index, count)
