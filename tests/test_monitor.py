@@ -23,7 +23,7 @@ from qkscope.study import load_study
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 IDS = np.random.default_rng(0).integers(3, 60, (9, 40))
-SMALL = {"window": 32, "documents": 8, "groups": 4}
+SMALL = {"window": 32, "documents": 8, "groups": 4, "report_minutes": 1000}
 
 
 def trained(seed: int, steps: int, out: Path | None = None, folder: Path | None = None):
