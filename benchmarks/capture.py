@@ -87,6 +87,26 @@ def with_loss(model: Any) -> Run:
     return run
 
 
+def only(kind: str, number: int) -> Callable[[Any], Run]:
+    """A unit with one sum besides the facts; documents 0 and 1 of a study are searched for the largest logit."""
+
+    def make(model: Any) -> Run:
+        from qkscope.capture import Probing, measure
+        from qkscope.measures.registry import sums
+
+        heads, probe = all_heads(model), Probing(model)
+        chosen = {sums()[kind]: {}} if kind else {}
+
+        def run(document: Any) -> object:
+            tokens = len(document.tokens)
+            text = replace(document, index=number)
+            return measure(model, [text], heads, (tokens,), batch_tokens=tokens, probe=probe, sums=chosen)
+
+        return run
+
+    return make
+
+
 def short_passes(model: Any) -> Run:
     """What is found out about a model before its first unit."""
     from qkscope.capture import Probing
@@ -152,6 +172,10 @@ RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
     "our hook, moments only": ("ours", moments),
     EVERYTHING: ("ours", everything),
     WITH_LOSS: ("ours", with_loss),
+    "our hook, facts only": ("ours", only("", 2)),
+    "our hook, attention rows": ("ours", only("attention", 2)),
+    "our hook, repeated random tokens": ("ours", only("repeats", 2)),
+    "our hook, largest logit": ("ours", only("logits", 0)),
     NNSIGHT: ("peer", nnsight),
     LENS: ("peer", transformer_lens),
     EAGER: ("peer", output_attentions),

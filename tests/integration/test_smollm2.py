@@ -13,13 +13,18 @@ import pytest
 import torch
 from reference import combined_pca_reference, eta_squared_reference
 from synthetic import rope
+from test_attention import expected_total, scores_of
 
 from qkscope import checkpoints
-from qkscope.corpus import load_corpus
+from qkscope.capture import measure
+from qkscope.corpus import Document, load_corpus
 from qkscope.measures.anatomy import SHARES
 from qkscope.results.tables import read_qk
 from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
+from qkscope.sums import AttentionSum, LogitSum
+from qkscope.sums.attention import COLUMNS
+from qkscope.sums.head_index import HeadIndex
 
 ROOT = Path(__file__).resolve().parents[2]
 WINDOW, GROUPS = 512, 4
@@ -256,3 +261,35 @@ def test_r_is_a_rotated_constant_and_a_rest(scanned: Any, vectors: Vectors) -> N
         assert r == pytest.approx(r_const + r_rest, abs=1e-9)
         found = result.heads.set_index(["layer", "head"]).loc[(layer, head), "r_q_const"]
         assert abs(found) == pytest.approx(abs(r_const), abs=1e-6)
+
+
+def test_attention_rows_are_those_of_eager_attention(
+    scanned: tuple[Any, ScanResult, Path, Passes],
+) -> None:
+    model = scanned[0]
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    documents = [
+        Document(i, str(i), np.random.default_rng(i).integers(100, 40_000, 200).astype(np.int32))
+        for i in (0, 1)
+    ]
+    heads = HeadIndex.of(
+        [(layer, head) for layer in range(LAYERS) for head in range(QUERIES)], QUERIES // KEYS
+    )
+    unit = measure(model, documents, heads, (200,), sums={AttentionSum: {}, LogitSum: {}})
+    found, expected = unit.get(AttentionSum), expected_total(model, unit, documents)
+    norms = [COLUMNS.index(name) for name in ("q_norm", "k_norm")]
+    np.testing.assert_allclose(
+        np.delete(found.total / found.n[:, None, None], norms, axis=2),
+        np.delete(expected / found.n[:, None, None], norms, axis=2),
+        atol=1e-5,
+    )
+    largest = np.full(len(heads), -np.inf)
+    for each in documents:
+        vectors = scores_of(model, each, 200)
+        for row, (layer, head) in enumerate(zip(heads.layer, heads.head, strict=True)):
+            q, k = (x[head] for x in vectors[int(layer)])
+            scores = np.where(np.tri(200, dtype=bool), q @ k.T / np.sqrt(DIM), -np.inf)
+            largest[row] = max(largest[row], scores.max())
+    np.testing.assert_allclose(unit.get(LogitSum).logit[0], largest, rtol=1e-5)
+    model.set_attn_implementation(before)

@@ -36,13 +36,14 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
 
 
 def _of_sample(sums: AttentionSum) -> dict[str, Array]:
-    distance, late = sums.distance(), sums.distance(LATE)
-    local = sums.mean("self") + distance[:, sums.bins <= LOCAL].sum(axis=1)
+    # Of the first queries, all keys are near.
+    distance, late = sums.distance(WHOLE), sums.distance(LATE)
+    local = sums.mean("self", WHOLE) + distance[:, sums.bins <= LOCAL].sum(axis=1)
     far = late[:, sums.bins > RECENT].sum(axis=1)
     return {
         "role_sink": sums.mean("first", past=WHOLE),
         "role_previous": sums.mean("previous"),
-        "role_local": _share(local, sums.mean("self") + distance.sum(axis=1)),
+        "role_local": _share(local, sums.mean("self", WHOLE) + distance.sum(axis=1)),
         "role_long_range": _share(far, sums.mean("self", LATE) + late.sum(axis=1)),
         "role_broad": sums.mean("normalised_entropy"),
     }
@@ -68,7 +69,7 @@ GROUP = MeasureGroup(
         Variable("role_duplicate", "duplicate-token role", "share", "duplicate_score", detail=True),
         Variable("role_local", "local role", "share",
                  "share of the attention besides the first four tokens and the learned sink that goes to keys at "
-                 "distances 0 to 16"),
+                 "distances 0 to 16, over queries from position 64 on"),
         Variable("role_long_range", "long-range role", "share",
                  "share of the attention besides the first four tokens and the learned sink that goes to keys more "
                  "than 256 tokens back, over queries from position 512 on"),

@@ -15,6 +15,7 @@ from qkscope.errors import TableError
 from qkscope.results.aggregate import difference, jackknife, values
 from qkscope.results.dataset import NAME, read_dataset
 from qkscope.results.manifest import read_manifest, read_set
+from qkscope.results.roles import has_roles, role_table
 from qkscope.results.tables import (
     ABLATION,
     from_qk,
@@ -198,6 +199,18 @@ class Results:
             )
         order = found[f"{by}_change"].abs().sort_values(ascending=False, kind="stable").index
         return found.loc[order].head(n).reset_index(drop=True)
+
+    def roles(self, *, matched: bool = False) -> pd.DataFrame:
+        """A row per checkpoint, head and role: score, error, threshold, and whether the head has the role (`named`).
+
+        `qkscope.results.roles.ROLES` has the thresholds and their sources.
+        """
+        data = self.matched() if matched else self.own()
+        if data is None:
+            raise self._no_matched()
+        if not has_roles(data):
+            raise TableError(f"{self.folder}: attention was not measured; run the study again to add it")
+        return role_table(data, [stop.model for stop in self.timeline.measured])
 
     def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
         """The same measurements with other limits of the classes; figures, claims and tables follow."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from qkscope.errors import TableError
 from qkscope.results.aggregate import error
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
+from qkscope.results.roles import has_roles, role_names
 from qkscope.results.taxonomy import Thresholds, classify, periodic, polarity, score_class, transitions
 from qkscope.store import in_short, read_csv, write_csv, write_parquet
 from qkscope.sums.head_index import depth, depth_bin
@@ -104,7 +105,7 @@ def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
     """A row per cell (or checkpoint) and head: which it is, its classes, and every scalar measure with its error.
 
     `class` is the published one, `class_balanced` the same by balanced r; classes whose measures are missing are left
-    out. `periodic` is 1 if queries or keys are.
+    out. `periodic` is 1 if queries or keys are. `roles` are the roles of a head, joined by "; ", or "no role".
     """
     import pandas as pd
 
@@ -129,6 +130,8 @@ def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
     if "eta_q" in data:
         found = periodic(scalar("eta_q"), r_q) | periodic(scalar("eta_k"), r_k)
         columns["periodic"] = found.astype(np.int64)
+    if has_roles(data):
+        columns["roles"] = role_names(data)[cell, head]
     for name in map(str, data.data_vars):
         if name not in columns and data[name].dims[1:] in (("head",), ("sample", "head")):
             columns[name] = scalar(name)

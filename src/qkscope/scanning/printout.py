@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CLASSES, UNMEASURED
 from qkscope.words import bare, percent, tokens
 
@@ -73,6 +74,20 @@ class ScanTables:
         ]
         return pd.DataFrame(rows)
 
+    def roles(self) -> pd.DataFrame:
+        """How many heads have each role beyond noise, and the strongest of them; only roles that some head has."""
+        import pandas as pd
+
+        heads = self.heads
+        rows = []
+        for role in ROLES if "roles" in heads else ():
+            own = heads[heads["roles"].str.split("; ").map(lambda names, role=role: role.name in names)]
+            best = own.sort_values(role.variable, ascending=False, kind="stable").head(3)
+            named = [f"L{r.layer}H{r.head} {getattr(r, role.variable):.2f}" for r in best.itertuples()]
+            if len(own):
+                rows.append({"role": role.name, "heads": len(own), "strongest": ", ".join(named)})
+        return pd.DataFrame(rows)
+
     def _by_rotation(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """All heads and, where some layers do not rotate, those of either kind."""
         if not (frame["rope"] == 0).any():
@@ -129,11 +144,12 @@ class ScanTables:
         return f"<p>{escape(self.headline())}</p>{''.join(tables)}{notes}"
 
     def _short(self) -> dict[str, pd.DataFrame]:
+        roles = self.roles()
         return {
             "Mean r and share of each class": self.summary(),
             "What determines where heads attend: mean share of score variance over keys": self.decides(),
             "Heads": self.extremes(),
-        }
+        } | ({"Roles: what heads attend to, beyond noise": roles} if len(roles) else {})
 
 
 def _cell(name: str, value: Any) -> str:

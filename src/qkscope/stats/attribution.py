@@ -49,6 +49,7 @@ MEANS = {MEAN_R_Q: "r_q", MEAN_R_K: "r_k", MEAN_ABS_R_K: "abs_r_k"} | {
         *("share_positional", "share_position", "share_key", "share_match", "share_query_position"),
         *("r_q_balanced", "r_k_balanced", "abs_r_k_balanced"),
         *("slope_q", "slope_k", "bias_logits"),
+        *("attn_first4", "attn_prev", "sink_score", "role_local", "entropy_normalised", "induction_score"),
     )
 }
 LOSS = "loss"
