@@ -95,7 +95,7 @@ def only(kind: str, number: int) -> Callable[[Any], Run]:
         from qkscope.measures.registry import sums
 
         heads, probe = all_heads(model), Probing(model)
-        chosen = {sums()[kind]: {}} if kind else {}
+        chosen: dict[Any, dict[str, Any]] = {sums()[kind]: {}} if kind else {}
 
         def run(document: Any) -> object:
             tokens = len(document.tokens)
