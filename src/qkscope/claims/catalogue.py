@@ -13,6 +13,7 @@ from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
 from qkscope.claims.emergence import emergence
 from qkscope.claims.models import between_models
+from qkscope.claims.roles import behaviour, roles
 from qkscope.claims.trends import long_context, plasticity, position
 from qkscope.results import Results
 
@@ -21,7 +22,9 @@ CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
     position,
     between_models,
     emergence,
+    roles,
     scores,
+    behaviour,
     wavelengths,
     classes,
     queries_keys,

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 Population = Literal["all", "RoPE", "NoPE"]
 ROPE: Mapping[str, float] = {"RoPE": 1.0, "NoPE": 0.0}
 """Populations of heads, as the variable `rope` has them."""
-_ABSOLUTE = {f"abs_{name}": name for name in ("r_q", "r_k", "r_k_balanced")}
+_ABSOLUTE = {f"abs_{name}": name for name in ("r_q", "r_k", "r_q_balanced", "r_k_balanced")}
 
 
 # --- the three aggregates ---------------------------------------------------------------------------------------------

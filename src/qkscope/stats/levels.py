@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.results.roles import BEYOND
 from qkscope.words import bare, count, percent
 
 # The chance of one false alarm among all series, steps and swings of a study; and of one comparison of heads
@@ -77,6 +78,15 @@ def rule_of_emergence() -> str:
         f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. "
         f"Rises pass a t-test held at {percent(STUDY_LEVEL)} "
         "over all layers."
+    )
+
+
+def rule_of_roles() -> str:
+    """When a head has a role, and when it acquired it."""
+    return (
+        f"A head has a role if its score exceeds the role's threshold by more than {bare(BEYOND, 0)} standard errors. "
+        "It acquired the role between the last checkpoint at which it clearly lacked it and the first from which it "
+        "keeps it."
     )
 
 

@@ -1,0 +1,132 @@
+"""Figure 15: geometry against behaviour, a dot per head at the last checkpoint, with rank correlations."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, name_axis, scale
+from qkscope.figures.tools.style import INK, PAPER, ROPE_COLOURS, write
+from qkscope.figures.view import ALL, View
+from qkscope.results.dataset import NAME
+from qkscope.stats.behaviour import BEHAVIOUR, GEOMETRY, RankCorrelation, rank_correlations
+from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
+from qkscope.words import number
+
+NAMES = {
+    "share_positional": "position's share of score variance",
+    "abs_r_q_balanced": "|r_q|, balanced",
+    "abs_r_q": "|r_q|, published",
+    "attn_position_only": "attention that position reproduces",
+    "role_local": "attention within 16 tokens",
+    "sink_score": "sink score",
+}
+MARKERS = {"RoPE": "o", "NoPE": "s", ALL: "o"}
+
+
+def draw(view: View, width: float | None = None) -> Drawing:
+    """A row of panels per behaviour, a column per measure of geometry."""
+    evidence = matched_evidence(view.results) or own_evidence(view.results)
+    last, names = len(evidence) - 1, view.populations or (ALL,)
+    found = {name: rank_correlations(evidence, name, last) for name in names}  # type: ignore[arg-type]
+    pairs = list(dict.fromkeys((each.behaviour, each.geometry) for some in found.values() for each in some))
+    pairs.sort(key=lambda pair: (BEHAVIOUR.index(pair[0]), GEOMETRY.index(pair[1])))
+    heads = _heads(evidence, last, view, pairs)
+    paper = Paper(width)
+    panels = Panels.of(paper, len(pairs), columns=len({x for _, x in pairs}), wide=2.6, shape=0.8)
+    drawn = []
+    for y, x in pairs:
+        here = {
+            name: next((e for e in some if (e.behaviour, e.geometry) == (y, x)), None)
+            for name, some in found.items()
+        }
+        drawn.append((NAMES[y], partial(_dots, heads, x, y, here, paper)))
+    keys = [
+        Key(
+            Line2D([], [], linestyle="none", marker=MARKERS[name], color=ROPE_COLOURS.get(name, INK)),
+            "heads" if name == ALL else f"{name} heads",
+        )
+        for name in names
+    ]
+    caption = _caption(view)
+    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, "", "")
+    for axes, (_, x) in zip(page.figure.axes[-len(pairs) :], pairs, strict=True):
+        name_axis(axes, paper, x=NAMES[x])
+    rows = [
+        (name, each.geometry, each.behaviour, each.heads, each.value, each.se)
+        for name, some in found.items()
+        for each in some
+    ]
+    columns = ["population", "geometry", "behaviour", "heads", "rank_correlation", "se"]
+    table = pd.concat([pd.DataFrame(rows, columns=columns), heads], ignore_index=True)
+    return Drawing(page.figure, table, caption)
+
+
+def _caption(view: View) -> Caption:
+    at = f" at {view.labels[view.order[-1]]}" if len(view.order) > 1 else ""
+    return Caption(
+        title=f"Which measures predict what heads do{at}{view.over_matched}",
+        shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
+        "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
+        "over the heads of a population with its standard error over documents.",
+        made="attention weights are those of sampled queries; the share that position reproduces is the overlap of "
+        "mean attention by distance with that of scores from mean queries and keys alone.",
+        drawn="scatter plots, one panel per pair of measures.",
+        table=NAME,
+        variables=tuple(NAMES),
+        window="matched",
+    )
+
+
+def _heads(evidence: Evidence, i: int, view: View, pairs: list[tuple[str, str]]) -> pd.DataFrame:
+    """A row per head: its population and every measure drawn."""
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    columns: dict[str, object] = {}
+    population = np.full(evidence.data.sizes["head"], "", dtype=object)
+    for name in view.populations or (ALL,):
+        population[evidence.mask(i, name)] = name  # type: ignore[arg-type]
+    columns["layer"], columns["head"] = (evidence.data[name].to_numpy() for name in ("layer", "number"))
+    columns |= {name: evidence.value(name, i) for name in names}
+    table = pd.DataFrame(columns).assign(population=population, model=evidence.stops[i].model)
+    return table[table["population"] != ""]
+
+
+def _dots(
+    heads: pd.DataFrame,
+    x: str,
+    y: str,
+    found: dict[str, RankCorrelation | None],
+    paper: Paper,
+    axes: Axes,
+) -> None:
+    for place, (name, each) in enumerate(found.items()):
+        rows, colour = heads[heads["population"] == name], ROPE_COLOURS.get(name, INK)
+        axes.scatter(
+            rows[x], rows[y], s=14 * paper.factor, marker=MARKERS[name], color=colour, edgecolor=PAPER,
+            linewidth=0.3, alpha=0.85,
+        )  # fmt: skip
+        if each is not None:
+            text = f"ρ = {number(each.value, each.se)}"
+            write(axes, 0.98, 0.97 - 0.11 * place, text, paper.points(8.5), colour,
+                  transform=axes.transAxes, ha="right", va="top")  # fmt: skip
+    for direction in ("x", "y"):
+        ticks = [0.0, 0.5, 1.0]
+        scale(axes, direction, ticks, ["0", "0.5", "1"], paper, grid=True)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_ylim(-0.03, 1.2)
+
+
+def _why_not(view: View) -> str | None:
+    evidence = matched_evidence(view.results) or own_evidence(view.results)
+    names = view.populations or (ALL,)
+    if any(rank_correlations(evidence, name, len(evidence) - 1) for name in names):  # type: ignore[arg-type]
+        return None
+    return "the results have no attention weights of at least 8 heads: measure the study again to have them"
+
+
+PICTURE = Picture("15_behaviour", ("behaviour",), draw, _why_not)

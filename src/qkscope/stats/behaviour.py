@@ -1,0 +1,65 @@
+"""How well measures of geometry predict what heads do: rank correlations over the heads of one checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from qkscope.measures.jackknife import jackknife
+from qkscope.results.aggregate import Population
+from qkscope.stats.evidence import Evidence
+
+Array = NDArray[np.float64]
+
+# What is said to tell that a head uses position, and what it does.
+GEOMETRY = ("share_positional", "abs_r_q_balanced", "abs_r_q")
+BEHAVIOUR = ("attn_position_only", "role_local", "sink_score")
+FEWEST = 8  # heads that a rank correlation needs
+
+
+@dataclass(frozen=True)
+class RankCorrelation:
+    """Spearman's rank correlation over heads; samples (1 + G,): over all documents, then without each group."""
+
+    geometry: str
+    behaviour: str
+    heads: int
+    samples: Array
+
+    @property
+    def value(self) -> float:
+        return float(self.samples[0])
+
+    @property
+    def se(self) -> float:
+        return float(jackknife(self.samples[1:]))
+
+
+def rank_correlations(evidence: Evidence, population: Population, i: int) -> list[RankCorrelation]:
+    """Every geometry with every behaviour that the study measured, over the heads that have all of them in every
+    sample."""
+    known = [name for name in (*GEOMETRY, *BEHAVIOUR) if evidence.known(name, population)]
+    groups = evidence.groups_at[i]
+    scores = {name: evidence.values(name).to_numpy()[i, : 1 + groups] for name in known}
+    here = evidence.mask(i, population)
+    for values in scores.values():
+        here = here & np.isfinite(values).all(axis=0)
+    if here.sum() < FEWEST:
+        return []
+    ranks = {name: rankdata(values[:, here], axis=1) for name, values in scores.items()}
+    return [
+        RankCorrelation(x, y, int(here.sum()), _pearson(ranks[x], ranks[y]))
+        for x in GEOMETRY
+        for y in BEHAVIOUR
+        if x in ranks and y in ranks
+    ]
+
+
+def _pearson(x: Array, y: Array) -> Array:
+    """Of each row; NaN where one is constant. (S, H) -> (S,)"""
+    x, y = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
+    size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
+    return np.asarray((x * y).sum(axis=1) / np.where(size > 0, size, np.nan))
