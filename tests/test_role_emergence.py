@@ -101,11 +101,11 @@ def test_standings_follow_the_interval_of_each_head() -> None:
 
 def behaving(seed: int = 0) -> Results:
     """Attention follows position's share; balanced r and published r know nothing of it."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed + 1000)
     share = np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1))
     values = scores() | {
         "share_positional": share,
-        "attn_position_only": 0.2 + 0.6 * share,
+        "role_local": 0.2 + 0.6 * share,
         "sink_score": np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1)),
         "r_q_balanced": np.tile(rng.uniform(-1, 1, HEADS), (len(NAMES), 1)),
         "r_k_balanced": np.zeros((len(NAMES), HEADS)),
@@ -129,7 +129,7 @@ def test_the_claim_names_the_measure_that_predicts() -> None:
     by_id = {claim.id: claim for claim in claims(behaving())}
     claim = by_id["behaviour"]
     assert claim.verdict == "higher"
-    assert claim.rows[0].measure == "share_positional~attn_position_only"
+    assert claim.rows[0].measure == "share_positional~role_local"
     assert claim.rows[0].value > 0.95
 
 

@@ -15,9 +15,9 @@ from qkscope.words import bare, count, joined, listing, number, sentence, some
 MOST_ROLES = 3  # that a headline names
 MOST_LAYERS = 4  # that a sentence lists
 WHAT_HEADS_DO = {
-    "attn_position_only": "the share of attention that position alone reproduces",
-    "role_local": "the share of attention within 16 tokens",
+    "role_local": "how much of its attention a head keeps within 16 tokens",
     "sink_score": "attention to the first token",
+    "entropy_normalised": "how broad attention is",
 }
 
 

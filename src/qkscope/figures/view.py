@@ -18,7 +18,7 @@ import pandas as pd
 from qkscope.errors import TableError
 from qkscope.figures.tools.style import FAMILY_COLOURS, drawable
 from qkscope.results import Results
-from qkscope.results.aggregate import measured, populations, present
+from qkscope.results.aggregate import Population, measured, populations, present
 from qkscope.study.timeline import Stop
 from qkscope.words import listing, some, tokens
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import xarray as xr
 
 OWN, MATCHED = "own", "matched"
-ALL = "all"
+ALL: Population = "all"
 SIX, MOST_MODELS = 6, 12  # checkpoints shown where not all can be; models of a study of models
 
 # (data, order, population=...) -> a table with a row or more per checkpoint, named in its column `model`.
@@ -161,13 +161,13 @@ class View:
         )
 
     @cached_property
-    def populations(self) -> tuple[str, ...]:
+    def populations(self) -> tuple[Population, ...]:
         """`("RoPE", "NoPE")` where heads of both kinds of layer were measured; empty for a single population."""
         found = populations(self.results.own())
         return () if found == (ALL,) else found
 
     @property
-    def main(self) -> str:
+    def main(self) -> Population:
         """The population of figures that show only one: RoPE heads where there are both, else all heads."""
         return self.populations[0] if self.populations else ALL
 
@@ -273,7 +273,7 @@ class View:
         return "  ·  ".join(part for part in parts if part)
 
 
-def _together(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+def _together(tables: Mapping[Population, pd.DataFrame]) -> pd.DataFrame:
     """Tables by population as one, which says in `population` whose numbers they are."""
     for name, table in tables.items():
         table.insert(4, "population", name)

@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 # What is said to tell that a head uses position, and what it does.
 GEOMETRY = ("share_positional", "abs_r_q_balanced", "abs_r_q")
-BEHAVIOUR = ("attn_position_only", "role_local", "sink_score")
+BEHAVIOUR = ("role_local", "sink_score", "entropy_normalised")
 FEWEST = 8  # heads that a rank correlation needs
 
 

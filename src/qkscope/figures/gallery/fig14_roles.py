@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -15,12 +17,13 @@ from qkscope.figures.tools.sheet import Key
 from qkscope.figures.tools.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
 from qkscope.figures.view import ALL, View
 from qkscope.measures.jackknife import jackknife
-from qkscope.results.aggregate import means
+from qkscope.results.aggregate import Population, means
 from qkscope.results.dataset import NAME
 from qkscope.results.roles import ROLES
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.stats.role_emergence import standings
 
+Draw = Callable[[Axes, CheckpointAxis], None]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LOOKS = {
     role.name: marks.Look(f"{role.name} heads", colour, marker)
@@ -76,9 +79,9 @@ def _heading(view: View, population: str) -> str:
     return name + view.over_matched
 
 
-def _counts(evidence: Evidence, view: View, population: str) -> pd.DataFrame:
+def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFrame:
     """A row per checkpoint and role: heads above the threshold, clearly above it, and not clearly below it."""
-    here = evidence.where(population).to_numpy()  # type: ignore[arg-type]
+    here = evidence.where(population).to_numpy()
     rows = []
     for role in ROLES:
         scores, standing = evidence.values(role.variable).to_numpy()[:, 0], standings(evidence, role)
@@ -102,7 +105,7 @@ def _loss(evidence: Evidence) -> pd.DataFrame | None:
     return table if np.isfinite(table["loss"]).any() else None
 
 
-def _draw_roles(data: pd.DataFrame):  # type: ignore[no-untyped-def]
+def _draw_roles(data: pd.DataFrame) -> Draw:
     def draw(axes: Axes, axis: CheckpointAxis) -> None:
         for role, look in LOOKS.items():
             rows = data[data["role"] == role].assign(none=np.nan)
@@ -114,7 +117,7 @@ def _draw_roles(data: pd.DataFrame):  # type: ignore[no-untyped-def]
     return draw
 
 
-def _draw_means(data: pd.DataFrame, names: list[str]):  # type: ignore[no-untyped-def]
+def _draw_means(data: pd.DataFrame, names: list[str]) -> Draw:
     def draw(axes: Axes, axis: CheckpointAxis) -> None:
         for name in names:
             marks.draw_line(axes, axis, data, MEANS[name], f"mean_{name}", f"se_{name}")
@@ -124,7 +127,7 @@ def _draw_means(data: pd.DataFrame, names: list[str]):  # type: ignore[no-untype
     return draw
 
 
-def _draw_loss(data: pd.DataFrame):  # type: ignore[no-untyped-def]
+def _draw_loss(data: pd.DataFrame) -> Draw:
     def draw(axes: Axes, axis: CheckpointAxis) -> None:
         marks.draw_line(axes, axis, data, LOSS, "loss", "se_loss")
         marks.number_scale(axes, axis.paper, *marks.read_limits(data, [("loss", "se_loss")]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, name_axis, scale
 from qkscope.figures.tools.style import INK, PAPER, ROPE_COLOURS, write
 from qkscope.figures.view import ALL, View
+from qkscope.results.aggregate import Population
 from qkscope.results.dataset import NAME
 from qkscope.stats.behaviour import BEHAVIOUR, GEOMETRY, RankCorrelation, rank_correlations
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
@@ -22,9 +24,9 @@ NAMES = {
     "share_positional": "position's share of score variance",
     "abs_r_q_balanced": "|r_q|, balanced",
     "abs_r_q": "|r_q|, published",
-    "attn_position_only": "attention that position reproduces",
     "role_local": "attention within 16 tokens",
     "sink_score": "sink score",
+    "entropy_normalised": "normalised entropy",
 }
 MARKERS = {"RoPE": "o", "NoPE": "s", ALL: "o"}
 
@@ -33,7 +35,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A row of panels per behaviour, a column per measure of geometry."""
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     last, names = len(evidence) - 1, view.populations or (ALL,)
-    found = {name: rank_correlations(evidence, name, last) for name in names}  # type: ignore[arg-type]
+    found = {name: rank_correlations(evidence, name, last) for name in names}
     pairs = list(dict.fromkeys((each.behaviour, each.geometry) for some in found.values() for each in some))
     pairs.sort(key=lambda pair: (BEHAVIOUR.index(pair[0]), GEOMETRY.index(pair[1])))
     heads = _heads(evidence, last, view, pairs)
@@ -74,8 +76,8 @@ def _caption(view: View) -> Caption:
         shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
         "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
         "over the heads of a population with its standard error over documents.",
-        made="attention weights are those of sampled queries; the share that position reproduces is the overlap of "
-        "mean attention by distance with that of scores from mean queries and keys alone.",
+        made="attention weights are those of sampled queries; attention within 16 tokens leaves out the first four "
+        "tokens, the sink score is the mean weight of the first token.",
         drawn="scatter plots, one panel per pair of measures.",
         table=NAME,
         variables=tuple(NAMES),
@@ -89,7 +91,7 @@ def _heads(evidence: Evidence, i: int, view: View, pairs: list[tuple[str, str]])
     columns: dict[str, object] = {}
     population = np.full(evidence.data.sizes["head"], "", dtype=object)
     for name in view.populations or (ALL,):
-        population[evidence.mask(i, name)] = name  # type: ignore[arg-type]
+        population[evidence.mask(i, name)] = name
     columns["layer"], columns["head"] = (evidence.data[name].to_numpy() for name in ("layer", "number"))
     columns |= {name: evidence.value(name, i) for name in names}
     table = pd.DataFrame(columns).assign(population=population, model=evidence.stops[i].model)
@@ -100,7 +102,7 @@ def _dots(
     heads: pd.DataFrame,
     x: str,
     y: str,
-    found: dict[str, RankCorrelation | None],
+    found: Mapping[Population, RankCorrelation | None],
     paper: Paper,
     axes: Axes,
 ) -> None:
@@ -124,7 +126,7 @@ def _dots(
 def _why_not(view: View) -> str | None:
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     names = view.populations or (ALL,)
-    if any(rank_correlations(evidence, name, len(evidence) - 1) for name in names):  # type: ignore[arg-type]
+    if any(rank_correlations(evidence, name, len(evidence) - 1) for name in names):
         return None
     return "the results have no attention weights of at least 8 heads: measure the study again to have them"
 
