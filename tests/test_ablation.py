@@ -252,6 +252,14 @@ def test_heads_are_chosen_by_name_class_layer_and_measure(text, heads):
     assert choose(text, TABLE) == heads
 
 
+def test_heads_are_chosen_by_role():
+    table = TABLE.assign(roles=["sink; local", "", "local", "", "sink", ""])
+    assert choose("role:sink", table) == [(0, 0), (1, 1)]
+    assert choose("role:local&rope", table) == [(0, 0), (0, 2)]
+    with pytest.raises(TableError, match="induction"):
+        choose("role:induction", table)
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -98,8 +98,10 @@ def _term(term: str, table: pd.DataFrame) -> list[Head]:
     if found := _TOP.fullmatch(term):
         return _extreme(found[1] == "top", int(found[2]), found[3], table)
     kind, _, name = term.partition(":")
-    if kind in ("class", "role") and name:
-        return _all(table[table[_labels(kind, name, table)] == name])
+    if kind == "role" and name:
+        return _of_role(name, table)
+    if kind == "class" and name:
+        return _all(table[table[_class_column(name, table)] == name])
     raise TableError(f"--heads: found {term!r}; expected {_FORMS}")
 
 
@@ -123,16 +125,28 @@ def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> list[
     return _all(table.loc[order[:count]])
 
 
-def _labels(kind: str, name: str, table: pd.DataFrame) -> str:
-    """The column that has such a class or role."""
-    columns = [c for c in (("score_class", "class") if kind == "class" else ("role",)) if c in table]
+def _of_role(name: str, table: pd.DataFrame) -> list[Head]:
+    """Heads with a role; the column `roles` has all roles of a head, joined by "; "."""
+    if "roles" not in table:
+        raise TableError(f"--heads: role:{name}: roles of heads were not measured")
+    roles = table["roles"].str.split("; ")
+    here = [name in each for each in roles]
+    if not any(here):
+        there = sorted({role for each in roles for role in each if role})
+        raise TableError(f"--heads: no head of role {name!r}; there are {', '.join(there) or 'none'}")
+    return _all(table[here])
+
+
+def _class_column(name: str, table: pd.DataFrame) -> str:
+    """The column that has such a class."""
+    columns = [c for c in ("score_class", "class") if c in table]
     if not columns:
-        raise TableError(f"--heads: {kind}:{name}: {kind}s of heads were not measured")
+        raise TableError(f"--heads: class:{name}: classes of heads were not measured")
     for column in columns:
         if name in set(table[column]) or (column == "score_class" and name in SCORE_CLASSES):
             return column
     there = sorted({str(each) for column in columns for each in table[column]})
-    raise TableError(f"--heads: no head of {kind} {name!r}; there are {', '.join(there)}")
+    raise TableError(f"--heads: no head of class {name!r}; there are {', '.join(there)}")
 
 
 def _all(table: pd.DataFrame) -> list[Head]:

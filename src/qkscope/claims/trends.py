@@ -11,8 +11,8 @@ from qkscope.words import joined, listing, sentence, tokens
 
 # What published r and its classes depend on.
 SCALED = (
-    "Published protocol: unlike attention, r also depends on how queries and keys are scaled against each other and on "
-    "what all keys share."
+    "r_q, r_k and their classes follow the published protocol: unlike score shares and attention itself, they also "
+    "depend on how queries and keys are scaled against each other and on what all keys share."
 )
 
 
