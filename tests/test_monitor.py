@@ -179,6 +179,22 @@ def test_a_resumed_run_measures_later_steps_again(tmp_path):
         qkscope.Monitor(other, IDS + 1, out=tmp_path / "live", **SMALL)
 
 
+def test_another_run_from_step_0_is_refused_and_the_same_one_is_not(tmp_path):
+    first = qkscope.Monitor(tiny_model(0), IDS, out=tmp_path / "live", **SMALL)
+    numbers = {step: first.measure(step) for step in (0, 5)}
+    first._lock.release()
+    other = qkscope.Monitor(tiny_model(7), IDS, out=tmp_path / "live", **SMALL)
+    other.resume(0)
+    with pytest.raises(StoreError, match="another training run"):
+        other.measure(0)
+    assert other.steps == [0, 5]
+    other._lock.release()
+    again = qkscope.Monitor(tiny_model(0), IDS, out=tmp_path / "live", **SMALL)
+    again.resume(0)
+    assert again.measure(0)["share_match"] == numbers[0]["share_match"]
+    assert again.steps == [0]
+
+
 def test_alarms_of_a_step_are_found(tmp_path):
     model = tiny_model(0)
     monitor = qkscope.Monitor(model, IDS, out=tmp_path / "live", alarms={"share_drop": 0.01}, **SMALL)

@@ -130,6 +130,7 @@ class Monitor:
             "controls": {"rotation": False},
         } | ({} if alarms is None else {"alarms": dict(alarms)})
         self.alarms: list[Alarm] = []
+        self._starts_over = False
         self._report_seconds, self._reported = 60 * report_minutes, time.monotonic()
         self._report: subprocess.Popen[bytes] | None = None
         self._lock: FileLock | None = None
@@ -151,8 +152,15 @@ class Monitor:
         return numbers | {"seconds": time.perf_counter() - began}
 
     def resume(self, step: int) -> None:
-        """Training begins or continues at this step: what was measured later belongs to a run that ended."""
-        self._ranks.first(lambda: self._forget_after(step))
+        """Training begins or continues at this step: what was measured later belongs to a run that ended.
+
+        A run that begins at step 0 in a folder with measurements must have the same weights at the first step it
+        measures: then it is the same run again. Another run is refused.
+        """
+        if step == 0 and self.steps:
+            self._starts_over = True
+        else:
+            self._ranks.first(lambda: self._forget_after(step))
 
     def report(self, wait: bool = False) -> None:
         """Write tables and report of all steps in another process; with `wait`, return when it is done."""
@@ -223,6 +231,16 @@ class Monitor:
         for later in [each for each in self.steps if each > step]:
             (self._folder(later) / NUMBERS).unlink()
 
+    def _check_same_run(self, step: int, commit: str) -> None:
+        """A training run that starts over continues the folder only if it measures the same weights again."""
+        if step not in self.steps or _read(self._folder(step) / LIVE)["commit"] != commit:
+            raise StoreError(
+                f"{self.out} has measurements of another training run, at steps {self.steps[0]} to {self.steps[-1]}; "
+                "choose another `out`, or pass replace=True to discard them"
+            )
+        self._starts_over = False
+        self._forget_after(step)
+
     def _prepare(
         self, step: int, parts: list[str], saved: Path | str | None
     ) -> tuple[list[Job], dict[int, list[Document]]]:
@@ -233,11 +251,13 @@ class Monitor:
         source = None if saved is None else Path(saved).resolve()
         if source is not None and not is_sharded(self._model) and was_saved_in(self._model, source):
             commit, config = digest(source), (source / "config.json").read_bytes()
-            store.write_bytes(folder / "config.json", config)
         else:
             commit, source = f"live:{parts[0] if len(set(parts)) == 1 else store.short_digest(parts)}", None
-            folder.mkdir(parents=True, exist_ok=True)
-            store.write_text(folder / "config.json", self._model.config.to_json_string())
+            config = self._model.config.to_json_string().encode()
+        if self._starts_over:
+            self._check_same_run(step, commit)
+        folder.mkdir(parents=True, exist_ok=True)
+        store.write_bytes(folder / "config.json", config)
         store.write_json(folder / LIVE, {"commit": commit, "saved": str(source or "")})
         self._study = self._write_study(sorted({*self.steps, step}), PLANNING)
         this = [each for each in sources(self._study) if each.name == folder.name]

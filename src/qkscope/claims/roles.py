@@ -15,9 +15,9 @@ from qkscope.words import bare, count, joined, listing, number, sentence, some
 MOST_ROLES = 3  # that a headline names
 MOST_LAYERS = 4  # that a sentence lists
 WHAT_HEADS_DO = {
-    "role_local": "how much of its attention a head keeps within 16 tokens",
+    "role_local": "attention within 16 tokens",
     "sink_score": "attention to the first token",
-    "entropy_normalised": "how broad attention is",
+    "entropy_normalised": "broad attention",
 }
 
 
@@ -27,11 +27,11 @@ def roles(c: Context) -> Claim | None:
     if not known or c.several_models or c.best.basis != "documents" or not c.comparable:
         return None
     found = {p: [role_emergence(c.best, role, p) for role in known] for p in c.populations}
-    main = sorted((each for each in found[c.main] if each.counts[-1]), key=lambda each: -each.counts[-1])
+    main = sorted((each for each in found[c.main] if each.counts[-1]), key=_rank)
     rows = [_row(c, p, each) for p in c.populations for each in (main if p == c.main else found[p])]
     shown = main[:MOST_ROLES]
     if shown:
-        parts = [f"{each.counts[-1]} {_noun(each)}{_when(c, each)}" for each in shown]
+        parts = [f"{_counted(each)}{_when(c, each)}" for each in shown]
         headline = f"Among {found[c.main][0].heads} {c.kind()}{c.at(c.last)} are {listing(parts)}"
     else:
         headline = f"No {c.kind()[:-1]} clearly has one of the known roles{c.at(c.last)}"
@@ -51,8 +51,19 @@ def roles(c: Context) -> Claim | None:
     return Claim("roles", *text, tuple(rows), c.best.name, rule(c, rule_of_roles()), see, surprise)
 
 
+def _rank(found: RoleEmergence) -> tuple[bool, int]:
+    """Roles acquired during training first, then by their number of heads."""
+    acquired = any(each.after is not None for each in found.acquired)
+    return not acquired, -found.counts[-1]
+
+
 def _noun(found: RoleEmergence) -> str:
     return f"{found.role.name} heads"
+
+
+def _counted(found: RoleEmergence) -> str:
+    """`1 broad head`, `22 local heads`."""
+    return f"{found.counts[-1]} {_noun(found)}" if found.counts[-1] != 1 else f"1 {found.role.name} head"
 
 
 def _row(c: Context, p: Population, found: RoleEmergence) -> Row:
@@ -70,7 +81,7 @@ def _when(c: Context, found: RoleEmergence) -> str:
     if not c.training or not found.acquired:
         return ""
     first = found.first[0]
-    verb = "there" if first.by == 0 else "the first acquired"
+    verb = "there" if first.by == 0 else "first acquired"
     return f" ({verb} {_interval(c, first.after, first.by)})"
 
 
@@ -87,14 +98,19 @@ def _detail(c: Context, found: RoleEmergence) -> str:
     for each in found.acquired:
         groups[each.by] = groups.get(each.by, 0) + 1
     times = [f"{n} by {c.labels[by]}" for by, n in sorted(groups.items())]
-    lost = f"; {count(len(found.lost), 'other head')} had the role and lost it" if found.lost else ""
-    return sentence(f"{noun} are in {where}, acquired {', '.join(times)}{lost}")
+    lost = f"; {count(len(found.lost), 'other head')} had the role earlier and lost it" if found.lost else ""
+    return sentence(f"{noun} are in {where} ({', '.join(times)}){lost}")
 
 
 def _others(c: Context, found: list[RoleEmergence]) -> str:
-    there = [f"{each.counts[-1]} {_noun(each)}" for each in found if each.counts[-1]]
-    absent = [_noun(each) for each in found if not each.counts[-1]]
-    parts = ([listing(there)] if there else []) + ([f"no {listing(absent)}"] if absent else [])
+    there = [_counted(each) for each in found if each.counts[-1]]
+    absent = [each.role.name for each in found if not each.counts[-1]]
+    none = (
+        f"no {', '.join(absent[:-1])} or {absent[-1]} heads"
+        if len(absent) > 1
+        else f"no {''.join(absent)} heads"
+    )
+    parts = ([listing(there)] if there else []) + ([none] if absent else [])
     return "; ".join(parts)
 
 
@@ -114,7 +130,7 @@ def behaviour(c: Context) -> Claim | None:
     names = {each.geometry: name_of(each.geometry).removeprefix("mean ") for each in main}
     if gap.verdict == "higher":
         headline = (
-            f"{names[best.geometry]} predicts {what}{c.heads()}{c.at(c.last)} better than {names[last.geometry]}: "
+            f"{names[best.geometry]} predicts {what} better than {names[last.geometry]}{c.heads()}{c.at(c.last)}: "
             f"rank correlation {bare(best.value)} against {bare(last.value)}"
         )
     else:
@@ -125,7 +141,7 @@ def behaviour(c: Context) -> Claim | None:
     chosen = (best, last)
     rows = [_correlation(c, c.main, each) for each in chosen]
     rows += [_correlation(c, p, each) for p in c.populations for each in found[p] if each not in chosen]
-    detail = joined(*(_table(c, p, found[p]) for p in c.populations if found[p]))
+    detail = _table(c, c.main, found[c.main])
     meaning = (
         "Spearman's rank correlation over heads, between what a measure of queries and keys says and what the head's "
         "attention weights do. Errors are over documents; with other heads the correlations may differ more."

@@ -62,7 +62,7 @@ position = Trend(
     beside="r_q",
     adds=_split,
     leads=True,
-    caveat=lambda c, measure: SCALED,
+    caveat=lambda c, measure: SCALED if measure == "r_q" else "",
 )
 
 plasticity = Trend(
@@ -123,7 +123,8 @@ def long_context(c: Context) -> Claim | None:
         *(c.change_of_r(m, each) for m, each in steps.items()),
     )
     text = (sentence(headline), detail, meaning)
-    caveat, rows = joined(c.window_caveat, c.caveat, SCALED), (before, after, *changes)
+    scaled = "" if measure == "share_positional" else SCALED
+    caveat, rows = joined(c.window_caveat, c.caveat, scaled), (before, after, *changes)
     how, see = rule(c, rule_of_change()), See("signal", measure, c.model(onset), p)
     question = "What changed when long-context training began?"
     return Claim(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ LOOKS = {
 }
 MEANS = {
     "share_positional": marks.Look("position's share of score variance", PART_COLOURS["position"], "o"),
-    "r_q": marks.Look("mean r_q", R_Q, "s", hollow=True, dashes=(0, (3, 1.5))),
+    "r_q": marks.Look("mean $r_q$", R_Q, "s", hollow=True, dashes=(0, (3, 1.5))),
 }
 LOSS = marks.Look("loss", INK, "o")
 
@@ -40,25 +40,28 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A panel of roles per population, then position's share and r_q of the first, then the loss."""
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     counts = pd.concat([_counts(evidence, view, name) for name in view.populations or (ALL,)])
+    taken = counts.groupby("role")["possible"].max()
+    looks = {role: look for role, look in LOOKS.items() if taken[role] > 0}
     followed = [name for name in MEANS if evidence.known(name, view.main)]
     course = means(view.same_tokens, view.order, followed, population=view.main)
     loss = _loss(evidence)
     panels = [
-        Panel("heads", 2.2, _draw_roles(counts[counts["population"] == name]), _heading(view, name))
+        Panel("heads", 2.2, _draw_roles(counts[counts["population"] == name], looks), _heading(view, name))
         for name in view.populations or (ALL,)
     ]
     panels.append(Panel("share, r", 1.6, _draw_means(course, followed), _heading(view, view.main)))
     if loss is not None:
         panels.append(Panel("nats per token", 1.3, _draw_loss(loss), "Loss"))
-    keys = [look.key for look in LOOKS.values()]
+    keys = [look.key for look in looks.values()]
     keys += [Key(Patch(facecolor="#555555", alpha=0.16, linewidth=0), "heads that errors leave open")]
     keys += [MEANS[name].key for name in followed]
     table = _table(view, counts, course, followed, loss)
     caption = Caption(
         title=f"Roles of heads{view.over_training}",
         shows="A line per role counts the heads whose score is above the role's threshold; the band reaches from the "
-        "heads that clearly are to those that are not clearly below it. Underneath, over the same checkpoints, are "
-        "position's share of score variance, mean r_q and, where it was measured, the loss.",
+        "heads that clearly are to those that are not clearly below it. Roles that no head has are left out. "
+        "Underneath, over the same checkpoints, are position's share of score variance, mean r_q and, where it was "
+        "measured, the loss.",
         made="roles follow from attention weights of sampled queries; a head can have several. A head is clear of a "
         "threshold if its score is more than two standard errors away from it.",
         drawn="line plots over checkpoints, one panel of roles per population.",
@@ -105,14 +108,16 @@ def _loss(evidence: Evidence) -> pd.DataFrame | None:
     return table if np.isfinite(table["loss"]).any() else None
 
 
-def _draw_roles(data: pd.DataFrame) -> Draw:
+def _draw_roles(data: pd.DataFrame, looks: Mapping[str, marks.Look]) -> Draw:
     def draw(axes: Axes, axis: CheckpointAxis) -> None:
-        for role, look in LOOKS.items():
+        for role, look in looks.items():
             rows = data[data["role"] == role].assign(none=np.nan)
             low, high = (marks.heights(axis.view, rows, column) for column in ("clear", "possible"))
             axes.fill_between(np.array(axis.at), low, high, color=look.colour, alpha=0.16, linewidth=0)
             marks.draw_line(axes, axis, rows, look, "heads", "none")
-        marks.number_scale(axes, axis.paper, 0.0, float(np.nanmax(data["possible"].to_numpy(np.float64))))
+        marks.number_scale(
+            axes, axis.paper, 0.0, max(4.0, float(np.nanmax(data["possible"].to_numpy(np.float64))))
+        )
 
     return draw
 

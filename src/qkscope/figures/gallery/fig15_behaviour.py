@@ -22,12 +22,13 @@ from qkscope.words import number
 
 NAMES = {
     "share_positional": "position's share of score variance",
-    "abs_r_q_balanced": "|r_q|, balanced",
-    "abs_r_q": "|r_q|, published",
+    "abs_r_q_balanced": "$|r_q|$, balanced",
+    "abs_r_q": "$|r_q|$, published",
     "role_local": "attention within 16 tokens",
     "sink_score": "sink score",
     "entropy_normalised": "normalised entropy",
 }
+CLEAR = 0.3  # a correlation with a larger error is not written
 MARKERS = {"RoPE": "o", "NoPE": "s", ALL: "o"}
 
 
@@ -75,7 +76,7 @@ def _caption(view: View) -> Caption:
         title=f"Which measures predict what heads do{at}{view.over_matched}",
         shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
         "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
-        "over the heads of a population with its standard error over documents.",
+        "over the heads of a population with its standard error over documents, left out where that is above 0.3.",
         made="attention weights are those of sampled queries; attention within 16 tokens leaves out the first four "
         "tokens, the sink score is the mean weight of the first token.",
         drawn="scatter plots, one panel per pair of measures.",
@@ -112,7 +113,7 @@ def _dots(
             rows[x], rows[y], s=14 * paper.factor, marker=MARKERS[name], color=colour, edgecolor=PAPER,
             linewidth=0.3, alpha=0.85,
         )  # fmt: skip
-        if each is not None:
+        if each is not None and each.se < CLEAR:
             text = f"ρ = {number(each.value, each.se)}"
             write(axes, 0.98, 0.97 - 0.11 * place, text, paper.points(8.5), colour,
                   transform=axes.transAxes, ha="right", va="top")  # fmt: skip
@@ -120,7 +121,7 @@ def _dots(
         ticks = [0.0, 0.5, 1.0]
         scale(axes, direction, ticks, ["0", "0.5", "1"], paper, grid=True)
     axes.set_xlim(-0.03, 1.03)
-    axes.set_ylim(-0.03, 1.2)
+    axes.set_ylim(-0.03, 1.38)
 
 
 def _why_not(view: View) -> str | None:
