@@ -130,7 +130,7 @@ class Monitor:
             "controls": {"rotation": False},
         } | ({} if alarms is None else {"alarms": dict(alarms)})
         self.alarms: list[Alarm] = []
-        self._starts_over = False
+        self._first = True
         self._report_seconds, self._reported = 60 * report_minutes, time.monotonic()
         self._report: subprocess.Popen[bytes] | None = None
         self._lock: FileLock | None = None
@@ -154,12 +154,10 @@ class Monitor:
     def resume(self, step: int) -> None:
         """Training begins or continues at this step: what was measured later belongs to a run that ended.
 
-        A run that begins at step 0 in a folder with measurements must have the same weights at the first step it
-        measures: then it is the same run again. Another run is refused.
+        At step 0 nothing is forgotten yet: the first measurement tells whether it is the same run again.
         """
-        if step == 0 and self.steps:
-            self._starts_over = True
-        else:
+        if step > 0:
+            self._first = False
             self._ranks.first(lambda: self._forget_after(step))
 
     def report(self, wait: bool = False) -> None:
@@ -232,13 +230,14 @@ class Monitor:
             (self._folder(later) / NUMBERS).unlink()
 
     def _check_same_run(self, step: int, commit: str) -> None:
-        """A training run that starts over continues the folder only if it measures the same weights again."""
+        """A folder with measurements is continued after its last step, or from the same weights at an earlier one."""
+        if not self.steps or step > self.steps[-1]:
+            return
         if step not in self.steps or _read(self._folder(step) / LIVE)["commit"] != commit:
             raise StoreError(
                 f"{self.out} has measurements of another training run, at steps {self.steps[0]} to {self.steps[-1]}; "
                 "choose another `out`, or pass replace=True to discard them"
             )
-        self._starts_over = False
         self._forget_after(step)
 
     def _prepare(
@@ -254,8 +253,9 @@ class Monitor:
         else:
             commit, source = f"live:{parts[0] if len(set(parts)) == 1 else store.short_digest(parts)}", None
             config = self._model.config.to_json_string().encode()
-        if self._starts_over:
+        if self._first:
             self._check_same_run(step, commit)
+            self._first = False
         folder.mkdir(parents=True, exist_ok=True)
         store.write_bytes(folder / "config.json", config)
         store.write_json(folder / LIVE, {"commit": commit, "saved": str(source or "")})
