@@ -137,6 +137,11 @@ def test_claims_are_of_the_tables(results):
     assert set(said) >= IDS - {"wavelengths"}  # r_q of a model of random weights is within noise
     last = results.matched_heads[results.matched_heads["model"] == results.timeline.models[-1]]
     for row in said["scores"].rows:
+        if row.unit == "heads":
+            here = results.matched_heads[results.matched_heads["model"] == row.model]
+            kind = row.measure.removeprefix("score_class ")
+            assert row.value == (here["score_class"] == kind).sum()
+            continue
         columns = (
             ["share_position", "share_query_position"] if row.measure == "share_positional" else [row.measure]
         )

@@ -18,10 +18,11 @@ GUIDE = ROOT / "docs" / "extending.md"
 BLOCK = re.compile(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 
 RUN = """
-import sys
+import json, sys
 from pathlib import Path
 import qkscope
 from small_study import make_study, one_thread, without_drawing
+from qkscope.claims import summary
 from qkscope.figures.drawing import draw_all
 from qkscope.run import run
 
@@ -34,6 +35,7 @@ run(study, here / "out")
 from qkscope.figures import drawing as catalogue
 catalogue.CATALOGUE = tuple(p for p in catalogue.CATALOGUE if p.name == "14_cone")
 print(drawn(here / "out"))
+(here / "summary.json").write_text(json.dumps(summary(qkscope.load_results(here / "out"))))
 """
 
 
@@ -119,7 +121,7 @@ def test_measure_claim_and_picture_are_there_after_a_run(copy):
     assert "14_cone" in python(copy, "-c", RUN, str(copy))
     assert_measured(out)
     (claim,) = (
-        one for one in json.loads((out / "summary.json").read_text())["findings"] if one["id"] == "cone"
+        one for one in json.loads((copy / "summary.json").read_text())["findings"] if one["id"] == "cone"
     )
     assert [row["measure"] for row in claim["numbers"]][:3] == ["cone_k", "cone_q", "cone_k-cone_q"]
     figure = out / "figures" / "14_cone"

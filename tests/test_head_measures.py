@@ -69,7 +69,8 @@ def test_rotation_and_each_kind_of_stored_vectors(stored, tmp_path):
 def test_only_what_is_asked_for_is_measured_and_r_is_the_same(stored, tmp_path, asked):
     whole, some = (analyze(tmp_path / "in", groups=3, **options) for options in ({}, {"measures": asked}))
     pd.testing.assert_frame_equal(some.qk, whole.qk)
-    gone = {v.name for name in set(optional_names()) - set(asked) for v in groups()[name].variables}
+    optional = [groups()[name] for name in set(optional_names()) - set(asked)]
+    gone = {v.name for group in optional for v in group.variables if v.per_head}
     assert not gone & set(map(str, some.data))
     assert set(map(str, whole.data)) - set(map(str, some.data)) == gone
     for name in some.data:

@@ -22,6 +22,8 @@ from qkscope.study import Study
 SOURCE = Path(qkscope.__file__).parent
 # Which commands can say what a file says: a file that names an option has its line here.
 SAID_BY = {
+    "ablation/heads.py": ["ablate"],
+    "checkpoints/rope.py": ["whatif"],
     "results/lock.py": ["run", "demo", "scan", "analyze", "figures", "report"],
     "results/manifest.py": ["run", "demo", "scan", "analyze", "figures", "report"],
     "nano/folder.py": ["demo"],
@@ -31,6 +33,7 @@ SAID_BY = {
     "run/pipeline.py": ["run"],
     "scanning/model.py": ["scan"],
     "scanning/vectors.py": ["analyze"],
+    "scanning/whatif.py": ["whatif"],
     "study/init.py": ["init"],
     "vectors/layout.py": ["analyze"],
 }

@@ -357,6 +357,7 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
     from dataclasses import replace
 
     from markdown_it import MarkdownIt
+    from test_ablation import _ablation
 
     from qkscope.claims import claims
     from qkscope.figures import CATALOGUE
@@ -370,6 +371,11 @@ def test_no_name_is_markup_in_the_readme_of_any_figure(marked_up):
     rope = np.broadcast_to(data["layer"].to_numpy() % 2.0, data["rope"].shape)
     causes = results.causes.assign(population="RoPE")
     results = replace(results, data=data.assign(rope=data["rope"].copy(data=rope)), causes=causes)
+    model = results.timeline.models[-1]
+    ablated = _ablation([("position", "top:8:share_position", 0.1, 0.01, 0.05, 0.01)]).assign(
+        checkpoint=model
+    )
+    results = replace(results, ablation=ablated)
     view, said = look(results), claims(results)
     markdown = MarkdownIt("commonmark", {"html": True, "linkify": False}).enable(["table", "strikethrough"])
     for picture in CATALOGUE:

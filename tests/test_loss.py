@@ -14,6 +14,7 @@ from tiny import tiny_model
 
 from qkscope.capture import measure
 from qkscope.capture.head import LanguageHead
+from qkscope.claims import summary
 from qkscope.corpus import documents_from
 from qkscope.errors import CaptureError
 from qkscope.results import load_results
@@ -145,8 +146,7 @@ def test_results_have_the_loss_of_every_checkpoint(study):
     assert (own["loss_by_position_se"].isel(position_bin=0) > 0).all()
     assert np.isnan(own["loss_by_position"].isel(checkpoint=0, position_bin=-1))
     assert "loss" not in results.heads
-    summary = json.loads((study / "summary.json").read_text())
-    said = [each["own"]["loss"] for each in summary["checkpoints"]]
+    said = [each["own"]["loss"] for each in summary(results)["checkpoints"]]
     assert said == pytest.approx(own["loss"].isel(sample=0).to_numpy().tolist())
 
 
@@ -169,5 +169,4 @@ def test_results_without_the_loss_have_none(tmp_path):
     results = load_results(folder / "results")
     assert "loss" not in results.own()
     assert "loss" not in set(results.causes["number"])
-    summary = json.loads((folder / "results" / "summary.json").read_text())
-    assert "loss" not in summary["checkpoints"][0]["own"]
+    assert "loss" not in summary(results)["checkpoints"][0]["own"]

@@ -11,7 +11,6 @@ from whole_study import whole
 
 from qkscope.claims import Claim, See, claims
 from qkscope.claims.catalogue import CLAIMS
-from qkscope.claims.context import Context
 from qkscope.figures import CATALOGUE
 from qkscope.figures.picture import Caption
 from qkscope.figures.readme import code, first_sentence, md, readme
@@ -67,8 +66,7 @@ def test_every_readme_tells_claims_of_its_figure_and_no_others(study):
 
 def test_figures_name_claims_that_there_are():
     quoted = {name for picture in CATALOGUE for name in picture.claims}
-    study = Context(whole())
-    assert quoted <= {each.id for make in CLAIMS if (each := make(study)) is not None}
+    assert quoted <= {getattr(make, "id", getattr(make, "__name__", "")) for make in CLAIMS}
 
 
 def test_readmes_have_a_length_that_is_read():

@@ -317,18 +317,17 @@ def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | N
     from qkscope.scanning.whatif import whatif as try_settings
     from qkscope.study import folder_name
 
-    counts = [_count(text) for text in _names(windows or "")] or None
+    asked = _names(windows or "")
+    if wrong := [text for text in asked if not (text.isascii() and text.isdigit() and 1 < len(text) < 10)]:
+        raise click.BadParameter(
+            f"{wrong[0]!r} is not a number of tokens (10 or more)", param_hint="--windows"
+        )
+    counts = [int(text) for text in asked] or None
     place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
     click.echo(str(try_settings(model, rope, windows=counts, out=place, **options)))
     click.echo(
         f"written to {place}: whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
     )
-
-
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 < len(text) < 10):
-        raise click.BadParameter(f"{text!r} is not a number of tokens (10 or more)", param_hint="--windows")
-    return int(text)
 
 
 @main.command()

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import Population
@@ -41,6 +40,8 @@ class RankCorrelation:
 def rank_correlations(evidence: Evidence, population: Population, i: int) -> list[RankCorrelation]:
     """Every geometry with every behaviour that the study measured, over the heads that have all of them in every
     sample."""
+    import pandas as pd
+
     known = [name for name in (*GEOMETRY, *BEHAVIOUR) if evidence.known(name, population)]
     groups = evidence.groups_at[i]
     scores = {name: evidence.values(name).to_numpy()[i, : 1 + groups] for name in known}
@@ -49,7 +50,7 @@ def rank_correlations(evidence: Evidence, population: Population, i: int) -> lis
         here = here & np.isfinite(values).all(axis=0)
     if here.sum() < FEWEST:
         return []
-    ranks = {name: rankdata(values[:, here], axis=1) for name, values in scores.items()}
+    ranks = {name: pd.DataFrame(values[:, here]).rank(axis=1).to_numpy() for name, values in scores.items()}
     return [
         RankCorrelation(x, y, int(here.sum()), _pearson(ranks[x], ranks[y]))
         for x in GEOMETRY

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from qkscope.figures.gallery.fig08_score_variance import missing
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, name_axis, scale
 from qkscope.figures.tools.style import INK, PAPER, ROPE_COLOURS, write
@@ -37,8 +38,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     last, names = len(evidence) - 1, view.populations or (ALL,)
     found = {name: rank_correlations(evidence, name, last) for name in names}
-    pairs = list(dict.fromkeys((each.behaviour, each.geometry) for some in found.values() for each in some))
-    pairs.sort(key=lambda pair: (BEHAVIOUR.index(pair[0]), GEOMETRY.index(pair[1])))
+    pairs = [(y, x) for y in BEHAVIOUR for x in GEOMETRY if evidence.known(x) and evidence.known(y)]
     heads = _heads(evidence, last, view, pairs)
     paper = Paper(width)
     panels = Panels.of(paper, len(pairs), columns=len({x for _, x in pairs}), wide=2.6, shape=0.8)
@@ -124,12 +124,4 @@ def _dots(
     axes.set_ylim(-0.03, 1.38)
 
 
-def _why_not(view: View) -> str | None:
-    evidence = matched_evidence(view.results) or own_evidence(view.results)
-    names = view.populations or (ALL,)
-    if any(rank_correlations(evidence, name, len(evidence) - 1) for name in names):
-        return None
-    return "the results have no attention weights of at least 8 heads: measure the study again to have them"
-
-
-PICTURE = Picture("15_behaviour", ("behaviour",), draw, _why_not)
+PICTURE = Picture("15_behaviour", ("behaviour",), draw, lambda view: missing(view, "role_local"))
