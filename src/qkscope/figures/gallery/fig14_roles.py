@@ -58,12 +58,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
     table = _table(view, counts, course, followed, loss)
     caption = Caption(
         title=f"Roles of heads{view.over_training}",
-        shows="A line per role counts the heads whose score is above the role's threshold; the band reaches from the "
-        "heads that clearly are to those that are not clearly below it. Roles that no head has are left out. "
+        shows="A line per role counts the heads that have it: their score is more than two standard errors above the "
+        "role's threshold. The band adds heads that errors leave open. Roles that no head has are left out. "
         "Underneath, over the same checkpoints, are position's share of score variance, mean r_q and, where it was "
         "measured, the loss.",
-        made="roles follow from attention weights of sampled queries; a head can have several. A head is clear of a "
-        "threshold if its score is more than two standard errors away from it.",
+        made="roles follow from attention weights of sampled queries; a head can have several. Errors leave a head "
+        "open if its score is within two standard errors of the threshold.",
         drawn="line plots over checkpoints, one panel of roles per population.",
         table=NAME,
         variables=tuple(role.variable for role in ROLES),
@@ -83,18 +83,17 @@ def _heading(view: View, population: str) -> str:
 
 
 def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFrame:
-    """A row per checkpoint and role: heads above the threshold, clearly above it, and not clearly below it."""
+    """A row per checkpoint and role: heads clearly above its threshold, and those not clearly below it."""
     here = evidence.where(population).to_numpy()
     rows = []
     for role in ROLES:
         scores, standing = evidence.values(role.variable).to_numpy()[:, 0], standings(evidence, role)
         for i, stop in enumerate(evidence.stops):
             known = here[i] & np.isfinite(scores[i])
-            above = known & (scores[i] > role.threshold)
-            clear, open_ = known & (standing[i] > 0), known & (standing[i] >= 0)
-            numbers = [int(each.sum()) if known.any() else np.nan for each in (above, clear, open_)]
+            parts = known & (standing[i] > 0), known & (standing[i] >= 0)
+            numbers = [int(each.sum()) if known.any() else np.nan for each in parts]
             rows.append((stop.model, population, role.name, *numbers))
-    return pd.DataFrame(rows, columns=["model", "population", "role", "heads", "clear", "possible"])
+    return pd.DataFrame(rows, columns=["model", "population", "role", "clear", "possible"])
 
 
 def _loss(evidence: Evidence) -> pd.DataFrame | None:
@@ -114,7 +113,7 @@ def _draw_roles(data: pd.DataFrame, looks: Mapping[str, marks.Look]) -> Draw:
             rows = data[data["role"] == role].assign(none=np.nan)
             low, high = (marks.heights(axis.view, rows, column) for column in ("clear", "possible"))
             axes.fill_between(np.array(axis.at), low, high, color=look.colour, alpha=0.16, linewidth=0)
-            marks.draw_line(axes, axis, rows, look, "heads", "none")
+            marks.draw_line(axes, axis, rows, look, "clear", "none")
         marks.number_scale(
             axes, axis.paper, 0.0, max(4.0, float(np.nanmax(data["possible"].to_numpy(np.float64))))
         )
