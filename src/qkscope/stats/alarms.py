@@ -1,7 +1,7 @@
 """Alarms: what somebody who trains a model wants to hear about at once.
 
 largest logit    above a limit: attention logits that grow without bound end in a diverged loss
-norms            mean norm of queries or keys more than so many times that of the first checkpoint
+norms            mean norm of queries or keys more than a multiple of that of the first checkpoint
 share            a share of score variance, or of heads with a role, that fell since the checkpoint before by more than
                  a limit and by more than three standard errors of the difference
 loss             held-out loss above that of the first checkpoint, the untrained one

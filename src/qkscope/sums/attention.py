@@ -27,7 +27,7 @@ from qkscope.sums.softmax import Softmax
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
-# Queries before this position are all taken; of every further stratum, so many per document.
+# Positions below WHOLE are all sampled; of every further stratum, QUERIES positions per document.
 WHOLE, QUERIES = 64, 16
 # Scores that are in memory at once, and the length of documents whose masks are kept for all layers of a pass.
 SCORES, KEPT = 1 << 22, 4096
