@@ -67,7 +67,7 @@ class Ablated:
         lines = [line("without", "in heads", "heads", "nats per token", "random heads")]
         for row in self.table.to_dict("records"):
             own, other = (
-                f"{row[name]:+.3f} ± {row[f'{name}_se']:.3f}" if math.isfinite(row[name]) else "none left"
+                _with_error(row[name], row[f"{name}_se"]) if math.isfinite(row[name]) else "none left"
                 for name in ("delta", "random")
             )
             lines.append(line(row["part"], row["heads"], row["n_heads"], own, other))
@@ -76,12 +76,17 @@ class Ablated:
             "",
             f"{first['checkpoint']}: loss {first['loss']:.3f} nats per token as it is; {first['documents']} documents, "
             f"{first['tokens']:,} tokens. ± is one standard error over documents, of random heads over "
-            f"{first['draws']} draws of heads of the same layers.",
+            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers.",
         ]
         return "\n".join(lines)
 
     def __rich__(self) -> str:
         return str(self)
+
+
+def _with_error(value: float, se: float) -> str:
+    """`+0.866 ± 0.147`; without the error where there is none, as of a single draw."""
+    return f"{value:+.3f} ± {se:.3f}" if math.isfinite(se) else f"{value:+.3f}"
 
 
 @dataclass(frozen=True)
