@@ -9,10 +9,10 @@ from simulated import anatomy, measured, results, truth
 
 from qkscope.claims import claims
 from qkscope.results import Results
-from qkscope.results.roles import ROLES
+from qkscope.results.roles import ROLES, standings
 from qkscope.stats.behaviour import rank_correlations
 from qkscope.stats.evidence import own_evidence
-from qkscope.stats.role_emergence import role_emergence, standings
+from qkscope.stats.role_emergence import role_emergence
 
 NAMES = ("step-0", "step-10", "step-20", "step-40", "step-80")
 HEADS, NOISE = 120, 0.01
@@ -93,7 +93,7 @@ def test_intervals_hold_the_truth_in_most_studies() -> None:
 def test_standings_follow_the_interval_of_each_head() -> None:
     planted = np.zeros((len(NAMES), HEADS))
     planted[:, 0], planted[:, 1] = 0.9, SINK.threshold
-    found = standings(own_evidence(study(scores(sink=planted))), SINK)
+    found = standings(own_evidence(study(scores(sink=planted))).data, SINK)
     assert (found[:, 0] == 1).all()
     assert (found[:, 2:] == -1).all()
     assert (found[:, 1] == 0).sum() >= 3

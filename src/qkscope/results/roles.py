@@ -54,11 +54,17 @@ def has_roles(data: xr.Dataset) -> bool:
     return all(role.variable in data for role in ROLES)
 
 
-def named(data: xr.Dataset, role: Role) -> NDArray[np.bool_]:
-    """Which heads have a role, beyond noise. (checkpoint or cell, head)"""
+def standings(data: xr.Dataset, role: Role) -> NDArray[np.int64]:
+    """Whether a head has a role: 1 clearly, -1 clearly not, 0 where errors do not tell. (checkpoint or cell, head)"""
     score, se = data[role.variable].isel(sample=0).to_numpy(), error(data, role.variable).to_numpy()
     with np.errstate(invalid="ignore"):
-        return np.asarray(score - BEYOND * se > role.threshold)
+        above, below = score - BEYOND * se > role.threshold, score + BEYOND * se < role.threshold
+    return above.astype(np.int64) - below.astype(np.int64)
+
+
+def named(data: xr.Dataset, role: Role) -> NDArray[np.bool_]:
+    """Which heads have a role, beyond noise. (checkpoint or cell, head)"""
+    return standings(data, role) > 0
 
 
 def role_names(data: xr.Dataset) -> NDArray[Any]:

@@ -7,12 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import Population
-from qkscope.results.roles import BEYOND, Role
+from qkscope.results.roles import Role, standings
 from qkscope.stats.evidence import Evidence
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -50,23 +47,11 @@ class RoleEmergence:
         return tuple(each for each in self.acquired if each.by == self.acquired[0].by)
 
 
-def standings(evidence: Evidence, role: Role) -> NDArray[np.int64]:
-    """Whether a head has a role: 1 clearly, -1 clearly not, 0 where errors do not tell. (checkpoint, head)"""
-    scores = evidence.values(role.variable).to_numpy()
-    found = np.zeros((len(evidence), scores.shape[2]), dtype=np.int64)
-    for i, groups in enumerate(evidence.groups_at):
-        margin = BEYOND * jackknife(scores[i, 1 : 1 + groups])
-        above = scores[i, 0] - role.threshold
-        with np.errstate(invalid="ignore"):
-            found[i] = np.where(above > margin, 1, np.where(-above > margin, -1, 0))
-    return found
-
-
 def role_emergence(evidence: Evidence, role: Role, population: Population) -> RoleEmergence:
     """The role in the heads that every checkpoint has."""
     here = evidence.where(population).to_numpy().all(axis=0)
     here &= np.isfinite(evidence.values(role.variable).to_numpy()[:, 0]).all(axis=0)
-    standing = standings(evidence, role)[:, here]
+    standing = standings(evidence.data, role)[:, here]
     acquired, lost = [], []
     for name, course in zip(evidence.heads(here), standing.T, strict=True):
         if course[-1] < 0 < course.max():

@@ -19,9 +19,8 @@ from qkscope.figures.view import ALL, View
 from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import Population, means
 from qkscope.results.dataset import NAME
-from qkscope.results.roles import ROLES
+from qkscope.results.roles import ROLES, standings
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
-from qkscope.stats.role_emergence import standings
 
 Draw = Callable[[Axes, CheckpointAxis], None]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
@@ -87,7 +86,7 @@ def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFr
     here = evidence.where(population).to_numpy()
     rows = []
     for role in ROLES:
-        scores, standing = evidence.values(role.variable).to_numpy()[:, 0], standings(evidence, role)
+        scores, standing = evidence.values(role.variable).to_numpy()[:, 0], standings(evidence.data, role)
         for i, stop in enumerate(evidence.stops):
             known = here[i] & np.isfinite(scores[i])
             parts = known & (standing[i] > 0), known & (standing[i] >= 0)
