@@ -1,9 +1,9 @@
-"""A small hub on 127.0.0.1 that holds checkpoints and datasets as revisions, and misbehaves when told to.
+"""A small hub on 127.0.0.1 that holds checkpoints, datasets and Spaces as revisions, and misbehaves when told to.
 
     python tests/hub_server.py ROOT        prints its port, then serves until it is killed
 
-ROOT/models/<owner>/<name>/<revision>/<files> and ROOT/datasets/... are its repositories ("%2F" stands for a
-slash in a revision). `POST /control` with JSON sets the faults, each of which strikes requests whose
+ROOT/models/<owner>/<name>/<revision>/<files>, ROOT/datasets/... and ROOT/spaces/... are its repositories ("%2F"
+stands for a slash in a revision). `POST /control` with JSON sets the faults, each of which strikes requests whose
 "METHOD path" matches:
 
     {"match": "GET .*safetensors", "action": "drop", "times": 1}
@@ -31,12 +31,14 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 API = re.compile(
-    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)(/(?P<what>refs|revision|tree)(/(?P<rev>[^/]+))?.*)?"
+    r"/api/(?P<kind>models|datasets|spaces)/(?P<repo>[^/]+/[^/]+)(/(?P<what>refs|revision|tree)(/(?P<rev>[^/]+))?.*)?"
 )
 UPLOAD = re.compile(
-    r"/api/(?P<kind>models|datasets)/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit)/(?P<rev>[^/]+)"
+    r"/api/(?P<kind>models|datasets|spaces)/(?P<repo>[^/]+/[^/]+)/(?P<what>preupload|commit)/(?P<rev>[^/]+)"
 )
-RESOLVE = re.compile(r"/(?:(?P<kind>datasets)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+)")
+RESOLVE = re.compile(
+    r"/(?:(?P<kind>datasets|spaces)/)?(?P<repo>[^/]+/[^/]+)/resolve/(?P<rev>[^/]+)/(?P<file>.+)"
+)
 
 
 def commit_of(folder: Path) -> str:
@@ -85,7 +87,12 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/api/repos/create":
             asked = json.loads(body)
             repo = f"{asked['organization']}/{asked['name']}" if asked.get("organization") else asked["name"]
-            (self.root / f"{asked['type']}s" / repo / "main").mkdir(parents=True, exist_ok=True)
+            folder = self.root / f"{asked['type']}s" / repo / "main"
+            if asked["type"] == "space" and not folder.exists():
+                folder.mkdir(parents=True)  # with a page to begin with, as on the hub
+                (folder / "README.md").write_text(f"---\nsdk: {asked['sdk']}\n---\n")
+                (folder / "index.html").write_text("<p>new</p>")
+            folder.mkdir(parents=True, exist_ok=True)
             return self.answer_json({"url": f"/{asked['type']}s/{repo}", "name": repo})
         if match := UPLOAD.fullmatch(path):
             return self.upload(body, **match.groupdict())

@@ -544,13 +544,14 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("results", type=FOLDER)
 @click.argument("place", metavar="hub:OWNER/NAME")
-@click.option("--private", is_flag=True, help="Make the dataset private if it is new.")
+@click.option("--space", is_flag=True, help="Publish the report alone, as the page of a static Space.")
+@click.option("--private", is_flag=True, help="Make the dataset or Space private if it is new.")
 @clear_errors
-def push(results: Path, place: str, private: bool) -> None:
+def push(results: Path, place: str, **options: bool) -> None:
     """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""
     from qkscope.run.publish import push as publish
 
-    click.echo(publish(results, place, private=private))
+    click.echo(publish(results, place, **options))
 
 
 def _names(text: str) -> list[str]:

@@ -13,6 +13,7 @@ import yaml
 from click.testing import CliRunner
 from frames import cells_of
 from hub_server import serve
+from huggingface_hub import metadata_load
 from test_hub import point_at
 
 from qkscope import analyze
@@ -371,6 +372,53 @@ def test_a_published_file_that_is_not_the_manifests_is_refused(server, results, 
     with pytest.raises(HubError, match=r"qk\.csv"):
         fetch_results("hub:lab/mine", tmp_path / "here")
     assert not (tmp_path / "here").exists()
+
+
+def test_a_space_shows_the_report_and_nothing_else_is_sent_or_deleted(server, results):
+    command = ["push", str(results), "hub:lab/page", "--space"]
+    done = CliRunner().invoke(main, command)
+    assert done.exit_code == 0, done.output
+    there = server.root / "spaces/lab/page/main"
+    assert files_of(there) == {"README.md", "index.html"}
+    assert (there / "index.html").read_text() == "<p>step-1 </p>"  # without the folder it was in
+    meta = metadata_load(there / "README.md")
+    assert (meta["title"], meta["sdk"], meta["app_file"]) == ("A *run*", "static", "index.html")
+    assert "license" not in meta
+    text = (there / "README.md").read_text()
+    assert "- Queries &lt;b&gt;rise&lt;/b&gt;" in text
+    assert not re.search(r"/home|/var|/tmp|secret", text)
+    write(there, {"notes.txt": "by hand"})
+    server.fault()
+    assert CliRunner().invoke(main, command).exit_code == 0
+    assert commits(server) == 1
+    assert files_of(there) == {"README.md", "index.html", "notes.txt"}
+    assert not (server.root / "datasets").exists()
+
+
+@pytest.mark.parametrize("name", ["report.html", "qk.csv"])
+def test_a_damaged_report_or_table_becomes_no_space(server, results, name):
+    (results / name).write_text("edited")
+    with pytest.raises(StoreError, match=name):
+        push(results, "hub:lab/page", space=True)
+    assert commits(server) == 0
+
+
+def test_a_report_of_earlier_tables_or_none_becomes_no_space(server, results, tmp_path):
+    with manifest.replacing_set(results, "cd" * 20) as staged:
+        write(staged, TABLES | {"qk.csv": QK.replace("0.75", "0.85")})
+    with pytest.raises(StoreError, match="other tables"):
+        push(results, "hub:lab/page", space=True)
+    with pytest.raises(StoreError, match=r"qkscope report"):
+        push(finished(tmp_path / "bare", drawn={"summary.json": SUMMARY}), "hub:lab/page", space=True)
+    assert commits(server) == 0
+
+
+def test_a_space_that_runs_an_application_is_not_overwritten(server, results):
+    app = {"README.md": "---\nsdk: gradio\n---\n", "app.py": "print()"}
+    write(server.root / "spaces/lab/app/main", app)
+    with pytest.raises(HubError, match="gradio"):
+        push(results, "hub:lab/app", space=True)
+    assert commits(server) == 0
 
 
 def test_a_card_quotes_the_findings_as_plain_text(results):

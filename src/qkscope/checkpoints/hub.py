@@ -216,18 +216,17 @@ def forget(repo: str, revision: str | None) -> int:
     return freed
 
 
-def make_dataset(repo: str, *, private: bool = False) -> None:
-    """Make a dataset on the hub if it is not there."""
+def make_repository(repo: str, kind: Kind, *, private: bool = False) -> None:
+    """Create a dataset or a static Space on the hub if it is not there."""
     api = need("huggingface_hub").HfApi()
     if need("huggingface_hub.constants").HF_HUB_OFFLINE:
-        raise HubError(
-            f"{place_of(repo, None, 'dataset')}: nothing can be uploaded while HF_HUB_OFFLINE is set"
-        )
+        raise HubError(f"{place_of(repo, None, kind)}: nothing can be uploaded while HF_HUB_OFFLINE is set")
+    sdk = "static" if kind == "space" else None
     _ask(
-        lambda: api.create_repo(repo, repo_type="dataset", private=private, exist_ok=True),
+        lambda: api.create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk),
         repo,
         None,
-        "dataset",
+        kind,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from qkscope.errors import HubError, UnreachableError
 
-Kind = Literal["model", "dataset"]
+Kind = Literal["model", "dataset", "space"]
 
 OFFLINE_ADVICE = (
     "To work offline, give a local folder as the model, or set HF_HUB_OFFLINE=1 to use what is already in the "
@@ -127,11 +127,11 @@ def may_pass(error: BaseException | None) -> bool:
 
 
 def place_of(repo: str, revision: str | None, kind: Kind) -> str:
-    return f"{'dataset ' if kind == 'dataset' else ''}{repo}{f'@{revision}' if revision else ''}"
+    return f"{'' if kind == 'model' else f'{kind} '}{repo}{f'@{revision}' if revision else ''}"
 
 
 def _web(repo: str, kind: Kind) -> str:
-    return f"datasets/{repo}" if kind == "dataset" else repo
+    return repo if kind == "model" else f"{kind}s/{repo}"
 
 
 def line(error: BaseException) -> str:

@@ -1,8 +1,8 @@
-"""Publish results on the hub as a dataset, and read them back like a folder.
+"""Publish results on the hub as a dataset or a static Space, and read a dataset back like a folder.
 
 `push` sends the files that manifest.json of a results folder lists, after checking them, with a manifest and a card:
-no weights, no texts, no local paths and no other files. `fetch_results` downloads what the published manifest lists
-into `results/.hub/OWNER--NAME@COMMIT`.
+no weights, no texts, no local paths and no other files. To a Space it sends the report alone. `fetch_results`
+downloads what the published manifest lists into `results/.hub/OWNER--NAME@COMMIT`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from qkscope.results.manifest import Entries, Manifest
 from qkscope.words import escape_markdown
 
 CACHE = ".hub"
+TAGS = ["qkscope", "interpretability", "attention", "rope"]
 PICTURE = "figures/01_position_signal/figure.png"
 # What a dataset may make us download, far beyond any study: files, bytes of all, bytes of manifest.json.
 MOST_FILES, MOST_BYTES, MANIFEST_BYTES = 2000, 20_000_000_000, 10_000_000
@@ -40,22 +41,58 @@ _TEXTS = (".json", ".html", ".md")
 _PATH = re.compile(r"(?<![\w.:/~-])(?:~|[A-Za-z]:)?/(?:[^\s/:'\",;()]+/)+([^\s/:'\",;()]+)")
 
 
-def push(results: Path | str, place: str, *, private: bool = False) -> str:
+def push(results: Path | str, place: str, *, private: bool = False, space: bool = False) -> str:
     """Publish a results folder as the dataset `hub:owner/name`; the address of the commit.
 
-    One commit replaces the whole set that was pushed there before. Other files of the dataset stay.
+    One commit replaces the whole set that was pushed there before. Other files of the dataset stay. With `space`, the
+    report becomes the page of a static Space.
     """
     folder, repo = Path(results), repository(place)
     found = checked_set(folder)
+    if space:
+        return _push_space(folder, found, repo, private)
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / folder.resolve().name
         staged.mkdir()
         stage(folder, found, staged)
         store.write_text(staged / "README.md", card(staged, repo))
-        hub.make_dataset(repo, private=private)
+        hub.make_repository(repo, "dataset", private=private)
         there = hub.list_files(repo, kind="dataset")
         gone = [name for name in _pushed_before(there) if not (staged / name).exists()]
         return hub.upload(there, staged, f"Results of {staged.name}", gone)
+
+
+def _push_space(folder: Path, found: Manifest, repo: str, private: bool) -> str:
+    """Make the checked report the index.html of a static Space, in one commit that deletes nothing."""
+    if "report.html" not in found.drawn:
+        raise StoreError(f"{folder}: no finished report.html", f"run `qkscope report {folder}`, then push")
+    with tempfile.TemporaryDirectory() as temporary:
+        staged, page = Path(temporary) / folder.resolve().name, Path(temporary) / ".space"
+        staged.mkdir()
+        page.mkdir()
+        stage(folder, found, staged)
+        _copy(staged / "report.html", page / "index.html")
+        store.write_text(page / "README.md", space_card(staged))
+        hub.make_repository(repo, "space", private=private)
+        there = hub.list_files(repo, kind="space")
+        _refuse_application(there)
+        return hub.upload(there, page, f"Report of {staged.name}")
+
+
+def _refuse_application(there: hub.Listing) -> None:
+    """Raise if a Space runs a program (Gradio, Docker), which a static README.md would switch off."""
+    from huggingface_hub import metadata_load
+
+    if "README.md" not in there.files:
+        return
+    try:
+        sdk = (metadata_load(hub.fetch(there, ["README.md"]) / "README.md") or {}).get("sdk", "static")
+    except (ValueError, yaml.YAMLError):  # no valid metadata, so the Space runs nothing
+        return
+    if sdk != "static":
+        raise HubError(
+            f"{there.place}: an application (sdk: {sdk}), expected a static Space or none; choose another name"
+        )
 
 
 def checked_set(folder: Path) -> Manifest:
@@ -142,25 +179,9 @@ def repository(place: str) -> str:
 
 def card(folder: Path, repo: str) -> str:
     """The dataset's README: what it is, its strongest sentences, its files."""
-    path = folder / "summary.json"
-    summary = store.read_json(path) if path.is_file() else {}
-    summary = summary if isinstance(summary, dict) else {}
-    meta = {"license": "apache-2.0", "tags": ["qkscope", "interpretability", "attention", "rope"]}
+    picture = [f"![Position signal over training]({PICTURE})", ""] if (folder / PICTURE).is_file() else []
     lines = [
-        "---",
-        yaml.safe_dump(meta, sort_keys=False).strip(),
-        "---",
-        "",
-        f"# {_line(summary.get('title') or folder.name)}",
-        "",
-    ]
-    if (folder / PICTURE).is_file():
-        lines += [f"![Position signal over training]({PICTURE})", ""]
-    for finding in summary.get("findings", []):
-        if finding.get("headline"):
-            lines.append(f"- {_line(finding['headline'])}")
-    lines += [
-        "",
+        *_card_head(folder, {"license": "apache-2.0", "tags": TAGS}, picture),
         "Measured with qkscope: query and key vectors of every head, as used in attention scores, correlated with",
         "token position. `report.html` has everything in one file; `measures.safetensors` and the tables made from it",
         "(`heads.csv`, `qk.csv`) have the numbers. Open it with",
@@ -172,6 +193,29 @@ def card(folder: Path, repo: str) -> str:
         "No weights and no texts are part of this dataset.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def space_card(folder: Path) -> str:
+    """The README of a Space, whose metadata make the hub serve index.html."""
+    title = " ".join(str(_summary(folder).get("title") or folder.name).split())
+    meta = {"title": title, "emoji": "🔭", "sdk": "static", "app_file": "index.html", "tags": TAGS}
+    made = "The report of a qkscope study in one file. No weights and no texts are part of it."
+    return "\n".join([*_card_head(folder, meta), made]) + "\n"
+
+
+def _card_head(folder: Path, meta: Mapping[str, Any], picture: Sequence[str] = ()) -> list[str]:
+    """Metadata, title and headlines of a README."""
+    summary = _summary(folder)
+    dumped = yaml.safe_dump(dict(meta), sort_keys=False, allow_unicode=True).strip()
+    lines = ["---", dumped, "---", "", f"# {_line(summary.get('title') or folder.name)}", "", *picture]
+    headlines = [finding.get("headline") for finding in summary.get("findings", [])]
+    return [*lines, *(f"- {_line(headline)}" for headline in headlines if headline), ""]
+
+
+def _summary(folder: Path) -> dict[str, Any]:
+    path = folder / "summary.json"
+    summary = store.read_json(path) if path.is_file() else {}
+    return summary if isinstance(summary, dict) else {}
 
 
 def _is_drawn(name: str) -> bool:
