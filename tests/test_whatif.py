@@ -17,7 +17,9 @@ import qkscope
 from qkscope.checkpoints import Source, load_config
 from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
 from qkscope.cli import main
-from qkscope.errors import QkscopeError
+from qkscope.errors import EngineError, QkscopeError, StoreError
+from qkscope.results import manifest
+from qkscope.results.lock import claimed
 from qkscope.scanning.whatif import _pair_curve, _third_octaves
 from qkscope.sums.path import Path
 from qkscope.sums.rotation import Rotation
@@ -235,6 +237,36 @@ def test_the_command_writes_tables_figure_and_snippets(folder, tmp_path):
     assert names >= {
         f"figure/{name}" for name in ("figure.png", "figure.svg", "figure.pdf", "data.csv", "README.md")
     }
+    recorded = manifest.read_manifest(out)
+    assert recorded.finished
+    assert {*recorded.tables, manifest.NAME} == names - {name for name in names if name.startswith(".")}
     wrong = CliRunner().invoke(main, [*asked[:3], "theta=x", *asked[4:]])
     assert wrong.exit_code == 1
     assert "Traceback" not in wrong.output
+
+
+def test_a_folder_keeps_its_results_until_they_are_replaced(found, folder, texts, tmp_path):
+    out = tmp_path / "out"
+
+    def attempt(*candidates, documents=texts, **options):
+        return qkscope.whatif(
+            folder, candidates, windows=(16,), heads=[(0, 0)], texts=documents, groups=2, out=out, **options
+        )
+
+    attempt("theta=5e5")
+    first = (out / "whatif.csv").read_bytes()
+    with pytest.raises(StoreError, match=r"(?s)theta=5e5.*--replace"):
+        attempt("linear:factor=2")
+    with pytest.raises(StoreError, match=r"(?s)texts.*--replace"):
+        attempt("theta=5e5", documents=texts[:2])
+    with pytest.raises(StoreError, match=r"(?s)the scan of.*--replace"):
+        qkscope.scan(folder, texts=texts, max_length=16, out=out)
+    assert (out / "whatif.csv").read_bytes() == first
+    attempt("theta=5e5", "linear:factor=2")  # more candidates lose nothing
+    attempt("linear:factor=2", replace=True)
+    assert list(manifest.read_manifest(out).holds["checkpoints"]) == [f"{folder.name} with linear:factor=2"]
+    (out / manifest.NAME).unlink()
+    with pytest.raises(StoreError, match=r"whatif\.csv"):
+        attempt("linear:factor=2")
+    with claimed(tmp_path / "busy", "another"), pytest.raises(EngineError, match="another"):
+        found.save(tmp_path / "busy")

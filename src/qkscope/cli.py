@@ -311,6 +311,7 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 @click.option(
     "--out", type=FOLDER, help="Write tables and figure here.  [default: results/<model name>-whatif]"
 )
+@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
 @clear_errors
 def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | None, **options: Any) -> None:
     """Try other RoPE settings on a model without training: loss by position and what changes in each head."""

@@ -35,13 +35,19 @@ PRODUCTS = (
         "summary.json",
         "report.html",
         "scan.json",
+        "whatif.csv",
         manifest.NAME,
     ),
 )
 DRAWN = ("summary.json", "report.html", "figures", "ablation.csv")
 """Files and folders that are made from the tables of a folder, or belong to them."""
 
-_KINDS = {"run": "the study", "scan": "the scan of", "analysis": "the analysis of"}
+_KINDS = {
+    "run": "the study",
+    "scan": "the scan of",
+    "analysis": "the analysis of",
+    "whatif": "the what-if of",
+}
 
 
 @dataclass(frozen=True)
@@ -307,7 +313,7 @@ def _same_texts(before: Part, now: Part) -> bool:
 
 @contextmanager
 def writing(folder: Path, holds: Holding, made_from: str, replace: bool) -> Iterator[Path]:
-    """Yield an empty folder for the tables of a scan or analysis; put them in place if the block succeeds."""
+    """Yield an empty folder for the tables of one command; put them in place if the block succeeds."""
     with store.clear_errors(folder), claimed(folder, holds.name) as claim:
         refuse_other(folder, holds, replace=replace)
         with manifest.replacing_set(folder, made_from, holds.record(), claim.require) as staged:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +28,7 @@ from qkscope.measures.registry import sums_for, unknown_measures
 from qkscope.progress import progress
 from qkscope.results import Results
 from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.results.owner import Holding, Part, head_mask, held, refuse_other, writing
+from qkscope.results.owner import Holding, held, refuse_other, writing
 from qkscope.results.results_folder import results_of
 from qkscope.results.tables import write_tables
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
@@ -37,7 +37,6 @@ from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.store import short_digest, write_json
 from qkscope.study import CorpusSpec
 from qkscope.sums import KeySum
-from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
@@ -197,7 +196,8 @@ def scan(
         # Folders of earlier versions record a second setting, which was almost always False.
         vectors = None if save_vectors is None else [save_vectors, False, token_str]
         settings |= _vectors(Path(out), vectors)
-        holds = _holding(subject, corpus, chosen, measures, components, settings)
+        part = subject.part(corpus, chosen)
+        holds = Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
         refuse_other(Path(out), holds, replace=replace)
     check_room(subject, chosen, count)
     sample = None
@@ -245,19 +245,6 @@ def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
         )
     found = asked or there
     return {} if found is None else {"vectors": found}
-
-
-def _holding(
-    subject: Subject,
-    documents: Sequence[Document],
-    heads: HeadIndex,
-    measures: Sequence[str],
-    components: int,
-    settings: Mapping[str, Any],
-) -> Holding:
-    mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
-    part = Part(weights=subject.identity(), texts=digest(documents), heads=mask)
-    return Holding("scan", subject.name, {subject.name: part}, (), list(measures), components, settings)
 
 
 def read_documents(

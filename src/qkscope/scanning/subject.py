@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 from qkscope.capture import find_backbone
 from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, weights_bytes
+from qkscope.corpus.documents import digest
 from qkscope.errors import CaptureError
+from qkscope.results.owner import Part, head_mask
 from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
     from qkscope.checkpoints import Source
+    from qkscope.corpus import Document
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,11 @@ class Subject:
             total.update(f"{name}|{value.dtype}|{tuple(value.shape)}|".encode())
             total.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
         return total.hexdigest()
+
+    def part(self, documents: Sequence[Document], heads: HeadIndex) -> Part:
+        """What of it is measured, for the record of a results folder."""
+        mask = head_mask(zip(heads.layer.tolist(), heads.head.tolist(), strict=True))
+        return Part(weights=self.identity(), texts=digest(documents), heads=mask)
 
     def load(self) -> Any:
         if self.source is None:

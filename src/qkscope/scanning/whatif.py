@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope import defaults
+from qkscope import defaults, store
 from qkscope.capture import Probing, measure
 from qkscope.capture.probe_rotation import depends_on_length
 from qkscope.capture.rope_layers import rope_in_layers
@@ -30,6 +31,7 @@ from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import chosen, sums_for, variables
 from qkscope.progress import progress
+from qkscope.results.owner import Holding, refuse_other, writing
 from qkscope.scanning.model import _layers, _warn, read_documents
 from qkscope.scanning.subject import Subject, check_room, choose_heads
 from qkscope.study import CorpusSpec
@@ -88,6 +90,8 @@ class WhatIf:
     snippets: Mapping[str, str]
     bounds: Mapping[str, int | None]
     documents: int
+    holds: Holding
+    """What was measured, of which weights and texts."""
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -127,22 +131,21 @@ class WhatIf:
         change = number(row["difference"], row["difference_se"], signed=True, digits=2)
         return f"{text} ({change}; unpaired error {row['difference_se_unpaired']:.2g})"
 
-    def save(self, out: Path | str) -> Path:
-        """Write tables, figure and snippets into a folder; one that holds other results is refused."""
-        from qkscope.figures.whatif import save_figure
-        from qkscope.results import manifest
-        from qkscope.store import write_csv, write_text
+    def save(self, out: Path | str, *, replace: bool = False) -> Path:
+        """Write tables, figure and snippets into a folder.
 
-        folder = Path(out)
-        if (folder / manifest.NAME).exists():
-            raise CaptureError(f"{folder} holds results of another command; choose another folder with --out")
-        folder.mkdir(parents=True, exist_ok=True)
-        write_csv(folder / "whatif.csv", self.table)
-        write_csv(folder / "whatif_heads.csv", self.heads)
-        write_csv(folder / "whatif_wavelengths.csv", self.wavelengths)
-        write_text(folder / "candidates.json", json.dumps(dict(self.snippets), indent=2) + "\n")
-        save_figure(folder / "figure", self.table, self.model, str(self))
-        return folder
+        A folder that holds other results is refused unless `replace` is true.
+        """
+        from qkscope.figures.whatif import save_figure
+
+        made_from = store.short_digest([self.holds.record(), self.table.to_csv()])
+        with writing(Path(out), self.holds, made_from, replace) as staged:
+            store.write_csv(staged / "whatif.csv", self.table)
+            store.write_csv(staged / "whatif_heads.csv", self.heads)
+            store.write_csv(staged / "whatif_wavelengths.csv", self.wavelengths)
+            store.write_text(staged / "candidates.json", json.dumps(dict(self.snippets), indent=2) + "\n")
+            save_figure(staged / "figure", self.table, self.model, str(self))
+        return Path(out)
 
 
 def whatif(
@@ -164,6 +167,7 @@ def whatif(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
+    replace: bool = False,
 ) -> WhatIf:
     """The same weights under other RoPE settings: loss by position, and what changes in each head.
 
@@ -172,7 +176,7 @@ def whatif(
              only in these layers
     layers   the layers of candidates that name none, such as "0-11" (default: all)
     windows  tokens read from each document, ascending (default: the model's positions, at most 2,048)
-    texts, text_paths, documents, heads, ...  as in `scan`
+    texts, text_paths, documents, heads, replace, ...  as in `scan`
     """
     from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
 
@@ -188,6 +192,14 @@ def whatif(
     corpus, _ = read_documents(subject, texts, spec, edges[-1], warnings)
     index = choose_heads(subject.architecture, _layers(subject, corpus, edges[-1], False), heads, seed)
     count = min(groups, len(corpus))
+    # The same weights and texts, once for each candidate.
+    measured = dict.fromkeys(
+        [f"{subject.name} with {each.name}" for each in candidates], subject.part(corpus, index)
+    )
+    settings = {"groups": count, "seed": seed, "dtype": dtype}
+    holds = Holding("whatif", subject.name, measured, list(edges), settings=settings)
+    if out is not None:
+        refuse_other(Path(out), holds, replace=replace)
     check_room(subject, index, count)
     parts = [corpus[group::count] for group in range(count)]
     configs = {each.name: _with(subject, each) for each in candidates}
@@ -207,10 +219,11 @@ def whatif(
             for name, config in described.items()
         },
         len(corpus),
+        holds,
         warnings,
     )
     if out is not None:
-        result.save(out)
+        result.save(out, replace=replace)
     return result
 
 
@@ -220,7 +233,7 @@ def _with(subject: Subject, candidate: Candidate) -> Any:
 
     if subject.source is None:
         raise CaptureError("whatif needs the model's files")
-    return load_config(replace(subject.source, rotation=candidate.settings(subject.config)))
+    return load_config(changed(subject.source, rotation=candidate.settings(subject.config)))
 
 
 def _snippet(candidate: Candidate, config: Any) -> str:
@@ -248,8 +261,8 @@ def _measured(
     """One candidate on all documents; windows share a pass unless the rotation depends on its length."""
     source, only = subject.source, candidate.layers if candidate else None
     if candidate is not None and only is None and source is not None:
-        source = replace(source, rotation=candidate.settings(subject.config))
-    model = replace(subject, source=source).load()
+        source = changed(source, rotation=candidate.settings(subject.config))
+    model = changed(subject, source=source).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
     apart = depends_on_length(config, windows[-1]) is not None
