@@ -26,7 +26,7 @@ from qkscope.report.columns import PARTS
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
 from qkscope.results.axes import CheckpointAxes, dump_axes
-from qkscope.results.tables import CAUSES_COLUMNS, write_tables
+from qkscope.results.tables import ABLATION_COLUMNS, CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Stop, Timeline
 from qkscope.sums.head_index import HeadIndex
@@ -219,6 +219,19 @@ def causes_frame(names: list[str]) -> pd.DataFrame:
     return pd.DataFrame(found).assign(heads=24, groups=8)[list(CAUSES_COLUMNS)]
 
 
+def ablation_frame(model: str, weights: str) -> pd.DataFrame:
+    """ablation.csv of two sets of heads at one checkpoint; the second has no other heads in its layers."""
+    noise, found = np.random.default_rng(2), []
+    for heads, population in (("class:positional&rope", "RoPE"), ("class:content&nope", "NoPE")):
+        for part in ("position", "query_position", "key", "match", "sink", "head"):
+            delta, random = noise.uniform(0, 0.6), noise.uniform(0, 0.1) if population == "RoPE" else np.nan
+            row = {"checkpoint": model, "part": part, "heads": heads, "population": population}
+            row |= {"delta": delta, "delta_se": 0.02, "random": random, "random_se": random / 5}
+            found.append(row | {"above_random": delta - random, "above_random_se": 0.02 + random / 5})
+    more = {"random_heads": 8, "draws": 3, "loss": 1.5, "documents": 6, "tokens": 6138, "window": 512}
+    return pd.DataFrame(found).assign(n_heads=8, weights=weights, **more)[list(ABLATION_COLUMNS)]
+
+
 def write_axes(folder: Path, windows: Mapping[str, int], shape: Shape, dim: int = 16) -> None:
     """axes.safetensors: axes that turn a little from checkpoint to checkpoint, and paths that depend on position."""
     frame, noise = head_frame(shape), np.random.default_rng(11)
@@ -257,7 +270,7 @@ def write_results(
 ) -> Path:
     """Write a results folder as a run does and return it.
 
-    With `everything` it holds scores, curves and causes too; `change` is applied to the qk tables.
+    With `everything` it holds scores, curves, causes and ablations too; `change` is applied to the qk tables.
     """
     shape = shape or Shape()
     folder.mkdir(parents=True, exist_ok=True)
@@ -297,6 +310,8 @@ def write_results(
     write_tables(folder, cells, names, Thresholds())
     if everything:
         causes_frame(names).to_csv(folder / "causes.csv", index=False)
+        commit = study["provenance"]["checkpoints"][names[-1]]["commit"]
+        ablation_frame(names[-1], commit).to_csv(folder / "ablation.csv", index=False)
         write_axes(folder, windows, shape)
     return folder
 

@@ -9,6 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import replace
 from itertools import combinations
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,7 @@ from whole_study import gone, whole
 
 from qkscope.claims import VERDICTS, Claim, Row, claims, summary
 from qkscope.claims.catalogue import CLAIMS
+from qkscope.claims.claim import View
 from qkscope.claims.context import Context
 from qkscope.claims.trends import long_context
 from qkscope.results import Results
@@ -48,7 +50,7 @@ IDS = {
     ),
     *("distance", "plasticity", "causes"),
 }
-VIEWS = {"signal", "emergence", "scores", "spectrum", "classes", "causes", "portrait", "distance"}
+VIEWS = set(get_args(View))
 
 
 def learning(seed: int = 5, checkpoints: int = 8) -> tuple[np.ndarray, np.ndarray]:

@@ -336,7 +336,7 @@ def claim(name: str, view: str = "signal", rows: tuple[Row, ...] = ()) -> Claim:
 
 
 def test_every_claim_stands_once_beside_its_picture(results):
-    found = [claim(view, view) for view in VIEWS if view not in ("causes", "scores", "spectrum", "distance")]
+    found = [claim(view, view) for view in VIEWS if view in ("signal", "emergence", "classes", "portrait")]
     text = render(results, [claim("other"), *found, claim("position")])
     for one in [claim("other"), claim("position"), *found]:
         assert text.count(f">{one.headline}</h") == 1
@@ -682,3 +682,8 @@ def test_tables_of_numbers_read_back(small, page):
     heads = pd.read_csv(small / "qk.csv").query("pc == 0 and rope == 1")
     want = heads.groupby("model")["r_q"].mean()
     assert [f"{m:.3f}" for m in means] == [f"{want[f'step{n}00']:.3f}" for n in (1, 2, 3)]
+
+
+def test_a_study_without_ablations_says_how_to_measure_them(whole):
+    assert "qkscope ablate" not in render(whole)
+    assert "qkscope ablate r<" in render(replace(whole, ablation=None))

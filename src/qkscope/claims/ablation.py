@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from qkscope.claims.claim import Claim, Row, See
 from qkscope.claims.context import Context
@@ -13,6 +15,11 @@ from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, rank
 from qkscope.stats.contrast import judged
 from qkscope.stats.levels import rule_of_contrast
 from qkscope.words import bare, joined, measured, sentence
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from qkscope.results import Results
 
 PARTS = {
     "position": "position",
@@ -44,16 +51,27 @@ def in_words(heads: str, count: int, population: str) -> str:
     return f"the {count} {noun} of layer {found['layer']}" if found["layer"] else f"all {count} {noun}"
 
 
-def ablation(c: Context) -> Claim | None:
-    """The part and heads that cost most above random heads of the same layers, at the last checkpoint ablated."""
-    table = c.results.ablation
+def latest(results: Results) -> pd.DataFrame | None:
+    """Ablations of the last checkpoint that has any, parts in the order of PARTS; None where there are none."""
+    table = results.ablation
     if table is None:
         return None
-    there = [model for model in c.results.timeline.models if model in set(table["checkpoint"])]
-    table = (
-        table[(table["checkpoint"] == there[-1]) & (table["population"] != "both")] if there else table[:0]
-    )
-    known = table[table["above_random"].notna() & (table["part"] != "head")]
+    there = [model for model in results.timeline.models if (table["checkpoint"] == model).any()]
+    if not there:
+        return None
+    found = table[table["checkpoint"] == there[-1]]
+    sets = list(dict.fromkeys(found["heads"]))
+    places = [{name: i for i, name in enumerate(names)} for names in (PARTS, sets)]
+    order = np.lexsort((found["part"].map(places[0]), found["heads"].map(places[1])))
+    return found.iloc[order].reset_index(drop=True)
+
+
+def ablation(c: Context) -> Claim | None:
+    """The part and heads that cost most above random heads of the same layers, at the last checkpoint ablated."""
+    table = latest(c.results)
+    if table is None:
+        return None
+    known = table[table["above_random"].notna() & (table["part"] != "head") & (table["population"] != "both")]
     if known.empty:
         return None
     order = known.sort_values("above_random", ascending=False, kind="stable")
@@ -93,7 +111,7 @@ def ablation(c: Context) -> Claim | None:
         "own",
         f"± is one standard error over {first['documents']} documents, of random heads over {first['draws']} draws. "
         + rule_of_contrast(),
-        See("scores", c.lead, there[-1], c.main),
+        See("ablation", c.lead, first["checkpoint"], c.main),
         rank(
             DIFFERENT if verdict == "higher" else LEVEL if verdict == "equal" else UNCLEAR,
             first["above_random"],

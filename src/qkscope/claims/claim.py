@@ -10,7 +10,9 @@ from qkscope.words import Unit, joined, measured, sentence
 
 Window = Literal["own", "matched"]
 Population = Literal["RoPE", "NoPE", "all"]
-View = Literal["signal", "emergence", "scores", "spectrum", "classes", "causes", "portrait", "distance"]
+View = Literal[
+    "signal", "roles", "emergence", "causes", "scores", "ablation", "spectrum", "distance", "classes", "portrait"
+]  # fmt: skip
 
 # Directions of a change, the outcome of a comparison, what a share or count amounts to, and causes.
 VERDICTS = (

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.claims.ablation import PARTS, in_words, latest
 from qkscope.report import palette
 from qkscope.report.averages import averages
 from qkscope.report.climb import climb
@@ -28,6 +29,7 @@ from qkscope.report.rows import Grid
 from qkscope.results.aggregate import jackknife, ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
 from qkscope.stats.steps import interacts
+from qkscope.words import capital
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,6 +66,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "own": of_window(own, results, grid, names),
         "matched": None if matched is None else of_window(matched, results, grid, names),
         "causes": causes(results.causes, timeline.models, kinds[0]),
+        "ablation": ablation(results),
         "rotary": rotary(results, grid),
         "climb": climb(results, grid),
         "more": more,
@@ -123,6 +126,33 @@ def head_columns(data: xr.Dataset, grid: Grid) -> dict[str, Any]:
 
 if TYPE_CHECKING:
     import pandas as pd
+
+# Numbers of an ablation that the page shows.
+_ABLATED = ("delta", "delta_se", "random", "random_se", "above_random", "above_random_se")
+
+
+def ablation(results: Results) -> dict[str, Any] | None:
+    """What the model loses without each part of the scores of each set of heads; None where nothing was ablated."""
+    table = latest(results)
+    if table is None:
+        return None
+    sets = []
+    for text, rows in table.groupby("heads", sort=False):
+        first = rows.iloc[0]
+        name = in_words(str(text), int(first["n_heads"]), str(first["population"]))
+        found = [
+            {"part": row["part"]} | {column: _known(row[column]) for column in _ABLATED}
+            for row in rows.to_dict("records")
+        ]
+        sets.append({"name": capital(name), "heads": int(first["n_heads"]), "rows": found})
+    first = table.iloc[0]
+    return {
+        "stop": results.timeline.models.index(first["checkpoint"]),
+        "sets": sets,
+        "parts": PARTS,
+        "loss": float(first["loss"]),
+    } | {name: int(first[name]) for name in ("documents", "tokens", "draws")}
+
 
 # The page's name of a factor -> its column.
 _REAL = {"rotation": "rotation_first", "weights": "weights_first", "window": "window"}

@@ -36,7 +36,14 @@ SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
     *("js/raster.js", "js/signal.js", "js/causes.js"),
-    *("js/scores.js", "js/spectrum.js", "js/explorer.js", "js/distance.js", "js/classes.js"),
+    *(
+        "js/scores.js",
+        "js/ablation.js",
+        "js/spectrum.js",
+        "js/explorer.js",
+        "js/distance.js",
+        "js/classes.js",
+    ),
     *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
     *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),
     *(
@@ -52,7 +59,10 @@ SCRIPTS = (
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")
 # The views that a claim may stand beside.
-VIEWS = ("signal", "emergence", "causes", "scores", "spectrum", "distance", "classes", "portrait")
+VIEWS = (
+    *("signal", "roles", "emergence", "causes", "scores", "ablation"),
+    *("spectrum", "distance", "classes", "portrait"),
+)
 
 
 def write_report(
@@ -129,6 +139,7 @@ def _filled(
             labels=labels(results.timeline),
             two_windows=results.matched() is not None,
             timeline=results.timeline,
+            folder=results.folder.name,
             heads=len(data["heads"]["layer"]),
             scripts=scripts,
             style=palette.properties() + "\n" + _read("style.css"),
@@ -152,6 +163,7 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
     has = {
         "causes": data["kind"] == "training" and any(run["causes"] for run in runs),
         "scores": bool(data["parts"]),
+        "ablation": any(run["ablation"] for run in runs),
         "spectrum": any(one["wavelengths"] for one in windows),
         "explorer": any(run["rotary"] for run in runs),
         "distance": any(one["distances"] for one in windows),

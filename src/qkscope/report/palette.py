@@ -45,7 +45,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
     yield "paper", style.PAPER, DARK_PAPER
     for name, colour in (
         *(("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)),
-        ("axis", style.AXIS),
+        *(("axis", style.AXIS), ("sink", style.SINK)),
     ):
         yield name, colour, on_dark(colour)
     for name, colour in (CAUSES | style.ROPE_COLOURS).items():

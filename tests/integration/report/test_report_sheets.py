@@ -277,3 +277,27 @@ def test_the_path_along_an_axis_is_that_of_its_mean_vectors(open_page: Open, ful
     page.keyboard.press("Enter")
     expect(page.locator("#stop option:checked")).to_have_text("S1-200")
     assert page.evaluate("store.state.pc") == 1
+
+
+def test_ablations_say_what_the_table_holds(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    table = pd.read_csv(full_report.parent / "ablation.csv")
+    found = page.locator("#ablation .mark")
+    expect(found).to_have_count(len(table))
+    scale = page.locator("#ablation rect.cost").evaluate_all(
+        "all => all.map((bar) => Number(bar.getAttribute('width')))"
+    )
+    # Bars of all panels are on one scale, and numbers and errors are those of the table.
+    assert np.allclose(np.array(scale) / table["delta"], scale[0] / table["delta"][0], rtol=1e-6)
+    for i, row in table.iterrows():
+        said = found.nth(i).get_attribute("aria-label")
+        assert f"+{row.delta:.3f} ± {row.delta_se:.3f} nats per token" in said
+        if np.isnan(row.random):
+            assert "no other heads" in said
+        else:
+            assert f"random heads of the same layers +{row.random:.3f} ± {row.random_se:.3f}" in said
+            assert f"difference +{row.above_random:.3f} ± {row.above_random_se:.3f}" in said
+    expect(page.locator("#ablation path.random")).to_have_count(int(table["random"].notna().sum()))
+    found.first.focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#tip")).to_contain_text("query-dependent position")

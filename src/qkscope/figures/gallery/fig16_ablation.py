@@ -11,11 +11,11 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from qkscope.claims.ablation import in_words
+from qkscope.claims.ablation import in_words, latest
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.tools.marks import error_key
 from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
-from qkscope.figures.tools.style import INK, MUTED, PAPER, PART_COLOURS
+from qkscope.figures.tools.style import INK, MUTED, PAPER, PART_COLOURS, SINK
 from qkscope.figures.view import View
 from qkscope.results.tables import ABLATION
 from qkscope.words import MINUS
@@ -29,7 +29,7 @@ NAMES = {
     "sink": "sink",
     "head": "all",
 }
-COLOURS = {"sink": "#b5533c", "head": MUTED, "query_position": PART_COLOURS["query × position"]} | {
+COLOURS = {"sink": SINK, "head": MUTED, "query_position": PART_COLOURS["query × position"]} | {
     part: PART_COLOURS[part] for part in ("position", "key", "match")
 }
 LONGEST = 30  # letters of a heading
@@ -70,14 +70,8 @@ def _diamond() -> Line2D:
 
 def _rows(view: View) -> pd.DataFrame:
     """The ablations of the last checkpoint that has any."""
-    table = view.results.ablation
-    there = [] if table is None else [model for model in view.order if model in set(table["checkpoint"])]
-    if table is None or not there:
-        return pd.DataFrame()
-    found = table[table["checkpoint"] == there[-1]].drop(columns="weights")
-    order = found["heads"].map({text: i for i, text in enumerate(dict.fromkeys(found["heads"]))})
-    place = found["part"].map({part: i for i, part in enumerate(NAMES)})
-    return found.iloc[np.lexsort((place, order))].reset_index(drop=True)
+    found = latest(view.results)
+    return pd.DataFrame() if found is None else found.drop(columns="weights")
 
 
 def _bars(

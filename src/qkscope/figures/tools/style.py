@@ -27,6 +27,7 @@ CLASS_COLOURS = dict(zip((*CLASSES, UNMEASURED), _CLASSES, strict=True))
 PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
+SINK = "#b5533c"  # the first token
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (

@@ -258,6 +258,9 @@ const data = (() => {
     /** @type {(run: number) => Cause[]} */
     causes: (run) => parts[run].causes,
 
+    /** @type {(run: number) => Ablation | null} */
+    ablation: (run) => parts[run].ablation,
+
     /* Averages and curves of a run over the window asked for. */
     /** @type {(windowName: WindowName, run: number) => PackedWindow} */
     over: (windowName, run) => (windowName === "matched" && parts[run].matched) || parts[run].own,

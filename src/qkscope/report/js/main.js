@@ -6,7 +6,7 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, emergence: raster, causes, scores, spectrum, explorer, distance, classes, portrait },
+    ...{ signal, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, classes, portrait },
     ...{ table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */
@@ -49,7 +49,7 @@
     const view = link.getAttribute("data-view") || "";
     const [wanted, measure, at] = ["window", "measure", "at"].map((name) => link.getAttribute(`data-${name}`) || "");
     const found = [];
-    if (wanted !== state.window && data.matched) found.push(data.windowName(state.window));
+    if (wanted !== state.window && data.matched && view !== "ablation") found.push(data.windowName(state.window));
     const { model, label } = data.stops[state.stop];
     if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;

@@ -70,6 +70,33 @@ interface Cause {
   other: Effect[]; // training first; empty where that makes no clear difference
 }
 
+/* What the model loses without a part of the scores of some heads, in nats per token. */
+interface AblatedRow {
+  part: string;
+  delta: Maybe;
+  delta_se: Maybe;
+  random: Maybe; // random heads of the same layers
+  random_se: Maybe;
+  above_random: Maybe;
+  above_random_se: Maybe;
+}
+
+interface AblatedSet {
+  name: string;
+  heads: number;
+  rows: AblatedRow[];
+}
+
+interface Ablation {
+  stop: number;
+  sets: AblatedSet[];
+  parts: Record<string, string>; // in words
+  loss: number;
+  documents: number;
+  tokens: number;
+  draws: number;
+}
+
 /* Everything measured over one window. */
 interface PackedWindow {
   columns: Record<string, Packed>;
@@ -119,6 +146,7 @@ interface PackedRun {
   own: PackedWindow;
   matched: PackedWindow | null;
   causes: Cause[];
+  ablation: Ablation | null;
   rotary: PackedRotary | null;
   climb: PackedClimb | null;
   more: { count: number; thousandths: string[]; [column: string]: any } | null;

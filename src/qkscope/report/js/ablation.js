@@ -1,0 +1,140 @@
+// @ts-check
+/* Does the model depend on it: how much the loss rises without a part of the scores of some heads, a panel per set of
+ * heads. A bar is these heads, the diamond random heads of the same layers; whiskers are one standard error. */
+"use strict";
+
+const ablation = (() => {
+  const { h, s } = dom;
+  const ROW = 38;
+  const TOP = 26;
+  const NATS = "nats per token";
+
+  /** @param {string} part */
+  const colour = (part) =>
+    part === "sink" ? "var(--sink)" : part === "head" ? "var(--muted)" : `var(--share_${part})`;
+  /** @type {(found: Ablation, part: string) => string} */
+  const nameOf = (found, part) => (part === "head" ? "the whole head" : found.parts[part] || part);
+
+  /** @type {(value: Maybe, se: Maybe) => string} */
+  const change = (value, se) => `${value !== null && value >= 0.0005 ? "+" : ""}${text.withError(value, se)}`;
+
+  /** @type {(found: Ablation, of: AblatedSet, row: AblatedRow) => string[]} */
+  const lines = (found, of, row) => [
+    `Without ${nameOf(found, row.part)} · ${of.name}`,
+    `loss ${change(row.delta, row.delta_se)} ${NATS} (± 1 se over ${found.documents} documents)`,
+    row.random === null
+      ? "no other heads in these layers to compare with"
+      : `random heads of the same layers ${change(row.random, row.random_se)} ${NATS} (${found.draws} draws)`,
+    row.above_random === null ? "" : `difference ${change(row.above_random, row.above_random_se)} ${NATS}`,
+  ];
+
+  /** @type {(found: Ablation, of: AblatedSet, width: number, ends: [number, number], key: string) => SVGElement} */
+  function panel(found, of, width, ends, key) {
+    const x = d3.scaleLinear(ends, [4, width - 10]);
+    const height = TOP + of.rows.length * ROW + 24;
+    const label = `Change of loss without each part of the scores: ${of.name}`;
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart ablation", role: "group", "aria-label": label });
+    svg.append(s("text", { x: 0, y: 14, class: "panel-name", "aria-hidden": "true" }, of.name));
+    const axis = s("g", { class: "count-axis", "aria-hidden": "true" });
+    for (const tick of x.ticks(4))
+      axis.append(
+        s("line", { x1: x(tick), x2: x(tick), y1: TOP, y2: height - 20 }),
+        s("text", { x: x(tick), y: height - 6, class: "middle" }, text.number(tick, 1)),
+      );
+    svg.append(axis);
+    of.rows.forEach((row, i) => {
+      const y = TOP + i * ROW;
+      const middle = y + 26;
+      /** @type {(value: number, se: Maybe) => SVGElement} */
+      const whisker = (value, se) =>
+        s("line", { x1: x(value - (se || 0)), x2: x(value + (se || 0)), y1: middle, y2: middle, class: "whisker" });
+      const delta = row.delta ?? 0;
+      const group = s(
+        "g",
+        {},
+        s("rect", { x: 0, y, width, height: ROW - 2, class: "ground" }),
+        s("text", { x: 0, y: y + 13 }, nameOf(found, row.part)),
+        s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta, row.delta_se)),
+        s("rect", { x: Math.min(x(0), x(delta)), y: middle - 6, width: Math.abs(x(delta) - x(0)), height: 12, class: "cost", fill: colour(row.part) }),
+        whisker(delta, row.delta_se),
+        ...(row.random === null
+          ? []
+          : [
+              whisker(row.random, row.random_se),
+              s("path", { d: "M0,-5.5L5.5,0L0,5.5L-5.5,0Z", transform: `translate(${x(row.random)},${middle})`, class: "random" }),
+            ]),
+      );
+      svg.append(
+        marks.mark(group, {
+          key: `${key}:${row.part}`,
+          label: lines(found, of, row).filter(Boolean).join(", "),
+          lines: lines(found, of, row),
+        }),
+      );
+    });
+    return svg;
+  }
+
+  const legend = () =>
+    h(
+      "p",
+      { class: "legend" },
+      h("span", { class: "key" }, h("i", { class: "block", style: "background-color:var(--muted)" }), "these heads"),
+      h("span", { class: "key" }, h("span", { class: "swatch" }, "◇"), "random heads of the same layers"),
+      h("span", { class: "key" }, h("i", { class: "line" }), "±1 se"),
+      h("span", { class: "key" }, `change of loss, ${NATS}`),
+    );
+
+  /** @param {Ablation[]} all */
+  function numbersTable(all) {
+    const rows = all.flatMap((found, i) =>
+      found.sets.flatMap((of) =>
+        of.rows.map((row) => [
+          axes.ofRun(store.runs()[i], of.name),
+          nameOf(found, row.part),
+          change(row.delta, row.delta_se),
+          change(row.random, row.random_se),
+          change(row.above_random, row.above_random_se),
+        ]),
+      ),
+    );
+    const heads = ["heads", "without", NATS, "random heads of the same layers", "difference"];
+    return dom.numbers(dom.find("ablation-drawing"), heads, rows);
+  }
+
+  function draw() {
+    const drawing = dom.find("ablation-drawing");
+    const runs = store.runs().filter((run) => data.ablation(run));
+    const all = runs.flatMap((run) => data.ablation(run) || []);
+    if (!all.length) {
+      marks.mount(drawing, h("p", { class: "absent" }, "Not measured in this run."));
+      return;
+    }
+    const width = axes.widthOf(drawing);
+    const count = d3.sum(all, ({ sets }) => sets.length);
+    const fit = Math.max(1, Math.min(count, Math.floor((width + 28) / 248)));
+    const columns = Math.ceil(count / Math.ceil(count / fit)); // rows of about the same length
+    const each = (width - 28 * (columns - 1)) / columns;
+    const rows = all.flatMap(({ sets }) => sets.flatMap((of) => of.rows));
+    /** @type {(value: Maybe, se: Maybe) => number[]} */
+    const reach = (value, se) => (value === null ? [] : [value - (se || 0), value + (se || 0)]);
+    const values = rows.flatMap((row) => [...reach(row.delta, row.delta_se), ...reach(row.random, row.random_se)]);
+    /** @type {[number, number]} */
+    const ends = [Math.min(0, d3.min(values) ?? 0), Math.max(0.01, d3.max(values) ?? 0)];
+    const panels = all.flatMap((found, i) =>
+      found.sets.map((of, k) => {
+        const named = { ...of, name: axes.ofRun(runs[i], of.name) };
+        return panel(found, named, each, ends, `ablation:${data.letters[runs[i]]}${k}`);
+      }),
+    );
+    const style = `display:grid;gap:16px 28px;grid-template-columns:repeat(${columns},minmax(0,1fr))`;
+    marks.mount(drawing, legend(), h("div", { style }, panels), numbersTable(all));
+    const [first] = all;
+    dom.find("ablation-note").textContent =
+      `${data.stops[first.stop].label}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
+      `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`;
+  }
+
+  /** @type {View} */
+  return { setUp() {}, draw, needs: ["run"] };
+})();
