@@ -81,12 +81,11 @@ def _push_space(folder: Path, found: Manifest, repo: str, private: bool) -> str:
 
 def _refuse_application(there: hub.Listing) -> None:
     """Raise if a Space runs a program (Gradio, Docker), which a static README.md would switch off."""
-    from huggingface_hub import metadata_load
-
     if "README.md" not in there.files:
         return
     try:
-        sdk = (metadata_load(hub.fetch(there, ["README.md"]) / "README.md") or {}).get("sdk", "static")
+        readme = hub.fetch(there, ["README.md"]) / "README.md"
+        sdk = (hub.need("huggingface_hub").metadata_load(readme) or {}).get("sdk", "static")
     except (ValueError, yaml.YAMLError):  # no valid metadata, so the Space runs nothing
         return
     if sdk != "static":
