@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import shutil
+import sys
 import threading
 import time
 
@@ -9,11 +12,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from small_study import make_study, undrawn, write_texts
-from tiny import save_checkpoint, tiny_tokenizer
+from tiny import edit_config, save_checkpoint, tiny_tokenizer
 
 from qkscope import load_results
 from qkscope.cli import ALARMED, main
-from qkscope.errors import EngineError, StudyError
+from qkscope.errors import EngineError, StoreError, StudyError
 from qkscope.results import manifest
 from qkscope.results.lock import claimed
 from qkscope.run import pipeline, run
@@ -76,6 +79,111 @@ def test_a_watch_goes_on_where_it_was_and_is_one_of_its_kind(study, no_drawing, 
     assert {path: path.stat().st_mtime_ns for path in units} == units
     with claimed(out, "another"), pytest.raises(EngineError, match="another"):
         watch(study, out, until=2, poll=0.05)
+
+
+def test_checkpoints_deleted_after_they_were_measured_keep_their_numbers(study, no_drawing):
+    """As with save_total_limit=1: there is one checkpoint at a time, also when the watch is started again."""
+    folder, out = study.parent / "run", study.parent / "out"
+    save_checkpoint(folder / "checkpoint-1", seed=1)
+    first = []
+
+    def train():
+        while not (out / "study.yaml").exists():
+            time.sleep(0.05)
+        time.sleep(0.3)
+        first.append(load_results(out).heads)
+        save_checkpoint(folder / "checkpoint-2", seed=2)
+        shutil.rmtree(folder / "checkpoint-1")
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    found = watch(study, out, until=2, poll=0.05)
+    trainer.join()
+    assert list(found.numbers) == ["checkpoint-1", "checkpoint-2"]
+    assert not found.problems
+    shutil.rmtree(folder / "checkpoint-2")
+    save_checkpoint(folder / "checkpoint-10", seed=3)
+    units = {path: path.stat().st_mtime_ns for path in (out / "units").rglob("*.safetensors")}
+    watch(study, out, until=10, poll=0.05)
+    assert {path: path.stat().st_mtime_ns for path in units} == units
+    results = load_results(out)
+    assert results.timeline.models == ["checkpoint-1", "checkpoint-2", "checkpoint-10"]
+    assert results.heads[results.heads["model"] == "checkpoint-1"]["r_q"].tolist() == first[0]["r_q"].tolist()
+    tables = {path: path.read_bytes() for path in out.glob("*.csv")}
+    watch(study, out, until=10, poll=0.05)  # nothing is left to do
+    assert {path: path.read_bytes() for path in tables} == tables
+
+
+def test_other_weights_under_the_name_of_measured_ones_are_refused(study, no_drawing):
+    folder, out = study.parent / "run", study.parent / "out"
+    save_checkpoint(folder / "checkpoint-1", seed=1)
+    watch(study, out, until=1, poll=0.05)
+    tables = {path: path.read_bytes() for path in out.glob("*.csv")}
+    save_checkpoint(folder / "checkpoint-1", seed=2)
+    with pytest.raises(StoreError, match="checkpoint-1"):
+        watch(study, out, until=2, poll=0.05)
+    assert {path: path.read_bytes() for path in tables} == tables
+
+
+def test_a_checkpoint_that_cannot_be_measured_is_skipped_and_in_the_exit_status(study, no_drawing):
+    folder, out = study.parent / "run", study.parent / "out"
+    for seed in (1, 2):
+        save_checkpoint(folder / f"checkpoint-{seed}", seed=seed)
+    edit_config(folder / "checkpoint-1", intermediate_size=40)  # its weights have another shape
+    command = ["-q", "watch", str(study), "--out", str(out), "--poll", "0.05", "--until"]
+    done = CliRunner().invoke(main, [*command, "2"])
+    assert done.exit_code == 1, done.output
+    assert "warning: checkpoint-1: skipped" in done.stderr
+    assert load_results(out).timeline.models == ["checkpoint-2"]
+    save_checkpoint(folder / "checkpoint-1", seed=1)  # saved again, whole
+    save_checkpoint(folder / "checkpoint-3", seed=3)
+    done = CliRunner().invoke(main, [*command, "3"])
+    assert done.exit_code == 0, done.output
+    assert load_results(out).timeline.models == ["checkpoint-1", "checkpoint-2", "checkpoint-3"]
+
+
+def test_a_last_checkpoint_that_cannot_be_measured_ends_the_watch(study, no_drawing):
+    place = save_checkpoint(study.parent / "run" / "checkpoint-1", seed=1)
+    edit_config(place, intermediate_size=40)
+    found = watch(study, study.parent / "out", until=1, poll=0.05)
+    assert list(found.problems) == ["checkpoint-1"]
+    assert found.numbers == {}
+
+
+def test_a_bare_folder_is_watched(tmp_path, no_drawing, monkeypatch):
+    """With Python's own sources as texts, of which a few do."""
+    monkeypatch.setattr("qkscope.study.init._window", lambda config: (16, "short"))
+    save_checkpoint(tmp_path / "my-run" / "checkpoint-7", seed=1, tokenizer=True)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, ["-q", "watch", "my-run", "--until", "7", "--poll", "0.05"])
+    assert done.exit_code == 0, done.output
+    assert "checkpoint-7" in done.stdout
+    assert load_results(tmp_path / "results" / "my-run").timeline.models == ["checkpoint-7"]
+    assert (tmp_path / "results" / "my-run" / "watch.yaml").is_file()
+
+
+def test_a_bare_folder_without_a_tokenizer_is_not_watched(tmp_path):
+    save_checkpoint(tmp_path / "my-run" / "checkpoint-7", seed=1)
+    with pytest.raises(StudyError, match=r"watch\.yaml.*tokenizer"):
+        watch(tmp_path / "my-run", tmp_path / "out", until=7, poll=0.05)
+
+
+def test_on_a_terminal_a_table_is_kept_current(study, no_drawing, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    place = save_checkpoint(study.parent / "run" / "checkpoint-1", seed=1)
+    (save_checkpoint(study.parent / "run" / "checkpoint-2", seed=2) / "config.json").unlink()
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("COLUMNS", "200")
+    found = watch(study, study.parent / "out", until=1, poll=0.05)
+    before, _, after = screen.getvalue().partition("measured")
+    assert place.name in before
+    assert "may still be written" in before
+    assert f"{found.numbers['checkpoint-1']['loss']:.3f}" in before + after
+    assert "config.json is missing" in after
 
 
 def test_alarms_are_in_the_exit_status(study, monkeypatch):

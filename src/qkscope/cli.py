@@ -137,13 +137,14 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
     """Measure checkpoints as a training run writes them, and keep the report current.
 
-    Exit status with --until: 0, or 3 if one of the study's alarms was raised.
+    Exit status with --until: 0, 3 if one of the study's alarms was raised, else 1 if a checkpoint could not be
+    measured.
     """
     from qkscope.run.watch import watch as watch_checkpoints
 
     found = watch_checkpoints(place, out, until, poll)
     _print(found)
-    sys.exit(ALARMED if found.alarms else 0)
+    sys.exit(ALARMED if found.alarms else bool(found.problems))
 
 
 @main.command()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from qkscope import store
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.revisions import split_revisions
 from qkscope.checkpoints.safetensors_file import check_whole
@@ -126,23 +127,23 @@ def _refuse_many(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class LiveRecord:
-    """A folder that stands for weights which were measured while they trained: config.json and this record.
+    """A folder that stands for weights of a training run, which may be deleted: config.json and this record.
 
-    saved   the checkpoint folder that had the same weights, if they were saved; empty otherwise
+    saved   the checkpoint folder that has the same weights, if they were saved; empty otherwise
     """
 
     commit: str
     saved: str = ""
 
-    @property
-    def weights(self) -> Path | None:
+    def weights(self, source: Source) -> Path | None:
         """The folder of the weights, if they were saved and are still the same."""
         folder = Path(self.saved)
-        return folder if self.saved and folder.is_dir() and digest(folder) == self.commit else None
+        there = self.saved and folder.is_dir() and _is_checkpoint(folder)
+        return folder if there and digest(folder, source) == self.commit else None
 
 
 def live_record(source: Source) -> LiveRecord | None:
-    """The record of weights measured while they trained; None for any other checkpoint."""
+    """The record of weights of a training run; None for any other checkpoint."""
     path = source.path
     if path is None or not (path / LIVE).is_file():
         return None
@@ -151,6 +152,19 @@ def live_record(source: Source) -> LiveRecord | None:
         return LiveRecord(str(found["commit"]), str(found["saved"]))
     except _DAMAGED as error:
         raise CheckpointError(f"{path / LIVE}: damaged ({error!r}); delete {path} to leave it out") from error
+
+
+def write_live(source: Source, folder: Path, commit: str, about: Mapping[str, Any]) -> None:
+    """Make `folder` stand for a local checkpoint with this digest, which may be deleted later.
+
+    `about` joins the record. Only what planning reads is copied: configuration, tokenizer and trusted code.
+    """
+    path, _ = local_files(source, "config")
+    names = _names(path)
+    for name in {*_choose(source, names, "config"), *_choose(source, names, "tokenizer")}:
+        store.write_bytes(folder / name, (path / name).read_bytes())
+    # Last, so that a folder with a record is whole.
+    store.write_json(folder / LIVE, {"commit": commit, "saved": str(path.resolve()), **about})
 
 
 def require_files(source: Source, part: Part) -> None:

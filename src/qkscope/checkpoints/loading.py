@@ -21,7 +21,6 @@ from typing import Any
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
     FileMarks,
-    LiveRecord,
     Source,
     digest,
     discover,
@@ -79,18 +78,21 @@ def resolve(source: Source) -> Resolved:
 
 def load_resolved(resolved: Resolved) -> Any:
     """The model of exactly those bytes. A folder that was replaced since, or is while it is read, is an error."""
-    if live := live_record(resolved.source):
-        return _load_saved(resolved.source, live)
+    if live_record(resolved.source):
+        return load_model(resolved.source)
     _check_unchanged(resolved)
     model = load_model(resolved.source)
     _check_unchanged(resolved)
     return model
 
 
-def _load_saved(source: Source, live: LiveRecord) -> Any:
-    """The model of weights that were measured while they trained, if they were saved."""
-    if weights := live.weights:
-        return load_model(replace(source, model=str(weights), revision=None))
+def _saved(source: Source) -> Source:
+    """The checkpoint that a record of a training run stands for; any other source as it is."""
+    live = live_record(source)
+    if live is None:
+        return source
+    if weights := live.weights(source):
+        return replace(source, model=str(weights), revision=None)
     gone = f"were deleted from {live.saved}, or changed" if live.saved else "were not saved"
     raise CheckpointError(
         f"{source}: was measured while it trained, and its weights {gone}, so nothing more can be measured; leave it "
@@ -139,6 +141,7 @@ def _read_config(source: Source, folder: Path) -> Any:
 def load_model(source: Source) -> Any:
     """The causal language model: weights complete, in evaluation mode, without gradients, on its device."""
     auto = hub.need("transformers").AutoModelForCausalLM
+    source = _saved(source)
     dtype, device = _dtype(source), _device(source)
     folder, _ = local_files(source, "model")
     options = _options(source) | {

@@ -93,7 +93,10 @@ def run(
             try:
                 if part is not None:
                     return _run_shard(study, results, place, part, replace)
-                return run_claimed(study, results, place, claim, replace, figures)
+                loaded, problem = run_claimed(study, results, place, claim, replace, figures)
+                if problem:
+                    raise StudyError(problem)
+                return loaded
             finally:
                 place.close()
     except KeyboardInterrupt:
@@ -110,8 +113,8 @@ def run(
 
 def run_claimed(
     study: Study, results: Path, engine: Engine, claim: Claim, replace: bool = False, figures: bool = True
-) -> Results:
-    """A whole run in a folder that this process has claimed."""
+) -> tuple[Results, str]:
+    """A whole run in a folder that this process has claimed: its results, and what is wrong with them, if anything."""
     checkpoints, gaps = _checkpoints(study, results)
     plan = plan_study(study, checkpoints, results / TOKENS)
     plan.warnings.extend(gaps)
@@ -139,9 +142,7 @@ def run_claimed(
     non_finite = loaded.provenance.get("unmeasured") or {}
     for name, warning in unmeasured_warnings(loaded.heads, non_finite).items():
         say(f"warning: {name}: {warning}")
-    if problem := _problem(plan, loaded):
-        raise StudyError(problem)
-    return loaded
+    return loaded, _problem(plan, loaded)
 
 
 def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[str]]:

@@ -3,29 +3,34 @@
 A checkpoint counts as complete when its configuration, its index and all of its shards are there, the headers of its
 safetensors files agree with their sizes, and no file has changed since the look before. Everything else is a run: what
 is finished is not measured again, so a watch that was stopped goes on where it was.
+
+Training runs delete old checkpoints. So each complete one is recorded in `checkpoints/` of the results folder
+(configuration, tokenizer and the digest of its weights), and the study of the results consists of these records.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qkscope import store
-from qkscope.checkpoints.files import FileMarks, file_marks, local_files
-from qkscope.errors import QkscopeError, StudyError
+from qkscope.checkpoints.files import LIVE, FileMarks, digest, file_marks, local_files, write_live
+from qkscope.checkpoints.revisions import order_revisions
+from qkscope.errors import CheckpointError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
 from qkscope.progress import quiet, say
 from qkscope.results import owner
-from qkscope.results.lock import claimed
+from qkscope.results.lock import Claim, claimed
 from qkscope.results.scalars import scalars
 from qkscope.run.engines import open_engine
 from qkscope.run.pipeline import run_claimed
-from qkscope.study import Checkpoint, Study, load_study, sources
+from qkscope.study import Checkpoint, Entry, Study, load_study, sources
+from qkscope.study.init import CHANGE_ME
 from qkscope.study.load import read_study
 
 if TYPE_CHECKING:
@@ -36,15 +41,23 @@ if TYPE_CHECKING:
 POLL_SECONDS = 10.0
 # Columns of the terminal table: those of a model's numbers that it has, in this order.
 SHOWN = ("loss", "share_positional", "r_q", "max_logit", "sink_rate")
+# The folder of records in a results folder.
+RECORDS = "checkpoints"
 
 
 @dataclass
 class Watched:
-    """What a watch has found so far: numbers by checkpoint, alarms, and what it waits for."""
+    """What a watch has found so far.
+
+    numbers    by checkpoint, those of its heads together
+    problems   by checkpoint, why it cannot be measured
+    waiting    by checkpoint, why it is not complete
+    """
 
     folder: Path
     numbers: dict[str, dict[str, float]] = field(default_factory=dict)
     alarms: tuple[str, ...] = ()
+    problems: dict[str, str] = field(default_factory=dict)
     waiting: Mapping[str, str] = field(default_factory=dict)
     steps: dict[str, int | None] = field(default_factory=dict)
 
@@ -62,7 +75,7 @@ class Watched:
         for name, numbers in self.numbers.items():
             shown = (f"{numbers[column]:.3f}" if column in numbers else "" for column in columns)
             table.add_row(Text(name), *shown, "measured")
-        for name, why in self.waiting.items():
+        for name, why in (*self.problems.items(), *self.waiting.items()):
             table.add_row(Text(name), *("" for _ in columns), Text(why))
         return table
 
@@ -75,8 +88,9 @@ def watch(
 ) -> Watched:
     """Measure the checkpoints of a study, or of a folder, as they are written; keeps tables and report current.
 
-    Returns when a checkpoint of step `until` or later is measured; without `until`, it goes on until it is interrupted.
-    A folder gets a study file with the settings of `qkscope init`, `watch.yaml` in the results folder.
+    Returns when a checkpoint of step `until` or later was measured or could not be; without `until`, it goes on until
+    it is interrupted. A checkpoint that is deleted after it was measured stays in the results. A folder gets a study
+    file with the settings of `qkscope init`, `watch.yaml` in the results folder.
     """
     place = Path(place)
     folder = Path(out) if out is not None else None
@@ -89,20 +103,22 @@ def watch(
     with store.clear_errors(folder), claimed(folder, study_path.stem) as claim:
         found = Watched(folder)
         marks: dict[str, FileMarks] = {}
+        failed: dict[str, FileMarks | None] = {}
         with _shown(found) as show:
             while True:
                 study = _study(study_path)
-                ready, found.waiting = _complete(study, marks)
+                ready, waiting = _complete(study, marks)
+                again = [n for n in ready if n not in failed or failed[n] != marks.get(n)]
+                part = _part(study, again, marks, folder / RECORDS, waiting)
+                checkpoints = {each.name: each for each in sources(part)}
+                found.waiting = {n: why for n, why in waiting.items() if n not in checkpoints}
                 show()
-                if ready and set(ready) != set(found.numbers):
-                    part = _part(study, ready)
-                    engine = open_engine("local", part)
-                    try:
-                        owner.refuse_other(folder, owner.study_holding(part), named=ready)
-                        results = run_claimed(part, folder, engine, claim)
-                    finally:
-                        engine.close()
-                    _note(found, results)
+                if checkpoints.keys() - found.numbers:
+                    missing = _measure(part, claim, found)
+                    for name in missing & checkpoints.keys():
+                        failed[name] = marks.get(name)
+                        (_record(folder / RECORDS, checkpoints[name]) / LIVE).unlink(missing_ok=True)
+                    found.steps |= {name: each.step for name, each in checkpoints.items()}
                     show()
                 if until is not None and any((step or 0) >= until for step in found.steps.values()):
                     return found
@@ -120,6 +136,11 @@ def _study_of(checkpoints: Path, folder: Path, poll: float) -> Path:
         except QkscopeError as error:
             say(f"waiting for a first checkpoint: {error}")
             time.sleep(poll)
+    if _study(path).tokenizer == CHANGE_ME:
+        raise StudyError(
+            f"{path}: no tokenizer was found next to the weights: replace {CHANGE_ME} in this file by its folder or "
+            "hub name, and watch again"
+        )
     return path
 
 
@@ -128,6 +149,8 @@ def _study(path: Path) -> Study:
     study, mistakes = read_study(path, optional_names())
     if study is None or any("no checkpoints found" not in mistake for mistake in mistakes):
         return load_study(path, optional_names())  # raises with every mistake
+    if study.families:
+        raise StudyError(f"{path}: families are models that do not change: use `qkscope run`")
     return study
 
 
@@ -156,19 +179,95 @@ def _why_incomplete(checkpoint: Checkpoint, marks: dict[str, FileMarks]) -> str:
     return "" if before == now else "may still be written"
 
 
-def _part(study: Study, names: list[str]) -> Study:
-    """The study with only these checkpoints."""
-    kept = iter(each.name in names for each in sources(study))
+def _part(
+    study: Study,
+    ready: Collection[str],
+    marks: Mapping[str, FileMarks],
+    records: Path,
+    waiting: dict[str, str],
+) -> Study:
+    """The study with the checkpoints that are complete now, or were recorded when they were."""
+    lists = [phase.checkpoints for phase in study.phases or ()] or [study.checkpoints or []]
+    checkpoints = iter(sources(study))
+    found: list[dict[str, Entry]] = [{} for _ in lists]
+    for number, entries in enumerate(lists):
+        for entry in entries:
+            each = next(checkpoints)
+            if each.name not in ready:
+                continue
+            try:
+                found[number][each.name] = _recorded(each, entry, number, marks.get(each.name), records)
+            except (CheckpointError, OSError) as error:  # deleted at this moment
+                waiting[each.name] = str(error)
+    for path in sorted(records.glob(f"*/{LIVE}")):
+        record = store.read_json(path)
+        name, number = record["entry"]["name"], record["phase"]
+        if number < len(found) and name not in found[number]:
+            found[number][name] = Entry.model_validate(record["entry"])
+            ordered = [revision.name for revision in order_revisions(found[number])]
+            found[number] = {name: found[number][name] for name in ordered}
+    if not study.phases:
+        return study.model_copy(update={"checkpoints": list(found[0].values())})
+    phases = [
+        phase.model_copy(update={"checkpoints": list(entries.values())})
+        for phase, entries in zip(study.phases, found, strict=True)
+        if entries
+    ]
+    return study.model_copy(update={"phases": phases})
 
-    def some(entries: Any) -> list[Any]:
-        return [entry for entry in entries if next(kept)]
 
-    if study.phases:
-        phases = [phase.model_copy(update={"checkpoints": some(phase.checkpoints)}) for phase in study.phases]
-        return study.model_copy(update={"phases": [phase for phase in phases if phase.checkpoints]})
-    if study.families:
-        raise StudyError("families are models that do not change: use `qkscope run`")
-    return study.model_copy(update={"checkpoints": some(study.checkpoints or [])})
+def _recorded(
+    checkpoint: Checkpoint, entry: Entry, phase: int, marks: FileMarks | None, records: Path
+) -> Entry:
+    """The entry of a complete checkpoint's record, written if it is new; of one that is no folder, its own."""
+    path, record = checkpoint.source.path, _record(records, checkpoint)
+    if path is None or not path.is_dir() or entry.gguf_file:
+        return entry
+    own = entry.model_copy(
+        update={"folder": str(record.resolve()), "model": None, "revision": None, "name": checkpoint.name}
+    )
+    about = {
+        "phase": phase,
+        "entry": own.model_dump(exclude_none=True),
+        "files": list(map(list, marks or ())),
+    }
+    known = store.read_json(record / LIVE) if (record / LIVE).exists() else None
+    if known is None or known["files"] != about["files"]:
+        commit = digest(path, checkpoint.source)
+        if known is not None and known["commit"] != commit:
+            raise StoreError(
+                f"{path}: its files changed after it was measured (another training run?)",
+                "watch it with another --out",
+            )
+        write_live(checkpoint.source, record, commit, about)
+    return own
+
+
+def _record(records: Path, checkpoint: Checkpoint) -> Path:
+    return records / checkpoint.folder
+
+
+def _measure(part: Study, claim: Claim, found: Watched) -> Collection[str]:
+    """Run the study; note numbers, alarms and problems. The names of checkpoints that cannot be measured."""
+    names = [each.name for each in sources(part)]
+    engine = open_engine("local", part)
+    try:
+        owner.refuse_other(found.folder, owner.study_holding(part), named=names)
+        results, problem = run_claimed(part, found.folder, engine, claim)
+    except StudyError as error:  # none of them can be measured
+        missing = dict.fromkeys(names, str(error))
+    else:
+        missing = dict(results.provenance.get("missing") or {})
+        _note(found, results)
+        if problem and not missing:
+            found.problems[str(found.folder)] = problem
+    finally:
+        engine.close()
+    for name, why in missing.items():
+        if found.problems.get(name) != why:
+            say(f"warning: {name}: skipped, because it cannot be measured: {why}")
+    found.problems |= missing
+    return missing.keys()
 
 
 def _note(found: Watched, results: Results) -> None:
@@ -178,9 +277,9 @@ def _note(found: Watched, results: Results) -> None:
     for i, name in enumerate(names):
         if name not in found.numbers:
             found.numbers[name] = {number: float(each[i, 0]) for number, each in values.items()}
+            found.problems.pop(name, None)
             shown = [f"{n} {x:.3f}" for n, x in found.numbers[name].items() if n.rpartition("/")[2] in SHOWN]
             say(f"{name}: {', '.join(shown)}")
-    found.steps = {stop.model: stop.step for stop in results.timeline.stops if stop.model in names}
     new = [alarm for alarm in results.provenance.get("alarms") or () if alarm not in found.alarms]
     for alarm in new:
         say(f"warning: alarm: {alarm}")

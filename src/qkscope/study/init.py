@@ -22,6 +22,8 @@ from qkscope.study.yaml_lines import did_you_mean
 WINDOW = 1024
 # The largest window that is proposed unasked: a laptop reads 64 such documents in minutes.
 LONGEST = 4096
+# What stands in place of a tokenizer that was not found.
+CHANGE_ME = "CHANGE-ME"
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
 
@@ -137,7 +139,7 @@ def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str]
     if not without:
         return [], []
     near = [place for folder, found in places for place in (folder, found[-1]) if there(place)]
-    line = f"tokenizer: {_scalar(str(near[0])) if near else 'CHANGE-ME'}   # not in {without[0].name}"
+    line = f"tokenizer: {_scalar(str(near[0])) if near else CHANGE_ME}   # not in {without[0].name}"
     missing = "tokenizer: none found next to the weights; give a folder or a hub model"
     return [line], [] if near else [missing]
 
