@@ -87,7 +87,7 @@ class Monitor:
                     left out
     documents       how many documents are measured, in `groups` groups of equal size for jackknife errors
     measures        optional measures, as in a study
-    loss            measure the loss on the documents as well (not with FSDP2)
+    loss            measure the loss on the documents as well
     alarms          limits, as in a study; None for none
     report_minutes  tables and report are written at most this often, and by `close`
     replace         discard what another training run measured in `out`
@@ -125,7 +125,7 @@ class Monitor:
             "windows": [window],
             "groups": min(groups, len(chosen)),
             "measures": list(measures),
-            "loss": loss and not is_sharded(self._model),
+            "loss": loss,
             # Other RoPE settings need weights, which may not be saved.
             "controls": {"rotation": False},
         } | ({} if alarms is None else {"alarms": dict(alarms)})

@@ -27,7 +27,9 @@ class LanguageHead:
     def __init__(self, model: Any) -> None:
         import torch
 
-        self._model, self._backbone = model, find_backbone(model)
+        called = find_backbone(model)  # with FSDP, a stand-in that calls the whole model
+        self._model = model = getattr(model, "whole", model)
+        self._backbone = find_backbone(model)
         family = self._backbone.config.model_type
         if self._backbone is model or model.get_output_embeddings() is None:
             raise CaptureError(
@@ -42,7 +44,7 @@ class LanguageHead:
         ]
         ids = torch.tensor([[1, 2, 3]], device=input_device(self._backbone))
         with torch.no_grad():
-            self._output = self._backbone(input_ids=ids, use_cache=False)
+            self._output = called(input_ids=ids, use_cache=False)
             whole, alone = model(input_ids=ids, use_cache=False).logits[0].float(), self(self._output[0][0])
         if not torch.allclose(alone, whole, rtol=0, atol=SAME * float(whole.abs().max())):
             raise CaptureError(

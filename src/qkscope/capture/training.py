@@ -93,7 +93,7 @@ class WholeModel:
     stands_for_backbone = True
 
     def __init__(self, model: Any) -> None:
-        self._model, self._backbone = model, find_backbone(model)
+        self.whole, self._backbone = model, find_backbone(model)
         # Logits of all tokens, which nobody reads, would take more memory than the rest.
         few = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._only = {"logits_to_keep": 1} if few else {}
@@ -101,15 +101,15 @@ class WholeModel:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backbone, name)
 
-    def __call__(self, **inputs: Any) -> tuple[Any]:
-        """The backbone's last hidden state."""
+    def __call__(self, **inputs: Any) -> Any:
+        """What the backbone returns."""
         outputs: list[Any] = []
-        hook = self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output[0]))
+        hook = self._backbone.register_forward_hook(lambda _, args, output: outputs.append(output))
         try:
-            self._model(**inputs, **self._only)
+            self.whole(**inputs, **self._only)
         finally:
             hook.remove()
-        return (outputs[0],)
+        return outputs[0]
 
 
 def is_sharded(model: Any) -> bool:

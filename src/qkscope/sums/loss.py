@@ -118,8 +118,13 @@ class _Accumulating(Sum):
         t = np.array([each for some in taken for each in some], dtype=np.int64)
         if not len(t):
             return
-        targets = torch.from_numpy(batch.ids()[row, t])
-        nats = token_nats(self._head, hidden[torch.from_numpy(row), torch.from_numpy(t - 1)], targets)
+        # The head is called equally often for all groups of documents of the same lengths: with FSDP every rank has to
+        # call it as often as the others.
+        most = sum(-(-(length - 1) // self._every) for length in batch.lengths)
+        padded_row, padded_t = (np.pad(each, (0, most - len(t)), mode="edge") for each in (row, t))
+        targets = torch.from_numpy(batch.ids()[padded_row, padded_t])
+        vectors = hidden[torch.from_numpy(padded_row), torch.from_numpy(padded_t - 1)]
+        nats = token_nats(self._head, vectors, targets)[: len(t)]
         ring = np.searchsorted(sums.windows, t, side="right")
         place = ring, np.searchsorted(self._bins, t, side="right") - 1
         np.add.at(sums.n, place, 1)
