@@ -264,7 +264,7 @@ def test_a_left_out_sample_with_another_axis_leaves_no_error(rng):
 def test_left_out_samples_of_large_heads_are_close_to_exact(rng, rotation, monkeypatch):
     q, k = vectors(rng, rotation, keys=2)
     near = measured(q, k, rotation)
-    for name in ("LARGE", "LARGE_REST"):
+    for name in ("NEAR_FROM", "NEAR_FROM_REST"):
         monkeypatch.setattr(balanced, name, 1000)
     exact = measured(q, k, rotation)
     assert (near.arrays["axis_lost_balanced"] == exact.arrays["axis_lost_balanced"]).all()

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
 from qkscope.measures.continuity import SAME, gap
-from qkscope.measures.eigen import leading
-from qkscope.measures.pca import CLOSE_GAP, orient, pearson, tied
+from qkscope.measures.eigen import NEAR_FROM, WITHIN, leading, leading_within, refined
+from qkscope.measures.pca import orient, pearson, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.spectrum import by_pair
 from qkscope.sums.moments import Moments
@@ -44,10 +44,9 @@ SLOW = 1e-3
 # A pair below this share of the head's score energy is dropped, and so are directions of the realisation below this
 # share of its largest: they are rounding.
 FAINT_PAIR, RANK = 1e-6, 1e-8
-# Left-out samples of heads with at least LARGE dimensions are solved within the WITHIN leading axes of the whole; the
-# second numbers hold where some dimensions do not turn, because a realisation near that of the whole is less exact.
-LARGE, LARGE_REST = 64, 96
-WITHIN, WITHIN_REST = 12, 32
+# `eigen.NEAR_FROM` and `eigen.WITHIN` where some dimensions do not turn: a realisation near that of the whole is less
+# exact.
+NEAR_FROM_REST, WITHIN_REST = 96, 32
 
 
 @dataclass(frozen=True)
@@ -284,10 +283,9 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         S = here.scatter(q, k)
         S[block.unmeasured] = 0.0
         wanted = WITHIN_REST if here.rest.T.size else WITHIN
-        values, v = _ritz(S, 2, near.within) if near else leading(S, wanted)
+        values, v = leading_within(S, 2, near.within) if near else leading(S, wanted)
         if near:
-            # Two steps of the power iteration find most of what the first axis has outside of that space.
-            v, values[:, 0] = _refined(S, v[:, :, 0])
+            values[:, 0], v[:, :, 0] = refined(S, v[:, :, 0])
         trace = np.trace(S, axis1=1, axis2=2) + (near.trace(q, k, split.rest) if near else 0.0)
         explained = values[:, :2] / np.where(trace > 0, trace, np.nan)[:, None]
         f_q, f_k = here.functionals(v[:, :, 0])
@@ -297,7 +295,7 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
             first = f_q * sign[:, None], f_k * sign[:, None]
             undecided = tied(explained)[:, 0]
             r_q[undecided] = r_k[undecided] = np.nan
-            near = Near.of(here, v) if rotation.dim >= (LARGE_REST if here.rest.T.size else LARGE) else None
+            near = Near.of(here, v) if rotation.dim >= (NEAR_FROM_REST if here.rest.T.size else NEAR_FROM) else None
         else:
             # In the coordinates of the whole, a functional f_q of queries is W_0^-T f_q, one of keys is W_0 f_k.
             overlap = (np.einsum("hd,hd->h", first[0], f_k) + np.einsum("hd,hd->h", first[1], f_q)) / 2
@@ -310,26 +308,6 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
     if not len(rotation.still):
         found["score_energy"][:, :, 0] = np.nan
     return found
-
-
-def _ritz(S: Array, count: int, within: Array) -> tuple[Array, Array]:
-    """`leading` of S within the space of the orthonormal columns of `within` (H, d, m); exact where two nearly tie."""
-    values, inner = np.linalg.eigh(within.transpose(0, 2, 1) @ (S @ within))
-    values, vectors = values[:, ::-1][:, :count].copy(), within @ inner[:, :, ::-1][:, :, :count]
-    close = np.flatnonzero(values[:, 1] > (1 - CLOSE_GAP) * values[:, 0])
-    if len(close):
-        values[close], vectors[close] = leading(S[close], count)
-    return values, vectors
-
-
-def _refined(S: Array, v: Array) -> tuple[Array, Array]:
-    """The axis v (H, n) after two steps of the power iteration, as (H, n, 1), and its eigenvalue (H,)."""
-    u, tiny = v[:, :, None], np.finfo(float).tiny
-    for _ in range(2):
-        u = S @ u
-        value = np.linalg.norm(u, axis=1)
-        u = u / np.maximum(value, tiny)[:, None]
-    return u, value[:, 0]
 
 
 def _correlation(moments: Moments, f: Array) -> Array:

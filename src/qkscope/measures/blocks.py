@@ -48,3 +48,9 @@ def per_query(of_keys: NDArray[Number], queries: int) -> NDArray[Number]:
 def by_key(of_queries: NDArray[Number], keys: int) -> NDArray[Number]:
     """Numbers of the queries (H, ...) of a block, by the key that they read: a view (K, H / K, ...)."""
     return of_queries.reshape(keys, len(of_queries) // keys, *of_queries.shape[1:])
+
+
+def forms(M: NDArray[np.float64], x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """x.M.x with the matrices (K, d, d) of the queries, or of the keys they read, and vectors x (H, m, d). (H, m)"""
+    rows = by_key(x, len(M))
+    return np.asarray(((rows @ M[:, None]) * rows).sum(axis=-1).reshape(x.shape[:2]))

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.blocks import per_query
-from qkscope.measures.eigen import leading
+from qkscope.measures.blocks import by_key, forms, per_query
+from qkscope.measures.eigen import FirstAxes, leading
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -65,67 +65,79 @@ class RotationModel:
 NAMES = tuple(field.name for field in fields(RotationModel))
 
 
-def rotation_model(q: Moments, k: Moments, window: int) -> RotationModel:
+def rotation_model(
+    q: Moments, k: Moments, window: int, pc0: Array | None = None, tops: FirstAxes | None = None
+) -> RotationModel:
     """The rotation model of each head from its queries' and its keys' moments.
 
-    With fewer rows of k than of q, each is read by as many of the next rows of q.
+    With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d): the first principal axes,
+    if they are known. `tops` finds the top axes of one sample after another.
     """
-    k = k.select(per_query(np.arange(len(k.n)), len(q.n)))
-    broken = (q.bad > 0) | (k.bad > 0)
-    delta = q.mean_x - k.mean_x
-    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
-    apart = weight * (q.mean_t - k.mean_t)
-    a = _unit(q.C + k.C + apart[:, None] * delta)
+    n_k, mean_k, t_k, C_k, bad_k, trace_k = (
+        per_query(of_keys, len(q.n)) for of_keys in (k.n, k.mean_x, k.mean_t, k.C, k.bad, _trace(k))
+    )
+    broken = (q.bad > 0) | (bad_k > 0)
+    delta = q.mean_x - mean_k
+    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    a = _unit(q.C + C_k + (weight * (q.mean_t - t_k))[:, None] * delta)
     b = _unit(delta - _dot(a, delta)[:, None] * a)
-    spread = _outer_mean(q, k, delta)  # E[d d']
-    pooled = q.M + k.M + weight[:, None, None] * delta[:, :, None] * delta[:, None, :]
-    for matrix in (spread, pooled):
-        matrix[broken] = 0.0
-    top, first = _top_axis(spread, a), leading(pooled, 1)[1][:, :, 0]
-    alpha_q, alpha_k = _slope(q, a), _slope(k, a)
-    mu_q, mu_k = _dot(a, q.mean_x), _dot(a, k.mean_x)
-    share_a, share_b = _share(pooled, a), _share(pooled, b)
+    per_q, per_k = 1 / np.maximum(q.n, 1), 1 / np.maximum(n_k, 1)
+    spread = _scatter(q, k, per_q, per_k, np.ones_like(weight), delta)  # E[d d']
+    spread[broken] = 0.0
+    top = (tops or FirstAxes()).of(_without(spread, a))[1]
+    if pc0 is None:
+        scatter = _scatter(q, k, np.ones_like(weight), np.ones_like(weight), weight, delta)
+        pc0 = leading(np.where(broken[:, None, None], 0.0, scatter), 1)[1][:, :, 0]
+    axes = np.stack([a, b, top], axis=1)  # (H, 3, d)
+    of_q, of_k, of_delta = forms(q.M, axes), forms(k.M, axes), np.einsum("hmd,hd->hm", axes, delta) ** 2
+    apart = (delta**2).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = (of_q + of_k + weight[:, None] * of_delta) / (_trace(q) + trace_k + weight * apart)[:, None]
+        parting = of_q * per_q[:, None] + of_k * per_k[:, None] + of_delta
+        parting /= (_trace(q) * per_q + trace_k * per_k + apart)[:, None]
+    T_k = per_query(k.T, len(q.n))
+    alpha_q, alpha_k = _over(_dot(a, q.C), q.T), _over(_dot(a, C_k), T_k)
+    r_q, r_k = (
+        np.clip(_over(_dot(a, C), np.sqrt(along[:, 0] * T)), -1.0, 1.0)
+        for C, along, T in ((q.C, of_q, q.T), (C_k, of_k, T_k))
+    )
+    mu_q, mu_k = _dot(a, q.mean_x), _dot(a, mean_k)
     values = (
-        *(_pearson(q, a), _pearson(k, a), alpha_q, alpha_k, alpha_q * window, alpha_k * window),
-        *(mu_q, mu_k, mu_q * alpha_k, _share(spread, b), _share(spread, top), np.abs(_dot(b, top))),
-        *(share_a, share_b, share_a + share_b, np.abs(_dot(a, first))),
+        *(r_q, r_k, alpha_q, alpha_k, alpha_q * window, alpha_k * window),
+        *(mu_q, mu_k, mu_q * alpha_k, parting[:, 1], parting[:, 2], np.abs(_dot(b, top))),
+        *(shares[:, 0], shares[:, 1], shares[:, 0] + shares[:, 1], np.abs(_dot(a, pc0))),
     )
     return RotationModel(*(np.where(broken, np.nan, value) for value in values))
 
 
-def _outer_mean(q: Moments, k: Moments, delta: Array) -> Array:
-    """E[d d'] of d = q - k with q and k drawn independently. (H, d, d)"""
-    own = q.M / np.maximum(q.n, 1)[:, None, None] + k.M / np.maximum(k.n, 1)[:, None, None]
-    return np.asarray(own + delta[:, :, None] * delta[:, None, :])
+def _scatter(q: Moments, k: Moments, of_q: Array, of_k: Array, between: Array, delta: Array) -> Array:
+    """of_q M_q + of_k M_k + between delta delta', with one factor of each per head. (H, d, d)"""
+    S = (between[:, None] * delta)[:, :, None] * delta[:, None, :]
+    S += of_q[:, None, None] * q.M
+    of_key = by_key(S, len(k.n))
+    of_key += by_key(of_k, len(k.n))[:, :, None, None] * k.M[:, None]
+    return S
 
 
-def _top_axis(spread: Array, a: Array) -> Array:
-    """The leading eigenvector of `spread` with the direction `a` taken out. (H, d)"""
-    along = np.einsum("hde,he->hd", spread, np.nan_to_num(a))
-    twice = np.einsum("hd,hd->h", along, np.nan_to_num(a))
-    a0 = np.nan_to_num(a)
-    cross = along[:, :, None] * a0[:, None, :]
-    rest = spread - cross - cross.transpose(0, 2, 1) + twice[:, None, None] * a0[:, :, None] * a0[:, None, :]
-    return leading(rest, 1)[1][:, :, 0]
+def _without(spread: Array, a: Array) -> Array:
+    """`spread` with the direction `a` taken out. (H, d, d)"""
+    a = np.nan_to_num(a)
+    along = (spread @ a[:, :, None])[:, :, 0]
+    # s - x a' - a x' + (a.x) a a' with x = s a, as two products.
+    half = along - 0.5 * _dot(along, a)[:, None] * a
+    cross = half[:, :, None] * a[:, None, :]
+    return np.asarray(spread - cross - cross.transpose(0, 2, 1))
 
 
-def _slope(moments: Moments, axis: Array) -> Array:
+def _over(number: Array, by: Array) -> Array:
+    """A quotient; NaN where there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(np.where(moments.T > 0, _dot(axis, moments.C) / moments.T, np.nan))
+        found = number / by
+    return np.where(np.isfinite(found), found, np.nan)
 
 
-def _pearson(moments: Moments, axis: Array) -> Array:
-    variance = np.einsum("hd,hde,he->h", axis, moments.M, axis)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        r = _dot(axis, moments.C) / np.sqrt(variance * moments.T)
-    return np.asarray(np.where(np.isfinite(r), np.clip(r, -1.0, 1.0), np.nan))
-
-
-def _share(matrix: Array, axis: Array) -> Array:
-    """axis' matrix axis / trace: (H,)."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found = np.einsum("hd,hde,he->h", axis, matrix, axis) / np.trace(matrix, axis1=1, axis2=2)
-    return np.asarray(found)
+def _trace(x: Moments) -> Array:
+    return np.asarray(np.trace(x.M, axis1=1, axis2=2))
 
 
 def _dot(a: Array, b: Array) -> Array:
@@ -144,7 +156,10 @@ RENAMED = {"r_q": "drift_r_q", "r_k": "drift_r_k"}
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
-    models = [rotation_model(q, k, block.width) for q, k in block.moments]
+    first, tops = np.concatenate([block.axes.v[None, :, :, 0], block.axes.loo_v]), FirstAxes()
+    models = [
+        rotation_model(q, k, block.width, pc0, tops) for (q, k), pc0 in zip(block.moments, first, strict=True)
+    ]
     found = {RENAMED.get(name, name): np.stack([getattr(each, name) for each in models]) for name in NAMES}
     return found | {"bias_logits": found["bias_strength"] * block.scale * block.width}
 

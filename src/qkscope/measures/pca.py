@@ -22,7 +22,7 @@ from qkscope.defaults import COMPONENTS
 from qkscope.errors import StudyError
 from qkscope.measures.blocks import Block, blocks, by_key, per_query
 from qkscope.measures.continuity import SAME, gap
-from qkscope.measures.eigen import leading
+from qkscope.measures.eigen import CLOSE_GAP, leading
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import null_level
 from qkscope.measures.registry import MeasureGroup, Variable
@@ -39,8 +39,8 @@ Array = NDArray[np.float64]
 FAINT = 0.05
 # Standard errors and differences of eigenvalues (as a share of the largest) below these are rounding.
 NO_SPREAD, TIE = 1e-12, 1e-10
-# Left-out axes are sought near this many axes of the whole; below this relative gap they are solved exactly.
-RITZ, CLOSE_GAP = 24, 0.1
+# Left-out axes are sought near this many axes of the whole.
+RITZ = 24
 # Numbers in the matrices of a batch of heads: they and their leave-one-out copies stay in a core's cache.
 BATCH = 1 << 16
 

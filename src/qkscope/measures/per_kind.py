@@ -12,14 +12,14 @@ standard deviations, the mean of both variances counting.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.blocks import per_query
-from qkscope.measures.eigen import leading
+from qkscope.measures.blocks import forms, per_query
+from qkscope.measures.eigen import FirstAxes
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
 
@@ -34,43 +34,39 @@ NAMES = (
 )
 
 
-def per_kind(q: Moments, k: Moments) -> Array:
+def per_kind(q: Moments, k: Moments, axes: Sequence[FirstAxes] | None = None) -> Array:
     """NAMES of each head from its queries' and its keys' moments: (len(NAMES), H). NaN where undefined.
 
     With fewer rows of k than of q, each is read by as many of the next rows of q.
     `r_q_own_axis` is |r| with position along the queries' own first axis, whose sign means nothing; `explained_q` is
-    that axis's share of variance.
+    that axis's share of variance. `axes` find the first axes of queries and of keys of one sample after another.
     """
-    explained_q, r_q = _first_axis(q)
-    explained_k, r_k = (per_query(of_keys, len(q.n)) for of_keys in _first_axis(k))
-    k = k.select(per_query(np.arange(len(k.n)), len(q.n)))
-    delta = q.mean_x - k.mean_x
+    axes_q, axes_k = axes or (FirstAxes(), FirstAxes())
+    heads = len(q.n)
+    explained_q, r_q, linear_q = _alone(q, axes_q)
+    explained_k, r_k, linear_k = (per_query(of_keys, heads) for of_keys in _alone(k, axes_k))
+    n_k = per_query(k.n, heads)
+    delta = q.mean_x - per_query(k.mean_x, heads)
     apart = (delta**2).sum(axis=1)
-    weight = q.n * k.n / np.maximum(q.n + k.n, 1)
-    spread = _trace(q) + _trace(k) + weight * apart
-    along = [np.einsum("hd,hde,he->h", delta, x.M, delta) / np.maximum(x.n, 1) for x in (q, k)]
+    weight = q.n * n_k / np.maximum(q.n + n_k, 1)
+    spread = _trace(q) + per_query(_trace(k), heads) + weight * apart
+    along = [forms(M, delta[:, None])[:, 0] / np.maximum(n, 1) for M, n in ((q.M, q.n), (k.M, n_k))]
     with np.errstate(invalid="ignore", divide="ignore"):
         separability = weight * apart / spread
         d_prime = apart / np.sqrt((along[0] + along[1]) / 2)
-    found = np.stack([explained_q, explained_k, r_q, r_k, _linear(q), _linear(k), separability, d_prime])
-    found[:, (q.bad > 0) | (k.bad > 0)] = np.nan
+    found = np.stack([explained_q, explained_k, r_q, r_k, linear_q, linear_k, separability, d_prime])
+    found[:, (q.bad > 0) | (per_query(k.bad, heads) > 0)] = np.nan
     found[~np.isfinite(found)] = np.nan
     return found
 
 
-def _linear(x: Moments) -> Array:
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((x.C**2).sum(axis=1) / (x.T * _trace(x)))
-
-
-def _first_axis(x: Moments) -> tuple[Array, Array]:
-    """(share of variance, |r| with position) of the leading eigenvector of M."""
-    M = np.where((x.bad > 0)[:, None, None], 0.0, x.M)
-    values, vectors = leading(M, 1)
-    v, top = vectors[:, :, 0], values[:, 0]
+def _alone(x: Moments, axes: FirstAxes) -> tuple[Array, Array, Array]:
+    """(share of variance, |r| with position) of the leading eigenvector of M, and the share linear in position."""
+    top, v = axes.of(np.where((x.bad > 0)[:, None, None], 0.0, x.M))
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.abs(np.einsum("hd,hd->h", v, x.C)) / np.sqrt(top * x.T)
-        return np.asarray(top / _trace(x)), np.asarray(np.minimum(r, 1.0))
+        linear = (x.C**2).sum(axis=1) / (x.T * _trace(x))
+        return np.asarray(top / _trace(x)), np.asarray(np.minimum(r, 1.0)), np.asarray(linear)
 
 
 def _trace(x: Moments) -> Array:
@@ -78,7 +74,8 @@ def _trace(x: Moments) -> Array:
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
-    found = np.stack([per_kind(q, k) for q, k in block.moments])  # (1 + G, names, H)
+    axes = FirstAxes(), FirstAxes()
+    found = np.stack([per_kind(q, k, axes) for q, k in block.moments])  # (1 + G, names, H)
     return {name: found[:, i] for i, name in enumerate(NAMES)}
 
 
