@@ -37,8 +37,10 @@ def unpack_scatter(tensors: Mapping[str, NDArray[Any]], name: str) -> Array:
     heads, dim = diagonal.shape
     full = np.empty((heads, dim, dim))
     for some in _blocks(heads, dim):
-        values = codes[some] * step[some, None] * _scales(diagonal[some])
-        full[some] = np.pad(values, [(0, 0), (0, 1)]).take(_square(dim), axis=1).reshape(-1, dim, dim)
+        scale, here = np.sqrt(diagonal[some]), full[some]
+        here[:] = np.pad(codes[some], [(0, 0), (0, 1)]).take(_square(dim), axis=1).reshape(here.shape)
+        here *= step[some, None, None]
+        here *= scale[:, :, None] * scale[:, None, :]
     at = np.arange(dim)
     full[:, at, at] = diagonal
     return full
@@ -68,13 +70,6 @@ def _blocks(heads: int, dim: int) -> list[slice]:
     """Some heads at a time: what is computed on the way stays in the processor's cache."""
     size = max(1, BLOCK // dim**2)
     return [slice(start, start + size) for start in range(0, heads, size)]
-
-
-def _scales(diagonal: Array) -> Array:
-    """sqrt(M_ii) sqrt(M_jj) of the entries above the diagonal."""
-    scale = np.sqrt(diagonal)
-    rows, columns = np.triu_indices(diagonal.shape[1], 1)
-    return np.asarray(scale.take(rows, axis=1) * scale.take(columns, axis=1))
 
 
 @lru_cache(maxsize=4)
