@@ -73,8 +73,9 @@ def rotation_model(
     With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d): the first principal axes,
     if they are known. `tops` finds the top axes of one sample after another.
     """
-    n_k, mean_k, t_k, C_k, bad_k, trace_k = (
-        per_query(of_keys, len(q.n)) for of_keys in (k.n, k.mean_x, k.mean_t, k.C, k.bad, _trace(k))
+    n_k, bad_k = (per_query(of_keys, len(q.n)) for of_keys in (k.n, k.bad))
+    mean_k, t_k, C_k, T_k, trace_k = (
+        per_query(of_keys, len(q.n)) for of_keys in (k.mean_x, k.mean_t, k.C, k.T, _trace(k))
     )
     broken = (q.bad > 0) | (bad_k > 0)
     delta = q.mean_x - mean_k
@@ -95,7 +96,6 @@ def rotation_model(
         shares = (of_q + of_k + weight[:, None] * of_delta) / (_trace(q) + trace_k + weight * apart)[:, None]
         parting = of_q * per_q[:, None] + of_k * per_k[:, None] + of_delta
         parting /= (_trace(q) * per_q + trace_k * per_k + apart)[:, None]
-    T_k = per_query(k.T, len(q.n))
     alpha_q, alpha_k = _over(_dot(a, q.C), q.T), _over(_dot(a, C_k), T_k)
     r_q, r_k = (
         np.clip(_over(_dot(a, C), np.sqrt(along[:, 0] * T)), -1.0, 1.0)
