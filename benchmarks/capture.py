@@ -30,7 +30,7 @@ def backbone(model: Any) -> Run:
     return lambda document: model.model(input_ids=ids_of(document), use_cache=False)
 
 
-def seam(model: Any) -> Run:
+def hook_only(model: Any) -> Run:
     return lambda document: _captured(model, document, lambda layer, q, k: None)
 
 
@@ -168,7 +168,7 @@ def output_attentions(model: Any) -> Run:
 RUNS: Mapping[str, tuple[Role, Callable[[Any], Run]]] = {
     PLAIN: ("peer", plain),
     BACKBONE: ("limit", backbone),
-    "our hook, no sums": ("ours", seam),
+    "our hook, no sums": ("ours", hook_only),
     "our hook, moments only": ("ours", moments),
     EVERYTHING: ("ours", everything),
     WITH_LOSS: ("ours", with_loss),

@@ -26,8 +26,8 @@ from qkscope.capture.ablation import (
 )
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.head import LanguageHead
-from qkscope.capture.hooks import find_backbone, find_seam
-from qkscope.capture.interface import attention_interface
+from qkscope.capture.hooks import find_backbone, find_hook
+from qkscope.capture.layer_calls import attention_interface
 from qkscope.claims import claims
 from qkscope.corpus import documents_from
 from qkscope.errors import StudyError, TableError
@@ -108,9 +108,9 @@ def test_a_models_heads_attend_without_the_part(part):
     heads, keys = model.config.num_attention_heads, model.config.num_key_value_heads
     caught = {}
 
-    def keep(sight):
-        if sight.layer == 1:
-            caught["q"], caught["k"] = sight.q[0].double().numpy(), sight.k[0].double().numpy()
+    def keep(call):
+        if call.layer == 1:
+            caught["q"], caught["k"] = call.q[0].double().numpy(), call.k[0].double().numpy()
 
     def after(module, args, output):
         caught["joined"] = args[0][0].double().numpy()  # (tokens, heads x dim)
@@ -149,7 +149,7 @@ def test_zeros_change_nothing_and_no_head_changes_nothing_at_all(family):
     torch.manual_seed(0)
     model = build(family).eval()
     layer, texts, head = 1, _texts(), LanguageHead(model)
-    through = find_seam(find_backbone(model))
+    through = find_hook(find_backbone(model))
     plain, counts = document_nats(model, head, texts, 40, 4096, through)
     assert counts.tolist() == [39, 36, 33]
     none, _ = document_nats(model, head, texts, 40, 4096, through, Ablation("position", {layer: []}, {}))

@@ -1,4 +1,4 @@
-"""The seam itself, and moments of what passes through it."""
+"""The hooks, and the moments of what they see."""
 
 from __future__ import annotations
 

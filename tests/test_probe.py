@@ -23,7 +23,7 @@ from transformers import (
 
 from qkscope.capture import find_backbone, measure
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.hooks import SEAMS
+from qkscope.capture.hooks import HOOKS
 from qkscope.capture.probe import probe, probe_model
 from qkscope.corpus import Document
 from qkscope.errors import CaptureError
@@ -102,28 +102,28 @@ def test_a_configuration_that_does_not_rotate_where_the_model_does() -> None:
 
 
 def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = SEAMS["interface"]
+    own = HOOKS["interface"]
 
     @contextmanager
     def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
-        with own(backbone, lambda sight: (sight.output.mul_(1.01), observe(sight))[1]):
+        with own(backbone, lambda call: (call.output.mul_(1.01), observe(call))[1]):
             yield
 
-    monkeypatch.setitem(SEAMS, "interface", careless)
+    monkeypatch.setitem(HOOKS, "interface", careless)
     with pytest.raises(CaptureError, match="this llama model changes its outputs by up to"):
         probe(build("llama"), [0])
 
 
 def test_every_pass_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A seam that errs in long passes only: the probe is too short to see it."""
-    model, own = build("llama"), SEAMS["interface"]
+    """A hook that errs in long passes only: the probe is too short to see it."""
+    model, own = build("llama"), HOOKS["interface"]
 
     @contextmanager
     def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
         with own(backbone, lambda s: (s.output.mul_(1.01 if s.q.shape[2] > 20 else 1.0), observe(s))[1]):
             yield
 
-    monkeypatch.setitem(SEAMS, "interface", careless)
+    monkeypatch.setitem(HOOKS, "interface", careless)
     measure(model, [document(24)], heads(model), (24,))
     with pytest.raises(CaptureError, match="changes its outputs by up to"):
         measure(model, [document(24)], heads(model), (24,), check_outputs=True)

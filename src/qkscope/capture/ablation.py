@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 
 from qkscope.capture.consumers import batches
 from qkscope.capture.head import LanguageHead
-from qkscope.capture.hooks import SEAMS, find_backbone, input_device
+from qkscope.capture.hooks import HOOKS, find_backbone, input_device
+from qkscope.capture.layer_calls import LayerCall
 from qkscope.capture.probe import HALF_PADDED, PADDED, evaluating
-from qkscope.capture.sight import Sight
 from qkscope.errors import CaptureError
 from qkscope.sums.loss import token_nats
 from qkscope.sums.path import SINK
@@ -71,22 +71,22 @@ class Ablation:
     means: Mapping[int, MeanVectors]
     seen: set[int] = field(default_factory=set)
 
-    def change(self, sight: Sight) -> tuple[Any, Any] | None:
+    def change(self, call: LayerCall) -> tuple[Any, Any] | None:
         """Queries and keys of a layer without the part; None where none of its heads is chosen."""
         import torch
 
-        chosen = sorted(self.heads.get(sight.layer, ()))
-        if not chosen or sight.q.shape[2] != sight.k.shape[2]:
+        chosen = sorted(self.heads.get(call.layer, ()))
+        if not chosen or call.q.shape[2] != call.k.shape[2]:
             return None
-        self.seen.add(sight.layer)
-        mask = torch.zeros(sight.q.shape[1], 1, 1, dtype=torch.bool, device=sight.q.device)
+        self.seen.add(call.layer)
+        mask = torch.zeros(call.q.shape[1], 1, 1, dtype=torch.bool, device=call.q.device)
         mask[chosen] = True
         if self.part == "head":
-            return sight.q.masked_fill(mask, 0.0), sight.k
-        means, tokens = self.means[sight.layer], sight.q.shape[2]
-        m_q, m_k = (torch.from_numpy(each[:, :tokens]).to(sight.q.device) for each in (means.q, means.k))
-        q, k = widened(self.part, sight.q.float(), sight.k.float(), m_q, m_k, mask)
-        return q.to(sight.q.dtype), k.to(sight.k.dtype)
+            return call.q.masked_fill(mask, 0.0), call.k
+        means, tokens = self.means[call.layer], call.q.shape[2]
+        m_q, m_k = (torch.from_numpy(each[:, :tokens]).to(call.q.device) for each in (means.q, means.k))
+        q, k = widened(self.part, call.q.float(), call.k.float(), m_q, m_k, mask)
+        return q.to(call.q.dtype), k.to(call.k.dtype)
 
 
 def widened(part: str, q: Any, k: Any, m_q: Any, m_k: Any, chosen: Any) -> tuple[Any, Any]:
@@ -124,7 +124,7 @@ def widened(part: str, q: Any, k: Any, m_q: Any, m_k: Any, chosen: Any) -> tuple
 def ablating(model: Any, through: str, ablation: Ablation) -> Iterator[Any]:
     """Yields the backbone, whose passes lack the part; `through` names the hook ("interface" or "products")."""
     backbone = find_backbone(model)
-    with SEAMS[through](backbone, lambda sight: None, ablation.change):
+    with HOOKS[through](backbone, lambda call: None, ablation.change):
         yield backbone
 
 

@@ -1,8 +1,8 @@
 """Queries and keys of each layer, as the attention score sees them, while a model runs.
 
-`capture` stands where the model computes its attention, for the time of a `with` block: around the attention function
-in families that go through transformers' interface, around the score product in the others. Nothing is kept and nothing
-is changed at import. Knows nothing of text, tokenizers or files.
+`capture` hooks into the place where the model computes its attention, for the duration of a `with` block: the attention
+function in families that use transformers' interface, the score product in the others. Nothing is stored, and nothing
+changes at import.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.interface import attention_interface
-from qkscope.capture.products import score_products
-from qkscope.capture.sight import Observer, Sight, same_sight
+from qkscope.capture.layer_calls import LayerCall, Observer, attention_interface, same_call, score_products
 from qkscope.errors import CaptureError
 
 # (layer, q (batch, q_heads, tokens, dim), k (batch, kv_heads, tokens, dim)), on the model's device and in its dtype.
 Consumer = Callable[[int, Any, Any], None]
-SEAMS = {"interface": attention_interface, "products": score_products}
+HOOKS = {"interface": attention_interface, "products": score_products}
 
 
 @contextmanager
@@ -35,26 +33,26 @@ def capture(
 
     Yields the backbone: calling it rather than `model` skips the language-model head. Cross-attention and the
     encoders of a multimodal model never enter. A pass must show each of the layers exactly once, else
-    `CaptureError`. On exit, also after an exception, the model is as it was. `through` names the seam
+    `CaptureError`. On exit, also after an exception, the model is as it was. `through` names the hook
     ("interface" or "products") where it is known already; otherwise a pass over two tokens finds it. `observe` is
-    shown all that the seam saw of a layer, before `consumer`.
+    shown all that the hook saw of a layer, before `consumer`.
     """
     backbone = find_backbone(model)
     architecture = read_architecture(backbone.config)
     chosen = _Layers(
         architecture, architecture.attention_layers if layers is None else layers, consumer, observe
     )
-    seam = SEAMS[through or find_seam(backbone)]
-    hooks = [
+    show_layers = HOOKS[through or find_hook(backbone)]
+    around = [
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
         backbone.register_forward_hook(lambda *_: chosen.end()),
     ]
     try:
-        with seam(backbone, chosen.observe):
+        with show_layers(backbone, chosen.observe):
             yield backbone
     finally:
-        for hook in hooks:
-            hook.remove()
+        for each in around:
+            each.remove()
 
 
 def find_backbone(model: Any) -> Any:
@@ -97,19 +95,19 @@ def input_device(backbone: Any) -> Any:
     return embeddings._hf_hook.execution_device if device.type == "meta" else device
 
 
-def find_seam(backbone: Any) -> str:
+def find_hook(backbone: Any) -> str:
     """Where a pass over two tokens shows an attention layer: "interface" or "products"."""
     import torch
 
     ids = torch.tensor([[1, 2]], device=input_device(backbone))
-    seen: list[Sight] = []
+    seen: list[LayerCall] = []
     with torch.no_grad(), attention_interface(backbone, seen.append):
         backbone(input_ids=ids, use_cache=False)
     return "interface" if seen else "products"
 
 
 class _Layers:
-    """Hands on what a seam sees, each of some layers exactly once a pass."""
+    """Hands on what a hook sees, each of some layers exactly once a pass."""
 
     def __init__(
         self,
@@ -121,23 +119,23 @@ class _Layers:
         self._architecture, self._consumer, self._observe = architecture, consumer, observe
         self._layers = sorted(layers)
         self._seen: list[int] = []
-        self._last: Sight | None = None
+        self._last: LayerCall | None = None
 
     def begin(self) -> None:
         self._seen, self._last = [], None
 
-    def observe(self, sight: Sight) -> None:
+    def observe(self, call: LayerCall) -> None:
         if (
-            sight.layer not in self._layers
-            or sight.q.shape[2] != sight.k.shape[2]
-            or same_sight(self._last, sight)
+            call.layer not in self._layers
+            or call.q.shape[2] != call.k.shape[2]
+            or same_call(self._last, call)
         ):
             return
-        self._last = replace(sight, scores=None, values=None, output=None, weights=None)
-        self._seen.append(sight.layer)
+        self._last = replace(call, scores=None, values=None, output=None, weights=None)
+        self._seen.append(call.layer)
         if self._observe is not None:
-            self._observe(sight)
-        self._consumer(sight.layer, sight.q, _own_keys(self._architecture, sight))
+            self._observe(call)
+        self._consumer(call.layer, call.q, _own_keys(self._architecture, call))
 
     def end(self) -> None:
         """After a pass: each layer exactly once."""
@@ -159,16 +157,16 @@ def ran_twice(family: str, layers: Collection[int]) -> CaptureError:
 
 
 def not_shown(family: str, found: int, expected: int) -> CaptureError:
-    """What to say when layers stayed out of sight of both seams."""
+    """The error for layers that neither hook saw."""
     return CaptureError(
         f"the {family} family cannot be captured: only {found} of its {expected} attention layers have one "
         "query and one key per token in transformers' attention interface or in a product that goes into a softmax"
     )
 
 
-def _own_keys(architecture: Architecture, sight: Sight) -> Any:
+def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
     """The layer's key heads, each once, after checking that its shape is the configuration's."""
-    layer, q, k = sight.layer, sight.q, sight.k
+    layer, q, k = call.layer, call.q, call.k
     expected = architecture.q_heads[layer], architecture.kv_heads[layer], architecture.head_dims[layer]
     if k.shape[1] == q.shape[1] != expected[1]:
         k = _unrepeated(k, expected[1])

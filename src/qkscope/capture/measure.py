@@ -13,10 +13,10 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.consumers import BatchConsumer, batches
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
+from qkscope.capture.layer_calls import LayerCall
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
 from qkscope.capture.probe import Probing, evaluating, look_and_compare
 from qkscope.capture.probe_rotation import Rotations, check_windows
-from qkscope.capture.sight import Sight
 from qkscope.capture.softmax import Softmaxes
 from qkscope.defaults import BATCH_TOKENS
 from qkscope.errors import CaptureError, MemoryShortError, out_of_memory
@@ -88,11 +88,14 @@ def measure(
     rotations, softmaxes = Rotations(architecture), Softmaxes(architecture, found.scales, found.slopes)
     shared = [each for kind, each in running.items() if kind not in own]
     watch = _Watch(request, shared, rotations, softmaxes, found.scales, save)
-    with rotations.calls.watching(backbone), capture(model, watch.layer, layers, found.through, watch.sight):
+    with (
+        rotations.calls.watching(backbone),
+        capture(model, watch.layer, layers, found.through, watch.observe),
+    ):
         _run_all(backbone, architecture, passes, watch, on_tokens)
     for kind, extra in own.items():
         watch = _Watch(request, [running[kind]], None, softmaxes, found.scales)
-        with capture(model, watch.layer, layers, found.through, watch.sight):
+        with capture(model, watch.layer, layers, found.through, watch.observe):
             _run_all(backbone, architecture, batches(extra, edges[-1], batch_tokens), watch)
     return Unit.of(*(each.done() for each in running.values()))
 
@@ -126,10 +129,10 @@ class _Watch:
         if self._rotations is not None:
             self._rotations.calls.take()
 
-    def sight(self, sight: Sight) -> None:
+    def observe(self, call: LayerCall) -> None:
         """What else the pass shows of the layer that comes next."""
-        with full_precision(sight.q.device.type):
-            self._softmax = self._softmaxes.of(sight)
+        with full_precision(call.q.device.type):
+            self._softmax = self._softmaxes.of(call)
 
     def layer(self, index: int, q: Any, k: Any) -> None:
         with full_precision(q.device.type):

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.hooks import SEAMS, capture, find_backbone, find_seam, input_device, not_shown, ran_twice
+from qkscope.capture.hooks import HOOKS, capture, find_backbone, find_hook, input_device, not_shown, ran_twice
+from qkscope.capture.layer_calls import LayerCall, same_call
 from qkscope.capture.probe_rotation import depends_on_length
-from qkscope.capture.sight import Sight, same_sight
 from qkscope.capture.softmax import read_slopes
 from qkscope.errors import CaptureError
 
@@ -33,7 +33,7 @@ PADDED_TOKENS, LAST = 2048, 64
 
 @dataclass(frozen=True)
 class Probe:
-    """What the passes showed: the seam, and of each layer its score scale, its rotation and its window if it said so.
+    """What the passes showed: the hook, and of each layer its score scale, its rotation and its window if it said so.
 
     scales   what q.k is multiplied with before the softmax; NaN where the model does not show it
     rotates  None where the layer's input could not be replaced, or gave no numbers
@@ -88,22 +88,20 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
     backbone = find_backbone(model)
     ids = _two_documents(backbone)
     with evaluating(backbone), torch.no_grad():
-        through = find_seam(backbone)
+        through = find_hook(backbone)
         seen, plain = look_and_compare(backbone, through, layers, ids)
-        with _alike([sight.module for sight in seen.values()]) as replaced:
+        with _alike([call.module for call in seen.values()]) as replaced:
             turned, _ = _look(backbone, through, layers, ids)
-    scales = {layer: _scale(sight) for layer, sight in seen.items()}
+    scales = {layer: _scale(call) for layer, call in seen.items()}
     return Probe(
         through=through,
-        causal=not any(
-            _leaks(x) for x in (plain, *(x for sight in seen.values() for x in (sight.q, sight.k)))
-        ),
+        causal=not any(_leaks(x) for x in (plain, *(x for call in seen.values() for x in (call.q, call.k)))),
         scales=scales,
         rotates={
-            layer: _turns(sight) if id(sight.module) in replaced else None for layer, sight in turned.items()
+            layer: _turns(call) if id(call.module) in replaced else None for layer, call in turned.items()
         },
-        windows={layer: sight.window for layer, sight in seen.items()},
-        slopes={layer: read_slopes(sight, scales[layer]) for layer, sight in seen.items()},
+        windows={layer: call.window for layer, call in seen.items()},
+        slopes={layer: read_slopes(call, scales[layer]) for layer, call in seen.items()},
     )
 
 
@@ -167,8 +165,8 @@ def padding_difference(model: Any, through: str, layers: Collection[int], ids: A
 
 def look_and_compare(
     backbone: Any, through: str, layers: Collection[int], ids: Any
-) -> tuple[dict[int, Sight], Any]:
-    """The first sight of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
+) -> tuple[dict[int, LayerCall], Any]:
+    """The first call of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
     import torch
 
     plain = backbone(input_ids=ids, use_cache=False)[0]
@@ -182,18 +180,18 @@ def look_and_compare(
     return seen, plain
 
 
-def _look(backbone: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, Sight], Any]:
-    """The first sight of each layer in one pass, and the pass's output."""
-    seen: dict[int, Sight] = {}
+def _look(backbone: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, LayerCall], Any]:
+    """The first call of each layer in one pass, and the pass's output."""
+    seen: dict[int, LayerCall] = {}
     twice: set[int] = set()
 
-    def keep(sight: Sight) -> None:
-        if sight.layer in layers and sight.q.shape[2] == sight.k.shape[2]:
-            first = seen.setdefault(sight.layer, sight)
-            if not same_sight(first, sight):
-                twice.add(sight.layer)
+    def keep(call: LayerCall) -> None:
+        if call.layer in layers and call.q.shape[2] == call.k.shape[2]:
+            first = seen.setdefault(call.layer, call)
+            if not same_call(first, call):
+                twice.add(call.layer)
 
-    with SEAMS[through](backbone, keep):
+    with HOOKS[through](backbone, keep):
         output = backbone(input_ids=ids, use_cache=False)[0]
     if twice:
         raise ran_twice(backbone.config.model_type, twice)
@@ -222,27 +220,27 @@ def _leaks(x: Any) -> bool:
     return bool((first - second).abs().max() > rounding * first.abs().max())
 
 
-def _turns(sight: Sight) -> bool | None:
+def _turns(call: LayerCall) -> bool | None:
     """Whether queries or keys of tokens that look alike change direction between the middle and the end."""
     import torch
 
-    last = sight.q.shape[2] - 1
-    ends = [x[:1, :, [last // 2, last]].float() for x in (sight.q, sight.k)]
+    last = call.q.shape[2] - 1
+    ends = [x[:1, :, [last // 2, last]].float() for x in (call.q, call.k)]
     if not all(torch.isfinite(x).all() for x in ends):
         return None
     directions = [torch.nn.functional.normalize(x, dim=-1) for x in ends]
     return any(bool((x[:, :, 0] - x[:, :, 1]).norm(dim=-1).max() > TURN) for x in directions)
 
 
-def _scale(sight: Sight) -> float:
+def _scale(call: LayerCall) -> float:
     """The scale a layer was called with; else how its scores follow q.k where the last token makes the difference."""
     import torch
 
-    if sight.scale is not None or sight.scores is None:
-        return float("nan") if sight.scale is None else sight.scale
-    q, k = sight.q.float(), sight.k.float()
+    if call.scale is not None or call.scores is None:
+        return float("nan") if call.scale is None else call.scale
+    q, k = call.q.float(), call.k.float()
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = sight.scores.float().reshape(*q.shape[:3], -1)[..., : q.shape[2]]
+    scores = call.scores.float().reshape(*q.shape[:3], -1)[..., : q.shape[2]]
     # A bias by distance is the same in both documents and cancels in their difference.
     product, score = ((x[0] - x[1])[:, -1, :-1] for x in (q @ k.transpose(-1, -2), scores))
     scale = float((product * score).sum() / (product * product).sum())

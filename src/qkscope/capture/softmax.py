@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.sight import Sight
+from qkscope.capture.layer_calls import LayerCall
 from qkscope.sums import Softmax
 
 # What a layer gave and what its queries and keys give differ by less than this part of the largest value. In half
@@ -34,30 +34,30 @@ class Softmaxes:
         self._architecture, self._scales, self._slopes = architecture, scales, slopes
         self.reasons: dict[int, str] = {}
 
-    def of(self, sight: Sight) -> Softmax | None:
+    def of(self, call: LayerCall) -> Softmax | None:
         """The softmax of a layer, of all its heads; None if it is not known."""
-        layer = sight.layer
+        layer = call.layer
         if layer in self.reasons:
             return None
-        window = sight.window
+        window = call.window
         if window is None and self._architecture.sliding[layer]:
             window = self._architecture.sliding_window
-        sinks = None if sight.sinks is None else sight.sinks.detach().float().reshape(-1)
-        found = Softmax(window, sight.softcap, sinks, self._slopes.get(layer))
-        if why := _wrong(sight, self._scales[layer], found):
+        sinks = None if call.sinks is None else call.sinks.detach().float().reshape(-1)
+        found = Softmax(window, call.softcap, sinks, self._slopes.get(layer))
+        if why := _wrong(call, self._scales[layer], found):
             self.reasons[layer] = why
             return None
         return found
 
 
-def read_slopes(sight: Sight, scale: float) -> Any:
+def read_slopes(call: LayerCall, scale: float) -> Any:
     """ALiBi's slopes (heads,), from what the probe's scores have besides scale q.k; None if they have nothing."""
     import torch
 
-    if sight.scores is None or scale != scale:
+    if call.scores is None or scale != scale:
         return None
-    q, k = sight.q.float(), sight.k.float()
-    scores = sight.scores.float().reshape(*q.shape[:3], -1)
+    q, k = call.q.float(), call.k.float()
+    scores = call.scores.float().reshape(*q.shape[:3], -1)
     last = q.shape[2] - 1
     product = q[:, :, last:] @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).transpose(-1, -2)
     added = scores[0, :, last, : last + 1] - scale * product[0, :, 0]  # (heads, keys)
@@ -71,26 +71,26 @@ def read_slopes(sight: Sight, scale: float) -> Any:
     return slopes
 
 
-def _wrong(sight: Sight, scale: float, softmax: Softmax) -> str:
+def _wrong(call: LayerCall, scale: float, softmax: Softmax) -> str:
     """Why queries and keys do not give the weights of a few queries of the first document; empty if they do."""
     import torch
 
     if scale != scale:
         return "the scale of its scores is not known"
-    q, k = sight.q[0].float(), sight.k[0].float()
+    q, k = call.q[0].float(), call.k[0].float()
     heads, tokens = q.shape[:2]
     t = torch.unique(torch.tensor([tokens - 1, 2 * tokens // 3, tokens // 3, 0], device=q.device))
     k = k.repeat_interleave(heads // k.shape[0], dim=0)
     keys = torch.arange(tokens, device=q.device)
     e, _, total, _ = softmax.weights(scale * (q[:, t] @ k.transpose(1, 2)), t, keys)
     weights = e / total[..., None]  # (heads, n, tokens)
-    if sight.weights is not None:
-        expected = sight.weights.reshape(-1, *sight.weights.shape[-2:])[:heads, t, :tokens].float()
+    if call.weights is not None:
+        expected = call.weights.reshape(-1, *call.weights.shape[-2:])[:heads, t, :tokens].float()
         size = expected.new_ones(())
-    elif sight.output is not None:
-        values = sight.values[0].float()
+    elif call.output is not None:
+        values = call.values[0].float()
         values = values.repeat_interleave(heads // values.shape[0], dim=0)
-        weights, expected = weights @ values, sight.output[0, t].float().transpose(0, 1)
+        weights, expected = weights @ values, call.output[0, t].float().transpose(0, 1)
         size = values.abs().max()
     else:
         return "neither its weights nor its output are shown"
@@ -99,7 +99,7 @@ def _wrong(sight: Sight, scale: float, softmax: Softmax) -> str:
     if not bool(torch.isfinite(expected).all()):
         return ""
     apart = float((weights - expected).abs().max() / size)
-    limit = TOLERANCE if sight.q.element_size() >= 4 else HALF_TOLERANCE
+    limit = TOLERANCE if call.q.element_size() >= 4 else HALF_TOLERANCE
     if apart <= limit:
         return ""
     return (

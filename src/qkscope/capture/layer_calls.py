@@ -1,19 +1,117 @@
-"""The second seam: the score product itself, in families that compute their attention outside the interface.
+"""The two hooks that show a layer's queries and keys as the attention score sees them.
 
-For the time of a `with` block torch shows every function called inside a numbered layer. The score product is the one
-whose result is (tokens, tokens) and goes into a softmax; a fused attention has it inside. Either there is exactly one a
-layer, or the family is refused.
+`attention_interface` wraps the attention functions that models get from transformers' `AttentionInterface`: they are
+called with queries and keys after rotary embedding and norms, before key heads are repeated. The attention's name stays
+the model's own, because some models test it.
+
+`score_products` is for families that compute attention outside the interface. While it is active, torch shows every
+function called inside a numbered layer. The score product is the one whose result is (tokens, tokens) and goes into a
+softmax; a fused attention has it inside. Either a layer has exactly one, or the family is refused.
+
+Both are context managers, and undo themselves when the block ends.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qkscope.capture.architecture import layer_numbers
-from qkscope.capture.sight import Change, Observer, Sight
 from qkscope.errors import CaptureError
+
+
+@dataclass(frozen=True)
+class LayerCall:
+    """Queries and keys of one layer, as the attention score sees them, on the model's device and in its dtype.
+
+    q       (batch, q_heads, tokens, dim)
+    k       (batch, key heads, tokens, dim): repeated or not, as the model hands them over
+    scale   what the product q.k is multiplied with; None where the hook cannot see it
+    window  how many tokens the layer sees, where it says so
+    module  the attention module
+    scores  what goes into the softmax, where the hook sees it
+    softcap, sinks  of the softmax, where the layer says so: see `qkscope.sums.base.Softmax`
+    values  (batch, value heads, tokens, dim) and `output` (batch, tokens, q_heads, dim), their weighted means; or
+    weights (batch * q_heads, tokens, tokens), what comes out of the softmax; None where the hook cannot see them
+    """
+
+    layer: int
+    q: Any
+    k: Any
+    scale: float | None
+    window: int | None
+    module: Any
+    scores: Any = None
+    softcap: float | None = None
+    sinks: Any = None
+    values: Any = None
+    output: Any = None
+    weights: Any = None
+
+
+def same_call(a: LayerCall | None, b: LayerCall) -> bool:
+    """Whether both are the very same queries and keys: some layers weigh two sets of values with one of them."""
+    return a is not None and (a.layer, a.q.data_ptr(), a.k.data_ptr()) == (
+        b.layer,
+        b.q.data_ptr(),
+        b.k.data_ptr(),
+    )
+
+
+Observer = Callable[[LayerCall], None]
+Change = Callable[[LayerCall], tuple[Any, Any] | None]
+"""Other queries and keys of a layer, which may have more dimensions; None to leave them as they are."""
+
+
+@contextmanager
+def attention_interface(backbone: Any, observe: Observer, change: Change | None = None) -> Iterator[None]:
+    """Show every call of an attention function by a layer of the backbone, or change what it is given."""
+    from transformers import AttentionInterface
+
+    own = AttentionInterface.get_interface
+    layers = layer_numbers(backbone)
+
+    def around(attention: Callable[..., Any]) -> Callable[..., Any]:
+        def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(module) not in layers or not _is_self_attention(module, query):
+                return attention(module, query, key, value, *args, **kwargs)
+            scale = kwargs.get("scaling")
+            call = LayerCall(
+                layer=layers[id(module)],
+                q=query.detach(),
+                k=key.detach(),
+                scale=float(query.shape[-1] ** -0.5 if scale is None else scale),
+                window=kwargs.get("sliding_window"),
+                module=module,
+                softcap=kwargs.get("softcap"),
+                sinks=kwargs.get("s_aux"),
+                values=value.detach(),
+            )
+            if change is not None and (changed := change(call)) is not None:
+                # Otherwise the scale of some functions follows from the number of dimensions.
+                (query, key), kwargs["scaling"] = changed, call.scale
+            result = attention(module, query, key, value, *args, **kwargs)
+            observe(replace(call, output=result[0].detach()))
+            return result
+
+        return attend
+
+    def get_interface(interface: Any, name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+        return around(own(interface, name, default))
+
+    AttentionInterface.get_interface = get_interface
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = own
+
+
+def _is_self_attention(module: Any, query: Any) -> bool:
+    return query.dim() == 4 and not (
+        getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
+    )
 
 
 @contextmanager
@@ -85,7 +183,7 @@ class _Watch:
         scale, flat = kwargs.get("scale"), query.dim() == 3
         q, k = (x.unflatten(0, (self._batch, -1)) if flat else x for x in (query, key))
         layer, module = self.inside[-1]
-        found = self._change(Sight(layer, q.detach(), k.detach(), None, None, module))
+        found = self._change(LayerCall(layer, q.detach(), k.detach(), None, None, module))
         if found is None:
             return args, kwargs
         q, k = (x.flatten(0, 1) if flat else x for x in found)
@@ -124,7 +222,7 @@ class _Watch:
         layer, module = self.inside[-1]
         if query.dim() == 3:
             query, key = (x.unflatten(0, (self._batch, -1)) for x in (query, key))
-        self._observe(Sight(layer, query.detach(), key.detach(), scale, None, module, **seen))
+        self._observe(LayerCall(layer, query.detach(), key.detach(), scale, None, module, **seen))
 
 
 def _functions() -> tuple[set[Callable[..., Any]], set[Callable[..., Any]], set[Callable[..., Any]]]:
