@@ -67,14 +67,37 @@ def expected_columns(
     return np.stack(columns, axis=1)
 
 
+def expected_overlap(
+    p: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], unit: Unit, row: int, t: int, seen: int, stop: int
+) -> tuple[float, float]:
+    """sum_j min(p, phat) of one query over its keys from 4 on, and whether it has any choice among them.
+
+    p (tokens,) its weights; vectors: the head's queries and keys (tokens, dim), after rotation
+    """
+    j, every = np.arange(max(4, t - seen + 1), t + 1), np.arange(4, stop)
+    if len(j) < 2:
+        return 0.0, 0.0
+    layer, softmax = int(unit.heads.layer[row]), unit.get(AttentionSum).softmax
+    rotation = unit.rotations[layer]
+    assert rotation is not None
+    u, w = (rotation.derotate(x[every], every).mean(axis=0, keepdims=True) for x in vectors)
+    score = unit.scales[layer] * rotation.rotate(w, j) @ rotation.rotate(u, np.array([t]))[0]
+    if np.isfinite(cap := softmax["softcap"][row]):
+        score = cap * np.tanh(score / cap)
+    score -= np.nan_to_num(softmax["slope"][row]) * (t - j)
+    phat = np.exp(score - score.max())
+    return float(np.minimum(p[j] / p[j].sum(), phat / phat.sum()).sum()), 1.0
+
+
 def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndarray:
     """(strata, heads, columns) of the sampled queries, from the eager model's own weights."""
+    by_position = [COLUMNS.index("by_position"), COLUMNS.index("compared")]
     window, heads = unit.windows[-1], unit.heads
     edges, bins = strata_edges(unit.windows), distance_bins(window)
     softmax = unit.get(AttentionSum).softmax
     total = np.zeros((len(edges) - 1, len(heads), len(COLUMNS) + len(bins)))
     for each in documents:
-        weights = attentions(model, each, window)
+        weights, vectors = attentions(model, each, window), scores_of(model, each, window)
         length = min(len(each.tokens), window)
         for stratum, (start, stop) in enumerate(pairwise(edges.tolist())):
             if length <= start:
@@ -86,6 +109,11 @@ def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndar
                     seen = int(min(t + 1, np.nan_to_num(reach, nan=np.inf)))
                     p = weights[layer][heads.head[rows], t]
                     found = expected_columns(p, each.tokens, int(t), bins, seen, bool(np.isfinite(sink)))
+                    for i, row in enumerate(rows):
+                        own = tuple(x[heads.head[row]] for x in vectors[layer])
+                        found[i, by_position] = expected_overlap(
+                            p[i], own, unit, row, int(t), seen, min(stop, length)
+                        )
                     total[stratum, rows] += weight * found
     return total
 
@@ -119,6 +147,7 @@ def test_rows_are_the_weights_that_the_eager_model_computes(family: str) -> None
     )
     parts = [found.mean(name) for name in ("first", "early", "self", "learned_sink")]
     np.testing.assert_allclose(sum(parts) + found.distance().sum(axis=1), 1.0, atol=1e-6)
+    assert not unit.unknown_rotations
     if family == "gpt_oss":
         assert (found.mean("learned_sink") > 1e-3).all()
 

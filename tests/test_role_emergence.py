@@ -104,8 +104,9 @@ def behaving(seed: int = 0) -> Results:
     rng = np.random.default_rng(seed + 1000)
     share = np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1))
     values = scores() | {
-        "share_positional": share,
-        "role_local": 0.2 + 0.6 * share,
+        "share_position": share,
+        "attn_by_position": 0.2 + 0.6 * share,
+        "role_local": np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1)),
         "sink_score": np.tile(rng.uniform(0, 1, HEADS), (len(NAMES), 1)),
         "r_q_balanced": np.tile(rng.uniform(-1, 1, HEADS), (len(NAMES), 1)),
         "r_k_balanced": np.zeros((len(NAMES), HEADS)),
@@ -129,7 +130,7 @@ def test_the_claim_names_the_measure_that_predicts() -> None:
     by_id = {claim.id: claim for claim in claims(behaving())}
     claim = by_id["behaviour"]
     assert claim.verdict == "higher"
-    assert claim.rows[0].measure == "share_positional~role_local"
+    assert claim.rows[0].measure == "share_position~attn_by_position"
     assert claim.rows[0].value > 0.95
 
 

@@ -15,9 +15,9 @@ from qkscope.words import bare, count, joined, listing, number, sentence, some
 MOST_ROLES = 3  # that a headline names
 MOST_LAYERS = 4  # that a sentence lists
 WHAT_HEADS_DO = {
+    "attn_by_position": "how much of a head's attention position alone reproduces",
     "role_local": "attention within 16 tokens",
     "sink_score": "attention to the first token",
-    "entropy_normalised": "broad attention",
 }
 
 

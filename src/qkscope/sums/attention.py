@@ -7,6 +7,10 @@ that sums over a stratum estimate sums over all of its tokens, and windows are s
 
 The keys of a query are divided into: token 0; tokens 1 to 3; the query itself; and bins of distance 1, 2, 3-4, 5-8,
 ..., without tokens 0 to 3. Their masses and that of a learned sink add up to 1.
+
+What position alone predicts: with u and w a document's mean query and mean key before rotation, over the tokens from 4
+to the end of the stratum, the score at distance D is scale u.R_-D w. Its softmax over the visible keys j >= 4, phat, is
+compared with p over the same keys, renormalised: the overlap is sum_j min(p_ij, phat_ij).
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count
+from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, unrotated
 from qkscope.sums.facts import FactSum
 from qkscope.sums.path import SINK
 from qkscope.sums.scores import GOLDEN
@@ -31,12 +35,15 @@ Index = NDArray[np.int64]
 WHOLE, QUERIES = 64, 16
 # Scores that are in memory at once, and the length of documents whose masks are kept for all layers of a pass.
 SCORES, KEPT = 1 << 22, 4096
+# Keys from 4 on that a query must see for its row to be compared with what position predicts.
+COMPARED = 2
 # Parts that keys are divided into, and overlapping ones, before the bins of distance.
 PARTS = ("first", "early", "self", "previous", "duplicate", "induction")
 # All that is summed for a query, before the bins of distance.
 COLUMNS = (
     *PARTS,
     *("learned_sink", "entropy", "normalised_entropy", "copied", "followed", "q_norm", "k_norm"),
+    *("by_position", "compared"),
 )
 
 
@@ -68,12 +75,14 @@ class AttentionSum(Sum):
 
     windows    ends of the rings
     n          (T,) tokens of each of the `strata_edges`
-    total      (T, H, columns) of COLUMNS, then of the bins of distance; NaN for heads that were not measured
+    total      (T, H, columns) of COLUMNS, then of the bins of distance; NaN for heads that were not measured, and for
+               `by_position` where the rotation is not known (`FactSum.unknown_rotations` says why)
     softcap, sink, slope, reach  (H,): of `Softmax`, NaN where a head has none; reach is the sliding window
     unmeasured by layer: why its attention was not measured
     """
 
     name = "attention"
+    version = 2
 
     windows: tuple[int, ...]
     n: Index
@@ -187,17 +196,20 @@ class _Keys:
     """What the keys of some queries are to them, in layers that see as far; torch tensors on the model's device.
 
     rows (B,), t (B, n), keys (m,) · parts (B * n, m, P) 1 for keys in each of PARTS and of the bins of distance
-    visible, duplicates, followers (B, n) numpy: how many visible keys, and how many of them are earlier copies of the
-    query's token and tokens right after these
+    lags (B, n, m - 4) distances of the keys from 4 on, or m where the query does not see the key
+    visible, duplicates, followers, late (B, n) numpy: how many visible keys, and how many of them are earlier copies of
+    the query's token, tokens right after these, and keys from 4 on
     """
 
     rows: Any
     t: Any
     keys: Any
     parts: Any
+    lags: Any
     visible: Index
     duplicates: Index
     followers: Index
+    late: Index
 
     @classmethod
     def of(cls, some: _Rows, window: int | None, bins: Index, device: Any) -> _Keys:
@@ -217,8 +229,9 @@ class _Keys:
         binned = (back[..., None] >= starts) & (back[..., None] <= stops) & late[..., None]
         named = [early & (keys == 0), early & (keys > 0), late & (back == 0), seen & (back == 1)]
         parts = torch.cat([torch.stack([*named, duplicate, follower], dim=-1), binned], dim=-1)
-        counts = [each.sum(dim=-1).cpu().numpy() for each in (seen, duplicate, follower)]
-        return cls(rows, t, keys, parts.flatten(0, 1).float(), *counts)
+        lags = back.masked_fill(~seen, some.stop)[..., SINK:]
+        counts = [each.sum(dim=-1).cpu().numpy() for each in (seen, duplicate, follower, late)]
+        return cls(rows, t, keys, parts.flatten(0, 1).float(), lags, *counts)
 
 
 class _Accumulating(Sum):
@@ -238,9 +251,15 @@ class _Accumulating(Sum):
         self._unmeasured: dict[int, str] = {}
         self._queries: list[_Rows] = []
         self._keys: dict[tuple[int | None, int], _Keys] = {}
+        self._averages: Any = None
 
     def begin(self, batch: Batch) -> None:
         self._queries, self._keys = [], {}
+        # (documents, 1, strata, tokens): means over the tokens from 4 to the end of each stratum.
+        t, lengths = np.arange(max(batch.lengths)), np.array(batch.lengths)
+        ends = np.minimum(self._edges[1:], lengths[:, None])[..., None]
+        averages = ((t >= SINK) & (t < ends)) / np.maximum(ends - SINK, 1)
+        self._averages = averages[:, None].astype(np.float32)
         for stratum, (start, stop) in enumerate(zip(self._edges[:-1], self._edges[1:], strict=True)):
             rows = [row for row, length in enumerate(batch.lengths) if length > start]
             if not rows:
@@ -264,54 +283,33 @@ class _Accumulating(Sum):
             self._unmeasured[index] = facts.no_softmax
             return
         self._note(index, softmax)
+        reads = self._reads[index]
+        means = self._means(q, k, facts, reads)
         for number, some in enumerate(self._queries):
             keys = self._keys.get((softmax.window, number))
             if keys is None:
                 keys = _Keys.of(some, softmax.window, self._bins, q.device)
                 if some.stop <= KEPT:
                     self._keys[softmax.window, number] = keys
-            found = self._attend(q, k, facts.scale, softmax, some, keys, self._reads[index])
+            predicted = None
+            if facts.rotation is not None:
+                u, w = (each[some.rows, :, some.stratum] for each in means)
+                curve = facts.scale * facts.rotation.products(u, w, some.stop)
+                predicted = _with_bias(curve, softmax, q.device)
+            found = _attend(q, k, facts.scale, softmax, some, keys, reads, predicted)
             self._total[some.stratum, self._rows[index]] += found
 
-    def _attend(
-        self, q: Any, k: Any, scale: float, softmax: Softmax, some: _Rows, keys: _Keys, reads: Index
-    ) -> Array:
-        """Sums of all columns over the queries. (h, columns)"""
+    def _means(self, q: Any, k: Any, facts: LayerFacts, reads: Index) -> tuple[Array, Array]:
+        """Mean queries and the mean keys that they read, before rotation: (documents, h, strata, d) each."""
         import torch
 
-        heads = q.shape[1]
-        queries = q[keys.rows[:, None], :, keys.t].float().transpose(1, 2)  # (B, h, n, d)
-        read = k[keys.rows, :, : some.stop].float()  # (B, key heads, m, d)
-        scores = products(queries, read, reads).mul_(scale)
-        e, log, total, sink = softmax.weights(scores, keys.t, keys.keys)
-        masses = e.transpose(1, 2).flatten(0, 1) @ keys.parts  # (B * n, h, P)
-        masses = masses.unflatten(0, tuple(keys.t.shape)).double() / total.transpose(1, 2)[..., None]
-        # -sum p ln p with p = e / Z; the learned sink counts as one more key.
-        lost = (e * log).sum(dim=-1) + torch.where(sink > 0, sink * sink.log(), sink)
-        entropy = (total.log() - lost / total).transpose(1, 2).double()  # (B, n, h)
-        own = k[keys.rows[:, None], :, keys.t].float().norm(dim=-1)[:, :, reads]
-        numbers = [
-            sink.transpose(1, 2) / total.transpose(1, 2),
-            entropy,
-            queries.norm(dim=-1).transpose(1, 2),
-            own,
-        ]
-        learned, entropy, q_norm, k_norm = (each.double().cpu().numpy() for each in numbers)
-        found = masses.cpu().numpy()
-        outcomes = keys.visible + (softmax.sinks is not None)
-        shares = [each / keys.visible for each in (keys.duplicates, keys.followers)]
-        columns = [
-            *(found[..., i] for i in range(4)),
-            *(found[..., 4 + i] - share[..., None] for i, share in enumerate(shares)),
-            learned,
-            entropy,
-            entropy / np.log(np.maximum(outcomes, 2))[..., None],
-            *(np.repeat((each > 0)[..., None], heads, axis=2) for each in (keys.duplicates, keys.followers)),
-            q_norm,
-            k_norm,
-        ]
-        every = np.concatenate([np.stack(columns, axis=-1), found[..., len(PARTS) :]], axis=-1)
-        return np.asarray(np.einsum("bn,bnhc->hc", some.weight, every))
+        self._averages = torch.as_tensor(self._averages, device=q.device)
+
+        def average(x: Any) -> Array:
+            return np.asarray((self._averages @ x.float()).cpu(), dtype=np.float64)
+
+        found = [unrotated(x, before, average) for x, before in ((q, facts.before_q), (k, facts.before_k))]
+        return found[0], found[1][:, reads]
 
     def _note(self, index: int, softmax: Softmax) -> None:
         rows = self._rows[index]
@@ -328,6 +326,69 @@ class _Accumulating(Sum):
         for layer in self._unmeasured:
             self._total[:, self._rows[layer]] = np.nan
         return AttentionSum(self._request.windows, self._n, self._total, self._softmax, self._unmeasured)
+
+
+def _attend(
+    q: Any, k: Any, scale: float, softmax: Softmax, some: _Rows, keys: _Keys, reads: Index, predicted: Any
+) -> Array:
+    """Sums of all columns over the queries. (h, columns)
+
+    predicted (B, h, m + 1): by distance, what position alone predicts; None where the rotation is not known
+    """
+    import torch
+
+    heads = q.shape[1]
+    queries = q[keys.rows[:, None], :, keys.t].float().transpose(1, 2)  # (B, h, n, d)
+    read = k[keys.rows, :, : some.stop].float()  # (B, key heads, m, d)
+    scores = products(queries, read, reads).mul_(scale)
+    e, log, total, sink = softmax.weights(scores, keys.t, keys.keys)
+    masses = e.transpose(1, 2).flatten(0, 1) @ keys.parts  # (B * n, h, P)
+    masses = masses.unflatten(0, tuple(keys.t.shape)).double() / total.transpose(1, 2)[..., None]
+    # -sum p ln p with p = e / Z; the learned sink counts as one more key.
+    lost = (e * log).sum(dim=-1) + torch.where(sink > 0, sink * sink.log(), sink)
+    entropy = (total.log() - lost / total).transpose(1, 2).double()  # (B, n, h)
+    if predicted is None:
+        overlap = entropy.new_full(entropy.shape, np.nan)
+    else:
+        lags = keys.lags.flatten(1)[:, None].expand(-1, heads, -1)
+        guess = predicted.gather(2, lags).view(*scores.shape[:3], -1).softmax(dim=-1)
+        # A softmax of its own: next to a strong sink, the weights of the other keys may vanish.
+        overlap = log[..., SINK:].softmax(dim=-1).minimum(guess).sum(dim=-1).transpose(1, 2)
+    own = k[keys.rows[:, None], :, keys.t].float().norm(dim=-1)[:, :, reads]
+    numbers = [
+        sink.transpose(1, 2) / total.transpose(1, 2),
+        entropy,
+        queries.norm(dim=-1).transpose(1, 2),
+        own,
+        overlap,
+    ]
+    learned, entropy, q_norm, k_norm, overlap = (each.double().cpu().numpy() for each in numbers)
+    found = masses.cpu().numpy()
+    outcomes = keys.visible + (softmax.sinks is not None)
+    shares = [each / keys.visible for each in (keys.duplicates, keys.followers)]
+    columns = [
+        *(found[..., i] for i in range(4)),
+        *(found[..., 4 + i] - share[..., None] for i, share in enumerate(shares)),
+        learned,
+        entropy,
+        entropy / np.log(np.maximum(outcomes, 2))[..., None],
+        *(np.repeat((each > 0)[..., None], heads, axis=2) for each in (keys.duplicates, keys.followers)),
+        q_norm,
+        k_norm,
+        overlap * (keys.late >= COMPARED)[..., None],
+        np.repeat((keys.late >= COMPARED)[..., None], heads, axis=2),
+    ]
+    every = np.concatenate([np.stack(columns, axis=-1), found[..., len(PARTS) :]], axis=-1)
+    return np.asarray(np.einsum("bn,bnhc->hc", some.weight, every))
+
+
+def _with_bias(curve: Array, softmax: Softmax, device: Any) -> Any:
+    """Scores by distance (B, h, m) with the layer's soft cap and ALiBi, then that of hidden keys. (B, h, m + 1)"""
+    import torch
+
+    scores = torch.as_tensor(curve, dtype=torch.float32, device=device)[:, :, None]
+    softmax.bias(scores, torch.arange(scores.shape[-1], device=device))
+    return torch.nn.functional.pad(scores[:, :, 0], (0, 1), value=-1e30)
 
 
 def products(queries: Any, keys: Any, reads: Index) -> Any:

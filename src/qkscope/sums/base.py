@@ -17,7 +17,7 @@ that a study did not have before is measured in a pass of its own; the files of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -92,6 +92,19 @@ class Unrotated:
 
     vectors: Any
     dims: NDArray[np.int64]
+
+
+def unrotated(x: Any, before: Unrotated | None, reduce: Callable[[Any], NDArray[Any]]) -> NDArray[Any]:
+    """`reduce`, from (documents, heads, tokens, dim) to (..., dim), of x before rotation; of x where there is none."""
+    if before is None:
+        return reduce(x)
+    found = reduce(before.vectors)
+    if x.shape[1] == before.vectors.shape[1] and np.array_equal(before.dims, np.arange(x.shape[3])):
+        return found
+    # Some dimensions are not rotated, come out in another order, or are the same in all heads.
+    total = reduce(x)
+    total[..., before.dims] = found
+    return total
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, Unrotated, checked
+from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, unrotated
 from qkscope.sums.facts import FactSum
 from qkscope.sums.rotation import Rotation
 
@@ -190,19 +190,7 @@ class _Accumulating(Sum):
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         for kind, x, before in (("q", q, facts.before_q), ("k", k, facts.before_k)):
-            self._totals[kind][self._rows[kind][index]] += self._sums(x, before)
-
-    def _sums(self, x: Any, before: Unrotated | None) -> NDArray[np.float64]:
-        """Bin sums of the vectors before rotation, or of x where there is none. (heads, bins, dim)"""
-        if before is None:
-            return self._bins.sums(x)
-        sums = self._bins.sums(before.vectors)
-        if np.array_equal(before.dims, np.arange(x.shape[3])):
-            return sums
-        # Some dimensions are not rotated, or come out in another order.
-        total = self._bins.sums(x)
-        total[..., before.dims] = sums
-        return total
+            self._totals[kind][self._rows[kind][index]] += unrotated(x, before, self._bins.sums)
 
     def done(self) -> PathSum:
         """Totals are rounded to float32, so that a unit in memory equals the same unit read from its files."""

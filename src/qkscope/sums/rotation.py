@@ -89,6 +89,19 @@ class Rotation:
         cos, sin = self.turns(t)
         return self.turn(x, (cos / self.scale**2, -sin / self.scale**2))
 
+    def products(self, u: Array, w: Array, count: int) -> Array:
+        """(R_i u).(R_(i-D) w) at each distance 0 <= D < count, for any i: u, w (..., d) -> (..., count)."""
+        # With D = a + b, exp(i D f) = exp(i a f) exp(i b f): two short tables instead of one of all distances.
+        step = max(1, round(count**0.5))
+        far, near = (
+            np.exp(1j * np.outer(each, self.frequency))
+            for each in (np.arange(0, count, step), np.arange(step))
+        )
+        pairs = self.scale**2 * self.paired(u) * self.paired(w).conj()
+        found = ((pairs[..., None, :] * far) @ near.T).real
+        still = (u[..., self.still] * w[..., self.still]).sum(axis=-1)
+        return np.asarray(found.reshape(*u.shape[:-1], -1)[..., :count] + still[..., None])
+
     def turns(self, t: Array) -> Turns:
         """What `turn` needs to rotate to t (T,): scaled cosine and sine of every pair's angle, (T, P) each."""
         angle = np.asarray(t, dtype=np.float64)[:, None] * self.frequency

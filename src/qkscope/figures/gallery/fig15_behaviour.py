@@ -22,12 +22,12 @@ from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.words import number
 
 NAMES = {
-    "share_positional": "position's share of score variance",
+    "share_position": "share of scores due to position alone",
     "abs_r_q_balanced": "$|r_q|$, balanced",
     "abs_r_q": "$|r_q|$, published",
+    "attn_by_position": "attention that position predicts",
     "role_local": "attention within 16 tokens",
     "sink_score": "sink score",
-    "entropy_normalised": "normalised entropy",
 }
 CLEAR = 0.3  # a correlation with a larger error is not written
 MARKERS = {"RoPE": "o", "NoPE": "s", ALL: "o"}
@@ -77,8 +77,9 @@ def _caption(view: View) -> Caption:
         shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
         "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
         "over the heads of a population with its standard error over documents, left out where that is above 0.3.",
-        made="attention weights are those of sampled queries; attention within 16 tokens leaves out the first four "
-        "tokens, the sink score is the mean weight of the first token.",
+        made="attention weights are those of sampled queries. Attention that position predicts is their overlap "
+        "with the softmax of the scores of the head's mean query and key, by distance; this and attention within 16 "
+        "tokens leave out the first four tokens. The sink score is the mean weight of the first token.",
         drawn="scatter plots, one panel per pair of measures.",
         table=NAME,
         variables=tuple(NAMES),
