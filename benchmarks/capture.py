@@ -196,7 +196,7 @@ def timing(tokens: int, size: Size, turns: int = 1) -> Iterator[Row]:
     import torch
 
     from qkscope.capture.architecture import read_architecture
-    from qkscope.run.cost import matrix_speed, pass_operations
+    from qkscope.run.preflight import matrix_speed, pass_operations
 
     tokens = size.pick(tokens, tokens // 32)
     model = smollm2(size.pick(2, 1))

@@ -138,7 +138,7 @@ def estimate(size: Size) -> Iterator[Row]:
 
 def _makespan(units: list[list[float]], size: float, workers: int, start: float) -> float:
     """Seconds until the last unit is done when units are dealt as the Ray engine deals them."""
-    from qkscope.run.unit_queue import UnitQueue
+    from qkscope.run.engines import UnitQueue
     from qkscope.run.units import Job
 
     blank: Any = None

@@ -132,7 +132,7 @@ def test_the_repository_shows_what_it_keeps():
 def test_the_cost_of_a_study_rests_on_the_measured_share():
     """`validate` says how long passes take from the share of the machine's matrix product that was measured here."""
     from benchmarks.capture import BACKBONE, OF_PRODUCT
-    from qkscope.run.cost import REACHED
+    from qkscope.run.preflight import REACHED
 
     found = kept.read()
     if "capture-2048" in found:

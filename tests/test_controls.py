@@ -24,7 +24,7 @@ from qkscope.nano.recipe import Phase, Recipe
 from qkscope.nano.training import train, write_study
 from qkscope.results import load_results
 from qkscope.run import run, status
-from qkscope.run.controls import controls
+from qkscope.run.plan import controls
 from qkscope.study import load_study, sources, validate
 
 OLD, NEW = (
@@ -266,7 +266,7 @@ def test_a_counterfactual_that_cannot_be_built_is_a_gap_and_no_mistake(study, tm
     from click.testing import CliRunner
 
     from qkscope.cli import main
-    from qkscope.run import controls as module
+    from qkscope.run import plan as module
 
     def why_not(study, checkpoint):
         return "no such layers" if checkpoint.name == CONTROLS[1] else None
@@ -346,7 +346,7 @@ def test_validate_states_what_they_cost(study):
 
 
 def test_of_a_hub_only_what_is_written_is_known():
-    from qkscope.run.cost import cost
+    from qkscope.run.preflight import cost
 
     said = cost(load_study(Path(__file__).parent.parent / "studies" / "smollm3.yaml"))
     assert said.splitlines()[0] == "10 checkpoints: 80 units, up to 110,592,000 tokens"

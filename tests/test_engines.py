@@ -20,9 +20,8 @@ from qkscope.errors import EngineError, StudyError
 from qkscope.run import cluster as clusters
 from qkscope.run import engines, run, status
 from qkscope.run.cluster import RayEngine, WorkerFacts, agreed_versions, check_versions
-from qkscope.run.engines import open_engine
-from qkscope.run.shards import parse_shard, shard_of
-from qkscope.run.unit_queue import UnitQueue
+from qkscope.run.engines import UnitQueue, open_engine
+from qkscope.run.status import parse_shard, shard_of
 from qkscope.run.units import Job
 from qkscope.study import load_study
 

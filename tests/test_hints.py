@@ -24,18 +24,18 @@ SOURCE = Path(qkscope.__file__).parent
 SAID_BY = {
     "ablation/heads.py": ["ablate"],
     "checkpoints/rope.py": ["whatif"],
-    "results/lock.py": ["run", "demo", "scan", "analyze", "figures", "report"],
-    "results/manifest.py": ["run", "demo", "scan", "analyze", "figures", "report"],
-    "nano/folder.py": ["demo"],
+    "results/lock.py": ["run", "demo", "scan", "whatif", "analyze", "figures", "report"],
+    "results/manifest.py": ["run", "demo", "scan", "whatif", "analyze", "figures", "report"],
+    "nano/recipe.py": ["demo"],
     "nano/training.py": ["demo"],
-    "results/owner.py": ["run", "demo", "scan", "analyze"],
-    "run/shards.py": ["run"],
+    "results/owner.py": ["run", "demo", "scan", "whatif", "analyze"],
     "run/pipeline.py": ["run"],
+    "run/status.py": ["run"],
+    "run/watch.py": ["watch"],
     "scanning/model.py": ["scan"],
     "scanning/vectors.py": ["analyze"],
-    "scanning/whatif.py": ["whatif"],
     "study/init.py": ["init"],
-    "vectors/layout.py": ["analyze"],
+    "vectors.py": ["analyze"],
 }
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 

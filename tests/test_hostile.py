@@ -26,8 +26,7 @@ from qkscope.measures.pca import measure_batch
 from qkscope.results.tables import read_qk
 from qkscope.study import validate
 from qkscope.sums.moments import Accumulator
-from qkscope.vectors.layout import find_models
-from qkscope.vectors.parquet import read_moments
+from qkscope.vectors import find_models, read_moments
 
 MINIMAL = "name: a\nmodel: o/n\ncheckpoints: [step1]\nwindows: [8]\n"
 
@@ -143,7 +142,7 @@ from pathlib import Path
 from fuzz.readers import Spec
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import QkscopeError
-from qkscope.vectors.parquet import read_moments
+from qkscope.vectors import read_moments
 path = Path(sys.argv[2])
 try:
     if path.name == "data.parquet":

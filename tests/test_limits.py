@@ -18,8 +18,7 @@ from qkscope.checkpoints import Source, load_model
 from qkscope.errors import CheckpointError, StudyError, out_of_memory
 from qkscope.results import load_results
 from qkscope.run import run, status
-from qkscope.run.engines import SubprocessMeasurer
-from qkscope.run.unit_queue import UnitQueue
+from qkscope.run.engines import SubprocessMeasurer, UnitQueue
 from qkscope.run.units import Job
 from qkscope.workers import serve
 

@@ -18,8 +18,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, SmolLM3ForCausalLM
 from qkscope.checkpoints.revisions import order_revisions
 from qkscope.errors import CorpusError, StoreError
 from qkscope.nano import training as nano
-from qkscope.nano.folder import State, read_state, write_state
-from qkscope.nano.recipe import Phase, Piece, Recipe, Text, read_text, study_text
+from qkscope.nano.recipe import (
+    Phase,
+    Piece,
+    Recipe,
+    State,
+    Text,
+    read_state,
+    read_text,
+    study_text,
+    write_state,
+)
 from qkscope.progress import Bar
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import depth, depth_bin

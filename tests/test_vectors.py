@@ -17,8 +17,7 @@ from qkscope.cli import main
 from qkscope.errors import VectorsError
 from qkscope.results.tables import read_qk
 from qkscope.scanning.vectors import analyze
-from qkscope.vectors import read_moments, write_vectors
-from qkscope.vectors.layout import ModelFolder, infer_ratio
+from qkscope.vectors import ModelFolder, infer_ratio, read_moments, write_vectors
 
 DIM = 8
 

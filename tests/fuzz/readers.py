@@ -321,7 +321,7 @@ def vectors() -> list[bytes]:
 
 
 def read_vectors(path: Path) -> object:
-    from qkscope.vectors.parquet import read_moments
+    from qkscope.vectors import read_moments
 
     return read_moments(path, groups=2)
 
@@ -372,7 +372,7 @@ NAMES = (
 
 
 def read_shard(path: Path) -> object:
-    from qkscope.run.shards import parse_shard
+    from qkscope.run.status import parse_shard
 
     return parse_shard(path.read_bytes().decode("utf-8", "replace"))
 

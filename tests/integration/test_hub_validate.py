@@ -13,7 +13,6 @@ from hub_server import serve
 from test_hub import point_at, write_datasets
 
 from qkscope.cli import main
-from qkscope.run import hub_look
 from qkscope.run.preflight import preflight
 
 REPO = "lab/run"
@@ -111,7 +110,7 @@ def test_all_mistakes_are_told_at_once(check):
 
 
 def test_of_many_checkpoints_the_ends_of_phases_are_looked_into(check, server, monkeypatch):
-    monkeypatch.setattr(hub_look, "MOST_LOOKED", 1)
+    monkeypatch.setattr("qkscope.run.preflight.MOST_LOOKED", 1)
     phases = [{"label": "one", "checkpoints": [REVISIONS[0], "main", REVISIONS[1]]}]
     assert check(phases=phases).mistakes == ()
     asked = {path.split("/")[4] for _, path, _ in server.requests() if "/resolve/" in path}

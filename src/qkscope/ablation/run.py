@@ -35,8 +35,7 @@ from qkscope.results import Results, load_results
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset
 from qkscope.results.results_folder import results_of
 from qkscope.results.tables import ABLATION, ABLATION_COLUMNS
-from qkscope.scanning.model import LONGEST, read_documents
-from qkscope.scanning.subject import Subject
+from qkscope.scanning.model import LONGEST, Subject, read_documents
 from qkscope.store import write_csv
 from qkscope.study import CorpusSpec, load_study, sources
 from qkscope.sums.head_index import HeadIndex

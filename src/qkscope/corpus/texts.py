@@ -23,7 +23,7 @@ from typing import IO, Any, Protocol
 
 from qkscope import store
 from qkscope.checkpoints import hub
-from qkscope.checkpoints.address import on_hub, split_address
+from qkscope.checkpoints.hub import on_hub, split_address
 from qkscope.errors import CorpusError, HubError, printable
 from qkscope.words import some
 

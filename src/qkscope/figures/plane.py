@@ -16,8 +16,7 @@ from qkscope.figures.tools.sheet import Key, Panels, Paper, Sheet, name_axis, sh
 from qkscope.figures.tools.style import FAINT, R_K, R_Q, pale
 from qkscope.measures.pca import Axes, measure_batch
 from qkscope.sums.moments import Accumulator, Moments
-from qkscope.vectors.layout import ModelFolder, find_models, infer_ratio, require_keys
-from qkscope.vectors.parquet import Rows, read_rows
+from qkscope.vectors import ModelFolder, Rows, find_models, infer_ratio, read_rows, require_keys
 from qkscope.words import bare, percent
 
 NAMES = {"q": "query", "k": "key"}

@@ -27,11 +27,16 @@ import numpy as np
 
 from qkscope import store
 from qkscope.errors import StoreError
-from qkscope.nano.folder import (
+from qkscope.nano.recipe import (
+    END,
     RECORD,
     STATE,
     Arrays,
+    Phase,
+    Piece,
+    Recipe,
     State,
+    Text,
     claim_folder,
     corpus_files,
     file_digest,
@@ -39,12 +44,13 @@ from qkscope.nano.folder import (
     is_whole,
     read_log,
     read_state,
+    read_text,
     refuse_foreign,
+    study_text,
     weights_digest,
     write_corpus,
     write_state,
 )
-from qkscope.nano.recipe import END, Phase, Piece, Recipe, Text, read_text, study_text
 from qkscope.progress import Bar, progress
 from qkscope.results import owner
 

@@ -25,9 +25,8 @@ from urllib.parse import urlsplit
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
 from qkscope.progress import Bar
-from qkscope.run.engines import DocumentsOf, Finished, Tally, do_unit, too_long
-from qkscope.run.record import versions
-from qkscope.run.unit_queue import UnitQueue
+from qkscope.run.assemble import versions
+from qkscope.run.engines import DocumentsOf, Finished, Tally, UnitQueue, do_unit, too_long
 from qkscope.run.units import (
     CAPTURE_VERSION,
     UNITS,

@@ -20,22 +20,24 @@ from qkscope.results import manifest, owner
 from qkscope.results.lock import Claim, claimed
 from qkscope.results.tables import ABLATION
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
-from qkscope.run.assemble import Assembled, assemble, made_from, write_axes
-from qkscope.run.controls import controls_and_gaps
+from qkscope.run.assemble import Assembled, assemble, made_from, provenance, versions, write_axes
 from qkscope.run.doctor import inspect_results, inspect_study
 from qkscope.run.engines import Engine, Finished, open_engine
-from qkscope.run.plan import Plan, Planned, holding, needed, pinned, plan_study
-from qkscope.run.record import provenance, versions
-from qkscope.run.shards import (
+from qkscope.run.plan import Plan, Planned, controls_and_gaps, holding, needed, pinned, plan_study
+from qkscope.run.status import (
+    OLD_UNITS,
     Shard,
+    Status,
     clear_shards,
     jobs_by_shard,
     parse_shard,
     shard_checkpoints,
     shard_count,
     shard_jobs,
+    status,
+    write_plan,
+    write_shard_plan,
 )
-from qkscope.run.status import OLD_UNITS, Status, status, write_plan, write_shard_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 

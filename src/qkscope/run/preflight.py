@@ -1,29 +1,36 @@
 """All that can be known of a study before a model is loaded: what will fail, what to beware of, what it costs.
 
 On this machine configurations, names of weights files, tokenizers and texts are looked at; on the hub names of files
-and configurations.
+and configurations. A hub that cannot be reached is reported once, at once, and is no mistake of the study.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from qkscope.capture.architecture import read_architecture
+import numpy as np
+
+from qkscope.capture.architecture import Architecture, read_architecture
+from qkscope.capture.memory import moments_bytes, weights_bytes
 from qkscope.capture.probe_rotation import check_windows
+from qkscope.checkpoints import hub
+from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
-from qkscope.run.controls import controls_and_gaps
-from qkscope.run.cost import Looked, cost
 from qkscope.run.doctor import inspect_study, other_tokenizers, other_vocabulary
-from qkscope.run.hub_look import look_at_hub
-from qkscope.run.plan import corpus_warnings, heads_of
+from qkscope.run.plan import controls, controls_and_gaps, corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.load import missing_files, read_study, rendered
 from qkscope.study.yaml_lines import Loc, Mistake
+from qkscope.sums.head_index import HeadIndex
+from qkscope.words import count, listing
 
 if TYPE_CHECKING:
     from qkscope.checkpoints.doctor import Finding
@@ -163,3 +170,191 @@ def _each_once(mistakes: Iterable[Mistake]) -> list[Mistake]:
     for mistake in mistakes:
         first.setdefault(mistake.what, mistake)
     return list(first.values())
+
+
+# So many checkpoints are looked into one by one; of more, the first and the last of every phase.
+MOST_LOOKED = 12
+
+
+@dataclass
+class HubLook:
+    """What was found; `present` are the checkpoints there, `course` those whose configurations can be looked into."""
+
+    mistakes: list[Mistake] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    present: list[Checkpoint] = field(default_factory=list)
+    course: list[Checkpoint] = field(default_factory=list)
+
+    def told(self, loc: Loc, look: Callable[[], object]) -> bool:
+        """Whether looking went well; what is wrong otherwise is kept, at its place in the study."""
+        try:
+            look()
+        except UnreachableError:
+            raise
+        except QkscopeError as error:
+            self.mistakes.append(Mistake(loc, str(error)))
+            return False
+        return True
+
+
+def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
+    """Repositories, revisions, tokenizers and texts of a study that are on the hub: are they there?"""
+    found = HubLook()
+    there = [each for each in course if _is_hubs(each.source.model) and each.source.path is None]
+    texts = [source for source in study.corpus.source if on_hub(source)]
+    try:
+        found.course = [each for repo in _repositories(there) for each in _present(repo, there, found)]
+        _tokenizers(study, [*found.course, *(each for each in course if each not in there)], found)
+        _texts(study, texts, found)
+    except UnreachableError as error:
+        what = [count(len(there), "checkpoint")] if there else []
+        what += [count(len(texts), "text source")] if texts else []
+        found.warnings.append(f"not checked: {listing(what) or 'the tokenizer'} on the hub ({error})")
+        found.course = []
+    found.present = found.course
+    if len(found.course) > MOST_LOOKED:
+        found.course = list(_ends(found.course))
+    return found
+
+
+def _is_hubs(name: str) -> bool:
+    """Written as `owner/name`: what is written like a path and not there is told of elsewhere."""
+    return name.count("/") == 1 and not name.startswith((".", "/", "~"))
+
+
+def _repositories(there: Sequence[Checkpoint]) -> list[str]:
+    return list(dict.fromkeys(each.source.model for each in there))
+
+
+def _present(repo: str, there: Sequence[Checkpoint], found: HubLook) -> Iterator[Checkpoint]:
+    """The checkpoints of a repository whose revisions are there. One question tells of all branches and tags."""
+    members = [each for each in there if each.source.model == repo]
+    known: set[str | None] = {None}
+    if not found.told(members[0].loc, lambda: known.update(hub.list_refs(repo, attempts=1))):
+        return
+    for each in members:
+        revision = each.source.revision
+        # What is no name of a branch or tag is a commit, or an error that names the nearest.
+        if revision in known or found.told(each.loc, partial(hub.list_files, repo, revision)):
+            yield each
+
+
+def _tokenizers(study: Study, course: Sequence[Checkpoint], found: HubLook) -> None:
+    """Is there a tokenizer at every place on the hub where one is to come from?"""
+    from qkscope.checkpoints import find_tokenizer
+
+    places = {each.source.tokenizer or each.source.model: each for each in reversed(course)}
+    for place, each in reversed(places.items()):
+        if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
+            loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
+            found.told(loc, partial(find_tokenizer, each.source))
+
+
+def _texts(study: Study, sources: Sequence[str], found: HubLook) -> None:
+    from qkscope.corpus.texts import files_on_hub
+
+    for source in sources:
+        found.told(("corpus",), partial(files_on_hub, source, study.corpus))
+
+
+def _ends(course: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    for _, members in groupby(course, key=lambda each: (each.source.model, each.phase)):
+        phase = list(members)
+        yield from phase[:: max(1, len(phase) - 1)][:2]
+
+
+# Of the speed of a large matrix product, what a pass reaches: 0.7 to 0.9 was measured with 135 M parameters
+# (benchmarks/RESULTS.md), half with 5 M, a third with the demo's.
+REACHED = 0.7
+SIDE = 1024
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A checkpoint on this machine, and what its configuration tells."""
+
+    checkpoint: Checkpoint
+    config: Any
+    architecture: Architecture
+    heads: HeadIndex
+
+
+def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
+    """In words. Only what lies on this machine is looked at: a hub model's RoPE settings are known when it is run."""
+    course = sources(study)
+    local = all(Path(each.source.model).exists() for each in course)
+    extra = controls(study, course) if local else []
+    lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
+    if extra:
+        lines.append(
+            f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
+            f"{_amount(study, extra, corpus)} in addition (controls: {{rotation: false}} leaves them out)"
+        )
+    elif not local and study.kind == "training" and study.controls.rotation:
+        lines.append(
+            "plus 2 counterfactual checkpoints wherever RoPE settings change "
+            "(controls: {rotation: false} leaves them out)"
+        )
+    known = looked or {}
+    if corpus is not None and all(each.name in known for each in course):
+        lines.append(_disk_and_time(study, [*course, *extra], known, corpus))
+    return "\n".join(lines)
+
+
+def _amount(study: Study, checkpoints: Iterable[Checkpoint], corpus: Corpus | None) -> str:
+    windows = [each.window for each in checkpoints]
+    if corpus is not None:
+        tokens = f"{sum(corpus.tokens(window) for window in windows):,} tokens"
+    elif study.corpus.documents:
+        tokens = f"up to {sum(windows) * study.corpus.documents:,} tokens"
+    else:
+        tokens = f"up to {sum(windows):,} tokens per document"
+    groups = filled_groups(study, corpus)
+    few = f" in {groups} groups of documents" if groups < study.groups else ""
+    return f"{len(windows) * groups} units{few}, {tokens}"
+
+
+def filled_groups(study: Study, corpus: Corpus | None) -> int:
+    """Groups that have a document; all of them where the documents are not known."""
+    known = len(corpus.documents) if corpus is not None else study.corpus.documents or study.groups
+    return min(study.groups, known)
+
+
+def _disk_and_time(
+    study: Study, checkpoints: Iterable[Checkpoint], known: Mapping[str, Looked], corpus: Corpus
+) -> str:
+    size, operations = 0, 0.0
+    groups = filled_groups(study, corpus)
+    for each in checkpoints:
+        of = known[each.weights_of or each.name]
+        vectors = len(of.heads) + len(of.heads.keys)
+        size += groups * moments_bytes(vectors, of.architecture.head_dim, len(each.rings(study.windows)))
+        lengths = [min(len(document.tokens), each.window) for document in corpus.documents]
+        operations += pass_operations(of.config, of.architecture, lengths)
+    minutes = operations / (REACHED * matrix_speed()) / 60
+    took = "under a minute" if minutes < 1 else f"about {_rounded(minutes)} minutes"
+    took = took if minutes < 120 else f"about {_rounded(minutes / 60)} hours"
+    return f"about {size / 1e6:,.0f} MB on disk; {took} on this machine's CPU, less on a GPU"
+
+
+def pass_operations(config: Any, architecture: Architecture, lengths: Iterable[int]) -> float:
+    """Of passes over documents: two a weight and token, and attention of each token to those before it."""
+    weights = weights_bytes(config, architecture, "float32") / 4
+    width = architecture.num_layers * architecture.n_q_heads * architecture.head_dim
+    return float(sum(2 * length * (weights + width * length) for length in lengths))
+
+
+def matrix_speed() -> float:
+    """Operations a second of a float32 matrix product here, from the best of three."""
+    square = np.ones((SIDE, SIDE), dtype=np.float32)
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        square @ square
+        seconds.append(time.perf_counter() - started)
+    return 2 * SIDE**3 / min(seconds)
+
+
+def _rounded(value: float) -> str:
+    """Two digits: more would be pretended."""
+    return f"{float(f'{value:.1e}'):,.0f}"

@@ -19,7 +19,7 @@ import yaml
 
 from qkscope import store
 from qkscope.checkpoints import hub
-from qkscope.checkpoints.address import on_hub, split_address
+from qkscope.checkpoints.hub import on_hub, split_address
 from qkscope.errors import HubError, StoreError
 from qkscope.progress import say
 from qkscope.results import load_results, manifest

@@ -32,8 +32,7 @@ from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import chosen, sums_for, variables
 from qkscope.progress import progress
 from qkscope.results.owner import Holding, refuse_other, writing
-from qkscope.scanning.model import _layers, _warn, read_documents
-from qkscope.scanning.subject import Subject, check_room, choose_heads
+from qkscope.scanning.model import Subject, _layers, _warn, check_room, choose_heads, read_documents
 from qkscope.study import CorpusSpec
 from qkscope.sums import LossSum, PathSum
 from qkscope.sums.head_index import HeadIndex
