@@ -169,7 +169,7 @@ class Monitor:
                 return
             self._report.wait()
         self._reported = time.monotonic()
-        self._report = _low_priority(self.out / STUDY, self.out)
+        self._report = _refreshing(self.out / STUDY, self.out, low_priority=not wait)
         if wait and self._report.wait():
             last = (self.out / "report.log").read_text(errors="replace").strip().splitlines()[-1:]
             raise EngineError(f"{self.out}: tables and report were not written: {''.join(last)}")
@@ -335,14 +335,14 @@ class _LiveMeasurer(UnitMeasurer):
 
 
 def refresh(study: str, out: str) -> None:
-    """Write the tables and the report of a monitored training run; for the process of low priority."""
+    """Write the tables and the report of a monitored training run; runs in a process of its own."""
     from qkscope.run import run
 
     run(study, out, replace=True, figures=False)
 
 
-def _low_priority(study: Path, out: Path) -> subprocess.Popen[bytes]:
-    """`refresh` in another process, on one thread and with low priority; its words go to report.log."""
+def _refreshing(study: Path, out: Path, low_priority: bool) -> subprocess.Popen[bytes]:
+    """`refresh` in another process, on one thread; its output goes to report.log."""
     call = f"from qkscope.monitor import refresh; refresh({str(study)!r}, {str(out)!r})"
     path = os.pathsep.join(each or "." for each in sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -350,8 +350,9 @@ def _low_priority(study: Path, out: Path) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-c", call], env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    with suppress(AttributeError, OSError):  # not on every system, and it may have ended
-        os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+    if low_priority:
+        with suppress(AttributeError, OSError):  # not on every system, and it may have ended
+            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
     return process
 
 
