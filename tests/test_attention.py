@@ -69,14 +69,14 @@ def expected_columns(
 
 def expected_overlap(
     p: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], unit: Unit, row: int, t: int, seen: int, stop: int
-) -> tuple[float, float]:
-    """sum_j min(p, phat) of one query over its keys from 4 on, and whether it has any choice among them.
+) -> tuple[float, float, float]:
+    """Of one query over its keys from 4 on: sum_j min(p, phat), the same with uniform weights, and whether it counts.
 
     p (tokens,) its weights; vectors: the head's queries and keys (tokens, dim), after rotation
     """
     j, every = np.arange(max(4, t - seen + 1), t + 1), np.arange(4, stop)
     if len(j) < 2:
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     layer, softmax = int(unit.heads.layer[row]), unit.get(AttentionSum).softmax
     rotation = unit.rotations[layer]
     assert rotation is not None
@@ -86,12 +86,13 @@ def expected_overlap(
         score = cap * np.tanh(score / cap)
     score -= np.nan_to_num(softmax["slope"][row]) * (t - j)
     phat = np.exp(score - score.max())
-    return float(np.minimum(p[j] / p[j].sum(), phat / phat.sum()).sum()), 1.0
+    own = p[j] / p[j].sum()
+    return np.minimum(own, phat / phat.sum()).sum(), np.minimum(own, 1 / len(j)).sum(), 1.0
 
 
 def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndarray:
     """(strata, heads, columns) of the sampled queries, from the eager model's own weights."""
-    by_position = [COLUMNS.index("by_position"), COLUMNS.index("compared")]
+    by_position = [COLUMNS.index(name) for name in ("by_position", "uniform", "compared")]
     window, heads = unit.windows[-1], unit.heads
     edges, bins = strata_edges(unit.windows), distance_bins(window)
     softmax = unit.get(AttentionSum).softmax

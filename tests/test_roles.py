@@ -144,8 +144,9 @@ def test_position_reproduces_the_attention_of_a_position_head_and_not_of_a_conte
     position, content, uniform = found["attn_by_position"]
     assert position == pytest.approx(1.0, abs=1e-5)
     assert found["entropy_normalised"][0] < 0.9
-    assert content < 0.1
-    assert uniform == pytest.approx(1.0, abs=1e-6)
+    assert abs(content) < 0.1
+    assert np.isnan(uniform)  # there is nothing to predict
+    assert found["attn_position_overlap"][2] == pytest.approx(1.0, abs=1e-6)
     unknown = _of_sample(rows_of(document(0, 200), u, 3.0, known=False))
     assert np.isnan(unknown["attn_by_position"]).all()
     np.testing.assert_array_equal(unknown["entropy"], found["entropy"])
@@ -161,7 +162,7 @@ def test_sampled_queries_agree_with_all_queries_within_their_errors(monkeypatch:
     whole = [rows_of(each, tables[:, :, each.tokens], 0.5) for each in documents]
     assert all(np.array_equal(a.n, b.n) for a, b in zip(sampled, whole, strict=True))
     names = ("attn_first", "attn_prev", "attn_self", "attn_distance", "entropy", "entropy_normalised")
-    names += ("duplicate", "induction", "attn_by_position")
+    names += ("duplicate", "induction", "attn_by_position", "attn_position_overlap")
     within: dict[str, list[Any]] = {name: [] for name in names}
     for start in range(0, 800, 8):
         some = range(start, start + 8)

@@ -26,6 +26,8 @@ Array = NDArray[np.float64]
 
 # Keys up to LOCAL are local, up to RECENT recent; what lies further back is measured for queries from LATE on.
 LOCAL, RECENT, LATE = 16, 256, 512
+# Attention that overlaps with uniform attention up to this is uniform: there is nothing to predict.
+FLAT = 1e-6
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:
@@ -46,6 +48,7 @@ def _of_sample(sums: AttentionSum) -> dict[str, Array]:
     distance, local = sums.distance(WHOLE), sums.bins <= LOCAL
     late, recent = sums.distance(LATE), sums.bins <= RECENT
     itself, late_itself = sums.mean("self", WHOLE), sums.mean("self", LATE)
+    overlap, uniform = (sums.ratio(name, "compared") for name in ("by_position", "uniform"))
     sinks = np.isfinite(sums.softmax["sink"])
     return {
         "attn_first": first,
@@ -62,7 +65,8 @@ def _of_sample(sums: AttentionSum) -> dict[str, Array]:
         "effective_keys": np.exp(entropy),
         "duplicate": sums.ratio("duplicate", "copied"),
         "induction": sums.ratio("induction", "followed"),
-        "attn_by_position": sums.ratio("by_position", "compared"),
+        "attn_by_position": _share(overlap - uniform, np.where(uniform < 1 - FLAT, 1 - uniform, np.nan)),
+        "attn_position_overlap": overlap,
         "role_local": _share(itself + distance[:, local].sum(axis=1), itself + distance.sum(axis=1)),
         "role_long_range": _share(late[:, ~recent].sum(axis=1), late_itself + late.sum(axis=1)),
         "q_norm": sums.mean("q_norm"),
@@ -77,7 +81,7 @@ def _share(part: Array, whole: Array) -> Array:
 GROUP = MeasureGroup(
     name="attention",
     needs=("attention", "repeats"),
-    version=2,
+    version=3,
     compute=compute,
     variables=(
         Variable("attn_first", "attention to the first token", "share", "mean weight of token 0"),
@@ -109,9 +113,12 @@ GROUP = MeasureGroup(
                  "mean weight of the tokens right after earlier copies of the query's token minus their share of the "
                  "visible keys, over queries that have any"),
         Variable("attn_by_position", "attention that position predicts", "share",
-                 "overlap of the attention to the keys from token 4 on with what distance alone predicts from the "
-                 "head's mean query and key: sum of min(p, phat), 1 where position explains every weight; not measured "
-                 "where the rotation is unknown"),
+                 "share of the departure from uniform attention, over the keys from token 4 on, that distance alone "
+                 "reproduces from the head's mean query and key: 1 if position explains every weight, 0 if it predicts "
+                 "no more than uniform attention; not measured where the rotation is unknown"),
+        Variable("attn_position_overlap", "overlap with attention by position", "share",
+                 "mean overlap, the sum of min(p, phat), of the attention to the keys from token 4 on with what "
+                 "distance alone predicts; high for uniform attention too", detail=True),
         Variable("induction_score", "induction score", "share",
                  "on random tokens repeated once: mean weight of the token after the query's first copy (Olsson et al. "
                  "2022)"),

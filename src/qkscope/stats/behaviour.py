@@ -51,12 +51,14 @@ def rank_correlations(evidence: Evidence, population: Population, i: int) -> lis
     if here.sum() < FEWEST:
         return []
     ranks = {name: pd.DataFrame(values[:, here]).rank(axis=1).to_numpy() for name, values in scores.items()}
-    return [
+    found = [
         RankCorrelation(x, y, int(here.sum()), _pearson(ranks[x], ranks[y]))
         for x in GEOMETRY
         for y in BEHAVIOUR
         if x in ranks and y in ranks
     ]
+    # Without rotation, position predicts nothing: a behaviour that is the same in all heads has no ranks.
+    return [each for each in found if np.isfinite(each.value)]
 
 
 def _pearson(x: Array, y: Array) -> Array:

@@ -10,7 +10,8 @@ The keys of a query are divided into: token 0; tokens 1 to 3; the query itself; 
 
 What position alone predicts: with u and w a document's mean query and mean key before rotation, over the tokens from 4
 to the end of the stratum, the score at distance D is scale u.R_-D w. Its softmax over the visible keys j >= 4, phat, is
-compared with p over the same keys, renormalised: the overlap is sum_j min(p_ij, phat_ij).
+compared with p over the same keys, renormalised: the overlap is sum_j min(p_ij, phat_ij). Uniform attention to these
+keys is compared in the same way.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ PARTS = ("first", "early", "self", "previous", "duplicate", "induction")
 COLUMNS = (
     *PARTS,
     *("learned_sink", "entropy", "normalised_entropy", "copied", "followed", "q_norm", "k_norm"),
-    *("by_position", "compared"),
+    *("by_position", "uniform", "compared"),
 )
 
 
@@ -82,7 +83,7 @@ class AttentionSum(Sum):
     """
 
     name = "attention"
-    version = 2
+    version = 3
 
     windows: tuple[int, ...]
     n: Index
@@ -197,6 +198,7 @@ class _Keys:
 
     rows (B,), t (B, n), keys (m,) · parts (B * n, m, P) 1 for keys in each of PARTS and of the bins of distance
     lags (B, n, m - 4) distances of the keys from 4 on, or m where the query does not see the key
+    uniform (B, 1, n, 1) one over the number of keys from 4 on that it sees
     visible, duplicates, followers, late (B, n) numpy: how many visible keys, and how many of them are earlier copies of
     the query's token, tokens right after these, and keys from 4 on
     """
@@ -206,6 +208,7 @@ class _Keys:
     keys: Any
     parts: Any
     lags: Any
+    uniform: Any
     visible: Index
     duplicates: Index
     followers: Index
@@ -230,8 +233,9 @@ class _Keys:
         named = [early & (keys == 0), early & (keys > 0), late & (back == 0), seen & (back == 1)]
         parts = torch.cat([torch.stack([*named, duplicate, follower], dim=-1), binned], dim=-1)
         lags = back.masked_fill(~seen, some.stop)[..., SINK:]
+        uniform = 1.0 / late.sum(dim=-1).clamp(min=1)[:, None, :, None].float()
         counts = [each.sum(dim=-1).cpu().numpy() for each in (seen, duplicate, follower, late)]
-        return cls(rows, t, keys, parts.flatten(0, 1).float(), lags, *counts)
+        return cls(rows, t, keys, parts.flatten(0, 1).float(), lags, uniform, *counts)
 
 
 class _Accumulating(Sum):
@@ -291,11 +295,9 @@ class _Accumulating(Sum):
                 keys = _Keys.of(some, softmax.window, self._bins, q.device)
                 if some.stop <= KEPT:
                     self._keys[softmax.window, number] = keys
-            predicted = None
-            if facts.rotation is not None:
-                u, w = (each[some.rows, :, some.stratum] for each in means)
-                curve = facts.scale * facts.rotation.products(u, w, some.stop)
-                predicted = _with_bias(curve, softmax, q.device)
+            predicted = _by_position(
+                facts, softmax, keys, *(each[some.rows, :, some.stratum] for each in means)
+            )
             found = _attend(q, k, facts.scale, softmax, some, keys, reads, predicted)
             self._total[some.stratum, self._rows[index]] += found
 
@@ -333,7 +335,7 @@ def _attend(
 ) -> Array:
     """Sums of all columns over the queries. (h, columns)
 
-    predicted (B, h, m + 1): by distance, what position alone predicts; None where the rotation is not known
+    predicted (B, h, n, m - 4): what position alone predicts; None where the rotation is not known
     """
     import torch
 
@@ -347,13 +349,12 @@ def _attend(
     # -sum p ln p with p = e / Z; the learned sink counts as one more key.
     lost = (e * log).sum(dim=-1) + torch.where(sink > 0, sink * sink.log(), sink)
     entropy = (total.log() - lost / total).transpose(1, 2).double()  # (B, n, h)
-    if predicted is None:
-        overlap = entropy.new_full(entropy.shape, np.nan)
-    else:
-        lags = keys.lags.flatten(1)[:, None].expand(-1, heads, -1)
-        guess = predicted.gather(2, lags).view(*scores.shape[:3], -1).softmax(dim=-1)
-        # A softmax of its own: next to a strong sink, the weights of the other keys may vanish.
-        overlap = log[..., SINK:].softmax(dim=-1).minimum(guess).sum(dim=-1).transpose(1, 2)
+    # A softmax of its own: next to a strong sink, the weights of the other keys may vanish.
+    late = log[..., SINK:].softmax(dim=-1)
+    uniform = late.minimum(keys.uniform).sum(dim=-1).transpose(1, 2)
+    overlap = uniform.new_full(uniform.shape, np.nan)
+    if predicted is not None:
+        overlap = late.minimum(predicted).sum(dim=-1).transpose(1, 2)
     own = k[keys.rows[:, None], :, keys.t].float().norm(dim=-1)[:, :, reads]
     numbers = [
         sink.transpose(1, 2) / total.transpose(1, 2),
@@ -361,10 +362,12 @@ def _attend(
         queries.norm(dim=-1).transpose(1, 2),
         own,
         overlap,
+        uniform,
     ]
-    learned, entropy, q_norm, k_norm, overlap = (each.double().cpu().numpy() for each in numbers)
+    learned, entropy, q_norm, k_norm, overlap, uniform = (each.double().cpu().numpy() for each in numbers)
     found = masses.cpu().numpy()
     outcomes = keys.visible + (softmax.sinks is not None)
+    compared = (keys.late >= COMPARED)[..., None]
     shares = [each / keys.visible for each in (keys.duplicates, keys.followers)]
     columns = [
         *(found[..., i] for i in range(4)),
@@ -375,20 +378,30 @@ def _attend(
         *(np.repeat((each > 0)[..., None], heads, axis=2) for each in (keys.duplicates, keys.followers)),
         q_norm,
         k_norm,
-        overlap * (keys.late >= COMPARED)[..., None],
-        np.repeat((keys.late >= COMPARED)[..., None], heads, axis=2),
+        *(each * compared for each in (overlap, uniform, np.ones_like(overlap))),
     ]
     every = np.concatenate([np.stack(columns, axis=-1), found[..., len(PARTS) :]], axis=-1)
     return np.asarray(np.einsum("bn,bnhc->hc", some.weight, every))
 
 
-def _with_bias(curve: Array, softmax: Softmax, device: Any) -> Any:
-    """Scores by distance (B, h, m) with the layer's soft cap and ALiBi, then that of hidden keys. (B, h, m + 1)"""
+def _by_position(facts: LayerFacts, softmax: Softmax, keys: _Keys, u: Array, w: Array) -> Any:
+    """What position alone predicts from mean queries and keys u, w (B, h, d): weights of the keys from 4 on.
+
+    (B, h, n, m - 4), or what broadcasts to it; None where the rotation is not known.
+    """
     import torch
 
-    scores = torch.as_tensor(curve, dtype=torch.float32, device=device)[:, :, None]
-    softmax.bias(scores, torch.arange(scores.shape[-1], device=device))
-    return torch.nn.functional.pad(scores[:, :, 0], (0, 1), value=-1e30)
+    if facts.rotation is None:
+        return None
+    if not len(facts.rotation.pairs) and softmax.slopes is None:
+        return keys.uniform
+    device, count = keys.keys.device, len(keys.keys)
+    curve = facts.scale * facts.rotation.products(u, w, count)[:, :, None]
+    scores = torch.as_tensor(curve, dtype=torch.float32, device=device)  # (B, h, 1, distances)
+    softmax.bias(scores, torch.arange(count, device=device))
+    scores = torch.nn.functional.pad(scores[:, :, 0], (0, 1), value=-1e30)  # keys that are not seen, last
+    lags = keys.lags.flatten(1)[:, None].expand(-1, u.shape[1], -1)
+    return scores.gather(2, lags).unflatten(2, tuple(keys.lags.shape[1:])).softmax(dim=-1)
 
 
 def products(queries: Any, keys: Any, reads: Index) -> Any:

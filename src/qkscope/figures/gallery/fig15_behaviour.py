@@ -77,9 +77,10 @@ def _caption(view: View) -> Caption:
         shows="A dot per head. Columns are measures of queries and keys that are taken to say how much a head uses "
         "position; rows are what its attention weights do. The number in each panel is Spearman's rank correlation "
         "over the heads of a population with its standard error over documents, left out where that is above 0.3.",
-        made="attention weights are those of sampled queries. Attention that position predicts is their overlap "
-        "with the softmax of the scores of the head's mean query and key, by distance; this and attention within 16 "
-        "tokens leave out the first four tokens. The sink score is the mean weight of the first token.",
+        made="attention weights are those of sampled queries. Attention that position predicts is the share of their "
+        "departure from uniform attention that the scores of the head's mean query and key reproduce; this and "
+        "attention within 16 tokens leave out the first four tokens. The sink score is the mean weight of the first "
+        "token.",
         drawn="scatter plots, one panel per pair of measures.",
         table=NAME,
         variables=tuple(NAMES),
