@@ -548,6 +548,9 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 @click.argument("place", metavar="hub:OWNER/NAME")
 @click.option("--space", is_flag=True, help="Publish the report alone, as the page of a static Space.")
 @click.option("--private", is_flag=True, help="Make the dataset or Space private if it is new.")
+@click.option(
+    "--examples", is_flag=True, help="Publish the excerpts of the texts that the report shows, too."
+)
 @clear_errors
 def push(results: Path, place: str, **options: bool) -> None:
     """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""

@@ -5,6 +5,7 @@ from typing import Final
 GROUPS = 8  # of documents, for errors by leaving one out
 COMPONENTS = 10  # principal components of a head
 MEASURES: Final = ("rotation", "per_kind")  # beside the usual ones: they need no more than the moments
+EXAMPLES, MOST_EXAMPLES = 2, 8  # excerpts of the texts whose attention a report shows
 SEED = 0
 BATCH_TOKENS = 4096  # in one pass through the model
 # Of the taxonomy: a correlation is strong above HIGH and weak below LOW.

@@ -39,7 +39,10 @@ LONGEST_NAME = 255
 # Digits of a digest by blake2b of 20 bytes.
 BLAKE = 40
 # Types of arrays that files hold, by numpy's names: the format's.
-_KINDS = {"<f8": "F64", "<f4": "F32", "<i8": "I64", "<i4": "I32", "<i2": "I16", "|u1": "U8", "|b1": "BOOL"}
+_KINDS = {
+    **{"<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16"},
+    **{"|u1": "U8", "|b1": "BOOL"},
+}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from qkscope.sums import FactSum
+    from qkscope.sums import ExampleSum, FactSum
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,13 +67,42 @@ def units() -> list[bytes]:
     scores = LagScores(lags, np.ones((1, len(lags)), dtype=np.int64), rng.normal(size=(1, 2, len(lags))))
     keys = KeySample(16, np.array([9]), rng.normal(size=(1, 16, 1, 2, 2)).astype(np.float32))
     moments = MomentSum((16,), (one,), (one,), one, one)
-    made = [facts(), moments, PathSum(path, path), ScoreSum((16,), scores), KeySum((keys,))]
+    made = [facts(), moments, PathSum(path, path), ScoreSum((16,), scores), KeySum((keys,)), excerpts()]
     found = []
     for each in made:
         arrays, meta = each.to_arrays()
         key = {"seed": 0, "windows": [16], "sum": each.name, "version": 1, "parameters": {}}
         found.append(store.dump_tensors(arrays, {**meta, "key": key, "group": 0}))
     return found
+
+
+def excerpts() -> ExampleSum:
+    from qkscope.sums import ExampleSum
+    from qkscope.sums.examples import KEYS, QUERIES, TOKENS
+
+    tokens = np.where(np.arange(TOKENS) < 9, 5, -1).astype(np.int32)[None]
+    key = np.full((1, 2, QUERIES, KEYS), 3, dtype=np.uint8)
+    weight = np.full((1, 2, QUERIES, KEYS), 0.05, dtype=np.float16)
+    softmax = {name: np.full(2, np.nan) for name in ("softcap", "slope", "reach")}
+    return ExampleSum(np.array([0]), tokens, key, weight, weight[..., 0] * 0, softmax)
+
+
+@cache
+def example_files() -> list[bytes]:
+    import tempfile
+
+    from qkscope.results.examples import CheckpointExamples, write_examples
+
+    found = CheckpointExamples(((0, 0), (1, 1)), excerpts(), (("a", " é", "\n", "<b>", *"abcde"),))
+    with tempfile.TemporaryDirectory() as folder:
+        write_examples(Path(folder) / "x", {"a": found, "b": found})
+        return [(Path(folder) / "x").read_bytes()]
+
+
+def read_examples(path: Path) -> object:
+    from qkscope.results.examples import read_examples
+
+    return read_examples(path, 1_000_000)
 
 
 def read_sum(path: Path) -> object:
@@ -411,6 +440,13 @@ READERS = [
         lambda path: read_measures(described_dataset(path)),
     ),
     Reader("axes", "axes.safetensors", axes, read_axes),
+    Reader("examples", "examples.safetensors", example_files, read_examples),
+    Reader(
+        "examples, signed",
+        "examples.json",
+        lambda: [description(example_files()[0])],
+        lambda path: read_examples(signed(path, example_files()[0])),
+    ),
     Reader(
         "axes, signed",
         "axes.json",

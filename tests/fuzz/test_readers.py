@@ -58,7 +58,16 @@ JSON = st.recursive(
 BY_JSON = [
     r
     for r in READERS
-    if r.name in ("plan", "running mark", "manifest", "unit, signed", "axes, signed", "measures, described")
+    if r.name
+    in (
+        "plan",
+        "running mark",
+        "manifest",
+        "unit, signed",
+        "axes, signed",
+        "examples, signed",
+        "measures, described",
+    )
 ]
 
 

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from qkscope.errors import StudyError
 from qkscope.sums import (
     AttentionSum,
+    ExampleSum,
     FactSum,
     KeySum,
     LogitSum,
@@ -138,7 +139,7 @@ def sums() -> dict[str, type[Sum]]:
         kind.name: kind
         for kind in (
             *(MomentSum, PathSum, ScoreSum, AttentionSum, RepeatSum, LogitSum),
-            *(KeySum, LossSum, FactSum),
+            *(KeySum, LossSum, ExampleSum, FactSum),
         )
     }
     for group in groups().values():

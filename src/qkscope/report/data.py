@@ -23,6 +23,7 @@ from qkscope.report.columns import (
     regions,
 )
 from qkscope.report.encode import ENCODING, counted, listed
+from qkscope.report.examples import examples
 from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rotary import rotary
 from qkscope.report.rows import Grid
@@ -68,6 +69,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "causes": causes(results.causes, timeline.models, kinds[0]),
         "ablation": ablation(results),
         "rotary": rotary(results, grid),
+        "examples": examples(results, grid),
         "climb": climb(results, grid),
         "more": more,
         "omitted": omitted,

@@ -36,15 +36,8 @@ SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
     *("js/raster.js", "js/signal.js", "js/causes.js"),
-    *(
-        "js/scores.js",
-        "js/ablation.js",
-        "js/spectrum.js",
-        "js/explorer.js",
-        "js/distance.js",
-        "js/classes.js",
-    ),
-    *("js/player.js", "js/portrait_frame.js", "js/portrait.js"),
+    *("js/scores.js", "js/ablation.js", "js/spectrum.js", "js/explorer.js", "js/distance.js"),
+    *("js/classes.js", "js/player.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
     *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),
     *(
         "js/csv.js",
@@ -167,13 +160,14 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
         "spectrum": any(one["wavelengths"] for one in windows),
         "explorer": any(run["rotary"] for run in runs),
         "distance": any(one["distances"] for one in windows),
+        "examples": any(run["examples"] for run in runs),
     }
-    return has | {"how": has["scores"] or has["spectrum"] or has["distance"]}
+    return has | {"how": any(has[view] for view in ("scores", "spectrum", "distance", "examples"))}
 
 
 def _sections(has: dict[str, bool]) -> list[tuple[str, str]]:
     """Entries of the menu: the first view of each part of the page, and its name."""
-    how = next((view for view in ("scores", "spectrum", "distance") if has[view]), None)
+    how = next((view for view in ("scores", "spectrum", "distance", "examples") if has[view]), None)
     found = [
         ("signal", "Signal"),
         ("emergence", "When"),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.
-OF_A_RUN = ("stops", "own", "matched", "causes", "ablation", "rotary", "climb", "more", "omitted")
+OF_A_RUN = ("stops", "own", "matched", "causes", "ablation", "rotary", "examples", "climb", "more", "omitted")
 # Rows of differing numbers that the page lists; `qkscope compare --csv` writes all.
 MOST_ROWS = 400
 

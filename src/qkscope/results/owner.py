@@ -27,17 +27,9 @@ from qkscope.words import some
 
 # What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
 PRODUCTS = (
-    *("study.yaml", "measures.safetensors", "axes.safetensors", "qk.csv", "heads.csv", "heads.parquet"),
-    *(
-        "transitions.csv",
-        "causes.csv",
-        "ablation.csv",
-        "summary.json",
-        "report.html",
-        "scan.json",
-        "whatif.csv",
-        manifest.NAME,
-    ),
+    *("study.yaml", "measures.safetensors", "axes.safetensors", "examples.safetensors", "qk.csv"),
+    *("heads.csv", "heads.parquet", "transitions.csv", "causes.csv", "ablation.csv", "summary.json"),
+    *("report.html", "scan.json", "whatif.csv", manifest.NAME),
 )
 DRAWN = ("summary.json", "report.html", "figures", "ablation.csv")
 """Files and folders that are made from the tables of a folder, or belong to them."""

@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     import xarray as xr
 
     from qkscope.results.axes import CheckpointAxes
+    from qkscope.results.examples import CheckpointExamples
     from qkscope.results.provenance import Provenance
 
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
 AXES_LIMIT = 1_000_000
+# Bytes of examples.safetensors for each checkpoint: 8 excerpts of 8 heads have 210,000.
+EXAMPLES_LIMIT = 1_000_000
 JUDGED = ("r_q", "r_k")
 EARLIER = (
     "These results were written by an earlier version: errors of means and the matched window are not read. Run the "
@@ -121,6 +124,19 @@ class Results:
 
         def load() -> Mapping[str, CheckpointAxes] | None:
             return read_axes(path, most) if path.is_file() else None
+
+        return read_set(self.folder, load, [path.name], self.made_from)
+
+    @cached_property
+    def examples(self) -> Mapping[str, CheckpointExamples] | None:
+        """Attention of a few heads on excerpts of the texts, by checkpoint; None where that was not measured."""
+        from qkscope.results.examples import NAME as EXAMPLES
+        from qkscope.results.examples import read_examples
+
+        path, most = self.folder / EXAMPLES, EXAMPLES_LIMIT * len(self.timeline.stops)
+
+        def load() -> Mapping[str, CheckpointExamples] | None:
+            return read_examples(path, most) if path.is_file() else None
 
         return read_set(self.folder, load, [path.name], self.made_from)
 

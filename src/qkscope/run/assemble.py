@@ -11,11 +11,11 @@ import platform
 from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, reduce
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,18 @@ from qkscope.measures.registry import chosen
 from qkscope.progress import progress
 from qkscope.results.axes import CheckpointAxes, dump_axes
 from qkscope.results.dataset import CellData, CellInfo
+from qkscope.results.examples import CheckpointExamples, shown, spell, write_examples
+from qkscope.results.tables import select
 from qkscope.run.plan import Plan, Planned
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Study, dump_study
+from qkscope.sums import ExampleSum, FactSum
+from qkscope.sums.examples import shown_heads
 from qkscope.sums.unit import Unit
 from qkscope.workers import in_processes, worth
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 Array = NDArray[np.float64]
 Result = TypeVar("Result")
@@ -253,6 +260,42 @@ def write_axes(made: Assembled, path: Path) -> None:
         for name in meta["arrays"]:
             places[f"{number}.{name.removeprefix('0.')}"] = file, name
     store.write_tensors(path, _Scattered(places), {"checkpoints": entries})
+
+
+def write_excerpts(
+    study: Study, measured: Sequence[Planned], data: xr.Dataset, results: Path, path: Path
+) -> None:
+    """Attention on the study's excerpts, of the heads that the report shows; no file where there are no excerpts."""
+    from qkscope.checkpoints import load_tokenizer
+    from qkscope.corpus import token_file
+
+    found: list[tuple[Planned, ExampleSum, list[tuple[int, int]]]] = []
+    for each in measured:
+        units = [
+            read_unit(job.path(results), {name: job.keys[name] for name in (FactSum.name, ExampleSum.name)})
+            for job in each.jobs
+            if ExampleSum.name in job.sums
+        ]
+        if units:
+            rows = shown_heads(len(each.heads))
+            heads = list(zip(each.heads.layer[rows].tolist(), each.heads.head[rows].tolist(), strict=True))
+            found.append((each, reduce(ExampleSum.merge, [unit.get(ExampleSum) for unit in units]), heads))
+    if not found:
+        return
+    everywhere = set.intersection(*(set(heads) for _, _, heads in found))
+    chosen_heads = shown(select(data, "own"), [each.checkpoint.name for each, _, _ in found], everywhere)
+    made: dict[str, CheckpointExamples] = {}
+    spelled: dict[str, tuple[tuple[str, ...], ...]] = {}
+    for each, sums, heads in found:
+        if (texts := each.corpus.digest) not in spelled:
+            tokenizer = None if token_file(study.corpus) else load_tokenizer(each.checkpoint.source)
+            ids = [row[:n].tolist() for row, n in zip(sums.tokens, sums.lengths, strict=True)]
+            spelled[texts] = tuple(spell(tokenizer, some) for some in ids)
+        rows = np.array([heads.index(head) for head in chosen_heads], dtype=np.int64)
+        made[each.checkpoint.name] = CheckpointExamples(
+            tuple(chosen_heads), sums.select(rows), spelled[texts]
+        )
+    write_examples(path, made)
 
 
 class _Scattered(dict[str, Any]):

@@ -16,11 +16,19 @@ from qkscope import store
 from qkscope.errors import EngineError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, optional_names
 from qkscope.progress import progress, quiet, say
-from qkscope.results import manifest, owner
+from qkscope.results import examples, manifest, owner
 from qkscope.results.lock import Claim, claimed
 from qkscope.results.tables import ABLATION
 from qkscope.results.taxonomy import Thresholds, too_few_measured, unmeasured_warnings
-from qkscope.run.assemble import Assembled, assemble, made_from, provenance, versions, write_axes
+from qkscope.run.assemble import (
+    Assembled,
+    assemble,
+    made_from,
+    provenance,
+    versions,
+    write_axes,
+    write_excerpts,
+)
 from qkscope.run.doctor import inspect_results, inspect_study
 from qkscope.run.engines import Engine, Finished, open_engine
 from qkscope.run.plan import Plan, Planned, controls_and_gaps, holding, needed, pinned, plan_study
@@ -311,6 +319,7 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Pa
         say(str(finding))
     store.write_csv(folder / "causes.csv", causes(data, steps, limits, made.same_axis))
     write_axes(made, folder / "axes.safetensors")
+    write_excerpts(study, measured, data, results, folder / examples.NAME)
     bad = heads["bad_q"] + heads["bad_k"] > 0
     lost = {name: int(count) for name, count in bad.groupby(heads["model"]).sum().items() if count}
     warnings = unmeasured_warnings(heads, lost)

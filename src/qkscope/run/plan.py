@@ -38,6 +38,7 @@ from qkscope.run.units import (
 )
 from qkscope.store import short_digest
 from qkscope.study import Checkpoint, Study
+from qkscope.sums import ExampleSum
 from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
@@ -261,7 +262,7 @@ def _job(
         group=group,
         source=resolved,
         key=key,
-        sums=_sums(study, checkpoint),
+        sums=_sums(study, checkpoint, documents),
         heads=heads,
         rings=rings,
         batch_tokens=study.batch_tokens,
@@ -269,13 +270,17 @@ def _job(
     )
 
 
-def _sums(study: Study, checkpoint: Checkpoint) -> dict[str, dict[str, Any]]:
-    """The sums of a checkpoint's units. Of optional measures, counterfactual checkpoints have the loss only."""
+def _sums(study: Study, checkpoint: Checkpoint, documents: list[Document]) -> dict[str, dict[str, Any]]:
+    """The sums of a unit with these documents. Of optional measures, counterfactual checkpoints have the loss only."""
     sampling = {"keys": study.plasticity.keys, "documents": study.plasticity.documents, "seed": study.seed}
     parameters: dict[str, dict[str, Any]] = {"keys": sampling}
     asked = study.optional_measures
     groups = chosen([name for name in asked if name == "loss"] if checkpoint.counterfactual else asked)
-    return {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
+    found = {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
+    shown = study.kind == "training" and any(document.index < study.examples for document in documents)
+    if shown and not checkpoint.counterfactual:
+        found[ExampleSum.name] = sum_settings(ExampleSum, {"documents": study.examples})
+    return found
 
 
 def _check_same_architecture(plan: Plan, planned: Planned) -> None:

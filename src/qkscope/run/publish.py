@@ -23,6 +23,7 @@ from qkscope.checkpoints.hub import on_hub, split_address
 from qkscope.errors import HubError, StoreError
 from qkscope.progress import say
 from qkscope.results import load_results, manifest
+from qkscope.results.examples import NAME as EXAMPLES
 from qkscope.results.manifest import Entries, Manifest
 from qkscope.words import escape_markdown
 
@@ -41,20 +42,23 @@ _TEXTS = (".json", ".html", ".md")
 _PATH = re.compile(r"(?<![\w.:/~-])(?:~|[A-Za-z]:)?/(?:[^\s/:'\",;()]+/)+([^\s/:'\",;()]+)")
 
 
-def push(results: Path | str, place: str, *, private: bool = False, space: bool = False) -> str:
+def push(
+    results: Path | str, place: str, *, private: bool = False, space: bool = False, examples: bool = False
+) -> str:
     """Publish a results folder as the dataset `hub:owner/name`; the address of the commit.
 
     One commit replaces the whole set that was pushed there before. Other files of the dataset stay. With `space`, the
-    report becomes the page of a static Space.
+    report becomes the page of a static Space. Excerpts of the texts are left out, also of the report, unless `examples`
+    is true.
     """
     folder, repo = Path(results), repository(place)
     found = checked_set(folder)
     if space:
-        return _push_space(folder, found, repo, private)
+        return _push_space(folder, found, repo, private, examples)
     with tempfile.TemporaryDirectory() as temporary:
         staged = Path(temporary) / folder.resolve().name
         staged.mkdir()
-        stage(folder, found, staged)
+        stage(folder, found, staged, examples)
         store.write_text(staged / "README.md", card(staged, repo))
         hub.make_repository(repo, "dataset", private=private)
         there = hub.list_files(repo, kind="dataset")
@@ -62,7 +66,7 @@ def push(results: Path | str, place: str, *, private: bool = False, space: bool 
         return hub.upload(there, staged, f"Results of {staged.name}", gone)
 
 
-def _push_space(folder: Path, found: Manifest, repo: str, private: bool) -> str:
+def _push_space(folder: Path, found: Manifest, repo: str, private: bool, examples: bool) -> str:
     """Make the checked report the index.html of a static Space, in one commit that deletes nothing."""
     if "report.html" not in found.drawn:
         raise StoreError(f"{folder}: no finished report.html", f"run `qkscope report {folder}`, then push")
@@ -70,7 +74,7 @@ def _push_space(folder: Path, found: Manifest, repo: str, private: bool) -> str:
         staged, page = Path(temporary) / folder.resolve().name, Path(temporary) / ".space"
         staged.mkdir()
         page.mkdir()
-        stage(folder, found, staged)
+        stage(folder, found, staged, examples)
         _copy(staged / "report.html", page / "index.html")
         store.write_text(page / "README.md", space_card(staged))
         hub.make_repository(repo, "space", private=private)
@@ -121,15 +125,22 @@ def checked_set(folder: Path) -> Manifest:
     return found
 
 
-def stage(folder: Path, found: Manifest, staged: Path) -> None:
-    """Put what is published, and a manifest of it, into an empty folder."""
+def stage(folder: Path, found: Manifest, staged: Path, examples: bool = False) -> None:
+    """Put what is published, and a manifest of it, into an empty folder; excerpts of texts only with `examples`."""
+    hidden = EXAMPLES in found.tables and not examples
+    shared = {name: entry for name, entry in found.tables.items() if name != EXAMPLES or examples}
     paths = {str(each): staged.name for each in (folder, folder.resolve()) if each.is_absolute()}
     with manifest.replacing_set(staged, found.made_from, found.holds) as tables:
-        _copy_set(folder, tables, found.tables)
+        _copy_set(folder, tables, shared)
         if (tables / "study.yaml").is_file():
             paths |= _without_local_paths(tables / "study.yaml")
     with manifest.replacing_drawn(staged, found.made_from, ()) as drawn:
         _copy_set(folder, drawn, found.drawn)
+        if hidden and "report.html" in found.drawn:
+            from qkscope.report import render
+
+            without = replace(load_results(staged), ablation=load_results(folder).ablation)
+            store.write_text(drawn / "report.html", render(without))
         for name in found.drawn:
             if name.endswith(_TEXTS):
                 text = (drawn / name).read_text(encoding="utf-8")
@@ -189,7 +200,7 @@ def card(folder: Path, repo: str) -> str:
         f"qkscope report hub:{repo}",
         "```",
         "",
-        "No weights and no texts are part of this dataset.",
+        _left_out(folder),
     ]
     return "\n".join(lines) + "\n"
 
@@ -198,8 +209,14 @@ def space_card(folder: Path) -> str:
     """The README of a Space, whose metadata make the hub serve index.html."""
     title = " ".join(str(_summary(folder).get("title") or folder.name).split())
     meta = {"title": title, "emoji": "🔭", "sdk": "static", "app_file": "index.html", "tags": TAGS}
-    made = "The report of a qkscope study in one file. No weights and no texts are part of it."
+    made = f"The report of a qkscope study in one file. {_left_out(folder)}"
     return "\n".join([*_card_head(folder, meta), made]) + "\n"
+
+
+def _left_out(folder: Path) -> str:
+    if (folder / EXAMPLES).is_file():
+        return "No weights are part of it, and of the texts only the short excerpts that the report shows."
+    return "No weights and no texts are part of it."
 
 
 def _card_head(folder: Path, meta: Mapping[str, Any], picture: Sequence[str] = ()) -> list[str]:
@@ -232,7 +249,7 @@ def _read_all(folder: Path) -> None:
     loaded = load_results(folder)
     for name in loaded.data.data_vars:
         loaded.data[name].copy().load()  # of the copy alone, so that memory holds one variable at a time
-    _ = loaded.axes
+    _ = loaded.axes, loaded.examples
 
 
 def _without_local_paths(path: Path) -> dict[str, str]:

@@ -215,6 +215,8 @@ class Study(_Part):
     )
     loss: bool = False
     """Measure the loss in nats per token, by position. Adds up to 30% to a pass."""
+    examples: Annotated[int, Field(ge=0, le=defaults.MOST_EXAMPLES)] = defaults.EXAMPLES
+    """Number of short excerpts of the texts on which the report shows attention (0 to 8; 0: no text is shown)."""
     plasticity: PlasticitySpec = PlasticitySpec()
     """Sample of keys for the measure `plasticity`."""
     alarms: AlarmsSpec | None = None

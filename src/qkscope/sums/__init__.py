@@ -2,6 +2,7 @@
 
 from qkscope.sums.attention import AttentionSum
 from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, Unrotated, checked, rings
+from qkscope.sums.examples import ExampleSum
 from qkscope.sums.facts import FactSum
 from qkscope.sums.keys import KeySum
 from qkscope.sums.logits import LogitSum
@@ -16,6 +17,7 @@ __all__ = [
     "Arrays",
     "AttentionSum",
     "Batch",
+    "ExampleSum",
     "FactSum",
     "KeySum",
     "LayerFacts",

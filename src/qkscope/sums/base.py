@@ -196,11 +196,11 @@ def ring_count(windows: Sequence[int], width: int) -> int:
 
 
 def checked(arrays: Arrays, name: str, kind: str, *shape: int | None) -> NDArray[Any]:
-    """The array `name`, which must have numbers of a numpy `kind` (i, f) and this shape; None stands for any length."""
+    """The array `name`, which must have numbers of a numpy `kind` (i, u, f) and this shape; None: any length."""
     array = arrays[name]
     fits = array.ndim == len(shape) and all(b in (None, a) for a, b in zip(array.shape, shape, strict=True))
     if array.dtype.kind != kind or not fits:
-        numbers = {"i": "integers", "f": "floats"}[kind]
+        numbers = {"i": "integers", "u": "unsigned integers", "f": "floats"}[kind]
         expected = ", ".join("any" if length is None else str(length) for length in shape)
         raise ValueError(
             f"{name} is {array.dtype} of shape {array.shape}, expected {numbers} of shape ({expected})"

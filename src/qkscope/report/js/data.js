@@ -153,6 +153,33 @@ const data = (() => {
     return rotaries[run];
   }
 
+  /** @type {Record<number, Examples>} */
+  const excerpts = {};
+
+  /* Attention of some heads of a run on its excerpts; null if the page has none. */
+  /** @type {(run: number) => Examples | null} */
+  function examples(run) {
+    const packed = parts[run].examples;
+    if (!packed) return null;
+    if (run in excerpts) return excerpts[run];
+    const { stops, heads: shown, words, first, queries, bits, steps, softmax, roles } = packed;
+    const ends = d3.cumsum(bytes(packed.counts));
+    const counts = bytes(packed.counts);
+    const codes = new DataView(bytes(packed.keys).buffer);
+    const sinks = packed.sinks && unpack(packed.sinks, steps);
+    /** @type {Examples["row"]} */
+    const row_ = (place, head, excerpt, query) => {
+      const at = ((place * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
+      const keys = d3.range(ends[at] - counts[at], ends[at]).map((i) => {
+        const code = codes.getUint16(2 * i, true);
+        return /** @type {[number, number]} */ ([code & ((1 << bits) - 1), ((code >> bits) / steps) ** 2]);
+      });
+      return { keys, sink: sinks ? sinks[at] ** 2 : 0 };
+    };
+    excerpts[run] = { stops, heads: shown, words, first, queries, bits, steps, softmax, roles, row: row_ };
+    return excerpts[run];
+  }
+
   /** @type {Record<string, Uint8Array>} */
   const climbs = {};
 
@@ -219,6 +246,7 @@ const data = (() => {
     component,
     curve,
     rotary,
+    examples,
     axisBefore,
     axisPaths,
 

@@ -6,7 +6,7 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, classes, portrait },
+    ...{ signal, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples, classes, portrait },
     ...{ table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */

@@ -9,17 +9,8 @@ const player = (() => {
   /** @type {number | null} */
   let playing = null;
 
-  const button = h("button", { type: "button", id: "play", onclick: toggle }, "▶ Play");
-  const slider = h("input", {
-    type: "range",
-    id: "slider",
-    min: 0,
-    max: last,
-    step: 1,
-    "aria-label": axes.stopWord,
-    oninput: () => store.set({ stop: Number(slider.value) }),
-  });
-  const now = h("output", { class: "now", for: "slider" });
+  /** @type {{ button: HTMLElement, slider: HTMLInputElement, now: HTMLElement }[]} */
+  const all = [];
 
   function pause() {
     if (playing !== null) clearInterval(playing);
@@ -44,16 +35,27 @@ const player = (() => {
   }
 
   function draw() {
-    button.textContent = playing === null ? "▶ Play" : "❚❚ Pause";
-    slider.value = String(state.stop);
     const { label: name, phase } = data.stops[state.stop];
-    slider.setAttribute("aria-valuetext", name);
-    now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
+    for (const { button, slider, now } of all) {
+      button.textContent = playing === null ? "▶ Play" : "❚❚ Pause";
+      slider.value = String(state.stop);
+      slider.setAttribute("aria-valuetext", name);
+      now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
+    }
   }
 
-  /* Nothing where there is one checkpoint. */
-  function make() {
-    return last === 0 ? [] : [h("div", { class: "player" }, data.training ? button : null, slider, now)];
+  /* One more player, of a view; nothing where there is one checkpoint. */
+  /** @type {(view?: string) => HTMLElement[]} */
+  function make(view = "") {
+    if (last === 0) return [];
+    const button = h("button", { type: "button", id: `${view}play`, onclick: toggle }, "▶ Play");
+    const slider = h("input", {
+      ...{ type: "range", id: `${view}slider`, min: 0, max: last, step: 1, "aria-label": axes.stopWord },
+      oninput: () => store.set({ stop: Number(slider.value) }),
+    });
+    const now = h("output", { class: "now", for: `${view}slider` });
+    all.push({ button, slider, now });
+    return [h("div", { class: "player" }, data.training ? button : null, slider, now)];
   }
 
   return { make, draw };

@@ -7,7 +7,7 @@ const save = (() => {
   const { h, s } = dom;
   const MARGIN = 16;
   const HEADING = 34;
-  const ONE_STOP = ["portrait", "head", "explorer", "distance"]; // views of a single checkpoint, whose pictures name it
+  const ONE_STOP = ["portrait", "head", "explorer", "distance", "examples"]; // views of a single checkpoint, whose pictures name it
   const SHARPNESS = 2; // pixels of a PNG for each of the page's
 
   /* What a mark's look hangs on in the page's style. */

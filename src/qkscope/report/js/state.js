@@ -10,7 +10,7 @@
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "carried", "scale", "run"]; // changes that the back button undoes
+  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -39,6 +39,8 @@ const store = (() => {
     ),
     across: ["r_q", ...placed.filter((name) => name !== "r_q")],
     up: ["r_k", ...placed.filter((name) => name !== "r_k")],
+    excerpt: data.letters.flatMap((_, run) => data.examples(run)?.words.map((_, i) => String(i)) || []),
+    token: ["", ...d3.range(256).map(String)], // of the excerpt, whose attention is shown
     tint: ["class", ...(data.populations.length > 1 ? ["rope"] : []), ...placed],
   };
 

@@ -125,6 +125,26 @@ type Rotary = Pick<PackedRotary, "stops" | "pairs" | "sets"> & {
   measured: { places: number[]; values: Float64Array };
 };
 
+/* Attention on excerpts, see examples.py: packed, and as the view reads it. */
+interface PackedExamples {
+  stops: number[];
+  heads: number[];
+  words: string[][];
+  first: number[]; // of each excerpt, the position of its first query
+  queries: number;
+  bits: number; // of a key's position
+  steps: number;
+  counts: string;
+  keys: string;
+  sinks: string | null;
+  softmax: Record<"softcap" | "slope" | "reach", Maybe[]>;
+  roles: string[][][]; // by checkpoint and head
+}
+
+type Examples = Omit<PackedExamples, "counts" | "keys" | "sinks"> & {
+  row: (place: number, head: number, excerpt: number, query: number) => { keys: [number, number][]; sink: number };
+};
+
 /* Which axis continues which, and the paths along them, see climb.py: bytes by row and component. */
 interface PackedClimb {
   count: number;
@@ -148,6 +168,7 @@ interface PackedRun {
   causes: Cause[];
   ablation: Ablation | null;
   rotary: PackedRotary | null;
+  examples: PackedExamples | null;
   climb: PackedClimb | null;
   more: { count: number; thousandths: string[]; [column: string]: any } | null;
   omitted: string | null;
@@ -242,6 +263,8 @@ interface State {
   across: string;
   up: string;
   tint: string;
+  excerpt: string;
+  token: string; // whose attention on the excerpt is shown; "": chosen by the view
   theta: Maybe; // of the explorer; null: the run's own
   span: Maybe;
   [choice: string]: any;

@@ -1,0 +1,321 @@
+// @ts-check
+/* Examples: where one head looks when it reads a token of a real text, what distance alone predicts, and the difference. */
+"use strict";
+
+const examples = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const drawing = document.getElementById("examples-drawing");
+  const SINK = 4; // tokens at the start that keep their attention in the prediction
+  const LONGEST = 14; // characters of a token in the text; all of it is in the tooltip
+  const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
+
+  /** @typedef {{ key: number, real: number, alone: number, named: boolean }} Mass */
+  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean, stop: number }} Row */
+
+  const found = () => data.examples(store.runs()[0]);
+  const excerpt = () => Math.min(Number(state.excerpt), (found()?.words.length || 1) - 1);
+
+  /* The head that is shown: the page's own if its attention is known, else the first that has a role. */
+  function head() {
+    const { heads = [], roles = [] } = found() || {};
+    if (state.head !== null && heads.includes(state.head)) return state.head;
+    const selected = heads.find((index) => state.heads.has(index));
+    const able = heads.find((_, i) => roles[roles.length - 1]?.[i].includes("previous-token"));
+    return selected ?? able ?? heads[0];
+  }
+
+  /* The query that is shown: the one chosen, or the last, which sees the whole text. */
+  function query() {
+    const [first, end] = [found()?.first[excerpt()] || 0, found()?.words[excerpt()].length || 1];
+    const asked = Number(state.token);
+    return state.token !== "" && asked >= first && asked < end ? asked : end - 1;
+  }
+
+  /* Scores that distance alone predicts at these distances; null where the rotation is not known. */
+  /** @type {(stop: number, index: number, distances: number[]) => number[] | null} */
+  function predicted(stop, index, distances) {
+    const all = found();
+    const i = all?.heads.indexOf(index) ?? -1;
+    const { slope, softcap } = all?.softmax || {};
+    const waves = explorer.wavesOf(index, store.runs()[0]);
+    if (waves ? waves.stop !== stop : data.heads[index].rope !== 0 && !slope?.[i]) return null;
+    const scores = waves ? explorer.predict(waves, null, distances).total : distances.map(() => 0);
+    const cap = softcap?.[i];
+    return scores.map((score, d) => (cap ? cap * Math.tanh(score / cap) : score) - (slope?.[i] || 0) * distances[d]);
+  }
+
+  /* Attention of a query to every token it sees, as measured and as distance alone predicts: the first four tokens keep
+   * what they have, the rest goes to the others by the softmax of the predicted scores. */
+  /** @type {(index: number, text_: number, at: number) => Row} */
+  function row(index, text_, at) {
+    const all = /** @type {Examples} */ (found());
+    const place = d3.leastIndex(all.stops, (one) => Math.abs(one - state.stop)) ?? 0;
+    const i = all.heads.indexOf(index);
+    const { keys, sink } = all.row(place, i, text_, at);
+    const mass = new Map(keys);
+    const from = Math.max(0, at - (all.softmax.reach[i] ?? Infinity) + 1);
+    const seen = d3.range(from, at + 1);
+    const other = Math.max(0, 1 - sink - d3.sum(mass.values()));
+    const each = other / Math.max(1, seen.length - mass.size);
+    const real = seen.map((key) => mass.get(key) ?? each);
+    const late = seen.filter((key) => key >= SINK);
+    const scores = predicted(all.stops[place], index, late.map((key) => at - key));
+    const most = d3.max(scores || []) ?? 0;
+    const parts = (scores || []).map((score) => Math.exp(score - most));
+    const left = d3.sum(real.slice(seen.length - late.length));
+    const total = d3.sum(parts) || 1;
+    const masses = seen.map((key, j) => {
+      const alone = key < SINK ? real[j] : scores ? (left * parts[j - (seen.length - late.length)]) / total : NaN;
+      return { key, real: real[j], alone, named: mass.has(key) };
+    });
+    return { query: at, masses, other, sink, known: scores !== null, stop: all.stops[place] };
+  }
+
+  /* ---- words ---- */
+
+  /** @type {Record<string, string>} */
+  const SYMBOLS = { " ": "·", "\n": "↵", "\t": "⇥", "\r": "␍" };
+  const UNSEEN = /[\s\p{C}\p{Zl}\p{Zp}]/gu;
+
+  /* A token with what cannot be seen made visible: spaces, ends of lines, controls, marks of direction. */
+  /** @param {string} word */
+  function visible(word) {
+    const shown = word.replace(UNSEEN, (c) => SYMBOLS[c] || `\\u${(c.codePointAt(0) || 0).toString(16).padStart(4, "0")}`);
+    return (/^\p{M}/u.test(shown) ? `◌${shown}` : shown) || "∅";
+  }
+  /** @param {string} word */
+  const short = (word) => {
+    const shown = [...visible(word)];
+    return shown.length > LONGEST ? `${shown.slice(0, LONGEST - 1).join("")}…` : shown.join("");
+  };
+  /** @param {number} share */
+  const percent = (share) => `${text.number(100 * share, share < 0.0995 ? 1 : 0)}%`;
+  /** @param {number} share */
+  const points = (share) => `${share > 0 ? "+" : ""}${text.number(100 * share, Math.abs(share) < 0.0995 ? 1 : 0)}`;
+  /** @param {number} back */
+  const away = (back) => (back === 0 ? "itself" : `${back} ${back === 1 ? "token" : "tokens"} back`);
+
+  /* ---- drawing ---- */
+
+  /** @type {(words: string[], width: number, left: number) => { x: number, line: number, width: number }[]} */
+  function layout(words, width, left) {
+    const context = /** @type {CanvasRenderingContext2D} */ (h("canvas").getContext("2d"));
+    context.font = FONT;
+    let [x, line] = [left, 0];
+    return words.map((word) => {
+      const wide = Math.max(11, Math.ceil(context.measureText(short(word)).width) + 3);
+      if (x + wide > width && x > left) [x, line] = [left, line + 1];
+      const box = { x, line, width: wide };
+      x += wide;
+      return box;
+    });
+  }
+
+  const NAMES = ["attention", "distance alone", "difference"];
+  const colours = () => [paint.ramp([0, 1])(0.72), "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
+
+  /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
+  /** @param {Row} shown */
+  const longest = ({ masses }) =>
+    Math.max(0.02, d3.max(masses, ({ key, real, alone }) => (key < SINK ? 0 : Math.max(real, alone || 0))) || 0);
+
+  /** @type {(shown: Row, words: string[], width: number) => SVGSVGElement} */
+  function chart(shown, words, width) {
+    const all = /** @type {Examples} */ (found());
+    const narrow = width < 620;
+    const left = narrow ? 0 : 112;
+    const [line, bar, gap] = [26, narrow ? 24 : 34, 6];
+    const boxes = layout(words, width, left);
+    const most = longest(shown);
+    const [real, alone, more, less] = colours();
+    const tint = paint.ramp([0, 1]);
+    const masses = new Map(shown.masses.map((one) => [one.key, one]));
+    /* A line of the text that the query does not see has no bars below it. */
+    const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
+    const seen = ends.map(([number]) => boxes.some((box, key) => box.line === number && masses.has(key)));
+    const tops = [0, ...d3.cumsum(seen, (bars) => line + (bars ? 3 * (bar + gap) + (narrow ? 10 : 18) : 4))];
+    const svg = s("svg", { width, height: tops[tops.length - 1], class: "chart excerpt" });
+    /* Where the bars of a row stand: on the floor, or above and below the middle. */
+    const floors = [line + gap + bar, line + 2 * (gap + bar), line + 3 * gap + 2.5 * bar];
+    ends.forEach(([number, end]) => {
+      if (!seen[number]) return;
+      NAMES.forEach((name, i) => {
+        const floor = tops[number] + floors[i];
+        svg.append(s("line", { x1: left, x2: end, y1: floor + 0.5, y2: floor + 0.5, class: "floor" }));
+        if (narrow) svg.append(s("text", { x: 0, y: floor - 3, class: "row-name under" }, name));
+        else svg.append(s("text", { x: left - 14, y: floor + (i === 2 ? 4 : -2), class: "row-name" }, name));
+      });
+    });
+    words.forEach((word, key) => {
+      const { x, width: wide } = boxes[key];
+      const y = tops[boxes[key].line];
+      const mass = masses.get(key);
+      const asked = key >= all.first[excerpt()];
+      /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
+      const bars = (i, value, fill) => {
+        const size = Math.min(1, Math.abs(value) / most) * (i === 2 ? bar / 2 : bar);
+        if (!(size > 0.3)) return [];
+        const top = y + floors[i] - (value < 0 ? 0 : size);
+        const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
+        // A bar that is longer than there is room for is broken.
+        const cut = Math.abs(value) > most * 1.001 ? [s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })] : [];
+        return [s("rect", box), ...cut];
+      };
+      const fill = mass && mass.real > 0.03 * most ? tint(Math.min(1, mass.real / most) * 0.8) : "none";
+      const group = s(
+        "g",
+        { class: `token${asked ? " asked" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
+        s("rect", { x, y, width: wide, height: tops[boxes[key].line + 1] - y - 6, class: "ground" }),
+        s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", fill, rx: 3 }),
+        s("text", { x: x + wide / 2, y: y + 18, style: fill === "none" ? null : `fill:${paint.inkFor(fill)}` }, short(word)),
+        mass ? bars(0, mass.real, real) : [],
+        mass && shown.known ? bars(1, mass.alone, alone) : [],
+        mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
+      );
+      svg.append(
+        marks.mark(group, {
+          key: `token:${key}`,
+          label: said(shown, key, words).join(", "),
+          lines: said(shown, key, words),
+          ...(asked ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
+        }),
+      );
+    });
+    svg.setAttribute("role", "group");
+    svg.setAttribute("aria-label", "The text, token by token");
+    return svg;
+  }
+
+  /** @type {(shown: Row, key: number, words: string[]) => string[]} */
+  function said(shown, key, words) {
+    const mass = shown.masses.find((one) => one.key === key);
+    const name = `“${visible(words[key])}”`;
+    if (!mass) return [name, key > shown.query ? "later than the token read: not seen" : "outside the window: not seen"];
+    const about = mass.named ? percent(mass.real) : `about ${percent(mass.real)}, not among the largest`;
+    return [
+      `${name} · ${away(shown.query - key)}`,
+      `attention ${about}`,
+      ...(shown.known
+        ? [`distance alone ${percent(mass.alone)}`, `difference ${points(mass.real - mass.alone)} points`]
+        : []),
+    ];
+  }
+
+  /* ---- around it ---- */
+
+  /** @param {number} index */
+  const roleNames = (index, stop = found()?.stops.length || 1) => found()?.roles[stop - 1]?.[found()?.heads.indexOf(index) ?? 0] || [];
+
+  /** @type {(shown: Row, words: string[]) => HTMLElement} */
+  function sentence(shown, words) {
+    const top = d3.greatest(shown.masses, ({ real }) => real);
+    if (!top) return h("p", { class: "sentence" });
+    const both = d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
+    /** @param {number} key */
+    const word = (key) => h("code", {}, short(words[key]));
+    const there = top.key < SINK ? "" : `predicts ${percent(top.alone)} there and `;
+    return h(
+      "p",
+      { class: "sentence" },
+      ...["Reading ", word(shown.query), ", this head looks most at ", word(top.key)],
+      `, ${away(shown.query - top.key)}: ${percent(top.real)} of its attention. `,
+      shown.known
+        ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`
+        : "What distance alone predicts is not known for this head at this checkpoint.",
+    );
+  }
+
+  /** @param {Row} shown */
+  function legend(shown) {
+    const names = [
+      "attention: where the head looks",
+      "distance alone: where it would look if only distance counted",
+      "difference: content draws it here",
+      "or away from here",
+    ];
+    return h(
+      "p",
+      { class: "legend" },
+      names.map((name, i) =>
+        h("span", { class: "key" }, h("i", { class: "block", style: `background-color:${colours()[i]}` }), name),
+      ),
+      h("span", { class: "key" }, `full bar ${percent(longest(shown))}`),
+      h("span", { class: "key" }, `other tokens ${percent(shown.other)}`),
+      shown.sink > 0 ? h("span", { class: "key" }, `learned sink ${percent(shown.sink)}`) : null,
+    );
+  }
+
+  function badges() {
+    const now = roleNames(head(), (d3.leastIndex(found()?.stops || [], (one) => Math.abs(one - state.stop)) ?? 0) + 1);
+    const ever = (found()?.roles || []).flatMap((some) => some[found()?.heads.indexOf(head()) ?? 0] || []);
+    const { population } = data.heads[head()];
+    return h(
+      "p",
+      { class: "badges" },
+      population === "all" ? null : h("span", { class: "badge", style: `border-color:${paint.ofPopulation(population)}` }, population),
+      [...new Set(ever)].map((name) =>
+        h("span", { class: `badge${now.includes(name) ? " has" : ""}`, title: now.includes(name) ? null : "not at this checkpoint" }, name),
+      ),
+    );
+  }
+
+  function controls() {
+    const all = found();
+    if (!all) return [];
+    const menu = dom.menu(
+      "examples-head",
+      "Head",
+      all.heads.map((index) => {
+        const roles = roleNames(index);
+        return [index, `${data.headName(index)}${roles.length ? ` · ${roles.join(", ")}` : ""}`];
+      }),
+      head(),
+      (value) => store.set({ head: Number(value), heads: new Set([Number(value)]), token: "" }),
+    ).field;
+    /** @type {any} */
+    const texts = all.words.map((_, i) => [String(i), `Text ${i + 1}`]);
+    const choice = dom.options("excerpt", "Text", texts, String(excerpt()), (value) => store.set({ excerpt: value, token: "" }));
+    return [menu, all.words.length > 1 ? choice : null];
+  }
+
+  const controlPlace = h("div", { class: "menus" });
+
+  function setUp() {
+    if (drawing) dom.find("examples-controls").replaceChildren(...player.make("examples-"), controlPlace);
+  }
+
+  function draw() {
+    if (!drawing) return;
+    player.draw();
+    const all = found();
+    if (!all) {
+      marks.mount(controlPlace);
+      marks.mount(drawing, h("p", { class: "absent" }, "This run has no excerpts."));
+      return;
+    }
+    marks.mount(controlPlace, controls());
+    const words = all.words[excerpt()];
+    const shown = row(head(), excerpt(), query());
+    drawing.dataset.active = `token:${shown.query}`;
+    marks.mount(
+      drawing,
+      badges(),
+      sentence(shown, words),
+      legend(shown),
+      chart(shown, words, axes.widthOf(drawing)),
+      dom.numbers(drawing, ["token", "tokens back", "attention", "distance alone", "difference"], () =>
+        shown.masses.map(({ key, real, alone }) => [
+          visible(words[key]),
+          text.count(shown.query - key),
+          ...[real, alone, real - alone].map((value) => (Number.isNaN(value) ? "–" : `${text.number(100 * value, 1)}%`)),
+        ]),
+      ),
+    );
+    dom.find("examples-note").textContent =
+      shown.stop === state.stop ? "" : `The page has excerpts of some checkpoints: this is ${data.stops[shown.stop].label}.`;
+  }
+
+  /** @type {View & { row: typeof row, visible: typeof visible }} */
+  return { setUp, draw, row, visible, needs: ["head", "heads", "stop", "run", "excerpt", "token"] };
+})();
