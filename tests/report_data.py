@@ -26,9 +26,12 @@ from qkscope.report.columns import PARTS
 from qkscope.report.encode import MISSING, SCALE
 from qkscope.results import Results
 from qkscope.results.axes import CheckpointAxes, dump_axes
+from qkscope.results.examples import NAME as EXAMPLES
+from qkscope.results.examples import CheckpointExamples, write_examples
 from qkscope.results.tables import ABLATION_COLUMNS, CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Stop, Timeline
+from qkscope.sums.examples import KEYS, NO_KEY, QUERIES, TOKENS, ExampleSum, first_query
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.path import Path as Path_
 from qkscope.sums.path import bin_edges
@@ -255,6 +258,48 @@ def write_axes(folder: Path, windows: Mapping[str, int], shape: Shape, dim: int 
     store.write_tensors(folder / "axes.safetensors", *dump_axes(found))
 
 
+HOSTILE = (
+    *(
+        "<img src=x onerror=alert(1)>",
+        "</script>",
+        "\u202egnp.exe",
+        "\x00",
+        "\n",
+        "\t ",
+        "",
+        "x" * 64,
+        "r_q",
+        "&lt;",
+    ),
+    *("\u0301", "\ufffd", "العربية", "日本", "👩‍👩‍👧", '"', "'", "\u2028", "{{ 7 * 7 }}", "\\u003c"),
+)
+SHOWN = ((1, 0), (2, 3), (3, 1), (5, 2))  # heads with excerpts; layer 3 does not rotate
+
+
+def write_excerpts(folder: Path, names: list[str]) -> None:
+    """Attention of some heads on two texts, one of them of hostile tokens."""
+    rng = np.random.default_rng(11)
+    words = (tuple(f" word{i}" for i in range(TOKENS)), (*HOSTILE, *(" end" for _ in range(40))))
+    lengths = [len(some) for some in words]
+    found = {}
+    for name in names:
+        key = np.full((2, len(SHOWN), QUERIES, KEYS), NO_KEY, dtype=np.uint8)
+        weight = np.zeros(key.shape, dtype=np.float16)
+        for at, n in enumerate(lengths):
+            for head in range(len(SHOWN)):
+                for slot, t in enumerate(range(first_query(n), n)):
+                    row = rng.dirichlet(np.full(t + 1, 0.1))
+                    largest = np.argsort(-row)[:KEYS]
+                    largest = largest[row[largest].astype(np.float16) > 0]
+                    key[at, head, slot, : len(largest)] = largest
+                    weight[at, head, slot, : len(largest)] = row[largest]
+        tokens = np.stack([np.where(np.arange(TOKENS) < n, 7, -1) for n in lengths]).astype(np.int32)
+        softmax = {each: np.full(len(SHOWN), np.nan) for each in ("softcap", "slope", "reach")}
+        sums = ExampleSum(np.arange(2), tokens, key, weight, weight[..., 0] * np.float16(0), softmax)
+        found[name] = CheckpointExamples(SHOWN, sums, words)
+    write_examples(folder / EXAMPLES, found)
+
+
 def write_results(
     folder: Path,
     shape: Shape | None = None,
@@ -313,6 +358,7 @@ def write_results(
         commit = study["provenance"]["checkpoints"][names[-1]]["commit"]
         ablation_frame(names[-1], commit).to_csv(folder / "ablation.csv", index=False)
         write_axes(folder, windows, shape)
+        write_excerpts(folder, names)
     return folder
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
+from report_data import Shape, make_results
+from small_study import make_study
 from test_attention import FAMILIES, attentions, eager
 from test_capture import document, every_head
 
 from qkscope import store
 from qkscope.capture import measure
 from qkscope.corpus import Document
+from qkscope.results import load_results
+from qkscope.results.examples import NAME, shown, spell
+from qkscope.results.roles import ROLES
+from qkscope.run import run
+from qkscope.study import validate
 from qkscope.sums import ExampleSum, FactSum
 from qkscope.sums.examples import HEADS, KEYS, NO_KEY, NO_TOKEN, QUERIES, TOKENS, first_query, shown_heads
 from qkscope.sums.unit import Unit
@@ -115,3 +124,82 @@ def test_some_heads_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = whole.select(np.arange(3) * count // 3)
     np.testing.assert_array_equal(some.key, chosen.key)
     np.testing.assert_array_equal(some.weight, chosen.weight)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_study(tmp_path_factory.mktemp("excerpts"))
+
+
+def units_with(results: Path, name: str) -> set[str]:
+    return {
+        path.parent.relative_to(results / "units").as_posix() for path in results.glob(f"units/*/*/{name}.*")
+    }
+
+
+@pytest.mark.usefixtures("no_drawing")
+def test_a_run_keeps_the_text_of_its_first_documents(study: Path, tmp_path: Path) -> None:
+    run(study, tmp_path)
+    names = [f"checkpoint-{i}" for i in (1, 2, 3)]
+    found = load_results(tmp_path).examples
+    assert found is not None
+    assert list(found) == names
+    # Document i is in group i: the other units are not read for it.
+    assert units_with(tmp_path, "examples") == {f"{name}/{group}" for name in names for group in (0, 1)}
+    texts = [path.read_text() for path in sorted((study.parent / "texts").iterdir())[:2]]
+    for each in found.values():
+        assert each.sums.document.tolist() == [0, 1]
+        for some, text, n in zip(each.words, texts, each.sums.lengths, strict=True):
+            assert len(some) == n
+            assert "".join(some).removeprefix("<s>").strip() in text
+    # Asked for no more, the text is gone; nothing is measured again.
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("units/*/*/moments.safetensors")}
+    without = study.with_name("without.yaml")
+    without.write_text(study.read_text() + "examples: 0\n")
+    run(without, tmp_path)
+    assert load_results(tmp_path).examples is None
+    assert not (tmp_path / NAME).exists()
+    assert before == {path: path.stat().st_mtime_ns for path in before}
+
+
+def test_the_number_of_excerpts_has_limits(study: Path) -> None:
+    for number in ("9", "-1", "true", "two"):
+        wrong = study.with_name("wrong.yaml")
+        wrong.write_text(study.read_text() + f"examples: {number}\n")
+        assert any("examples" in mistake for mistake in validate(wrong))
+
+
+def test_tokens_are_spelled_as_they_stand_in_the_text() -> None:
+    """A tokenizer that drops the first space, joins words again, and cuts characters into bytes."""
+
+    class Bytes:
+        def decode(self, ids: list[int], **settings: Any) -> str:
+            return bytes(ids).decode("utf-8", "replace").removeprefix(" ")
+
+    assert spell(Bytes(), list(b" a b")) == ("", "a", " ", "b")
+    assert spell(Bytes(), list("xé".encode())) == ("x", "\ufffd", "é")
+    assert spell(None, [3, 500]) == ("#3", "#500")
+    assert all(len(word) <= 64 for word in spell(Bytes(), [120] * 100))
+
+
+def test_shown_are_heads_with_roles_first_then_those_of_position() -> None:
+    """One head for each role and population, the strongest, unless a head already shown has the role."""
+    names = ["step-1", "step-2"]
+    results = make_results(Path("none"), names, Shape(layers=4, heads=4, group=2), loo=True)
+    data = results.own()
+    every = list(zip(data["layer"].to_numpy().tolist(), data["number"].to_numpy().tolist(), strict=True))
+    zero = xr.zeros_like(data["r_q"])
+    scores = {role.variable: zero.copy() for role in ROLES}
+    for head, name, score in (
+        (2, "role_sink", 0.8),
+        (5, "role_sink", 0.6),
+        (2, "role_local", 0.9),
+        (14, "role_sink", 0.5),
+    ):
+        scores[name][:, :, head] = score
+    share = zero + np.linspace(0, 0.5, len(every))
+    chosen = shown(data.assign(scores).assign(share_positional=share), names, every)
+    # Head 5 is a weaker sink than head 2, and head 2 is local, too; layer 3 does not rotate, so head 14 is shown.
+    expected = [2, 14, 15, 13, 12, 11, 10, 9]
+    assert chosen == sorted(every[i] for i in expected)
+    assert shown(data.assign(scores), names, every[3:6]) == sorted(every[3:6])

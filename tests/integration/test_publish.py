@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 
 import huggingface_hub
 import numpy as np
@@ -14,12 +15,15 @@ from click.testing import CliRunner
 from frames import cells_of
 from hub_server import serve
 from huggingface_hub import metadata_load
+from report_browser import PHASES, SMALL
+from report_data import write_results
 from test_hub import point_at
 
 from qkscope import analyze
 from qkscope.checkpoints import hub
 from qkscope.cli import main
 from qkscope.errors import HubError, StoreError, VectorsError
+from qkscope.report import render
 from qkscope.results import load_results, manifest
 from qkscope.results.dataset import NAME, write_dataset
 from qkscope.run import publish
@@ -507,3 +511,30 @@ def test_a_dataset_without_vectors_says_what_was_expected(server):
         analyze("hub:lab/none")
     with pytest.raises(HubError, match="no such dataset on the hub"):
         analyze("hub:lab/nowhere")
+
+
+def test_texts_stay_here_unless_asked_for(server, tmp_path):
+    """Neither the file of excerpts nor the report that is published has a word of the texts."""
+    made, folder = (
+        write_results(tmp_path / "made", SMALL, PHASES, everything=True),
+        tmp_path / "results" / "t",
+    )
+    with manifest.replacing_set(folder, "ab" * 20) as staged:
+        shutil.copytree(made, staged, dirs_exist_ok=True)
+    with manifest.replacing_drawn(folder, "ab" * 20, ("report.html",)) as staged:
+        (staged / "report.html").write_text(render(load_results(folder)))
+    manifest.note_finished(folder)
+
+    def with_text(place):
+        return {path.name for path in place.rglob("*") if path.is_file() and b"word12" in path.read_bytes()}
+
+    assert with_text(folder) == {"examples.safetensors", "report.html"}
+    assert CliRunner().invoke(main, ["push", str(folder), "hub:me/t"], catch_exceptions=False).exit_code == 0
+    there = fetch_results("hub:me/t", tmp_path)
+    assert with_text(there) == set()
+    assert load_results(there).examples is None
+    assert "<h1>" in (there / "report.html").read_text()
+    push(folder, "hub:me/t", examples=True)
+    assert with_text(fetch_results("hub:me/t", tmp_path)) == {"examples.safetensors", "report.html"}
+    push(folder, "hub:me/t")
+    assert with_text(fetch_results("hub:me/t", tmp_path)) == set()

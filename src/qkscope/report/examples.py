@@ -69,7 +69,7 @@ def _packed(sums: ExampleSum) -> tuple[NDArray[np.uint8], NDArray[np.uint16]]:
 
 
 def _coded(weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    return np.rint(STEPS * np.sqrt(np.nan_to_num(weight))).astype(np.int64)
+    return np.asarray(np.rint(STEPS * np.sqrt(np.nan_to_num(weight))), dtype=np.int64)
 
 
 def _roles(results: Results, models: list[str], heads: tuple[tuple[int, int], ...]) -> list[list[list[str]]]:

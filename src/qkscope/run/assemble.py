@@ -285,9 +285,10 @@ def write_excerpts(
     everywhere = set.intersection(*(set(heads) for _, _, heads in found))
     chosen_heads = shown(select(data, "own"), [each.checkpoint.name for each, _, _ in found], everywhere)
     made: dict[str, CheckpointExamples] = {}
-    spelled: dict[str, tuple[tuple[str, ...], ...]] = {}
+    spelled: dict[tuple[object, ...], tuple[tuple[str, ...], ...]] = {}
     for each, sums, heads in found:
-        if (texts := each.corpus.digest) not in spelled:
+        # A window shorter than an excerpt cuts it.
+        if (texts := (each.corpus.digest, *sums.lengths.tolist())) not in spelled:
             tokenizer = None if token_file(study.corpus) else load_tokenizer(each.checkpoint.source)
             ids = [row[:n].tolist() for row, n in zip(sums.tokens, sums.lengths, strict=True)]
             spelled[texts] = tuple(spell(tokenizer, some) for some in ids)

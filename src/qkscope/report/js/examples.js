@@ -304,8 +304,9 @@ const examples = (() => {
       sentence(shown, words),
       legend(shown),
       chart(shown, words, axes.widthOf(drawing)),
-      dom.numbers(drawing, ["token", "tokens back", "attention", "distance alone", "difference"], () =>
+      dom.numbers(drawing, ["position", "token", "tokens back", ...NAMES], () =>
         shown.masses.map(({ key, real, alone }) => [
+          text.count(key),
           visible(words[key]),
           text.count(shown.query - key),
           ...[real, alone, real - alone].map((value) => (Number.isNaN(value) ? "–" : `${text.number(100 * value, 1)}%`)),
