@@ -534,6 +534,8 @@ def test_texts_stay_here_unless_asked_for(server, tmp_path):
     assert with_text(there) == set()
     assert load_results(there).examples is None
     assert "<h1>" in (there / "report.html").read_text()
+    push(folder, "hub:me/page", space=True)
+    assert with_text(tmp_path / "hub") == set()
     push(folder, "hub:me/t", examples=True)
     assert with_text(fetch_results("hub:me/t", tmp_path)) == {"examples.safetensors", "report.html"}
     push(folder, "hub:me/t")

@@ -231,8 +231,8 @@ const examples = (() => {
     const names = [
       "attention: where the head looks",
       "distance alone: where it would look if only distance counted",
-      "difference: content draws it here",
-      "or away from here",
+      "difference: more than distance predicts",
+      "less",
     ];
     return h(
       "p",
