@@ -93,7 +93,7 @@ def test_bars_labels_and_table_say_the_same(open_page: Open, full_report: Path) 
     for one in masses:
         real, alone, difference = one["real"], one["alone"], one["real"] - one["alone"]
         heights = [34 * min(1, real / most), 34 * min(1, alone / most), 17 * min(1, abs(difference) / most)]
-        assert bars[one["key"]] == pytest.approx(heights, abs=0.31)
+        assert bars[one["key"]] == pytest.approx(heights, abs=0.26)
         row = str(one["key"])
         assert table[row, "tokens back"] == str(120 - one["key"])
         assert table[row, "token"] == f"·word{row}"

@@ -155,7 +155,7 @@ const examples = (() => {
       /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
       const bars = (i, value, fill) => {
         const size = Math.min(1, Math.abs(value) / most) * (i === 2 ? bar / 2 : bar);
-        if (!(size > 0.3)) return [];
+        if (!(size > 0.25)) return [];
         const top = y + floors[i] - (value < 0 ? 0 : size);
         const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
         // A bar that is longer than there is room for is broken.
