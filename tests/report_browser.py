@@ -83,6 +83,11 @@ def numbers_of(page: Page, view: str) -> dict[tuple[str, str], str]:
     }
 
 
+def unfold(page: Page) -> None:
+    """Open everything that is folded."""
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+
+
 def violations(page: Page) -> list[str]:
     """What axe finds serious or critical on a page."""
     page.evaluate(AXE)

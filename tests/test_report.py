@@ -32,7 +32,7 @@ from qkscope.claims import Claim, Row, See, claims
 from qkscope.errors import TableError
 from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
-from qkscope.report.columns import NAMED_CLASSES, class_codes, components, measures, regions, since
+from qkscope.report.columns import TAXONOMIES, class_codes, components, measures, regions, since
 from qkscope.report.data import causes, grid_of, payload
 from qkscope.report.encode import (
     MISSING,
@@ -156,9 +156,11 @@ def test_matched_window_is_its_own_columns(results, data):
 
 
 def test_classes_are_those_of_the_heads_table(results, data):
-    codes = np.frombuffer(base64.b64decode(data["own"]["class"]), dtype=np.uint8).reshape(3, 16)
+    codes = np.frombuffer(
+        base64.b64decode(data["own"]["classes"]["published"]["codes"]), dtype=np.uint8
+    ).reshape(3, 16)
     last = results.heads[results.heads["model"] == "step300"].sort_values(["layer", "head"])["class"]
-    assert [NAMED_CLASSES[code] for code in codes[2]] == last.tolist()
+    assert [TAXONOMIES["published"][code] for code in codes[2]] == last.tolist()
     assert last.iloc[0] == "unmeasured"
 
 
@@ -418,7 +420,9 @@ def test_since_is_that_of_the_heads_table(results, data):
     last = {"own": results.heads, "matched": results.matched_heads}
     for window, table in last.items():
         classes = table.pivot_table(index=["layer", "head"], columns="model", values="class", aggfunc="first")
-        for number, (_, row) in zip(data[window]["since"], classes.sort_index().iterrows(), strict=True):
+        for number, (_, row) in zip(
+            data[window]["classes"]["published"]["since"], classes.sort_index().iterrows(), strict=True
+        ):
             course = [row[model] for model in results.timeline.models]
             assert set(course[number:]) == {course[-1]}
             assert number == 0 or course[number - 1] != course[-1]

@@ -45,7 +45,7 @@ def roles(c: Context) -> Claim | None:
         "A head can have several roles. A role is named only where its score is clear of its threshold; a head that "
         "attends to a place may still do something else with what it reads there."
     )
-    see = See("emergence", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
+    see = See("roles", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
     surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, found[c.main][0].heads))
     text = ("What do heads do, and since when?", sentence(headline), detail, meaning, c.caveat, verdict)
     return Claim("roles", *text, tuple(rows), c.best.name, rule(c, rule_of_roles()), see, surprise)

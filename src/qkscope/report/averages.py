@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from qkscope.report.columns import taxonomies
 from qkscope.report.encode import counted, listed
 from qkscope.results import aggregate
 
@@ -43,7 +44,10 @@ def averages(
             for kind, table in means.items()
         },
         "layers": _by_layer(data, order, [name for name in BY_LAYER if name in names]),
-        "classes": {kind: class_errors(data, kind, order, limits) for kind in kinds},
+        "classes": {
+            taxonomy: {kind: class_errors(data, kind, order, limits, taxonomy) for kind in kinds}
+            for taxonomy in taxonomies(data)
+        },
     }
 
 
@@ -72,9 +76,14 @@ def _by_layer(data: xr.Dataset, order: Sequence[str], names: Sequence[str]) -> d
     return {"places": places} | {name: _lists(found, name) for name in names}
 
 
-def class_errors(data: xr.Dataset, kind: str, order: Sequence[str], limits: Thresholds) -> dict[str, Any]:
+def class_errors(
+    data: xr.Dataset, kind: str, order: Sequence[str], limits: Thresholds, taxonomy: str = "published"
+) -> dict[str, Any]:
     """Class -> standard errors of its share of the population, and heads near its border, over checkpoints."""
-    table = aggregate.class_shares(data, order, limits, kind)
+    if taxonomy == "scores":
+        table = aggregate.score_class_shares(data, order, kind)
+    else:
+        table = aggregate.class_shares(data, order, limits, kind)
     found = {}
     for name, rows in table.groupby("class", sort=False):
         by_model = _by_model(rows, order)

@@ -14,7 +14,20 @@ from numpy.typing import NDArray
 
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
 from qkscope.results.aggregate import classes, error, present
-from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds, classify
+from qkscope.results.roles import ROLES, has_roles, named
+from qkscope.results.taxonomy import (
+    CLASSES,
+    CONTENT,
+    MIXED,
+    POSITIONAL,
+    SCORE_CLASSES,
+    SCORE_HIGH,
+    SCORE_LOW,
+    UNMEASURED,
+    Thresholds,
+    classify,
+    score_class,
+)
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -23,7 +36,8 @@ if TYPE_CHECKING:
 
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
-NAMED_CLASSES = (*CLASSES, UNMEASURED)
+# Ways to sort heads into classes: by what determines their scores, which leads, and the published taxonomy.
+TAXONOMIES = {"scores": (*SCORE_CLASSES, UNMEASURED), "published": (*CLASSES, UNMEASURED)}
 # What determines where a head looks: four parts of the variance of its scores over keys, which add up to 1.
 PARTS = ("share_position", "share_query_position", "share_key", "share_match")
 # A head counts as following position from the checkpoint at which position determines more than this of its scores.
@@ -76,7 +90,7 @@ def regions(limit: Thresholds) -> list[dict[str, Any]]:
 
 
 def first_component(data: xr.Dataset, grid: Grid, names: Sequence[str], limits: Thresholds) -> dict[str, Any]:
-    """PC0 of every row: packed columns (those that were measured), class codes, since when."""
+    """PC0 of every row: packed columns (those that were measured), classes and since when, roles."""
     shown = {name: _whole(data[name]) for name in (*names, "same_axis") if name in data}
     for name in names:
         # In a large study only the correlations keep their errors.
@@ -89,12 +103,63 @@ def first_component(data: xr.Dataset, grid: Grid, names: Sequence[str], limits: 
     for name in ("r_q", "r_k"):
         shown[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0, drop=True)
     columns = {name: pack_column(grid.arrange(found)) for name, found in shown.items()}
-    codes = class_codes(data, grid, limits)
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
-        "class": pack(codes),
+        "classes": {name: _classes(data, grid, limits, name) for name in taxonomies(data)},
+        "roles": _role_bits(data, grid) if has_roles(data) else None,
+    }
+
+
+def taxonomies(data: xr.Dataset) -> list[str]:
+    """The ways to sort these heads into classes, the leading one first."""
+    return [name for name in TAXONOMIES if name == "published" or "share_positional" in data]
+
+
+def described_taxonomy(name: str, limits: Thresholds) -> dict[str, Any]:
+    """What a taxonomy is called, its classes, and what they mean and depend on."""
+    if name == "scores":
+        means = (
+            f"{POSITIONAL.capitalize()}: position explains more than {SCORE_HIGH:.0%} of the variance of a head's "
+            f"scores over keys; {CONTENT}: less than {SCORE_LOW:.0%}; {MIXED}: between."
+        )
+    else:
+        means = (
+            f"Published protocol: r_q and |r_k| along PC0, cut at {limits.high:g} and {limits.low:g}. They depend on "
+            "how queries and keys are scaled against each other, which attention does not."
+        )
+    label = {"scores": "score shares", "published": "published protocol"}[name]
+    return {"label": label, "classes": list(TAXONOMIES[name]), "means": means}
+
+
+def _classes(data: xr.Dataset, grid: Grid, limits: Thresholds, taxonomy: str) -> dict[str, Any]:
+    codes = class_codes(data, grid, limits, taxonomy)
+    return {
+        "codes": pack(codes),
         "since": since(codes.reshape(-1, len(grid.heads))) if grid.training else None,
     }
+
+
+def _role_bits(data: xr.Dataset, grid: Grid) -> str:
+    """The roles of every row as bits in the order of ROLES, NO_CODE where a checkpoint lacks the head."""
+    bits = sum(named(data, role) * 2.0**i for i, role in enumerate(ROLES))
+    here = present(data)
+    placed = grid.arrange(here.copy(data=np.where(here, bits, np.nan)))
+    return pack(np.where(np.isfinite(placed), placed, NO_CODE).astype(np.uint8))
+
+
+def roles(data: xr.Dataset) -> list[dict[str, Any]]:
+    """Roles that heads can have: the measure that is their score, and the threshold above which a head has one."""
+    if not has_roles(data):
+        return []
+    found = []
+    for role in ROLES:
+        about = str(data[role.variable].attrs.get("description") or "")
+        # Some roles have another measure as their score.
+        score, means = (
+            (about, str(data[about].attrs.get("description"))) if about in data else (role.variable, about)
+        )
+        found.append({"name": role.name, "score": score, "threshold": role.threshold, "means": means})
+    return found
 
 
 def _whole(found: xr.DataArray) -> xr.DataArray:
@@ -102,10 +167,14 @@ def _whole(found: xr.DataArray) -> xr.DataArray:
     return found.isel(sample=0, drop=True) if "sample" in found.dims else found
 
 
-def class_codes(data: xr.Dataset, grid: Grid, limits: Thresholds) -> NDArray[np.uint8]:
-    """The class of every row as its place in NAMED_CLASSES, NO_CODE where a checkpoint lacks the head. (rows,)"""
-    kinds, here = classes(data, limits)[:, 0], present(data)
-    codes = sum((kinds == name) * float(code) for code, name in enumerate(NAMED_CLASSES))
+def class_codes(
+    data: xr.Dataset, grid: Grid, limits: Thresholds, taxonomy: str = "published"
+) -> NDArray[np.uint8]:
+    """The class of every row as its place in the taxonomy, NO_CODE where a checkpoint lacks the head. (rows,)"""
+    scored = taxonomy == "scores"
+    kinds = score_class(_whole(data["share_positional"])) if scored else classes(data, limits)[:, 0]
+    here = present(data)
+    codes = sum((kinds == name) * float(code) for code, name in enumerate(TAXONOMIES[taxonomy]))
     placed = grid.arrange(here.copy(data=np.where(here, codes, np.nan)))
     return np.where(np.isfinite(placed), placed, NO_CODE).astype(np.uint8)
 

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.claims.ablation import PARTS, in_words, latest
+from qkscope.measures.registry import variables
 from qkscope.report import palette
 from qkscope.report.averages import averages
 from qkscope.report.climb import climb
 from qkscope.report.columns import (
     ENOUGH,
-    NAMED_CLASSES,
     components,
     described,
+    described_taxonomy,
     first_component,
     measures,
     parts,
     regions,
+    roles,
+    taxonomies,
 )
 from qkscope.report.encode import ENCODING, counted, listed
 from qkscope.report.examples import examples
@@ -38,6 +41,10 @@ if TYPE_CHECKING:
     from qkscope.results import Results
 
 
+# Declared measures that are no column of the page but whose numbers its tooltips give.
+CURVES = ("loss", "distance_score", "score_energy", "signal_q")
+
+
 def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
     """Everything the page's script reads, ready for JSON; on a grid of its own unless one is given."""
     timeline = results.timeline
@@ -51,12 +58,14 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "kind": timeline.kind,
         "thresholds": {"high": results.thresholds.high, "low": results.thresholds.low},
         "enough": ENOUGH,
-        "classes": list(NAMED_CLASSES),
+        "taxonomies": {name: described_taxonomy(name, results.thresholds) for name in taxonomies(own)},
+        "roles": roles(own),
         "unmeasured": UNMEASURED,
         "regions": regions(results.thresholds),
         "ramps": palette.RAMPS,
         "encoding": ENCODING,
         "measures": described(own, names),
+        "curves": [declared(name) for name in CURVES],
         "parts": parts(own, names),
         "populations": list(kinds),
         "matchedWindow": timeline.matched_window,
@@ -74,6 +83,13 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "more": more,
         "omitted": omitted,
     }
+
+
+def declared(name: str) -> dict[str, Any]:
+    """A measure as it is declared."""
+    one = variables()[name]
+    about = {"label": one.label, "units": one.units, "description": one.description}
+    return {"name": name, "inTable": False} | about
 
 
 def of_window(data: xr.Dataset, results: Results, grid: Grid, names: list[str]) -> dict[str, Any]:
@@ -102,14 +118,16 @@ def grid_of(results: Results) -> Grid:
     return Grid.of(results.own(), list(timeline.models), training=timeline.kind == "training")
 
 
-def stops(results: Results) -> dict[str, list[Any]]:
-    """The measured checkpoints, in order."""
+def stops(results: Results) -> dict[str, list[Any] | None]:
+    """The measured checkpoints, in order; None for steps or tokens that are not known of all."""
     found = [results.timeline.stop(model) for model in results.timeline.models]
     return {
         "model": [stop.model for stop in found],
         "label": [stop.label for stop in found],
         "phase": [stop.phase for stop in found],
         "window": [stop.window for stop in found],
+        "step": results.timeline.training_steps(),
+        "tokens": results.timeline.training_tokens(),
     }
 
 
@@ -151,7 +169,7 @@ def ablation(results: Results) -> dict[str, Any] | None:
     return {
         "stop": results.timeline.models.index(first["checkpoint"]),
         "sets": sets,
-        "parts": PARTS,
+        "parts": PARTS | {"sink": "first token", "head": "whole head"},
         "loss": float(first["loss"]),
     } | {name: int(first[name]) for name in ("documents", "tokens", "draws")}
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -35,7 +36,7 @@ VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
     *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
-    *("js/raster.js", "js/signal.js", "js/causes.js"),
+    *("js/roles.js", "js/raster.js", "js/signal.js", "js/causes.js"),
     *("js/scores.js", "js/ablation.js", "js/spectrum.js", "js/explorer.js", "js/distance.js"),
     *("js/classes.js", "js/player.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
     *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),
@@ -51,6 +52,13 @@ SCRIPTS = (
 )
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")
+# The claims that answer in one sentence what a reader asks first.
+ANSWERS = (
+    ("roles", "What do heads do?"),
+    ("emergence", "When did it emerge?"),
+    ("causes", "Why?"),
+    ("ablation", "Does it matter?"),
+)
 # The views that a claim may stand beside.
 VIEWS = (
     *("signal", "roles", "emergence", "causes", "scores", "ablation"),
@@ -118,7 +126,12 @@ def _filled(
     template: str, results: Results, data: dict[str, Any], found: Sequence[Claim], **parts: Any
 ) -> str:
     """A template with its data, scripts and style inside."""
-    scripts = [_read(name) for name in VENDORED] + ["\n".join(_read(name) for name in SCRIPTS)]
+    own = "\n".join(_read(name) for name in SCRIPTS)
+    # Comments that declare types are for the checker alone; without them the page is 5% smaller.
+    scripts = [
+        *map(_read, VENDORED),
+        re.sub(r"^ */\*\*(?:(?!\*/).)*\*/\n", "", own, flags=re.MULTILINE | re.DOTALL),
+    ]
     has = present(data)
     return (
         _environment(results.timeline)
@@ -128,6 +141,7 @@ def _filled(
             has=has,
             sections=_sections(has),
             told={view: _beside(view, found) for view in VIEWS},
+            answers=[(question, claim) for name, question in ANSWERS for claim in found if claim.id == name],
             json=json_for_html(data),
             labels=labels(results.timeline),
             two_windows=results.matched() is not None,
@@ -155,6 +169,7 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
     windows = [run[name] for run in runs for name in ("own", "matched") if run[name]]
     has = {
         "causes": data["kind"] == "training" and any(run["causes"] for run in runs),
+        "roles": bool(data["roles"]),
         "scores": bool(data["parts"]),
         "ablation": any(run["ablation"] for run in runs),
         "spectrum": any(one["wavelengths"] for one in windows),
@@ -169,7 +184,8 @@ def _sections(has: dict[str, bool]) -> list[tuple[str, str]]:
     """Entries of the menu: the first view of each part of the page, and its name."""
     how = next((view for view in ("scores", "spectrum", "distance", "examples") if has[view]), None)
     found = [
-        ("signal", "Signal"),
+        ("signal", "Overview"),
+        ("roles", "What"),
         ("emergence", "When"),
         ("causes", "Why"),
         (how, "How"),

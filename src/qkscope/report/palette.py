@@ -1,7 +1,7 @@
 """The page's colours: the figures' own on light paper, the same hues lighter on dark, as custom properties of CSS.
 
-Nothing in js/ or style.css names a colour of a class, a population or a series: they read `--class-0`, `--on-class-0`,
-`--RoPE`, `--share_key`, `--r_q` and so on; classes are numbered in the order of the page's list.
+Nothing in js/ or style.css names a colour of a class, a population or a series: they read `--class-scores-0`,
+`--role-0`, `--RoPE`, `--share_key`, `--r_q` and so on; classes and roles are numbered in the order of the page's lists.
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from qkscope.figures.tools import style
+from qkscope.report.columns import TAXONOMIES
+from qkscope.results.roles import ROLES
+from qkscope.results.taxonomy import CONTENT, POSITIONAL
 
 DARK_PAPER = "#191b1f"
 _LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks and the words beside them
@@ -34,8 +37,12 @@ _PARTS = {
 }
 
 
+# The published class that means the same as a class by scores.
+_PUBLISHED = {POSITIONAL: "position-dominated", CONTENT: "content-focused"}
+
+
 def properties() -> str:
-    """`:root { --class-0: light-dark(#1f77b4, #…); … }`, for the head of the page."""
+    """`:root { --class-published-0: light-dark(#1f77b4, #…); … }`, for the head of the page."""
     lines = [f"  --{name}: light-dark({light}, {dark});" for name, light, dark in _colours()]
     return "\n".join([":root {", *lines, "}"])
 
@@ -52,11 +59,15 @@ def _colours() -> Iterator[tuple[str, str, str]]:
         yield name, colour, on_dark(colour)
     for part, colour in style.PART_COLOURS.items():
         yield _PARTS[part], colour, on_dark(colour)
-    for code, colour in enumerate(style.CLASS_COLOURS.values()):
-        # Unmeasured heads are hatched paper in both schemes.
-        dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
-        yield f"class-{code}", colour, dark
-        yield f"on-class-{code}", style.ink_on(colour), style.ink_on(dark)
+    for i, colour in enumerate(style.FAMILY_COLOURS[: len(ROLES)]):
+        yield f"role-{i}", colour, on_dark(colour)
+    for taxonomy, names in TAXONOMIES.items():
+        for code, name in enumerate(names):
+            colour = style.CLASS_COLOURS[_PUBLISHED.get(name, name)]
+            # Unmeasured heads are hatched paper in both schemes.
+            dark = DARK_PAPER if colour == style.PAPER else on_dark(colour)
+            yield f"class-{taxonomy}-{code}", colour, dark
+            yield f"on-class-{taxonomy}-{code}", style.ink_on(colour), style.ink_on(dark)
 
 
 def on_dark(colour: str) -> str:

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.results.taxonomy import CLASSES, POLARITIES, UNMEASURED, Thresholds, classify, polarity
+from qkscope.results.taxonomy import (
+    CLASSES,
+    POLARITIES,
+    SCORE_CLASSES,
+    UNMEASURED,
+    Thresholds,
+    classify,
+    polarity,
+    score_class,
+)
 from qkscope.sums.head_index import DEPTH_BINS, depth_bin
 
 if TYPE_CHECKING:
@@ -258,11 +267,11 @@ def _shares(
     """
     import pandas as pd
 
-    known = here & measured(data).to_numpy()
-    finite = np.isfinite(values(data, "r_q").to_numpy())
+    named = labels != UNMEASURED
+    known = here & named[:, 0]
     rows = []
     for i, (model, groups) in enumerate(_checkpoints(data)):
-        complete = known[i] & finite[i, : 1 + groups].all(axis=0)
+        complete = known[i] & named[i, : 1 + groups].all(axis=0)
         left = labels[i, 1 : 1 + groups][:, complete]
         for kind in kinds:
             members = int((labels[i, 0, known[i]] == kind).sum())
@@ -307,6 +316,24 @@ def class_shares(
     return table.assign(borderline=[counts.get(key, np.nan) for key in keys])
 
 
+def score_class_shares(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
+    """How many heads are of each class by score shares, with the columns of `class_shares`."""
+    data = ordered(data, order)
+    here, shares = present(data, population).to_numpy(), values(data, "share_positional").to_numpy()
+    labels = score_class(shares)
+    table = _shares(data, "class", SCORE_CLASSES, labels, here)
+    se = error(data, "share_positional").to_numpy()
+    counts: dict[tuple[str, str], float] = {}
+    for i, (model, _) in enumerate(_checkpoints(data)):
+        known = here[i] & np.isfinite(se[i])
+        share, own, off = shares[i, 0, known], labels[i, 0, known], se[i, known]
+        near = (score_class(share - off) != own) | (score_class(share + off) != own)
+        if known.any():
+            counts |= {(model, kind): float((own[near] == kind).sum()) for kind in SCORE_CLASSES}
+    keys = zip(table["model"], table["class"], strict=True)
+    return table.assign(borderline=[counts.get(key, np.nan) for key in keys])
+
+
 def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np.bool_]:
     """Whether moving r_q, |r_k| or both by one standard error of the head changes its class. (checkpoint, head)"""
     r_q, r_k = (data[name].isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
@@ -322,7 +349,10 @@ def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np
 def polarity_shares(data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None) -> pd.DataFrame:
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
     data = ordered(data, order)
-    labels = polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low)
+    both = (values(data, "r_q") + values(data, "r_k")).notnull().to_numpy()
+    labels = np.where(
+        both, polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low), UNMEASURED
+    )
     return _shares(data, "polarity", POLARITIES, labels, present(data).to_numpy())
 
 

@@ -68,6 +68,15 @@ class Timeline:
         pairs = enumerate(pairwise(windows), start=1)
         return [i for i, (a, b) in pairs if a is not None and b is not None and a != b]
 
+    def training_steps(self) -> list[int] | None:
+        """Steps of the measured stops, added up over phases that count from 0 again; None where one is not known."""
+        return _added_up([stop.step for stop in self.measured])
+
+    def training_tokens(self) -> list[int] | None:
+        """Tokens seen at the measured stops, where all of their names tell them."""
+        known = [parse_revision(stop.model) for stop in self.measured]
+        return _added_up([one.tokens if one else None for one in known])
+
     def stop(self, model: str) -> Stop:
         for stop in self.stops:
             if stop.model == model:
@@ -75,6 +84,19 @@ class Timeline:
         raise TableError(
             f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.stops)}"
         )
+
+
+def _added_up(counts: Sequence[int | None]) -> list[int] | None:
+    """Counts that begin anew with some phases, each phase counted on from the end of the one before."""
+    found: list[int] = []
+    offset = before = 0
+    for count in counts:
+        if count is None:
+            return None
+        offset += before if count < before else 0
+        found.append(count + offset)
+        before = count
+    return found or None
 
 
 def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Timeline:

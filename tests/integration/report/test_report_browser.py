@@ -20,6 +20,7 @@ from report_browser import (
     linked,
     numbers_of,
     selected,
+    unfold,
 )
 from report_data import make_results
 
@@ -38,6 +39,7 @@ def test_opens_from_a_file_with_the_network_off(open_page: Open, report: Path) -
     for view in ("signal", "classes", "portrait", "emergence"):
         expect(page.locator(f"#{view} svg").first).to_be_visible()
     expect(page.locator("#table tbody tr")).to_have_count(ROWS)
+    page.locator("#numbers summary").click()
     expect(page.locator("#numbers tbody tr").first).to_be_visible()
     expect(page.locator("#head")).to_be_hidden()
 
@@ -114,7 +116,7 @@ def test_the_table_shows_the_numbers_of_qk_csv(open_page: Open, report: Path, he
 def test_marks_have_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
     page = open_page(report, "#at=stage1-step-100&window=own")
     want = heads.loc["stage1-step-100", 3, 2]
-    label = page.locator('#portrait .point[aria-label^="Layer 3, head 2,"]').get_attribute("aria-label")
+    label = page.locator('#portrait .point[aria-label^="Layer 3, head 2 ·"]').get_attribute("aria-label")
     said = label.translate(MINUS)
     assert f"r_q {want.r_q:.3f} ± {want.r_q_se:.3f}, r_k {want.r_k:.3f} ± {want.r_k_se:.3f}" in said
     mean = heads.loc["stage1-step-100", 5]["r_q"].mean()
@@ -131,6 +133,7 @@ def test_marks_have_the_numbers_of_qk_csv(open_page: Open, report: Path, heads: 
 
 def test_the_window_changes_every_number(open_page: Open, report: Path, folder: Path) -> None:
     page = open_page(report)
+    page.locator("#numbers summary").click()
     heads = pd.read_csv(folder / "heads.csv")
     for window in ("matched", "own"):
         page.locator(f"label[for=window-{window}]").click()
@@ -148,6 +151,7 @@ def test_the_window_changes_every_number(open_page: Open, report: Path, folder: 
 
 def test_the_table_of_numbers_is_searched(open_page: Open, report: Path) -> None:
     page = open_page(report)
+    unfold(page)
     page.locator("#numbers-search").fill("NoPE r_k")
     rows = page.locator("#numbers tbody tr").all_inner_texts()
     assert rows
@@ -303,6 +307,7 @@ def test_a_column_of_the_signal_chooses_the_checkpoint(open_page: Open, report: 
 
 def test_claims_and_navigation_lead_to_their_views(open_page: Open, report: Path) -> None:
     page = open_page(report)
+    unfold(page)
     link = page.locator(".claim .see").last
     view = link.get_attribute("data-view")
     link.click()

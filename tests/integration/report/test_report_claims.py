@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from playwright.sync_api import Page, expect
-from report_browser import MINUS, Open, cursor_to
+from report_browser import MINUS, Open, cursor_to, unfold
 from whole_study import whole
 
 from qkscope.claims import Claim, Row, claims
@@ -144,8 +144,8 @@ def in_emergence(page: Page, row: Row) -> tuple[str, float | None]:
 
 def in_scores(page: Page, row: Row) -> tuple[str, float | None]:
     text = label(page, f"scores:{row.population}:{row.model}")
-    part = {"share_positional": "position", "share_key": "key content", "share_match": "content match"}
-    return re.search(rf", {part[row.measure]} ([-\d.]+%)", text)[1], None
+    name = page.evaluate("(measure) => data.measureLabel(measure)", row.measure)
+    return re.search(rf", {name} ([-\d.]+%)", text)[1], None
 
 
 def in_spectrum(page: Page, row: Row) -> tuple[str, float | None]:
@@ -205,6 +205,7 @@ def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tab
     open_page: Open, whole_report: Path, study: Results
 ) -> None:
     page = open_page(whole_report, width=1440)
+    unfold(page)
     found = claims(study)
     on_page = page.locator(".claim[data-claim]").evaluate_all("all => all.map((one) => one.dataset.claim)")
     assert sorted(on_page) == sorted(claim.id for claim in found)
@@ -237,6 +238,7 @@ def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tab
 def test_see_it_undoes_what_hides_the_number(open_page: Open, whole_report: Path, study: Results) -> None:
     """From any state of the page, the link shows the claim's window, checkpoint, measure and all heads."""
     page = open_page(whole_report, "#window=own&at=stage1-step-0&measure=plasticity&rope=NoPE", width=1440)
+    unfold(page)
     for claim in claims(study):
         page.locator(f'.claim[data-claim="{claim.id}"] .see').click()
         assert page.evaluate("store.state.window") == claim.window
@@ -263,6 +265,7 @@ def test_a_claim_beside_another_checkpoint_or_measure_is_flagged_until_it_is_see
     open_page: Open, whole_report: Path, study: Results
 ) -> None:
     page = open_page(whole_report, "#at=stage1-step-0&measure=plasticity", width=1440)
+    unfold(page)
     first = study.timeline.stops[0].label
     layers = page.locator("#emergence-measure").input_value()
     for claim in claims(study):
@@ -282,6 +285,8 @@ def test_a_folded_claim_stays_on_one_line(open_page: Open, whole_report: Path) -
     """ "More" and its marker have room beside the claim's window, whatever else is said there."""
     for width in (1440, 420):
         page = open_page(whole_report, "#window=own&at=stage1-step-0", width=width)
+        for aside in page.locator(".aside > summary").all():
+            aside.click()
         for summary in page.locator(".claim .more > summary").all():
             box = summary.bounding_box()
             assert box["height"] < 32, (width, summary.inner_text())

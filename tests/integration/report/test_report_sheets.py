@@ -212,6 +212,7 @@ def test_the_spectrogram_has_the_means_of_the_dataset(open_page: Open, full_repo
 
 def test_a_thumbnail_of_the_wall_shows_its_head(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report)
+    page.locator("#spectrum .every > summary").click()
     assert "layer 2, head 1" in cursor_to(page, "wall", "layer 2", "layer 2, head 1")
     page.keyboard.press("Enter")
     count(page, 1)

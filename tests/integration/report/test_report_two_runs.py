@@ -60,16 +60,16 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
     ours, theirs = (means(folder, 1)[LAST] for folder in runs)
     mark = page.locator(f'#signal [data-key="stop:{LAST}"]')
     said = mark.get_attribute("aria-label").translate(MINUS)
-    assert f"RoPE r_q A: mean {ours:.3f} ±" in said
-    assert f"RoPE r_q B: mean {theirs:.3f} ±" in said
-    assert f"NoPE r_q B: mean {means(runs[1], 0)[LAST]:.3f} ±" in said
+    assert f"RoPE A: mean r_q {ours:.3f} ±" in said
+    assert f"RoPE B: mean r_q {theirs:.3f} ±" in said
+    assert f"NoPE B: mean r_q {means(runs[1], 0)[LAST]:.3f} ±" in said
     dashed = "#signal path[stroke-dasharray='6 4'], #signal g[stroke-dasharray='6 4'] path"
     expect(page.locator(dashed)).to_have_count(4)
     for choice, value, other in (("A", ours, theirs), ("B", theirs, ours)):
         show(page, choice)
         expect(page.locator(dashed)).to_have_count(0)
         said = mark.get_attribute("aria-label")
-        assert f"RoPE r_q: mean {value:.3f} ±" in said
+        assert f"RoPE: mean r_q {value:.3f} ±" in said
         assert f"{other:.3f}" not in said
         assert f"run={choice}" in page.url
         assert page.evaluate("location.hash").count("run=") == 1
@@ -77,7 +77,7 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
     expect(page.locator(dashed)).to_have_count(4)
     page.locator("label[for=window-matched]").click()
     matched = means(runs[1], 1, "matched")[LAST]
-    assert f"RoPE r_q B: mean {matched:.3f} ±" in mark.get_attribute("aria-label")
+    assert f"RoPE B: mean r_q {matched:.3f} ±" in mark.get_attribute("aria-label")
 
 
 def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs: list[Path]) -> None:
@@ -88,9 +88,9 @@ def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs:
     ]
     ours, theirs = (table.loc[LAST, 2, 1] for table in tables)
     expect(page.locator("#portrait g.move")).to_have_count(16)
-    point = page.locator('#portrait .point[aria-label^="Layer 2, head 1,"]')
+    point = page.locator('#portrait .point[aria-label^="Layer 2, head 1 ·"]')
     said = point.get_attribute("aria-label").translate(MINUS)
-    assert f"r_q A: {ours.r_q:.3f} ± {ours.r_q_se:.3f}, B: {theirs.r_q:.3f} ±" in said
+    assert f"A: r_q {ours.r_q:.3f} ± {ours.r_q_se:.3f}, B: r_q {theirs.r_q:.3f} ±" in said
     change = tables[0].loc[LAST, 3]["r_q"].mean() - tables[1].loc[LAST, 3]["r_q"].mean()
     page.evaluate("store.set({ rows: 'layers' })")
     assert numbers_of(page, "emergence")["layer 3 (NoPE)", "LC1-100"].startswith(f"{change:.3f}")
@@ -126,7 +126,7 @@ def test_the_head_page_shows_a_head_of_both_runs(open_page: Open, pair: Path, ru
 
 
 def test_a_flow_selects_heads_of_another_kind_in_the_second_run(open_page: Open, pair: Path) -> None:
-    page = open_page(pair)
+    page = open_page(pair, "#taxonomy=published")
     flow = page.locator("#classes .flow:not(.stay)").first
     said = flow.get_attribute("aria-label")
     assert " in A, " in said

@@ -13,7 +13,7 @@ const ablation = (() => {
   const colour = (part) =>
     part === "sink" ? "var(--sink)" : part === "head" ? "var(--muted)" : `var(--share_${part})`;
   /** @type {(found: Ablation, part: string) => string} */
-  const nameOf = (found, part) => (part === "head" ? "the whole head" : found.parts[part] || part);
+  const nameOf = (found, part) => found.parts[part] || part;
 
   /** @type {(value: Maybe, se: Maybe) => string} */
   const change = (value, se) => `${value !== null && value >= 0.0005 ? "+" : ""}${text.withError(value, se)}`;
@@ -54,7 +54,7 @@ const ablation = (() => {
         {},
         s("rect", { x: 0, y, width, height: ROW - 2, class: "ground" }),
         s("text", { x: 0, y: y + 13 }, nameOf(found, row.part)),
-        s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta, row.delta_se)),
+        s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta, null)),
         s("rect", { x: Math.min(x(0), x(delta)), y: middle - 6, width: Math.abs(x(delta) - x(0)), height: 12, class: "cost", fill: colour(row.part) }),
         whisker(delta, row.delta_se),
         ...(row.random === null
@@ -112,7 +112,7 @@ const ablation = (() => {
     }
     const width = axes.widthOf(drawing);
     const count = d3.sum(all, ({ sets }) => sets.length);
-    const fit = Math.max(1, Math.min(count, Math.floor((width + 28) / 248)));
+    const fit = Math.max(1, Math.min(count, Math.floor((width + 28) / 236)));
     const columns = Math.ceil(count / Math.ceil(count / fit)); // rows of about the same length
     const each = (width - 28 * (columns - 1)) / columns;
     const rows = all.flatMap(({ sets }) => sets.flatMap((of) => of.rows));

@@ -64,6 +64,29 @@ const axes = (() => {
     return box;
   }
 
+  /* ---- classes ---- */
+
+  /* A choice of how heads are sorted into classes, for the controls of a view; nothing where there is one way. */
+  /** @type {(view: string) => HTMLElement[]} */
+  const taxonomyChoice = (view) =>
+    data.taxonomies.length < 2
+      ? []
+      : [
+          dom.options(
+            `${view}-taxonomy`,
+            "Class by",
+            data.taxonomies.map((name) => [name, data.taxonomyOf(name).label]),
+            data.taxonomy,
+            store.sortBy,
+          ),
+        ];
+
+  /** @param {string} view */
+  const showTaxonomy = (view) => dom.choose(dom.find(`${view}-controls`).querySelector("fieldset"), data.taxonomy);
+
+  /* What the classes shown mean, in a sentence or two. */
+  const taxonomyMeans = () => data.taxonomyOf(data.taxonomy).means;
+
   /* ---- layers ---- */
 
   const nope = new Set(data.heads.filter((head) => head.population === "NoPE").map(({ layer }) => layer));
@@ -290,6 +313,9 @@ const axes = (() => {
     runKeys,
     signalName,
     signalChoice,
+    taxonomyChoice,
+    showTaxonomy,
+    taxonomyMeans,
     isNope,
     layerMargin,
     layerNames,

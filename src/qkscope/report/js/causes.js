@@ -175,7 +175,7 @@ const causes = (() => {
       marks.mark(dot, {
         key: `cause:${i}`,
         label: `${lines(list[i]).join(", ")}. Choose ${data.stops[list[i].to].label}.`,
-        lines: lines(list[i]),
+        lines: [...lines(list[i]), data.measureMeans(list[i].number.replace(/^mean /, "")), "± one standard error over documents"],
         act: () => store.set({ stop: list[i].to }),
       });
     });

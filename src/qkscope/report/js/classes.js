@@ -103,7 +103,7 @@ const classes = (() => {
   /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
   function segmentLines(population, { stop, run }, segment, total) {
     const name = data.classes[segment.code];
-    const known = store.shown() ? undefined : store.over(run).averages.classes[population]?.[name];
+    const known = store.shown() ? undefined : store.over(run).averages.classes[data.taxonomy]?.[population]?.[name];
     const error = known?.se[stop] ?? null;
     const measured = name !== data.unmeasured;
     const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
@@ -263,7 +263,7 @@ const classes = (() => {
   /** @type {(population: string, width: number, stops: number[], shown: Bar[], bars: Segment[][],
    *   list: Flow[]) => Picture} */
   function picture(population, width, stops, shown, bars, list) {
-    const height = 320;
+    const height = 270;
     const left = 34; // of the axis
     const step = (width - left - 6) / stops.length;
     const labels = axes.labelling(stops, step);
@@ -327,9 +327,21 @@ const classes = (() => {
     return dom.numbers(drawing, [axes.stopWord, ...codes.map((code) => data.classes[code])], rows);
   }
 
+  /* One sentence: how many heads of each class there are at the chosen checkpoint. */
+  function sentence() {
+    const said = drawn.map(({ population, bars, stops }) => {
+      const at = barsAt(stops).findIndex(({ stop }) => stop === state.stop);
+      const total = d3.sum(bars[at], ({ heads }) => heads.length);
+      const kinds = [...bars[at]].sort((a, b) => b.heads.length - a.heads.length).filter(({ heads }) => heads.length);
+      const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
+      return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
+    });
+    return `At ${labelAt(state.stop)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+  }
+
   /** @type {(stops: number[], shown: Set<number> | null) => void} */
   function explain(stops, shown) {
-    const said = [];
+    const said = [axes.taxonomyMeans()];
     if (store.both()) said.push("Flows show which heads are of another class in B than in A.");
     else if (!data.training)
       said.push("No flows: these are different models, whose heads are not each other’s.");
@@ -348,8 +360,10 @@ const classes = (() => {
     const stands = drawn.length > 0 && drawn[0].stops.includes(state.stop);
     if (stands && (store.selectionOnly(keys) || store.only(keys, "stop", "heads", "head"))) {
       drawn.forEach(drawPicked);
+      dom.find("classes-sentence").textContent = sentence();
       return;
     }
+    axes.showTaxonomy("classes");
     const shown = store.shown();
     const width = axes.widthOf(drawing);
     const side = data.populations.length > 1 && width > 620;
@@ -367,10 +381,15 @@ const classes = (() => {
       const name = `${population === "all" ? "" : `${population}, `}${text.headCount(store.countOf(population))}`;
       return h("div", {}, h("p", { class: "small" }, name), svg);
     });
-    marks.mount(drawing, legend(drawn), h("div", { class: side ? "pair" : "" }, panels), numbersTable());
+    const said = h("p", { class: "sentence", id: "classes-sentence" }, sentence());
+    marks.mount(drawing, said, legend(drawn), h("div", { class: side ? "pair" : "" }, panels), numbersTable());
     explain(stops, shown);
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["window", "run", "filter", "heads", "stop"] };
+  return {
+    setUp: () => dom.find("classes-controls").replaceChildren(...axes.taxonomyChoice("classes")),
+    draw,
+    needs: ["window", "run", "filter", "heads", "stop", "taxonomy"],
+  };
 })();

@@ -8,7 +8,8 @@ const csv = (() => {
   const two = data.runNames.length > 0;
   const HEADER = [
     ...(two ? ["run"] : []),
-    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope", "class"],
+    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope"],
+    ...data.taxonomies.map((name) => (name === "scores" ? "score_class" : "class")),
   ];
 
   /* A field that a spreadsheet would take for a formula is quoted as text. */
@@ -38,7 +39,8 @@ const csv = (() => {
     const numbers = NUMBERS.map((name) => data.value(table, name, stop, head.index));
     const { model } = data.stopIn(run, stop);
     const cells = [...(two ? [data.runNames[run]] : []), model, head.layer, head.head, head.kv];
-    return [...cells, ...numbers, head.rope, data.classes[code]].map(field).join(",");
+    const kinds = data.taxonomies.map((name) => data.className(table, stop, head.index, name));
+    return [...cells, ...numbers, head.rope, ...kinds].map(field).join(",");
   }
 
   /** @type {(heads: Head[], stops: Stop[]) => void} */

@@ -43,7 +43,11 @@ const data = (() => {
     for (const [name, { values, scale }] of Object.entries(packed.columns))
       columns[name] = unpack(values, scale);
     if (columns.r_k) columns.abs_r_k = columns.r_k.map(Math.abs);
-    return { columns, class: bytes(packed.class), since: packed.since };
+    /** @type {Table["classes"]} */
+    const classes = {};
+    for (const [name, { codes, since }] of Object.entries(packed.classes))
+      classes[name] = { codes: bytes(codes), since };
+    return { columns, classes, roles: packed.roles ? bytes(packed.roles) : null };
   }
 
   /** @type {Stop[]} */
@@ -54,6 +58,10 @@ const data = (() => {
     phase: raw.stops.phase[index],
     window: raw.stops.window[index],
   }));
+
+  /* The taxonomy by which heads have classes: of all views the same, chosen by the reader. */
+  const taxonomies = Object.keys(raw.taxonomies);
+  let [taxonomy] = taxonomies;
 
   /** @param {Maybe} rope */
   const populationOf = (rope) => (raw.populations.length < 2 ? "all" : rope === 1 ? "RoPE" : "NoPE");
@@ -86,9 +94,12 @@ const data = (() => {
       ? [one, { ...one, name: "abs_r_k", label: "|r_k|", description: `size of ${one.label}`, inTable: false }]
       : [one],
   );
-  const byName = new Map(measures.map((one) => [one.name, one]));
+  const byName = new Map([...measures, ...raw.curves].map((one) => [one.name, one]));
   /** @type {(name: string) => string} */
   const measureLabel = (name) => byName.get(name)?.label || name;
+
+  /** @type {(name: string) => string} */
+  const measureUnits = (name) => (byName.get(name)?.units || "").replace(/^share$/, "");
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
   /** @type {(stop: number, head: number) => number} */
@@ -104,10 +115,27 @@ const data = (() => {
   }
 
   /* The class of a head at a checkpoint, as a place in `classes`; -1 where the checkpoint lacks the head. */
-  /** @type {(table: Table, stop: number, head: number) => number} */
-  function code(table, stop, head) {
+  /** @type {(table: Table, stop: number, head: number, by?: string) => number} */
+  function code(table, stop, head, by = taxonomy) {
     const at = row(stop, head);
-    return at < 0 || table.class[at] === noCode ? -1 : table.class[at];
+    const { codes } = table.classes[by];
+    return at < 0 || codes[at] === noCode ? -1 : codes[at];
+  }
+
+  /* The name of that class. */
+  /** @type {(table: Table, stop: number, head: number, by?: string) => string} */
+  const className = (table, stop, head, by = taxonomy) => raw.taxonomies[by].classes[code(table, stop, head, by)] || "";
+
+  /* The roles of a head at a checkpoint, as bits in the order of `roles`, and as places in it. */
+  /** @type {(table: Table, stop: number, head: number) => number} */
+  function roleBits(table, stop, head) {
+    const at = row(stop, head);
+    return at < 0 || !table.roles || table.roles[at] === noCode ? 0 : table.roles[at];
+  }
+  /** @type {(table: Table, stop: number, head: number) => number[]} */
+  function rolesOf(table, stop, head) {
+    const bits = roleBits(table, stop, head);
+    return bits ? d3.range(raw.roles.length).filter((i) => bits & (1 << i)) : [];
   }
 
   /** @type {Record<string, Float64Array>} */
@@ -225,7 +253,23 @@ const data = (() => {
     training,
     thresholds: raw.thresholds,
     enough: raw.enough,
-    classes: raw.classes,
+    taxonomies,
+    get taxonomy() {
+      return taxonomy;
+    },
+    /** @param {string} name */
+    sortBy(name) {
+      taxonomy = name;
+    },
+    get classes() {
+      return raw.taxonomies[taxonomy].classes;
+    },
+    allClasses: Object.values(raw.taxonomies).flatMap(({ classes }) => classes),
+    /** @param {string} name */
+    taxonomyOf: (name) => raw.taxonomies[name],
+    roles: raw.roles,
+    steps: raw.stops.step,
+    tokens: raw.stops.tokens,
     unmeasured: raw.unmeasured,
     regions: raw.regions,
     ramps: raw.ramps,
@@ -243,6 +287,9 @@ const data = (() => {
     populations: raw.populations,
     value,
     code,
+    className,
+    roleBits,
+    rolesOf,
     component,
     curve,
     rotary,
@@ -262,12 +309,12 @@ const data = (() => {
 
     measureLabel,
 
-    /* With its unit where it has one; a share is called so. */
+    /* A share has no unit. */
+    measureUnits,
+
+    /* With its unit where it has one. */
     /** @type {(name: string) => string} */
-    measureName(name) {
-      const units = byName.get(name)?.units;
-      return units && units !== "share" ? `${measureLabel(name)}, ${units}` : measureLabel(name);
-    },
+    measureName: (name) => [measureLabel(name), measureUnits(name)].filter(Boolean).join(", "),
 
     /** @type {(name: string) => string | null} */
     measureMeans: (name) => byName.get(name)?.description || null,

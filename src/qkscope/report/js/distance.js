@@ -108,7 +108,7 @@ const distance = (() => {
       marks.mark(/** @type {any} */ (dot), {
         key: `distance:${curve.population}:${curve.run}:${at}`,
         label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
-        lines: said,
+        lines: [...said, data.measureMeans("distance_score"), se === null ? null : "± one standard error over documents"],
       });
     });
     const name = data.stops[state.stop].label;

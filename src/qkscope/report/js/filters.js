@@ -15,7 +15,7 @@ const filters = (() => {
   /* The classes that some head has. */
   function used() {
     const tables = data.letters.flatMap((_, run) => [data.table("own", run), data.table("matched", run)]);
-    return data.classes.filter((_, code) => tables.some((table) => table.class.includes(code)));
+    return data.classes.filter((_, code) => tables.some((table) => table.classes[data.taxonomy].codes.includes(code)));
   }
 
   /* Buttons; `rows` gives the heads that the table lists. */
@@ -52,6 +52,7 @@ const filters = (() => {
     };
     const parts = [
       h("label", { class: "field" }, h("span", {}, "Search"), controls.search),
+      ...axes.taxonomyChoice("table"),
       menu("class", "Class", used(), (value) => filter({ classes: value ? [value] : [] })),
     ];
     if (data.populations.length > 1)
@@ -65,6 +66,12 @@ const filters = (() => {
 
   function draw() {
     const { classes, rope, search, only } = state.filter;
+    axes.showTaxonomy("table");
+    if (controls.listed !== data.taxonomy) {
+      const names = ["", ...used()];
+      controls.class.replaceChildren(...names.map((name) => h("option", { value: name }, name || "any")));
+      controls.listed = data.taxonomy;
+    }
     controls.class.value = classes[0] || "";
     if (controls.rope) controls.rope.value = rope;
     if (controls.search.value !== search) controls.search.value = search;

@@ -130,7 +130,7 @@ const head = (() => {
       return said.map((one, run) => h("span", { class: "each" }, axes.ofRun(run, one)));
     };
     /** @param {Table} table */
-    const since = (table) => data.stops[table.since?.[index()] ?? -1]?.label || "–";
+    const since = (table) => data.stops[table.classes[data.taxonomy].since?.[index()] ?? -1]?.label || "–";
     /** @param {string} name */
     const measured = (name) => (/** @type {Table} */ table) => {
       const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, stop, index()));
@@ -138,11 +138,14 @@ const head = (() => {
     };
     /** @type {(string | Child[])[][]} */
     const rows = [
-      [
-        `at ${data.stops[stop].label}`,
-        each((table) => data.classes[data.code(table, stop, index())] || "not measured"),
-      ],
-      ...(store.table().since ? [["final class since", each(since)]] : []),
+      ...data.taxonomies.map((by) => [
+        by === data.taxonomies[0] ? `class at ${data.stops[stop].label}` : "published class",
+        each((table) => data.className(table, stop, index(), by) || "not measured"),
+      ]),
+      ...(data.roles.length
+        ? [["roles", each((table) => data.rolesOf(table, stop, index()).map((role) => data.roles[role].name).join(", ") || "none")]]
+        : []),
+      ...(store.table().classes[data.taxonomy].since ? [["final class since", each(since)]] : []),
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name }) => [
@@ -317,5 +320,5 @@ const head = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["head", "heads", "pc", "window", "run", "stop"] };
+  return { setUp, draw, needs: ["head", "heads", "pc", "window", "run", "stop", "taxonomy"] };
 })();

@@ -151,7 +151,7 @@ const headCharts = (() => {
   function finish(svg, name, prefix) {
     axes.stopColumns(svg, {
       prefix,
-      lines,
+      lines: (stop) => [...lines(stop), ...["r_q", "r_k"].map((name) => `${name}: ${data.measureMeans(name)}`)],
       label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${axes.stopWord}.`,
     });
     axes.dress(svg, name);

@@ -6,7 +6,7 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples, classes, portrait },
+    ...{ signal, roles, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples, classes, portrait },
     ...{ table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */
@@ -30,7 +30,7 @@
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
     /** @type {Record<string, Partial<State>>} */
-    const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() } };
+    const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() }, classes: { taxonomy: "published" } };
     return {
       ...views[link.getAttribute("data-view") || ""],
       ...(stop >= 0 ? { stop } : {}),
@@ -55,6 +55,7 @@
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(axes.signalName(shown[0]));
+    if (view === "classes" && state.taxonomy !== "published") found.push("classes by score shares");
     if (view === "spectrum" && state.carried !== "signal_q") found.push("score strength");
     if (view === "spectrum" && state.heads.size === 1) found.push("one head");
     if (FILTERED.includes(view) && store.shown()) found.push("filtered heads");
@@ -108,7 +109,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
-    if (["window", "stop", "measure", "map", "filter", "carried", "heads"].some((key) => keys.has(key))) markClaims();
+    if (["window", "stop", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

@@ -4,10 +4,13 @@
 
 const paint = (() => {
   /** @param {number} code */
-  const colour = (code) => `var(--class-${code < 0 ? data.classes.length - 1 : code})`;
+  const colour = (code) => `var(--class-${data.taxonomy}-${code < 0 ? data.classes.length - 1 : code})`;
+
+  /** @param {number} role */
+  const ofRole = (role) => `var(--role-${role})`;
 
   /** @param {number} code */
-  const inkOn = (code) => `var(--on-class-${code})`;
+  const inkOn = (code) => `var(--on-class-${data.taxonomy}-${code})`;
 
   /** @param {string} population */
   const ofPopulation = (population) => (population === "all" ? "var(--r_q)" : `var(--${population})`);
@@ -91,5 +94,5 @@ const paint = (() => {
     ];
   }
 
-  return { colour, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };
+  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };
 })();

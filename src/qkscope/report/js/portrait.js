@@ -61,34 +61,30 @@ const portrait = (() => {
     };
   }
 
-  /** @param {number} index */
-  function lines(index) {
-    /** @type {(name: string, run: number) => string} */
-    const inRun = (name, run) => {
-      const [value, se] = [name, `${name}_se`].map((one) =>
-        data.value(table(run), one, state.stop, index),
-      );
-      return axes.ofRun(run, text.withError(value, se));
-    };
+  /** @type {(index: number, meaning?: boolean) => (string | null)[]} */
+  function lines(index, meaning = true) {
     /** @param {string} name */
-    const said = (name) =>
-      `${data.measureLabel(name)} ${store
-        .runs()
-        .map((run) => inRun(name, run))
-        .join(", ")}`;
+    const numbers = (name) =>
+      store.runs().map((run) => {
+        const [value, se] = [name, `${name}_se`].map((one) => data.value(table(run), one, state.stop, index));
+        return { name, value, se, whose: store.both() ? data.letters[run] : "" };
+      });
     const kinds = store
       .runs()
       .map((run) => data.classes[data.code(table(run), state.stop, index)] || "not measured");
     const kind = [...new Set(kinds)].join(" in A, ") + (new Set(kinds).size > 1 ? " in B" : "");
     const { rope } = data.heads[index];
     const name = data.headName(index);
-    const also = store.choices.across.includes(state.tint) ? [state.tint] : [];
+    const tinted = store.choices.across.includes(state.tint) ? [state.tint] : [];
+    const names = [...new Set([state.across, state.up, ...tinted])];
+    const another = data.anotherAxis(table(), state.stop, index) ? "a different direction became PC0" : null;
     return [
-      name[0].toUpperCase() + name.slice(1),
-      ...new Set([state.across, state.up, ...also].map(said)),
-      `${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`,
-      ...(data.anotherAxis(table(), state.stop, index) ? ["a different direction became PC0"] : []),
-      data.stops[state.stop].label,
+      `${name[0].toUpperCase()}${name.slice(1)} · ${data.stops[state.stop].label}`,
+      ...text.told(
+        names.flatMap(numbers),
+        [`${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`, another],
+        meaning,
+      ),
     ];
   }
 
@@ -101,7 +97,7 @@ const portrait = (() => {
     let items;
     if (tint === "class")
       items = data.classes.flatMap((name, code) =>
-        name === data.unmeasured || !table().class.includes(code) ? [] : [key(paint.colour(code), name)],
+        name === data.unmeasured || !table().classes[data.taxonomy].codes.includes(code) ? [] : [key(paint.colour(code), name)],
       );
     else if (tint === "rope") items = data.populations.map((name) => key(paint.ofPopulation(name), name));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
@@ -159,7 +155,7 @@ const portrait = (() => {
   function name() {
     named = true;
     for (const point of frame?.layers.points.children || [])
-      point.setAttribute("aria-label", `${lines(headOf(point)).join(", ")}. Select this head.`);
+      point.setAttribute("aria-label", `${lines(headOf(point), false).filter(Boolean).join(", ")}. Select this head.`);
   }
 
   function markSelected() {
@@ -310,7 +306,7 @@ const portrait = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    const rebuilt = ["size", "across", "up", "window", "run", "tint"];
+    const rebuilt = ["size", "across", "up", "window", "run", "tint", "taxonomy"];
     const fresh = !frame || !keys || rebuilt.some((key) => keys.has(key));
     if (fresh) {
       named = false;
@@ -332,6 +328,6 @@ const portrait = (() => {
   return {
     setUp,
     draw,
-    needs: ["stop", "heads", "filter", "window", "run", "across", "up", "tint"],
+    needs: ["stop", "heads", "filter", "window", "run", "across", "up", "tint", "taxonomy"],
   };
 })();

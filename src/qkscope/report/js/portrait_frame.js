@@ -60,7 +60,7 @@ const portraitFrame = (() => {
   /** @type {(x: LinearScale, y: LinearScale) => SVGElement} */
   function regionNames(x, y) {
     const layer = s("g", { class: "regions", "aria-hidden": "true" });
-    if (state.across !== "r_q" || state.up !== "r_k") return layer;
+    if (state.across !== "r_q" || state.up !== "r_k" || data.taxonomy !== "published") return layer;
     const [left, right] = x.range();
     const [bottom, top] = y.range();
     for (const { name, r_q, r_k } of data.regions) {

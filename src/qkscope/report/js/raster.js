@@ -21,10 +21,21 @@ const raster = (() => {
   /** @typedef {{ name: string, rows: Row[], y: number }} Group */
   /** @type {{ measure: HTMLSelectElement, rows: HTMLSelectElement } | null} */
   let controls = null;
+  const NAMES = ["class", "roles"]; // what a head is called, not a number
 
   const byLayer = () => state.rows === "layers";
-  const isClass = () => state.map === "class" && !store.both() && !byLayer();
-  const measure = () => (state.map === "class" && !isClass() ? LEADING : state.map);
+  const isNamed = () => NAMES.includes(state.map) && !store.both() && !byLayer();
+  const isClass = () => isNamed() && state.map === "class";
+  const measure = () => (NAMES.includes(state.map) && !isNamed() ? LEADING : state.map);
+
+  /* What a head is called at a checkpoint; nothing where it is not there. */
+  /** @type {(head: number, stop: number) => string} */
+  function called(head, stop) {
+    const table = store.table();
+    if (isClass()) return data.className(table, stop, head);
+    const names = data.rolesOf(table, stop, head).map((role) => data.roles[role].name);
+    return names.join(", ") || (data.code(table, stop, head) < 0 ? "" : "no role");
+  }
 
   /* By table, as there are few: the checkpoint of every head. */
   /** @type {Map<Table, number[]>} */
@@ -100,7 +111,7 @@ const raster = (() => {
   /* What a cell shows: of two runs together their difference. */
   /** @type {(row: Row, stop: number) => [number, Maybe]} */
   function valueOf(row, stop) {
-    if (isClass()) return [data.code(store.table(), stop, row.heads[0]), null];
+    if (isNamed()) return [data.code(store.table(), stop, row.heads[0]), null];
     const [[value, se], other] = store.runs().map((run) => ofRun(row, stop, run));
     if (!other) return [value, se];
     return [value - other[0], se === null || other[1] === null ? null : Math.hypot(se, other[1])];
@@ -116,11 +127,23 @@ const raster = (() => {
     return low < 0 ? [-Math.max(-low, high), Math.max(-low, high)] : [0, high || 1];
   }
 
-  /** @param {[number, number]} ends */
+  /* The colours of a cell: one, or one for each role of the head. */
+  /** @type {(ends: [number, number]) => (row: Row, stop: number, value: number) => string[]} */
   function colours(ends) {
-    if (!isClass()) return paint.fastRamp(ends);
-    const made = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
-    return (/** @type {number} */ code) => made[code] || "transparent";
+    if (isNamed() && !isClass()) {
+      const made = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
+      const none = paint.resolved("var(--rule)");
+      return (row, stop) => {
+        const found = data.rolesOf(store.table(), stop, row.heads[0]).map((role) => made[role]);
+        return found.length ? found : [none];
+      };
+    }
+    if (isClass()) {
+      const made = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
+      return (_row, _stop, code) => [made[code] || "transparent"];
+    }
+    const ramp = paint.fastRamp(ends);
+    return (_row, _stop, value) => [ramp(value)];
   }
 
   const name = () =>
@@ -137,15 +160,15 @@ const raster = (() => {
   /** @type {(row: Row, stop: number) => (string | null)[]} */
   function lines(row, stop) {
     const [value, se] = valueOf(row, stop);
-    const kind = isClass() ? data.classes[value] : `${name()} ${text.measure(measure(), value, se)}`;
     const another = byLayer() ? null : data.anotherAxis(store.table(), stop, row.heads[0]);
-    const since = row.onset < 0 ? null : `${ABOVE} from ${data.stops[row.onset].label} on`;
+    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.stops[row.onset].label} on`;
+    const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
+    const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
       `${data.stops[stop].label} · ${whose(row)}`,
-      kind || "not measured here",
-      isClass() ? null : data.measureMeans(measure()),
-      byLayer() ? null : since,
-      another ? "PC0 is a different direction than at the checkpoint before" : null,
+      ...(isNamed()
+        ? [called(row.heads[0], stop) || "not measured here", ...also]
+        : text.told([{ name: measure(), value, se, of }], also)),
     ];
   }
 
@@ -164,6 +187,15 @@ const raster = (() => {
   function sentence(list) {
     if (state.heads.size === 1 && data.training) return pinned([...state.heads][0]);
     const { label } = data.stops[state.stop];
+    if (isNamed()) {
+      const said = list.map((group) => {
+        const names = group.rows.map((row) => called(row.heads[0], state.stop)).filter(Boolean);
+        const counts = d3.rollups(names.flatMap((one) => one.split(", ")), (all) => all.length, (one) => one);
+        const parts = d3.sort(counts, ([, n]) => -n).map(([one, n]) => `${n} ${one}`);
+        return `${group.name === "all" ? "" : `${group.name} heads: `}${parts.join(", ")}`;
+      });
+      return [`At ${label}, ${said.join("; ")}.`];
+    }
     const every = list.map((group) => counted(group, state.stop)).join(" and ");
     if (!state.heads.size) return [`At ${label}, ${rule} in ${every}.`];
     const some = { name: "all", rows: [], y: 0 };
@@ -197,14 +229,29 @@ const raster = (() => {
 
   /* ---- the sheet ---- */
 
+  /* Where the columns begin and end: even, or each around its checkpoint's step or tokens, none too narrow to click. */
+  /** @type {(left: number, right: number) => number[]} */
+  function columnEdges(left, right) {
+    const n = data.stops.length;
+    const at = state.spacing === "step" ? data.steps : state.spacing === "tokens" ? data.tokens : null;
+    if (!at || n < 2) return d3.range(n + 1).map((i) => left + (i * (right - left)) / n);
+    const between = d3.pairs(at, (a, b) => (a + b) / 2);
+    const ends = [at[0], ...between, at[n - 1] + (at[n - 1] - between[n - 2])];
+    const total = ends[n] - ends[0];
+    const least = Math.min(10, (right - left) / n / 2);
+    const room = right - left - n * least;
+    const wide = d3.pairs(ends, (a, b) => least + (room * (b - a)) / total);
+    return [left, ...d3.cumsum(wide)].map((value, i) => (i ? left + value : value));
+  }
+
   /** @type {(list: Group[], ends: [number, number]) => { frame: HTMLElement, rows: Row[] }} */
   function build(list, ends) {
     const rows = list.flatMap((group) => group.rows);
     const width = axes.widthOf(drawing);
     const left = byLayer() ? 62 : rows.length > 200 && width < 500 ? 44 : 56;
-    const slanted = axes.labelling([0], (width - left) / data.stops.length).slant;
-    const cell = (width - left - (slanted ? 26 : 4)) / data.stops.length;
-    const { every, slant, room, names } = axes.labelling(data.stops.map(({ index }) => index), cell);
+    const even = (width - left) / data.stops.length;
+    const { slant, room, names } = axes.labelling(data.stops.map(({ index }) => index), even);
+    const edges = columnEdges(left, width - (slant ? 26 : 4));
     const phases = data.phases.length > 1 && data.training ? data.phases : [];
     const header = room + (phases.length ? 18 : 4);
     const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= 60 ? 12 : rows.length <= 240 ? 8 : 6;
@@ -222,12 +269,13 @@ const raster = (() => {
     const shown = Math.min(height, TALLEST + header);
     const colour = colours(ends);
     /** @param {number} stop */
-    const x = (stop) => left + stop * cell;
+    const x = (stop) => edges[stop];
+    /** @param {number} stop */
+    const wide = (stop) => edges[stop + 1] - edges[stop];
     const [ink, muted, paper, tick, frame] = ["--ink", "--muted", "--paper", "--axis", "--rule"].map((one) =>
       paint.resolved(`var(${one})`),
     );
-    const gap = cell > 8 ? 1 : 0;
-    const written = byLayer() && cell >= 36 && tall >= 14;
+    const written = (/** @type {number} */ stop) => byLayer() && wide(stop) >= 36 && tall >= 14;
 
     /** @type {(context: CanvasRenderingContext2D, top: number) => void} */
     function draw(context, top) {
@@ -254,22 +302,26 @@ const raster = (() => {
       const between = tall > 7 ? 1 : 0;
       for (const { index } of data.stops) {
         const [value] = valueOf(row, index);
-        if (!(isClass() ? value >= 0 : Number.isFinite(value))) continue;
-        const fill = colour(value);
-        context.fillStyle = fill;
-        context.fillRect(x(index), at, cell - gap, tall - between);
-        if (written) {
-          context.fillStyle = paint.inkFor(fill);
+        if (!(isNamed() ? value >= 0 : Number.isFinite(value))) continue;
+        const cell = wide(index);
+        const fills = colour(row, index, value);
+        const part = (cell - (cell > 8 ? 1 : 0)) / fills.length;
+        fills.forEach((fill, i) => {
+          context.fillStyle = fill;
+          context.fillRect(x(index) + i * part, at, part, tall - between);
+        });
+        if (written(index)) {
+          context.fillStyle = paint.inkFor(fills[0]);
           context.textAlign = "center";
           const share = measure().startsWith("share_");
           context.fillText(text.number(share ? 100 * value : value, share ? 0 : 2), x(index) + cell / 2, at + tall / 2);
         }
-        if (!byLayer() && data.anotherAxis(store.table(), index, row.heads[0])) {
+        if (!byLayer() && !isNamed() && data.anotherAxis(store.table(), index, row.heads[0])) {
           context.fillStyle = tick;
           context.fillRect(x(index), at + 1, Math.min(3, Math.max(1, cell / 3)), tall - between - 2);
         }
       }
-      if (row.onset > 0 && !store.both()) {
+      if (row.onset > 0 && !store.both() && !isNamed()) {
         context.fillStyle = ink;
         context.fillRect(x(row.onset) - 2, at, 2, tall);
       }
@@ -287,7 +339,7 @@ const raster = (() => {
       context.fillRect(0, 0, width, header - 2);
       context.fillStyle = muted;
       for (const [label, first, past] of phases) {
-        const space = (past - first + 1) * cell;
+        const space = edges[past + 1] - edges[first];
         context.textAlign = "left";
         context.fillText(text.shorten(label, Math.max(2, Math.floor(space / 6.4))), x(first) + 1, 8);
         if (first > 0) {
@@ -296,24 +348,30 @@ const raster = (() => {
           context.fillStyle = muted;
         }
       }
-      data.stops.forEach(({ index }) => {
-        if (index % every && index !== state.stop) return;
+      for (const index of labelled) {
         context.save();
         context.fillStyle = index === state.stop ? ink : muted;
-        context.translate(x(index) + cell / 2, header - 12);
+        context.translate(x(index) + wide(index) / 2, header - 12);
         if (slant) context.rotate((-40 * Math.PI) / 180);
         context.textAlign = slant ? "left" : "center";
         context.fillText(names[index], 0, 0);
         context.restore();
-      });
+      }
     }
+
+    /* The chosen checkpoint and as many others as have room for their names. */
+    const middle = (/** @type {number} */ stop) => x(stop) + wide(stop) / 2;
+    const needs = slant ? 15 : 8 + 7 * Math.max(...names.map((one) => one.length));
+    const labelled = [state.stop];
+    for (const { index } of data.stops)
+      if (labelled.every((other) => Math.abs(middle(other) - middle(index)) >= needs)) labelled.push(index);
 
     /* The chosen checkpoint's column, and bars beside the selected rows. */
     function over() {
       const bars = rows
         .filter((row) => row.heads.some((head) => state.heads.has(head)))
         .map((row) => `M${left - 5},${row.y}h3v${tall - 1}h-3z`);
-      const column = { x: x(state.stop) - 1, y: header - 1, width: cell + 1, height: height - header, rx: 2 };
+      const column = { x: x(state.stop) - 1, y: header - 1, width: wide(state.stop) + 1, height: height - header, rx: 2 };
       return [
         s("path", { d: bars.join(""), class: "has-selected" }),
         ...(data.stops.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
@@ -338,11 +396,11 @@ const raster = (() => {
       over,
       at(px, py) {
         const row = rowAt(py);
-        const col = Math.floor((px - left) / cell);
+        const col = d3.bisectRight(edges, px) - 1;
         return row && py < row.y + tall && col <= last ? { row: row.index, col: Math.max(0, col) } : null;
       },
       box: ({ row, col }) =>
-        rows[row] && col <= last ? { x: x(col), y: rows[row].y, width: cell, height: tall } : null,
+        rows[row] && col <= last ? { x: x(col), y: rows[row].y, width: wide(col), height: tall } : null,
       step: ({ row, col }, right, down) => ({
         row: within(row + down, rows.length - 1),
         col: within(col + right, last),
@@ -362,10 +420,19 @@ const raster = (() => {
   function legend(ends, axis) {
     /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
     const key = (mark, said) => h("span", { class: "key" }, mark, said);
+    const table = store.table();
+    /** @param {string} background */
+    const block = (background) => h("i", { class: "block", style: `background-color:${background}` });
+    const bits = isNamed() && table.roles ? table.roles.reduce((all, one) => (one < 128 ? all | one : all), 0) : 0;
     const scale = isClass()
-      ? data.classes.map((kind, code) => key(paint.block(code), kind))
+      ? data.classes.flatMap((kind, code) => (table.classes[data.taxonomy].codes.includes(code) ? [key(paint.block(code), kind)] : []))
+      : isNamed()
+        ? [
+            ...data.roles.flatMap(({ name: one }, role) => (bits & (1 << role) ? [key(block(paint.ofRole(role)), one)] : [])),
+            key(block("var(--rule)"), "no role"),
+          ]
       : paint.rampKeys(name(), ends, 2, measure().startsWith("share_"));
-    const heads = byLayer()
+    const heads = byLayer() || isNamed()
       ? []
       : [
           store.both() ? null : key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
@@ -382,7 +449,7 @@ const raster = (() => {
     /** @type {(row: Row, stop: number) => string} */
     const said = (row, stop) => {
       const [value, se] = valueOf(row, stop);
-      return isClass() ? data.classes[value] || "–" : text.measure(measure(), value, se);
+      return isNamed() ? called(row.heads[0], stop) || "–" : text.measure(measure(), value, se);
     };
     const onset = byLayer() ? [] : [`${ABOVE} from`];
     return dom.numbers(
@@ -402,6 +469,7 @@ const raster = (() => {
     const shown = store.shown();
     if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
+    if (isClass()) said.push(axes.taxonomyMeans());
     note.textContent = said.join(" ");
   }
 
@@ -414,6 +482,7 @@ const raster = (() => {
       controls.measure.value = state.map;
       controls.rows.value = state.rows;
     }
+    dom.choose(dom.find("emergence-controls").querySelector("fieldset"), state.spacing);
     // Another selection or checkpoint, with no filter that depends on them, has the same rows.
     if (!known || !store.only(keys, "heads", "head", "stop")) {
       const found = groups();
@@ -441,6 +510,12 @@ const raster = (() => {
   function setUp() {
     /** @type {[string, string, string?][]} */
     const entries = store.choices.map.map((one) => [one, data.measureLabel(one), data.measureMeans(one) || ""]);
+    /** @type {Record<string, string>} */
+    const SPACING = { order: "checkpoint", step: "step", tokens: "tokens" };
+    const spaced = store.choices.spacing;
+    const spacing = dom.options("spacing", "Columns by", spaced.map((one) => [one, SPACING[one]]), state.spacing, (value) =>
+      store.set({ spacing: value }),
+    );
     const colour = dom.menu("emergence-measure", "Colour", entries, state.map, (value) => store.set({ map: value }));
     /** @type {Record<string, string>} */
     const ROWS = { onset: "heads, earliest first", depth: "heads by layer", layers: "layers" };
@@ -455,9 +530,10 @@ const raster = (() => {
     dom.find("emergence-controls").replaceChildren(
       colour.field,
       ...(store.choices.rows.length > 1 ? [rows.field] : []),
+      ...(spaced.length > 1 ? [spacing] : []),
     );
   }
 
   /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */
-  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "window", "run", "filter", "heads", "stop"] };
+  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "stop"] };
 })();

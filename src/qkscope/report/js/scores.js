@@ -73,19 +73,16 @@ const scores = (() => {
         ),
       ],
     });
-    /** @type {(stop: number) => string[]} */
-    const lines = (stop) => [
-      data.stops[stop].label,
-      `position ${text.measure("share_", positional(stop, share))}`,
-      ...data.parts.map(({ name, label }) => {
-        const value = share(stop, name) ?? NaN;
-        return `${label} ${text.measure(name, value, error ? error(stop, name) : null)}`;
-      }),
-    ];
+    /** @type {(stop: number, meaning?: boolean) => (string | null)[]} */
+    const lines = (stop, meaning = true) => {
+      const parts = data.parts.map(({ name }) => ({ name, value: share(stop, name) ?? NaN, se: error?.(stop, name) }));
+      const whole = { name: "share_positional", value: positional(stop, share), se: error?.(stop, "share_positional") };
+      return [data.stops[stop].label, ...text.told([whole, ...parts], [], meaning)];
+    };
     axes.stopColumns(svg, {
       prefix,
       lines,
-      label: (stop) => `${title}: ${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
+      label: (stop) => `${title}: ${lines(stop, false).filter(Boolean).join(", ")}. Choose this ${axes.stopWord}.`,
     });
     axes.dress(svg, `${title}, at each ${axes.stopWord}`);
     return svg;
@@ -139,14 +136,12 @@ const scores = (() => {
     });
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
-      const said = [
-        `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`,
-        ...data.parts.map(({ name, label }) => `${label} ${text.measure(name, share(layer, name))}`),
-      ];
+      const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
+      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}`,
-        label: `${said.join(", ")}. Select its heads.`,
-        lines: said,
+        label: `${[where, ...text.told(numbers, [], false)].join(", ")}. Select its heads.`,
+        lines: () => [where, ...text.told(numbers)],
         act: (event) =>
           store.select(
             here.filter((d) => d.layer === layer).map((d) => d.index),

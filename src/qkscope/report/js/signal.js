@@ -176,25 +176,21 @@ const signal = (() => {
     ];
   }
 
-  /** @type {(index: number, all: Line[]) => (string | null)[]} */
-  function lines(index, all) {
-    const said = all.map((line) => {
-      const value = text.measure(line.measure, line.mean[index], line.se[index]);
-      const what = measures().length > 1 && line.population !== "selected" ? "" : axes.signalName(line.measure);
-      return `${nameOf(line)}: mean ${what ? `${what} ` : ""}${value}`;
-    });
-    const [name, about] = axes.stopLines(index);
-    return [name, about, ...said, ...losses(index), data.measureMeans(state.measure)];
+  /** @type {(index: number, all: Line[], meaning?: boolean) => (string | null)[]} */
+  function lines(index, all, meaning = true) {
+    const means = all.map((line) => ({
+      ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
+      whose: [line.population === "all" ? "all heads" : line.population, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" "),
+    }));
+    return [...axes.stopLines(index), ...text.told([...means, ...losses(index)], [], meaning)];
   }
 
-  /** @type {(index: number) => string[]} */
+  /** @param {number} index */
   const losses = (index) =>
     store.runs().flatMap((run) => {
       const { loss } = store.over(run);
       const value = loss?.mean[index] ?? null;
-      return loss && value !== null
-        ? [axes.ofRun(run, `loss ${text.withError(value, loss.se[index])} nats per token`)]
-        : [];
+      return loss && value !== null ? [{ name: "loss", value, se: loss.se[index], whose: store.both() ? data.letters[run] : "" }] : [];
     });
 
   /* The loss below the signal, on the same axis of checkpoints; null where it was not measured. */
@@ -233,8 +229,9 @@ const signal = (() => {
     });
     axes.stopColumns(svg, {
       prefix: "loss",
-      lines: (index) => [data.stops[index].label, ...losses(index)],
-      label: (index) => `${[data.stops[index].label, ...losses(index)].join(", ")}. Choose this ${axes.stopWord}.`,
+      lines: (index) => [data.stops[index].label, ...text.told(losses(index))],
+      label: (index) =>
+        `${[data.stops[index].label, ...text.told(losses(index), [], false)].join(", ")}. Choose this ${axes.stopWord}.`,
     });
     axes.dress(svg, `Loss at ${data.stops.length} checkpoints`);
     return svg;
@@ -376,7 +373,7 @@ const signal = (() => {
     const svg = axes.plot(options);
     const every = [...all, ...picked];
     axes.stopColumns(svg, {
-      label: (index) => `${lines(index, every).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
+      label: (index) => `${lines(index, every, false).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
       lines: (index) => lines(index, every),
     });
     axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);

@@ -81,11 +81,12 @@ const spectrum = (() => {
     return after - 1 + (Math.log2(line.window) - a) / (b - a);
   }
 
-  /** @type {(line: Line, i: number) => string[]} */
+  /** @type {(line: Line, i: number) => [string, ...(string | null)[]]} */
   const said = (line, i) => [
     `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.stops[line.stop].label)}`,
     `${shareName()} ${text.measure("share_", line.shares[i])}`,
     line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
+    data.measureMeans(carried()),
   ];
 
   /** @type {(list: Line[], width: number) => HTMLElement} */
@@ -117,7 +118,7 @@ const spectrum = (() => {
             const [from, to] = [x(spans[row][i]), x(spans[row][i + 1])];
             context.fillStyle = colour(share);
             context.fillRect(from, y, to - from - (to - from > 6 ? 1 : 0), tall - (tall > 6 ? 1 : 0));
-            if (!written || to - from < 26 || share < 0.005) return;
+            if (!written || to - from < 18 || share < 0.005) return;
             context.fillStyle = paint.inkFor(colour(share));
             context.textAlign = "center";
             context.fillText(text.number(100 * share, 0), (from + to) / 2, y + tall / 2);
@@ -278,6 +279,21 @@ const spectrum = (() => {
       ),
     );
 
+  /* One sentence of what the picture shows at the chosen checkpoint. */
+  /** @param {Line[]} list */
+  function sentence(list) {
+    return list
+      .filter((line) => line.stop === state.stop)
+      .map((line) => {
+        const best = d3.maxIndex(line.shares);
+        const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
+        const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
+        const most = `${tokens(line.waves[best])} tokens (${text.measure("share_", line.shares[best])} of ${NAMES[carried()]})`;
+        return `At ${axes.ofRun(line.run, data.stops[line.stop].label)}, the strongest wavelength is ${most}${beyond}.`;
+      })
+      .join(" ");
+  }
+
   function draw() {
     if (!drawing) return;
     for (const name of ["carried", "scale"])
@@ -293,9 +309,11 @@ const spectrum = (() => {
     const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].stop]?.heads || 0)} with RoPE` : data.headName(head);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const small = wall(width);
+    const open = drawing.querySelector(".every")?.hasAttribute("open");
     const top = drawing.querySelectorAll(".sheet-scroll")[1]?.scrollTop || 0;
     marks.mount(
       drawing,
+      h("p", { class: "sentence", id: "spectrum-sentence" }, sentence(list)),
       h(
         "p",
         { class: "legend" },
@@ -304,8 +322,7 @@ const spectrum = (() => {
         h("span", { class: "key" }, h("i", { class: "bar onset" }), "one window"),
       ),
       chart(list, width),
-      small ? h("p", { class: "small" }, "Every head, training downwards, fast pairs left; choose one to see it above.") : null,
-      small,
+      small ? h("details", { class: "every", open }, h("summary", {}, "Every head: training downwards, fast pairs left"), small) : null,
       numbersTable(list),
     );
     if (small) small.children[0].scrollTop = top;

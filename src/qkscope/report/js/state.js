@@ -10,7 +10,7 @@
 const store = (() => {
   const last = data.stops.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
+  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -28,8 +28,10 @@ const store = (() => {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["matched", "own"] : ["own"],
     measure: signals, // of the signal's chart
-    map: [...signals, "class", ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
+    map: [...signals, "class", ...(data.roles.length ? ["roles"] : []), ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
     rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
+    spacing: ["order", ...(data.steps && data.training ? ["step"] : []), ...(data.tokens && data.training ? ["tokens"] : [])],
+    taxonomy: data.taxonomies,
     carried: ["score_energy", "signal_q"].filter((name) => data.carried(name)), // of the spectrum
     scale: ["tokens", "window", "pair"],
     // The share that claims lead with first, where its causes are known.
@@ -164,7 +166,7 @@ const store = (() => {
     found.filter = {
       classes: get("classes")
         .split(",")
-        .filter((name) => data.classes.includes(name)),
+        .filter((name) => data.allClasses.includes(name)),
       rope: data.populations.includes(get("rope")) ? get("rope") : "",
       search: get("search"),
       only: get("only") === "1",
@@ -176,7 +178,8 @@ const store = (() => {
 
   /** @param {Set<string>} keys */
   function tell(keys) {
-    if (["stop", "window", "run", "filter", "heads"].some((key) => keys.has(key))) shownCache = null;
+    data.sortBy(state.taxonomy);
+    if (["stop", "window", "run", "filter", "heads", "taxonomy"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
   }
 
@@ -274,11 +277,12 @@ const store = (() => {
     /** @type {(head: Head) => boolean} */
     return (head) => {
       const stop = data.stopOf(head, state.stop);
-      const kind = data.classes[data.code(here, stop, head.index)] || "";
+      const kind = data.className(here, stop, head.index);
+      const roles = data.rolesOf(here, stop, head.index).map((role) => data.roles[role].name);
       if (alone && !state.heads.has(head.index)) return false;
       if (classes.length && !classes.includes(kind)) return false;
       if (rope && head.population !== rope) return false;
-      return !search.trim() || matches(head, [kind, head.population, data.headName(head.index)]);
+      return !search.trim() || matches(head, [kind, ...roles, head.population, data.headName(head.index)]);
     };
   }
 
@@ -355,11 +359,15 @@ const store = (() => {
     },
     /* Draw everything anew: the colours changed. */
     repaint: () => tell(new Set(["size"])),
+    /* Sort heads into classes in another way; a filter by the classes of the one before would match none. */
+    /** @param {string} taxonomy */
+    sortBy: (taxonomy) => set({ taxonomy, filter: { ...state.filter, classes: [] } }),
     clearFilter: () => set({ filter: start().filter }),
     /** @param {(keys: Set<string>) => void} listener */
     onChange: (listener) => listeners.push(listener),
     startFromHash() {
       Object.assign(state, parse(location.hash.slice(1)));
+      data.sortBy(state.taxonomy);
       written = location.hash;
       window.addEventListener("popstate", restore);
       window.addEventListener("hashchange", restore);

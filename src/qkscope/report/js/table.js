@@ -33,6 +33,13 @@ const headTable = (() => {
     return [paint.block(code), data.classes[code] || ""];
   };
 
+  /** @param {Head} head */
+  const rolesText = (head) =>
+    data
+      .rolesOf(table(), data.stopOf(head, state.stop), head.index)
+      .map((role) => data.roles[role].name)
+      .join(", ");
+
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
    *   cell: (head: Head) => string | Child[], num?: boolean, opens?: boolean, means?: string }} Column */
@@ -67,7 +74,10 @@ const headTable = (() => {
       opens: true,
     });
     if (store.both()) return [...found, ...ofBoth()];
-    found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell() });
+    const means = axes.taxonomyMeans();
+    found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell(), means });
+    if (data.roles.length)
+      found.push({ key: "roles", name: "roles", by: (d) => rolesText(d) || null, cell: (d) => rolesText(d) || "–" });
     for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
       if (inTable)
         found.push({
@@ -247,6 +257,6 @@ const headTable = (() => {
   return {
     setUp: () => filters.setUp(rows),
     draw,
-    needs: ["stop", "heads", "filter", "window", "run", "sort", "down"],
+    needs: ["stop", "heads", "filter", "window", "run", "sort", "down", "taxonomy"],
   };
 })();

@@ -27,6 +27,25 @@ const text = (() => {
     return `${number(100 * value, 1)}%${unsure ? "" : ` ± ${number(100 * se, 1)}`}`;
   }
 
+  /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. `whose`
+   * and `of` come before the name: "RoPE: mean position share 59.0% ± 0.4". */
+  /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string }} Told */
+  /** @type {(numbers: Told[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
+  function told(numbers, also = [], meaning = true) {
+    const lines = numbers.map(({ name, value, se, whose = "", of = "" }) => {
+      const units = data.measureUnits(name);
+      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${measure(name, value, se)}${units && ` ${units}`}`;
+    });
+    if (!meaning) return [...lines, ...also];
+    const names = [...new Set(numbers.map(({ name }) => name))];
+    const meanings = names.map((name) => {
+      const means = data.measureMeans(name);
+      return means && `${names.length > 1 ? `${data.measureLabel(name)}: ` : ""}${means}`;
+    });
+    const sure = numbers.some(({ se }) => typeof se === "number" && !Number.isNaN(se));
+    return [...lines, ...also, ...meanings, sure ? "± one standard error over documents" : null];
+  }
+
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
 
@@ -58,5 +77,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, count, tokens, headCount, percent, shorten, mean };
+  return { number, withError, measure, told, count, tokens, headCount, percent, shorten, mean };
 })();

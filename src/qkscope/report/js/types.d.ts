@@ -30,7 +30,7 @@ interface Averages {
   heads: Record<string, number[]>;
   means: Record<string, Record<string, Series>>;
   layers: { places: number[] } & Record<string, any>;
-  classes: Record<string, Record<string, { se: Maybe[]; borderline: Maybe[] }>>;
+  classes: Record<string, Record<string, Record<string, { se: Maybe[]; borderline: Maybe[] }>>>; // taxonomy, population
 }
 
 /* Numbers of every head along an axis of their own: rows x places, packed. */
@@ -100,8 +100,8 @@ interface Ablation {
 /* Everything measured over one window. */
 interface PackedWindow {
   columns: Record<string, Packed>;
-  class: string;
-  since: Maybe[] | null;
+  classes: Record<string, { codes: string; since: Maybe[] | null }>; // by taxonomy
+  roles: string | null; // bits
   averages: Averages;
   loss: { mean: Maybe[]; se: Maybe[] } | null;
   wavelengths: Wavelengths[] | null;
@@ -162,6 +162,8 @@ interface PackedRun {
     label: string[];
     phase: (string | null)[];
     window: Maybe[];
+    step: number[] | null; // added up over phases
+    tokens: number[] | null;
   };
   own: PackedWindow;
   matched: PackedWindow | null;
@@ -192,12 +194,14 @@ interface Payload extends PackedRun {
   kind: "training" | "models";
   thresholds: { high: number; low: number };
   enough: number; // of a head's scores, from which it follows position
-  classes: string[];
+  taxonomies: Record<string, { label: string; classes: string[]; means: string }>;
+  roles: Role[];
   unmeasured: string;
   regions: { name: string; r_q: number; r_k: number }[];
   ramps: Record<"light" | "dark", { sequential: string[]; diverging: string[] }>;
   encoding: { scale: number; missing: number; byteScale: number; noCode: number };
   measures: Measure[];
+  curves: Measure[]; // what is measured along an axis of its own
   parts: { name: string; label: string }[];
   populations: string[];
   matchedWindow: Maybe;
@@ -212,10 +216,18 @@ interface Payload extends PackedRun {
   };
 }
 
+/* A role that a head has above a threshold of its score, a measure. */
+interface Role {
+  name: string;
+  score: string;
+  threshold: number;
+  means: string;
+}
+
 interface Table {
   columns: Record<string, Float64Array>;
-  class: Uint8Array;
-  since: Maybe[] | null;
+  classes: Record<string, { codes: Uint8Array; since: Maybe[] | null }>;
+  roles: Uint8Array | null;
 }
 
 interface Stop {
@@ -257,6 +269,8 @@ interface State {
   measure: string;
   map: string;
   rows: string;
+  spacing: string;
+  taxonomy: string;
   carried: string;
   scale: string;
   number: string;

@@ -1,0 +1,119 @@
+// @ts-check
+/* What heads do: how many heads have each role at the chosen checkpoint, which they are, and since when. */
+"use strict";
+
+const roles = (() => {
+  const { state } = store;
+  const { h, s } = dom;
+  const MOST = 6; // heads that a row names
+
+  /** @param {string} population */
+  const members = (population) => {
+    const shown = store.shown();
+    return data.heads.filter((head) => head.population === population && (!shown || shown.has(head.index)));
+  };
+
+  /* The heads with a role at the chosen checkpoint. */
+  /** @type {(role: number, population: string, run: number) => number[]} */
+  const having = (role, population, run) =>
+    members(population)
+      .filter((head) => data.roleBits(store.table(run), data.stopOf(head, state.stop), head.index) & (1 << role))
+      .map(({ index }) => index);
+
+  /* How many heads have each role at each checkpoint: by role, then population. */
+  /** @type {(run: number) => number[][][]} */
+  function countsOf(run) {
+    const table = store.table(run);
+    const found = data.roles.map(() => data.populations.map(() => data.stops.map(() => 0)));
+    data.populations.forEach((population, p) => {
+      for (const { index: head } of members(population))
+        for (const { index: stop } of data.stops) {
+          const bits = data.roleBits(table, stop, head);
+          for (let role = 0; bits >> role; role += 1) if (bits & (1 << role)) found[role][p][stop] += 1;
+        }
+    });
+    return found;
+  }
+
+  /* The number of heads with a role over training, a line per population. */
+  /** @type {(counts: number[][], most: number) => SVGElement} */
+  function spark(counts, most) {
+    const [width, height] = [150, 30];
+    const x = d3.scaleLinear([0, Math.max(1, data.stops.length - 1)], [4, width - 4]);
+    const y = d3.scaleLinear([0, Math.max(1, most)], [height - 3, 3]);
+    const lines = data.populations.map((population, p) => {
+      const d = d3.line()(counts[p].map((count, i) => /** @type {[number, number]} */ ([x(i), y(count)])));
+      return s("path", { d, stroke: paint.ofPopulation(population), "data-counts": counts[p].join() });
+    });
+    const now = s("line", { x1: x(state.stop), x2: x(state.stop), y1: 0, y2: height, class: "now" });
+    const box = { width, height, viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" };
+    return s("svg", box, s("line", { x1: 0, x2: width, y1: y(0), y2: y(0) }), now, lines);
+  }
+
+  /* The first checkpoint at which some head has a role. */
+  /** @param {number[][]} counts */
+  const first = (counts) => data.stops.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
+
+  /** @param {number} head */
+  const shortName = (head) => `L${data.heads[head].layer}H${data.heads[head].head}`;
+
+  /** @type {(role: number, population: string, run: number) => HTMLElement} */
+  function cell(role, population, run) {
+    const heads = having(role, population, run);
+    const all = data.heads.filter((head) => head.population === population).length;
+    const label = `${text.headCount(heads.length)} of ${all}${population === "all" ? "" : ` ${population}`}: ${data.roles[role].name}. Select them.`;
+    if (!heads.length) return h("td", { class: "num none" }, "0");
+    const id = `role-${role}-${population}-${run}`;
+    const pick = h("button", { type: "button", id, class: "link", "aria-label": label, title: heads.map(shortName).join(", ") }, String(heads.length));
+    pick.addEventListener("click", (event) => store.select(heads, event));
+    return h("td", { class: "num" }, pick);
+  }
+
+  /** @type {(role: number, run: number, counts: number[][], most: number) => HTMLElement} */
+  function row(role, run, counts, most) {
+    const { name, means, threshold } = data.roles[role];
+    const heads = data.populations.flatMap((population) => having(role, population, run));
+    const named = heads.slice(0, MOST).map(shortName).join(", ");
+    const more = heads.length > MOST ? ` and ${heads.length - MOST} more` : "";
+    const swatch = h("i", { class: "block", style: `background-color:${paint.ofRole(role)}` });
+    const said = axes.ofRun(run, name);
+    return h(
+      "tr",
+      { class: heads.length ? null : "none" },
+      h("th", { scope: "row" }, swatch, said, h("span", { class: "means" }, `${means} (above ${threshold})`)),
+      ...data.populations.map((population) => cell(role, population, run)),
+      ...(data.training && data.stops.length > 1 ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
+      h("td", { class: "which" }, heads.length ? `${named}${more}` : "–"),
+    );
+  }
+
+  function draw() {
+    const drawing = dom.find("roles-drawing");
+    const places = d3.range(data.roles.length);
+    const counts = new Map(store.runs().map((run) => [run, countsOf(run)]));
+    /** @type {(run: number, role: number) => number[][]} */
+    const of = (run, role) => counts.get(run)?.[role] || [];
+    const most = d3.max([...counts.values()].flat(3)) || 1;
+    const ever = places.filter((role) => store.runs().some((run) => first(of(run, role)) !== "–"));
+    const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
+    const course = data.training && data.stops.length > 1 ? ["over training", "first at"] : [];
+    const kinds = data.populations.map((one) => (one === "all" ? "heads" : `${one} heads`));
+    const head = ["role", ...kinds, ...course, `heads at ${data.stops[state.stop].label}`];
+    const numeric = (/** @type {number} */ i) => i > 0 && i <= kinds.length;
+    const table = h(
+      "table",
+      { class: "plain roles" },
+      h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: numeric(i) ? "num" : null }, name)))),
+      h("tbody", {}, ever.flatMap((role) => store.runs().map((run) => row(role, run, of(run, role), most)))),
+    );
+    const region = { class: "scroller", tabindex: "0", role: "region", "aria-label": "Heads by role" };
+    marks.mount(drawing, ever.length ? h("div", region, table) : h("p", { class: "absent" }, "No head has a role beyond its error."));
+    dom.find("roles-note").textContent = [
+      "A head has a role if its score is more than two standard errors above the threshold; it can have several.",
+      never.length ? `No head is ever ${never.join(", ")}.` : "",
+    ].join(" ");
+  }
+
+  /** @type {View} */
+  return { setUp() {}, draw, needs: ["stop", "window", "run", "filter"] };
+})();
