@@ -3,7 +3,6 @@
 import gzip
 import json
 import platform
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -15,20 +14,11 @@ from qkscope.corpus import documents as module
 from qkscope.corpus import documents_from, load_corpus, tokenizer_identity
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import CorpusError, HubError
+from qkscope.study import CorpusSpec
 
 
 def spec(source, **changes):
-    defaults = {
-        "split": "train",
-        "text_column": "text",
-        "id_column": None,
-        "documents": None,
-        "min_tokens": 0,
-        "chunk": False,
-        "start": "beginning",
-        "seed": 0,
-    }
-    return SimpleNamespace(source=source, revision=None, **(defaults | changes))
+    return CorpusSpec(source=source, **({"chunk": False, "start": "beginning"} | changes))
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,7 @@ from qkscope.corpus.documents import Document, documents_from, write_tokens
 from qkscope.corpus.documents import digest as tokens_digest
 from qkscope.errors import CorpusError, EngineError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
-from qkscope.progress import quiet, say
+from qkscope.progress import quiet
 from qkscope.results.aggregate import values
 from qkscope.results.scalars import scalars
 from qkscope.run.assemble import assemble
@@ -263,7 +263,7 @@ class Monitor:
         this = [each for each in sources(self._study) if each.name == folder.name]
         plan = plan_study(self._study, this)
         self._planned = plan.planned[0]
-        todo = needed(plan, self.out, plan.jobs, say)
+        todo = needed(plan, self.out, plan.jobs)
         return todo, {job.group: plan.documents(job) for job in todo}
 
     def _finish(self, step: int) -> dict[str, float]:

@@ -287,17 +287,12 @@ def read_study(path: Path) -> object:
 # Texts
 
 
-class Spec:
-    split, text_column, revision = "train", "text", None
-
-    def __init__(self, source: Path, id_column: str | None = None) -> None:
-        self.source, self.id_column = str(source), id_column
-
-
 def read_texts(path: Path) -> object:
     from qkscope.corpus.texts import Notes, read_texts
+    from qkscope.study import CorpusSpec
 
-    texts = list(read_texts(Spec(path, None if path.stat().st_size % 2 else "id"), Notes()))
+    column = None if path.stat().st_size % 2 else "id"
+    texts = list(read_texts(CorpusSpec(source=[str(path)], id_column=column), Notes()))
     for text in texts:
         text.text.encode()
         text.name.encode()
@@ -373,8 +368,9 @@ def token_caches() -> list[bytes]:
 
 def read_tokens(path: Path) -> object:
     from qkscope.corpus.documents import _Memory
+    from qkscope.study import CorpusSpec
 
-    memory = _Memory(None, Spec(path), None, 16)
+    memory = _Memory(None, CorpusSpec(source=[str(path)]), None, 16)
     memory._path = path
     return memory._load()
 

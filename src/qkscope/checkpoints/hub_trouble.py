@@ -35,10 +35,11 @@ def explain(
 
     place = place_of(repo, revision, kind)
     status = status_of(error)
+    page = repo if kind == "model" else f"{kind}s/{repo}"
     for cause in chain(error):
         if isinstance(cause, errors.GatedRepoError):
             return HubError(
-                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{_web(repo, kind)}, then log in with "
+                f"{place} is gated: accept its terms on {constants.ENDPOINT}/{page}, then log in with "
                 "`hf auth login` or set HF_TOKEN"
             )
         if isinstance(cause, errors.RevisionNotFoundError):
@@ -128,10 +129,6 @@ def may_pass(error: BaseException | None) -> bool:
 
 def place_of(repo: str, revision: str | None, kind: Kind) -> str:
     return f"{'' if kind == 'model' else f'{kind} '}{repo}{f'@{revision}' if revision else ''}"
-
-
-def _web(repo: str, kind: Kind) -> str:
-    return repo if kind == "model" else f"{kind}s/{repo}"
 
 
 def line(error: BaseException) -> str:

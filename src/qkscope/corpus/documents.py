@@ -18,15 +18,18 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from qkscope import store
-from qkscope.corpus.texts import Notes, Spec, Text, read_texts
+from qkscope.corpus.texts import Notes, Text, read_texts
 from qkscope.errors import CorpusError, StoreError
 from qkscope.progress import progress
+
+if TYPE_CHECKING:
+    from qkscope.study import CorpusSpec
 
 log = logging.getLogger(__name__)
 
@@ -36,21 +39,6 @@ BATCH = 32  # texts handed to the tokenizer at once, which works on them in para
 # Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
 FEW, MOST_UNUSED = 32, 0.5
 Tokens = npt.NDArray[np.int32]
-
-
-class CorpusSpec(Spec, Protocol):
-    """`study.CorpusSpec`, or anything with its fields."""
-
-    @property
-    def documents(self) -> int | None: ...
-    @property
-    def min_tokens(self) -> int: ...
-    @property
-    def chunk(self) -> int | bool | None: ...
-    @property
-    def start(self) -> str: ...
-    @property
-    def seed(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -135,10 +123,10 @@ class Excerpt:
         return np.concatenate([ids[:lead], ids[offset + lead : stop]])[: self.size]
 
 
-def token_file(spec: Spec) -> Path | None:
+def token_file(spec: CorpusSpec) -> Path | None:
     """The file of token ids that a specification names instead of texts; no tokenizer is needed then."""
-    sources = [spec.source] if isinstance(spec.source, str) else spec.source
-    return Path(sources[0]) if len(sources) == 1 and sources[0].endswith(TOKEN_FILE) else None
+    alone = len(spec.source) == 1 and spec.source[0].endswith(TOKEN_FILE)
+    return Path(spec.source[0]) if alone else None
 
 
 def write_tokens(path: Path, documents: Sequence[Document]) -> None:
@@ -177,7 +165,10 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
         closing(read_texts(spec, notes)) as texts,
     ):
         first = list(islice(texts, 2))
-        chunk = _chunk(spec, len(first) == 1, max_tokens)
+        wanted = len(first) == 1 if spec.chunk is None else spec.chunk
+        chunk = (
+            max_tokens if wanted is True else int(wanted)
+        ) or None  # tokens of each document; None: not cut
         excerpt = Excerpt(None) if chunk else Excerpt(max_tokens, spec.start, spec.seed)
         memory = _Memory(cache, spec, tokenizer, excerpt)
         with (
@@ -210,12 +201,6 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
         possible=possible,
         texts=texts_digest,
     )
-
-
-def _chunk(spec: CorpusSpec, alone: bool, max_tokens: int) -> int | None:
-    """The length of the documents that texts are cut into; None if they are not."""
-    wanted = alone if spec.chunk is None else spec.chunk
-    return (max_tokens if wanted is True else int(wanted)) or None
 
 
 def _pieces(

@@ -19,7 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, TYPE_CHECKING, Any
 
 from qkscope import store
 from qkscope.checkpoints import hub
@@ -27,38 +27,18 @@ from qkscope.checkpoints.hub import on_hub, split_address
 from qkscope.errors import CorpusError, HubError, printable
 from qkscope.words import some
 
+if TYPE_CHECKING:
+    from qkscope.study import CorpusSpec
+
 JSONL = (".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz")
 PARQUET = (".parquet",)
 # Tests are not prose, and the rest are parts that packagers of Python leave out on some machines.
 NOT_EVERYWHERE = {
-    "test",
-    "idlelib",
-    "turtledemo",
-    "turtle",
-    "tkinter",
-    "lib2to3",
-    "distutils",
-    "ensurepip",
-    "venv",
-}
+    "test", "idlelib", "turtledemo", "turtle", "tkinter", "lib2to3", "distutils", "ensurepip", "venv"
+}  # fmt: skip
 # More than any book; a model reads its first tokens.
 TEXT_BYTES = 256_000_000
 CONVERTED = "refs/convert/parquet"  # the branch where the hub keeps its own parquet copy of a dataset
-
-
-class Spec(Protocol):
-    """What a source needs of `study.CorpusSpec`."""
-
-    @property
-    def source(self) -> str | list[str]: ...
-    @property
-    def split(self) -> str: ...
-    @property
-    def text_column(self) -> str: ...
-    @property
-    def id_column(self) -> str | None: ...
-    @property
-    def revision(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -77,18 +57,21 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_texts(spec: Spec, notes: Notes) -> Generator[Text]:
+def read_texts(spec: CorpusSpec, notes: Notes) -> Generator[Text]:
     """All texts of a specification, source after source."""
-    for source in [spec.source] if isinstance(spec.source, str) else spec.source:
+    for source in spec.source:
         if source == "stdlib":
             yield from _standard_library(notes)
         elif on_hub(source):
-            yield from _hub_dataset(source, spec, notes)
+            listing, files = files_on_hub(source, spec)
+            notes.origins.append(f"{source}@{listing.commit} split {spec.split}")
+            for file in files:  # fetched as they are reached
+                yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
         else:
             yield from _path(Path(source).expanduser(), spec, notes)
 
 
-def _path(path: Path, spec: Spec, notes: Notes) -> Generator[Text]:
+def _path(path: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
     notes.origins.append(str(path))
     if path.is_dir():
         yield from _folder(path, spec, notes)
@@ -100,7 +83,7 @@ def _path(path: Path, spec: Spec, notes: Notes) -> Generator[Text]:
         )
 
 
-def _folder(folder: Path, spec: Spec, notes: Notes) -> Generator[Text]:
+def _folder(folder: Path, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
     """Every file below the folder that is text, by path; hidden ones apart. Files of records give their records."""
     names = sorted(_files_below(folder))
     paths = {name: folder / name for name in names}
@@ -136,7 +119,7 @@ def _files_below(folder: Path) -> Iterator[str]:
                 yield path.relative_to(folder).as_posix()
 
 
-def _file(path: Path, name: str, spec: Spec, notes: Notes) -> Generator[Text]:
+def _file(path: Path, name: str, spec: CorpusSpec, notes: Notes) -> Generator[Text]:
     if name.endswith(PARQUET):
         yield from _filled(_parquet(path, name, spec), name, notes)
     elif name.endswith(JSONL):
@@ -162,7 +145,7 @@ def _filled(texts: Iterator[Text], name: str, notes: Notes) -> Generator[Text]:
             notes.warnings.append(f"{name}: left out {empty} records without text")
 
 
-def _jsonl(path: Path, name: str, spec: Spec) -> Generator[Text]:
+def _jsonl(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
     opened: Any = gzip.open if name.endswith(".gz") else open
     try:
         with opened(path, "rb") as file:
@@ -171,7 +154,7 @@ def _jsonl(path: Path, name: str, spec: Spec) -> Generator[Text]:
         raise CorpusError(f"{path}: cannot be read ({store.in_short(error)})") from error
 
 
-def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator[Text]:
+def _json_lines(file: IO[bytes], path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
     lines = iter(lambda: file.readline(TEXT_BYTES + 1), b"")
     for number, line in enumerate(lines, start=1):
         where = f"{path}:{number}"
@@ -194,7 +177,7 @@ def _json_lines(file: IO[bytes], path: Path, name: str, spec: Spec) -> Generator
         yield Text(printable(str(label)), _whole(text or "", where))
 
 
-def _parquet(path: Path, name: str, spec: Spec) -> Generator[Text]:
+def _parquet(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
     """Rows in order, a few at a time: a document may be megabytes."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -237,15 +220,7 @@ def _whole(text: str, where: str) -> str:
     return text
 
 
-def _hub_dataset(source: str, spec: Spec, notes: Notes) -> Generator[Text]:
-    """The split's files, fetched as they are reached."""
-    listing, files = files_on_hub(source, spec)
-    notes.origins.append(f"{source}@{listing.commit} split {spec.split}")
-    for file in files:
-        yield from _file(hub.fetch(listing, [file]) / file, file, spec, notes)
-
-
-def files_on_hub(source: str, spec: Spec) -> tuple[hub.Listing, list[str]]:
+def files_on_hub(source: str, spec: CorpusSpec) -> tuple[hub.Listing, list[str]]:
     """What the dataset `hub:owner/name` holds (`hub:owner/name/folder`: one configuration), and the split's files."""
     repo, folder = split_address(source)
     listing = hub.list_files(repo, spec.revision, "dataset")

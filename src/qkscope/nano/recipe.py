@@ -23,15 +23,8 @@ from qkscope.errors import CorpusError, StoreError
 
 END = 256  # the token after each file; tokens 0..255 are bytes
 SKIPPED = {
-    "site-packages",
-    "dist-packages",
-    "test",
-    "tests",
-    "idle_test",
-    "encodings",
-    "pydoc_data",
-    "__pycache__",
-}
+    "site-packages", "dist-packages", "test", "tests", "idle_test", "encodings", "pydoc_data", "__pycache__"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

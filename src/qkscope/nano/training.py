@@ -370,21 +370,15 @@ def _tokenizer() -> Any:
     """One token a byte, with the byte as its number, and one for the end of a file."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-    vocabulary = {char: byte for byte, char in enumerate(_byte_letters())}
+    vocabulary = {char: byte for byte, char in bytes_to_unicode().items()}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     end = "<|endoftext|>"
     tokenizer.add_special_tokens([end])
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, pad_token=end)
-
-
-def _byte_letters() -> list[str]:
-    """The letter that stands for each byte in byte-level tokenizers: itself if it shows, else one from 256 on."""
-    shows = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    spare = iter(range(256, 512))
-    return [chr(byte if byte in shows else next(spare)) for byte in range(256)]
 
 
 @contextmanager

@@ -85,7 +85,8 @@ def out_of_order(course: Sequence[Checkpoint]) -> list[Finding]:
     found = []
     why = "Changes are computed from each checkpoint to the next, so training would appear to run backwards"
     for a, b in pairwise(course):
-        if _goes_back(a.name, b.name):
+        keys = [known.phase_key for each in (a, b) if (known := parse_revision(each.name)) is not None]
+        if len(keys) == 2 and PLAIN not in (keys[0][0], keys[1][0]) and keys[0] > keys[1]:
             seen = f"{b.name} comes after {a.name}, which by its name is of a later phase"
             action = "List phases in training order (`qkscope ls` prints it)"
             found.append(Finding("order", "warning", (a.name, b.name), seen, why, action))
@@ -97,11 +98,6 @@ def out_of_order(course: Sequence[Checkpoint]) -> list[Finding]:
             action = "Find out which is right, and rename the folder or give its `step:` in the study"
             found.append(Finding("order", "warning", (each.name,), seen, why, action))
     return found
-
-
-def _goes_back(before: str, after: str) -> bool:
-    keys = [known.phase_key for name in (before, after) if (known := parse_revision(name)) is not None]
-    return len(keys) == 2 and PLAIN not in (keys[0][0], keys[1][0]) and keys[0] > keys[1]
 
 
 def _saved_step(folder: Path | None) -> int | None:
@@ -126,19 +122,10 @@ def other_vocabulary(checkpoint: str, tokenizer: Any, config: Any) -> list[Findi
     return [Finding("tokenizer", "error" if tokens > size else "warning", (checkpoint,), seen, why, action)]
 
 
-def other_tokenizers(vocabularies: Mapping[str, Mapping[str, int]]) -> list[Finding]:
-    """Checkpoints of one training run (by name: token -> id) with different tokens."""
-    first = next(iter(vocabularies), "")
-    return _different([name for name, tokens in vocabularies.items() if tokens != vocabularies[first]], first)
-
-
-def different_tokens(digests: Mapping[str, str]) -> list[Finding]:
-    """The same, of what was measured: checkpoints (by name: digest of the tokens) that read other tokens."""
-    first = next(iter(digests), "")
-    return _different([name for name, digest in digests.items() if digest != digests[first]], first)
-
-
-def _different(names: Sequence[str], first: str) -> list[Finding]:
+def different_tokens(tokens: Mapping[str, object]) -> list[Finding]:
+    """Checkpoints of one training run with different tokenizers: by name, a vocabulary or a digest of the documents."""
+    first = next(iter(tokens), "")
+    names = [name for name, known in tokens.items() if known != tokens[first]]
     if not names:
         return []
     seen = f"the tokenizer of {names_of(names)} differs from that of {first}"
@@ -173,7 +160,21 @@ def inspect_unit(checkpoint: str, unit: Unit) -> list[Finding]:
             for group in _equal(part, still):
                 which = ", ".join(str(numbers[rows[i]]) for i in group)
                 equal.append(f"layer {layer} {word} heads {which}")
-    return [*_constant_finding(checkpoint, constant), *_equal_finding(checkpoint, equal)]
+    found = []
+    if constant:
+        seen = f"{checkpoint}: {some(constant, 4)} give every token the same vector before rotation"
+        why = "Such a head cannot use content, and r, classes and shares of its scores say nothing about training"
+        action = "Check that its weights were saved and loaded (zeros, a frozen or unused projection)"
+        found.append(Finding("constant", "warning", (checkpoint,), seen, why, action))
+    if equal:
+        seen = f"{checkpoint}: equal to one another: {some(equal, 4)}"
+        why = (
+            "They are one head counted several times; usual causes are tensor-parallel ranks initialised with the same "
+            "seed and heads copied when weights were converted"
+        )
+        action = "Check initialisation or conversion; if it is intended, treat the copies as one head"
+        found.append(Finding("equal_heads", "error", (checkpoint,), seen, why, action))
+    return found
 
 
 def _constant(
@@ -198,40 +199,18 @@ def _constant(
 
 def _equal(moments: Moments, still: NDArray[np.bool_]) -> Iterable[list[int]]:
     """Groups of heads with equal moments; those that do not vary are left out."""
+
+    def same(a: int, b: int) -> bool:
+        pairs = [(x[a], x[b]) for x in (moments.mean_x, moments.M)]
+        return all(np.linalg.norm(x - y) <= EQUAL * np.linalg.norm(x) for x, y in pairs)
+
     left = [i for i in range(len(moments.n)) if not still[i] and moments.bad[i] == 0]
     while left:
         first, *others = left
-        group = [first, *(i for i in others if _same_moments(moments, first, i))]
+        group = [first, *(i for i in others if same(first, i))]
         left = [i for i in others if i not in group]
         if len(group) > 1:
             yield group
-
-
-def _same_moments(moments: Moments, a: int, b: int) -> bool:
-    return all(
-        np.linalg.norm(x[a] - x[b]) <= EQUAL * np.linalg.norm(x[a]) for x in (moments.mean_x, moments.M)
-    )
-
-
-def _constant_finding(checkpoint: str, heads: Sequence[str]) -> list[Finding]:
-    if not heads:
-        return []
-    seen = f"{checkpoint}: {some(heads, 4)} give every token the same vector before rotation"
-    why = "Such a head cannot use content, and r, classes and shares of its scores say nothing about training"
-    action = "Check that its weights were saved and loaded (zeros, a frozen or unused projection)"
-    return [Finding("constant", "warning", (checkpoint,), seen, why, action)]
-
-
-def _equal_finding(checkpoint: str, groups: Sequence[str]) -> list[Finding]:
-    if not groups:
-        return []
-    seen = f"{checkpoint}: equal to one another: {some(groups, 4)}"
-    why = (
-        "They are one head counted several times; usual causes are tensor-parallel ranks initialised with the same "
-        "seed and heads copied when weights were converted"
-    )
-    action = "Check initialisation or conversion; if it is intended, treat the copies as one head"
-    return [Finding("equal_heads", "error", (checkpoint,), seen, why, action)]
 
 
 def not_finite(data: xr.Dataset) -> list[Finding]:

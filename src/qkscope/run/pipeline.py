@@ -132,14 +132,21 @@ def run_claimed(
     plan.findings.extend(inspect_study(study, real))
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
-    todo = needed(plan, results, plan.jobs, say)
+    todo = needed(plan, results, plan.jobs)
     if todo and (results / OLD_UNITS).is_dir():
         say(
             f"{results / OLD_UNITS} has units of an earlier version, which are measured again; it is not changed and "
             "can be deleted"
         )
-    _say_missing_shards(todo, shard_count(results), checkpoints)
-    _say_controls(checkpoints)
+    if count := shard_count(results):
+        for number, jobs in sorted(jobs_by_shard(todo, checkpoints, count).items()):
+            names = ", ".join(dict.fromkeys(job.name for job in jobs))
+            say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
+    if extra := [each.name for each in checkpoints if each.counterfactual]:
+        say(
+            f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: "
+            + ", ".join(extra)
+        )
     write_plan(results, study.name, plan.jobs, plan.missing)
     clear_shards(results)
     _measure(plan, todo, results, engine, _Partial(plan, todo, results, claim, replace))
@@ -222,7 +229,7 @@ def _run_shard(
     plan = plan_study(study, mine, results / TOKENS)
     _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
     write_shard_plan(results, study, checkpoints, plan, shard)
-    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard), say)
+    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard))
     if not todo:
         say(
             f"shard {shard}: nothing to do"
@@ -271,7 +278,8 @@ def _put_together(
     from qkscope.results import load_results
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    said = [plan.warnings, plan.findings, plan.missing, versions(), _measures(plan.study)]
+    computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]
+    said = [plan.warnings, plan.findings, plan.missing, versions(), computed]
     digest = made_from(plan.study, measured, results, said if figures else [*said, "without figures"])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
@@ -332,11 +340,6 @@ def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Pa
     store.write_text(folder / "study.yaml", dump_study(study, record))
 
 
-def _measures(study: Study) -> list[list[object]]:
-    """What is computed, also by other packages."""
-    return [[group.name, group.version, *group.needs] for group in chosen(study.optional_measures)]
-
-
 def redraw(results: Results, ablation: pd.DataFrame) -> None:
     """Put a table of ablations into a results folder, and draw summary, figures and report anew with it."""
     from dataclasses import replace
@@ -362,22 +365,6 @@ def _summarize_and_draw(results: Results, folder: Path, figures: bool) -> None:
     if figures:
         draw_all(results, folder / "figures")
     write_report(results, folder / "report.html")
-
-
-def _say_missing_shards(todo: Sequence[Job], count: int, checkpoints: Sequence[Checkpoint]) -> None:
-    missing = jobs_by_shard(todo, checkpoints, count) if count else {}
-    for number, jobs in sorted(missing.items()):
-        names = ", ".join(dict.fromkeys(job.name for job in jobs))
-        say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
-
-
-def _say_controls(checkpoints: Sequence[Checkpoint]) -> None:
-    names = [each.name for each in checkpoints if each.counterfactual]
-    if names:
-        say(
-            f"RoPE settings change, so {len(names)} counterfactual checkpoints are measured as well: "
-            + ", ".join(names)
-        )
 
 
 def _what_is_missing(missing: dict[str, str], results: Path) -> str:

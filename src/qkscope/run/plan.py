@@ -16,7 +16,7 @@ without it and says which change is not separable, and why.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from qkscope.capture.architecture import Architecture, read_architecture
 from qkscope.capture.probe_rotation import check_windows, depends_on_length, why_not_together
 from qkscope.errors import CorpusError, HubError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import chosen, sums_for
+from qkscope.progress import say
 from qkscope.results.owner import Holding, Part, head_mask, study_holding
 from qkscope.run.units import (
     CAPTURE_VERSION,
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
     from qkscope.checkpoints import Resolved, Source
     from qkscope.checkpoints.doctor import Finding
     from qkscope.corpus import Corpus, Document
-
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -122,12 +120,17 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
             continue
         plan.planned.append(planned)
     if not plan.planned and plan.missing:
-        raise StudyError(_nothing_left(plan.missing))
+        lines = [f"  {name}: {why}" for name, why in plan.missing.items()]
+        reasons = set(plan.missing.values())
+        alike = len(reasons) == 1
+        raise StudyError(
+            "no checkpoint can be measured:" + (f" {reasons.pop()}" if alike else "\n" + "\n".join(lines))
+        )
     _collect_warnings(plan, texts)
     return plan
 
 
-def needed(plan: Plan, results: Path, jobs: Iterable[Job], say: Say) -> list[Job]:
+def needed(plan: Plan, results: Path, jobs: Iterable[Job]) -> list[Job]:
     """The units that have to be measured, each with the sums that are missing; says why any is measured again."""
     todo: list[Job] = []
     again: dict[tuple[str, str], list[int]] = {}
@@ -299,13 +302,6 @@ def _check_same_architecture(plan: Plan, planned: Planned) -> None:
             f"its architecture differs from that of {first.checkpoint.name} ({', '.join(differ)}), but "
             "checkpoints of one training run must have the same: list different models under families"
         )
-
-
-def _nothing_left(missing: dict[str, str]) -> str:
-    reasons = sorted(set(missing.values()))
-    if len(reasons) == 1:
-        return f"no checkpoint can be measured: {reasons[0]}"
-    return "no checkpoint can be measured:\n" + "\n".join(f"  {name}: {why}" for name, why in missing.items())
 
 
 def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:

@@ -24,7 +24,7 @@ from qkscope.checkpoints import hub
 from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
-from qkscope.run.doctor import inspect_study, other_tokenizers, other_vocabulary
+from qkscope.run.doctor import different_tokens, inspect_study, other_vocabulary
 from qkscope.run.plan import controls, controls_and_gaps, corpus_warnings, heads_of
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.load import missing_files, read_study, rendered
@@ -65,7 +65,8 @@ def preflight(path: Path | str) -> Preflight:
     study, wrong = read_study(path, optional_names())
     if study is None:
         return Preflight(tuple(wrong))
-    found = _Found(warnings=[f"left out: {name}: {why}" for name, why in _left_out(path, wrong).items()])
+    left_out = {} if wrong else left_out_of(path)
+    found = _Found(warnings=[f"left out: {name}: {why}" for name, why in left_out.items()])
     if find_spec("transformers") is None:
         found.warnings.append("models were not checked: that needs pip install 'qkscope[capture]'")
     elif not wrong:
@@ -84,10 +85,6 @@ def preflight(path: Path | str) -> Preflight:
     mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
     price = "" if mistakes else cost(study, found.looked, found.corpus)
     return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
-
-
-def _left_out(path: Path, wrong: list[str]) -> dict[str, str]:
-    return {} if wrong else left_out_of(path)
 
 
 def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
@@ -145,7 +142,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
         found.warnings += corpus_warnings(study, found.corpus)
         found.mistakes += _unfilled(study, found.corpus)
     if study.kind == "training":
-        found.findings += other_tokenizers(vocabularies)
+        found.findings += different_tokens(vocabularies)
 
 
 def _there(study: Study) -> bool:
@@ -199,13 +196,17 @@ class HubLook:
 
 def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
     """Repositories, revisions, tokenizers and texts of a study that are on the hub: are they there?"""
+    from qkscope.corpus.texts import files_on_hub
+
     found = HubLook()
     there = [each for each in course if _is_hubs(each.source.model) and each.source.path is None]
     texts = [source for source in study.corpus.source if on_hub(source)]
     try:
-        found.course = [each for repo in _repositories(there) for each in _present(repo, there, found)]
+        repositories = dict.fromkeys(each.source.model for each in there)
+        found.course = [each for repo in repositories for each in _present(repo, there, found)]
         _tokenizers(study, [*found.course, *(each for each in course if each not in there)], found)
-        _texts(study, texts, found)
+        for text in texts:
+            found.told(("corpus",), partial(files_on_hub, text, study.corpus))
     except UnreachableError as error:
         what = [count(len(there), "checkpoint")] if there else []
         what += [count(len(texts), "text source")] if texts else []
@@ -220,10 +221,6 @@ def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
 def _is_hubs(name: str) -> bool:
     """Written as `owner/name`: what is written like a path and not there is told of elsewhere."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
-
-
-def _repositories(there: Sequence[Checkpoint]) -> list[str]:
-    return list(dict.fromkeys(each.source.model for each in there))
 
 
 def _present(repo: str, there: Sequence[Checkpoint], found: HubLook) -> Iterator[Checkpoint]:
@@ -248,13 +245,6 @@ def _tokenizers(study: Study, course: Sequence[Checkpoint], found: HubLook) -> N
         if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
             loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
             found.told(loc, partial(find_tokenizer, each.source))
-
-
-def _texts(study: Study, sources: Sequence[str], found: HubLook) -> None:
-    from qkscope.corpus.texts import files_on_hub
-
-    for source in sources:
-        found.told(("corpus",), partial(files_on_hub, source, study.corpus))
 
 
 def _ends(course: Sequence[Checkpoint]) -> Iterator[Checkpoint]:

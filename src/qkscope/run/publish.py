@@ -282,12 +282,8 @@ def _paths_in(value: Any, key: str = "") -> Iterator[str]:
     elif isinstance(value, list):
         for each in value:
             yield from _paths_in(each, key)
-    elif isinstance(value, str) and key not in _WORDS and _is_absolute(value):
-        yield value
-
-
-def _is_absolute(text: str) -> bool:
-    return text.startswith(("/", "~")) or PureWindowsPath(text).is_absolute()
+    elif isinstance(value, str) and key not in _WORDS:
+        yield from [value] if value.startswith(("/", "~")) or PureWindowsPath(value).is_absolute() else []
 
 
 def _last(path: str) -> str:

@@ -165,7 +165,10 @@ def status(folder: Path | str, verify: bool = False) -> Status:
         known = rows.setdefault((row["checkpoint"], row["group"]), row)
         known |= {part: known[part] or row[part] for part in ("key", "sums")}
     missing = {name: why for plan in plans for name, why in plan["missing"].items()}
-    units = tuple(_unit_status(folder, row, verify) for row in rows.values())
+    units = tuple(
+        UnitStatus(name, group, *_state(unit_path(folder, row["folder"], group), row, verify))
+        for (name, group), row in rows.items()
+    )
     damage = tuple(_damage(folder)) if verify else ()
     failures, unfinished = _outcome(folder, units, missing)
     return Status(
@@ -248,20 +251,13 @@ def _read_plan(path: Path) -> dict[str, Any]:
         raise StoreError(f"{path}: damaged ({what}); run the study again to rewrite it") from error
 
 
-def _unit_status(results: Path, row: dict[str, Any], verify: bool) -> UnitStatus:
-    path = unit_path(results, row["folder"], row["group"])
-    return UnitStatus(row["checkpoint"], row["group"], *_state(path, row["key"] or {}, row["sums"], verify))
-
-
-def _state(
-    path: Path, key: Mapping[str, Any], sums: Mapping[str, Mapping[str, Any]] | None, verify: bool
-) -> tuple[str, str]:
+def _state(path: Path, row: Mapping[str, Any], verify: bool) -> tuple[str, str]:
     """State and a note. Where the sums of a unit are not known, it is done if it has facts, which come last."""
-    failed = _first_line(path.with_suffix(".failed"))
+    failed, sums = _first_line(path.with_suffix(".failed")), row["sums"]
     if sums is None:
         missing = {} if sum_path(path, FactSum.name).exists() else {FactSum.name: ""}
     else:
-        missing = missing_sums(path, sum_keys(key, sums), verify)
+        missing = missing_sums(path, sum_keys(row["key"] or {}, sums), verify)
     # A mark may outlive its unit: a process can be killed between writing one and removing the other.
     if not missing:
         return "done", ""

@@ -162,19 +162,17 @@ def choose_heads(
 
 def check_room(subject: Subject, heads: HeadIndex, groups: int) -> None:
     """Before the weights are loaded: is there memory for them and for the moments of every group?"""
+    import torch
+
     vectors = len(heads) + len(heads.keys)
     needed = (groups + 2) * moments_bytes(vectors, subject.architecture.head_dim, 1)
     what = f"measuring {len(heads)} heads of {subject.architecture.head_dim} dimensions in {groups} groups"
-    if subject.source is not None and _goes_to_main_memory(subject.source):
-        needed += weights_bytes(subject.config, subject.architecture, subject.source.dtype)
+    source = subject.source
+    on_gpu = source is None or (source.device != "cpu" if source.device else torch.cuda.is_available())
+    if source is not None and not on_gpu:
+        needed += weights_bytes(subject.config, subject.architecture, source.dtype)
         what = f"loading {subject.name} and {what}"
     check_memory(needed, available_bytes(), what)
-
-
-def _goes_to_main_memory(source: Source) -> bool:
-    import torch
-
-    return source.device == "cpu" or (source.device is None and not torch.cuda.is_available())
 
 
 log = logging.getLogger(__name__)
@@ -250,16 +248,8 @@ class ScanResult(ScanTables):
     def _write(self, folder: Path) -> None:
         write_tables(folder, [self.cell], [self.model], Thresholds())
         names = (
-            "model",
-            "origin",
-            "window",
-            "documents",
-            "tokens",
-            "available",
-            "filled",
-            "warnings",
-            "corpus",
-        )
+            "model", "origin", "window", "documents", "tokens", "available", "filled", "warnings", "corpus"
+        )  # fmt: skip
         facts = {name: getattr(self, name) for name in names}
         shape = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "max_positions", "rope_theta")
         write_json(folder / "scan.json", facts | {name: getattr(self.architecture, name) for name in shape})

@@ -54,16 +54,9 @@ Array = NDArray[np.float64]
 
 CURRENT = "current"
 # Numbers of a head that are compared, as far as they are measured.
-PER_HEAD = (
-    "r_q",
-    "r_k",
-    "share_position",
-    "share_key",
-    "share_match",
-    "share_query_position",
-    "sink",
-    "entropy",
-)
+PER_HEAD = {
+    "r_q", "r_k", "share_position", "share_key", "share_match", "share_query_position", "sink", "entropy"
+}  # fmt: skip
 # Wavelengths that are named as carrying a change: the fewest with at least this share of it.
 MOST = 0.5
 
@@ -328,6 +321,8 @@ def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
 def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
     import pandas as pd
 
+    known = [v.name for v in variables().values() if v.sampled and v.per_head and not v.dims]
+    compared = [name for name in known if name in PER_HEAD or name.startswith("attn_")]
     rows = []
     for name, tried in found.items():
         for window in windows:
@@ -335,7 +330,9 @@ def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
             heads = now.heads
             columns: dict[str, Any] = {"candidate": name, "window": window}
             columns |= {"layer": heads.layer, "head": heads.head, "rope": heads.rope}
-            for measured in _compared(now):
+            for measured in compared:
+                if measured not in now:
+                    continue
                 change = now.samples(measured) - own.samples(measured)
                 columns[measured] = now.samples(measured)[0]
                 columns[f"{measured}_change"] = change[0]
@@ -346,12 +343,6 @@ def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
             columns["prediction"] = np.where(heads.layer == 0, "exact", "estimate")
             rows.append(pd.DataFrame(columns))
     return pd.concat(rows, ignore_index=True)
-
-
-def _compared(numbers: CellNumbers) -> list[str]:
-    """The measures of `PER_HEAD`, and what heads attend to, as far as they are measured in every sample."""
-    known = [v.name for v in variables().values() if v.sampled and v.per_head and not v.dims]
-    return [name for name in known if name in numbers and (name in PER_HEAD or name.startswith("attn_"))]
 
 
 def _rms(curve: Array) -> Array:
