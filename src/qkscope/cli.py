@@ -54,6 +54,31 @@ def clear_errors(command: Command) -> Command:
     return wrapped
 
 
+def model_options(command: Command) -> Command:
+    """Options of the commands that read one model."""
+    for option in (
+        click.option(
+            "--trust-remote-code",
+            is_flag=True,
+            help="Run code that comes with the model. Only if you trust it.",
+        ),
+        click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]"),
+        click.option("--seed", type=click.IntRange(min=0), default=0),
+        click.option(
+            "--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated."
+        ),
+        click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]"),
+        click.option("--revision", help="Branch, tag or commit of a hub model."),
+    ):
+        command = option(command)
+    return command
+
+
+replace_option = click.option(
+    "--replace", is_flag=True, help="Overwrite finished results of another study in this folder."
+)
+
+
 def end_on_second_interrupt() -> Callable[[], object]:
     """Make a second Ctrl-C end the process: the first is an exception, which a library may swallow. Returns the undo.
 
@@ -81,6 +106,7 @@ def end_on_second_interrupt() -> Callable[[], object]:
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
         "auto_envvar_prefix": "QKSCOPE",
+        "show_default": True,
     }
 )
 @click.version_option(__version__, prog_name="qkscope")
@@ -97,9 +123,9 @@ def main(quiet: bool, verbose: bool) -> None:
 
 
 @main.command()
-@click.option("--out", type=FOLDER, default=Path("results/nano"), show_default=True, help="Results folder.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Training seed.")
-@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
+@click.option("--out", type=FOLDER, default=Path("results/nano"), help="Results folder.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Training seed.")
+@replace_option
 @clear_errors
 def demo(out: Path, seed: int, replace: bool) -> None:
     """Train a nano SmolLM3 here, save its checkpoints, and run the whole pipeline on them."""
@@ -111,9 +137,9 @@ def demo(out: Path, seed: int, replace: bool) -> None:
 @main.command()
 @click.argument("study", type=PLACE)
 @click.option("--out", type=FOLDER, help="Results folder.  [default: results/<study name>]")
-@click.option("--engine", type=click.Choice(["local", "ray"]), default="local", show_default=True)
+@click.option("--engine", type=click.Choice(["local", "ray"]), default="local")
 @click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
-@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
+@replace_option
 @clear_errors
 def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: bool) -> None:
     """Measure a study and write tables, figures and report. Resumes where it stopped."""
@@ -127,11 +153,7 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 @click.option("--out", type=FOLDER, help="Results folder.  [default: results/<name of the study or folder>]")
 @click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End when this step is measured.")
 @click.option(
-    "--poll",
-    type=click.FloatRange(min=0, min_open=True),
-    default=10.0,
-    show_default=True,
-    help="Seconds between looks.",
+    "--poll", type=click.FloatRange(min=0, min_open=True), default=10.0, help="Seconds between looks."
 )
 @clear_errors
 def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
@@ -207,41 +229,26 @@ def list_checkpoints(model: str, as_json: bool) -> None:
 
 @main.command()
 @click.argument("model")
-@click.option("--revision", help="Branch, tag or commit of a hub model.")
-@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
-@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
+@model_options
 @click.option(
     "--max-length",
     type=click.IntRange(min=2),
     help="Number of tokens read from each document.  [default: 2048, or the model's positions if it has fewer]",
 )
-@click.option(
-    "--documents",
-    type=click.IntRange(min=1),
-    default=32,
-    show_default=True,
-    help="Maximum number of documents.",
-)
+@click.option("--documents", type=click.IntRange(min=1), default=32, help="Maximum number of documents.")
 @click.option(
     "--start",
     type=click.Choice(["random", "beginning"]),
     default="random",
-    show_default=True,
     help="Where to start reading long texts.",
 )
 @click.option(
     "--chunk", is_flag=True, help="Cut long texts into consecutive documents.  [default: only a single text]"
 )
-@click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
-@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
+@click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
 @click.option(
-    "--heads",
-    default="all",
-    show_default=True,
-    metavar="all|N",
-    help="Query heads to measure: all, or a random sample of N.",
+    "--heads", default="all", metavar="all|N", help="Query heads to measure: all, or a random sample of N."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--save-vectors",
     is_flag=False,
@@ -254,19 +261,15 @@ def list_checkpoints(model: str, as_json: bool) -> None:
 @click.option(
     "--measures",
     default=",".join(MEASURES),
-    show_default=True,
     metavar="NAME,...",
     help="Optional measures: rotation, per_kind, plasticity; empty for none.",
 )
 @click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
 @click.option(
-    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
-)
-@click.option(
     "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
 )
 @click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
-@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
+@replace_option
 @clear_errors
 def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     """Measure one model: print a summary of its heads and write their tables."""
@@ -299,32 +302,25 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
 )
 @click.option("--layers", help="Layers of settings that name none, such as 0-11.  [default: all]")
 @click.option("--windows", metavar="N,...", help="Tokens read from each document.  [default: 2048 or fewer]")
-@click.option("--revision", help="Branch, tag or commit of a hub model.")
-@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
-@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
-@click.option("--documents", type=click.IntRange(min=1), default=16, show_default=True)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--dtype", default="auto", show_default=True, help="auto, float32, bfloat16 or float16.")
-@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
-@click.option(
-    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
-)
+@model_options
+@click.option("--documents", type=click.IntRange(min=1), default=16)
+@click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
 @click.option(
     "--out", type=FOLDER, help="Write tables and figure here.  [default: results/<model name>-whatif]"
 )
-@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
+@replace_option
 @clear_errors
 def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | None, **options: Any) -> None:
     """Try other RoPE settings on a model without training: loss by position and what changes in each head."""
     from qkscope.scanning.whatif import whatif as try_settings
     from qkscope.study import folder_name
 
-    asked = _names(windows or "")
-    if wrong := [text for text in asked if not (text.isascii() and text.isdigit() and 1 < len(text) < 10)]:
+    given = _names(windows or "")
+    if wrong := [text for text in given if not (text.isascii() and text.isdigit() and 1 < len(text) < 10)]:
         raise click.BadParameter(
             f"{wrong[0]!r} is not a number of tokens (10 or more)", param_hint="--windows"
         )
-    counts = [int(text) for text in asked] or None
+    counts = [int(text) for text in given] or None
     place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
     click.echo(str(try_settings(model, rope, windows=counts, out=place, **options)))
     click.echo(
@@ -348,32 +344,13 @@ def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | N
     help="What to remove; may be repeated.  [default: all, one at a time]",
 )
 @click.option("--checkpoint", help="Checkpoint of a study.  [default: the last]")
-@click.option("--revision", help="Branch, tag or commit of a hub model.")
-@click.option("--tokenizer", help="Folder or hub name of the tokenizer.  [default: the model's]")
-@click.option("--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated.")
+@model_options
 @click.option(
     "--max-length", type=click.IntRange(min=8), help="Tokens of each document.  [default: the window]"
 )
-@click.option(
-    "--documents",
-    type=click.IntRange(min=1),
-    default=16,
-    show_default=True,
-    help="Maximum of scored documents.",
-)
-@click.option(
-    "--draws",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    help="Random sets of heads beside each.",
-)
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--dtype", default="float32", show_default=True, help="auto, float32, bfloat16 or float16.")
-@click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]")
-@click.option(
-    "--trust-remote-code", is_flag=True, help="Run code that comes with the model. Only if you trust it."
-)
+@click.option("--documents", type=click.IntRange(min=1), default=16, help="Maximum of scored documents.")
+@click.option("--draws", type=click.IntRange(min=0), default=3, help="Random sets of heads beside each.")
+@click.option("--dtype", default="float32", help="auto, float32, bfloat16 or float16.")
 @click.option("--out", type=FOLDER, help="Folder for ablation.csv.  [default: RESULTS]")
 @clear_errors
 def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
@@ -393,13 +370,9 @@ def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
     help="Query heads per key head, if the folder names do not show it.",
 )
 @click.option(
-    "--groups",
-    type=click.IntRange(min=1),
-    default=GROUPS,
-    show_default=True,
-    help="Groups of documents for the jackknife.",
+    "--groups", type=click.IntRange(min=1), default=GROUPS, help="Groups of documents for the jackknife."
 )
-@click.option("--components", type=click.IntRange(min=1), default=COMPONENTS, show_default=True)
+@click.option("--components", type=click.IntRange(min=1), default=COMPONENTS)
 @click.option(
     "--rope-theta",
     type=click.FloatRange(min=0, min_open=True),
@@ -414,11 +387,10 @@ def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
 @click.option(
     "--measures",
     default="rotation,per_kind,plasticity",
-    show_default=True,
     metavar="NAME,...",
     help="Optional measures; plasticity needs files with buckets; empty for none (four times faster).",
 )
-@click.option("--replace", is_flag=True, help="Overwrite finished results of another study in this folder.")
+@replace_option
 @clear_errors
 def analyze(
     vectors: Path,
@@ -454,7 +426,6 @@ def analyze(
     "--spacing",
     type=click.Choice(["order", "steps"]),
     default="order",
-    show_default=True,
     help="How line plots space checkpoints: evenly, or by training steps.",
 )
 @clear_errors
