@@ -101,7 +101,7 @@ def test_settings_of_a_source_are_keys_of_a_study_and_options_of_a_scan():
     assert names >= {"allow_pickle", "trust_remote_code", "tokenizer"}
     for name in names:
         assert name in Study.model_fields
-        assert Source("m", asked_by="scan").setting(name) in options("scan")
+        assert Source("m", settings_in="scan").setting(name) in options("scan")
         assert name in inspect.signature(scan).parameters
 
 

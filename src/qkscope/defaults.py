@@ -1,4 +1,4 @@
-"""What is taken where nothing is said: by a study's file, a scan, vectors on disk and the command line alike."""
+"""Default settings shared by study files, scans, stored vectors and the command line."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Long work shows progress: a bar on a terminal, one line per finished unit elsewhere, nothing where quiet is asked."""
+"""Long work shows progress: a bar on a terminal, one line per finished unit elsewhere, nothing with --quiet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class _Voice:
-    """Whether the work in hand is told of; warnings and errors always are."""
+    """Whether progress is reported; warnings and errors always are."""
 
     quiet = False
 
@@ -34,13 +34,13 @@ def quiet() -> Iterator[None]:
 
 
 def say(line: str) -> None:
-    """A line about the work in hand, on standard error. A warning is said in any case."""
+    """Print a line about progress on standard error. Warnings are printed even when quiet."""
     if not _Voice.quiet or line.startswith(("warning:", "left out:")):
         print(line, file=sys.stderr, flush=True)
 
 
 class Bar:
-    """Counts `total` things of one unit. `done` reports a finished piece of work in words."""
+    """Counts `total` things of one unit. `done` prints a line about a finished piece of work."""
 
     def __init__(self, description: str, total: int | None, unit: str) -> None:
         self.total = total

@@ -249,7 +249,7 @@ def damaged(path: Path, why: str) -> StoreError:
 
 
 def in_short(error: BaseException) -> str:
-    """What a library says of a file it cannot read, on one line of reasonable length."""
+    """A library's error about a file it cannot read, on one line of at most 200 characters."""
     text = " ".join(str(error).split())
     if isinstance(error, KeyError):  # which says no more than the key
         text = f"missing {text}"
@@ -282,7 +282,7 @@ def _read_header(path: Path, file: BinaryIO) -> _Header:
 
 
 def _header(data: bytes) -> _Header:
-    """The JSON after a safetensors file's eight bytes of length: what it says of itself, and of its arrays."""
+    """The JSON after a safetensors file's eight bytes of length: description, digest and size of the arrays."""
     described = json.loads(data)
     text, digest = described["__metadata__"]["meta"], described["__metadata__"]["digest"]
     meta = json.loads(text)

@@ -3,7 +3,7 @@
     <root>/<model>/l<LL>h<HH>{q,k}/data.parquet
     bucket int32, example_id int32, position int32, vector list<float> or fixed-size list, sliding_window
 
-A q folder's HH is a query head, a k folder's HH the key head before repetition. Documents are told apart by
+A q folder's HH is a query head, a k folder's HH the key head before repetition. Documents are identified by
 `example_id`: jackknife groups go by it. Files are read with pyarrow in batches, one key head and its
 query heads at a time on each core; vectors are never all in memory.
 """
@@ -208,7 +208,7 @@ def write_vectors(
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[Any]:
-    """An open parquet file; whatever is wrong with it becomes a VectorsError that names it."""
+    """An open parquet file; any error in it becomes a VectorsError that names it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -421,7 +421,7 @@ def _words(numbers: Sequence[int]) -> str:
 
 
 def fetch_vectors(place: Path | str) -> tuple[Path, str]:
-    """The folder with the vectors at `hub:owner/name[/folder]`, and what to call a model that lies in it bare.
+    """The folder with the vectors at `hub:owner/name[/folder]`, and the name of a model that is directly in it.
 
     Only files of the layout are fetched.
     """

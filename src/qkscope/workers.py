@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 # Starting processes and importing libraries takes about this many seconds: shorter work is done without them.
 PAYS_FROM = 15.0
-# How often a waiting caller is told that its worker is still busy.
+# Seconds between signs of life that a waiting caller gets from a busy worker.
 LOOK_SECONDS = 1.0
 
 

@@ -58,12 +58,12 @@ class Source:
     gguf_file: str | None = None
     rotation: str | None = None
     """Rotation settings that take the place of its own (`rope.rotation_settings` of another checkpoint)."""
-    asked_by: Literal["study", "scan"] = "study"
+    settings_in: Literal["study", "scan"] = "study"
     """Where its settings are given, so that advice names them as they are written there."""
 
     def setting(self, name: str, value: str = "true") -> str:
         """A setting as the person who gave this source writes it."""
-        if self.asked_by == "study":
+        if self.settings_in == "study":
             return f"`{name}: {value}` in the study"
         return f"--{name.replace('_', '-')}" + ("" if value == "true" else f" {value}")
 
@@ -177,7 +177,7 @@ def require_files(source: Source, part: Part) -> None:
 
 
 def file_names(source: Source) -> Sequence[str]:
-    """What lies beside a model, on this machine or on the hub."""
+    """Names of the files next to a model, on this machine or on the hub."""
     path = local_path(source)
     if path is None:
         return hub.list_files(source.model, source.revision).files
@@ -277,7 +277,7 @@ def digest(path: Path, source: Source | None = None) -> str:
 
 
 def file_marks(path: Path, source: Source | None = None) -> FileMarks:
-    """Names, sizes and times of what `digest` reads: equal as long as nobody writes there."""
+    """Names, sizes and times of what `digest` reads: equal as long as nothing is written there."""
     files = _read_by(path, source)
     try:
         return tuple(
@@ -301,7 +301,7 @@ def _read_by(path: Path, source: Source | None) -> dict[str, Path]:
 
 
 def weights_digest(path: Path, source: Source, *, whole: bool) -> str:
-    """A digest of a local model's weights alone, whatever the names of their files.
+    """A digest of a local model's weights alone, independent of file names.
 
     Not `whole`: of their sizes and a few blocks of each. It differs for almost all weights that differ, at any size.
     """

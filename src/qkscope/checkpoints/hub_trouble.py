@@ -1,4 +1,4 @@
-"""What can go wrong with the hub, told apart and in words."""
+"""Errors of the hub's client, classified and turned into messages."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def explain(
 
 
 def _explain_trouble(error: BaseException, place: str, status: int | None) -> HubError:
-    """Errors that are nobody's mistake: limits, outages, the network, the disk."""
+    """Errors that are not the user's mistake: limits, outages, the network, the disk."""
     from huggingface_hub import constants
 
     again = "run again later: downloaded files are kept"

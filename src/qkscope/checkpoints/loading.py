@@ -177,11 +177,11 @@ def load_tokenizer(source: Source) -> Any:
 
 
 def find_tokenizer(source: Source) -> Source:
-    """Where the tokenizer lies. Raises where there is none; of the hub only names are asked for."""
+    """Where the tokenizer is. Raises where there is none; of the hub only file names are read."""
     origin = source
     if source.tokenizer and source.tokenizer != source.model:
         trust = source.trust_remote_code
-        origin = Source(source.tokenizer, trust_remote_code=trust, asked_by=source.asked_by)
+        origin = Source(source.tokenizer, trust_remote_code=trust, settings_in=source.settings_in)
         if origin.path is None and "/" not in source.tokenizer:
             raise CheckpointError(
                 f"tokenizer {source.tokenizer!r}: no such local folder, and tokenizers on the hub are named "
@@ -302,10 +302,10 @@ def _in_layers(model: Any, keys: Iterable[str]) -> Iterator[tuple[str, int, str]
 @contextmanager
 def _clear_words(source: Source, what: str) -> Iterator[None]:
     """Say which checkpoint and what to do, where transformers, safetensors or torch raise; and nothing else."""
-    talk = hub.need("transformers").utils.logging
-    verbosity, bars = talk.get_verbosity(), talk.is_progress_bar_enabled()
-    talk.set_verbosity_error()
-    talk.disable_progress_bar()
+    reports = hub.need("transformers").utils.logging
+    verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
+    reports.set_verbosity_error()
+    reports.disable_progress_bar()
     try:
         yield
     except CheckpointError:
@@ -313,9 +313,9 @@ def _clear_words(source: Source, what: str) -> Iterator[None]:
     except Exception as error:
         raise CheckpointError(f"{source}: {_explain(error, what, source)}") from error
     finally:
-        talk.set_verbosity(verbosity)
+        reports.set_verbosity(verbosity)
         if bars:
-            talk.enable_progress_bar()
+            reports.enable_progress_bar()
 
 
 def _explain(error: Exception, what: str, source: Source) -> str:
@@ -340,7 +340,7 @@ def _explain(error: Exception, what: str, source: Source) -> str:
 
 
 def _what_is_wrong(error: Exception) -> str:
-    """A library's stumble over a damaged or foreign file, in words that lead to the file."""
+    """A library's error about a damaged or foreign file, as a message that leads to the file."""
     where = "in config.json or a file next to it"
     if isinstance(error, ArithmeticError):
         return f"an invalid number {where}, such as 0 heads ({line(error)})"

@@ -26,7 +26,7 @@ OPTIONAL = ("no_rope_layers", "rope_scaling", "partial_rotary_factor")
 # The lengths a model was made for, which these types of scaling use too.
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 BY_LENGTH = ("dynamic", "longrope", "yarn")
-# What a candidate may say of each type, and what it must.
+# Optional and required settings of a candidate, by type.
 TYPES = {
     "default": (),
     "linear": ("factor",),

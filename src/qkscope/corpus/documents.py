@@ -66,9 +66,9 @@ class Corpus:
     requested: int = 0
     """How many documents were requested; 0 for all there are."""
     possible: int = 0
-    """About how many documents there would be if the texts were cut; 0 where they are, or nobody wants more."""
+    """About how many documents there would be if the texts were cut; 0 if they are, or no more are needed."""
     texts: str = ""
-    """Digest of the texts, their tokenizer and how documents are selected, whatever the length of documents."""
+    """Digest of the texts, their tokenizer and how documents are selected, independent of the length of documents."""
 
     @property
     def warnings(self) -> list[str]:
@@ -97,7 +97,7 @@ class Corpus:
         )
 
     def usage(self, window: int) -> str:
-        """How much of the text is measured, in words."""
+        """How much of the text is measured, as a sentence."""
         return f"{len(self.documents):,} documents, {self.tokens(window):,} of {self.available:,} tokens"
 
 
@@ -304,7 +304,7 @@ def _as_ids(item: Any, index: int) -> Tokens:
 
 
 def _encode(tokenizer: Any, texts: list[str]) -> list[Tokens]:
-    """Token ids as the tokenizer gives them by default; not its warning that texts are long, which they shall be."""
+    """Token ids as the tokenizer gives them by default, without its warning about long texts."""
     return [np.asarray(ids, np.int32) for ids in tokenizer(texts, verbose=False)["input_ids"]]
 
 

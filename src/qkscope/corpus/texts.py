@@ -286,7 +286,7 @@ def _column(wanted: str, there: Sequence[str], where: str) -> str:
 
 
 def _text_or_none(path: Path) -> str | None:
-    """A file's text; None if it is not UTF-8 text. Large binaries are told by their beginning."""
+    """A file's text; None if it is not UTF-8 text. Large binaries are recognised by their beginning."""
     try:
         with path.open("rb") as file:
             start = file.read(8192)

@@ -357,7 +357,7 @@ PACKAGES = ("qkscope", "numpy", "pandas", "safetensors", "torch", "transformers"
 def provenance(
     plan: Plan, measured: Sequence[Planned], unmeasured: Mapping[str, int], findings: Sequence[Finding]
 ) -> dict[str, Any]:
-    """Where the numbers came from: versions, commits, texts, what is missing and what to beware of."""
+    """Where the numbers came from: versions, commits, texts, missing checkpoints, warnings."""
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
     corpora = {each.corpus.digest: each.corpus for each in planned}

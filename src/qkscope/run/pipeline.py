@@ -1,7 +1,7 @@
 """The pipeline: a study file in, a results folder out.
 
 Plan what has to be measured, do the units that are missing, put the tables together, draw. A run that was stopped,
-by whatever, goes on where it was when it is started again; only whole and current unit files count.
+for any reason, continues when it is started again; only whole and current unit files count.
 """
 
 from __future__ import annotations
@@ -202,10 +202,10 @@ class _Partial:
 
 def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -> None:
     """Record whose the folder is before anything is written there, having made sure that it is not another's."""
-    asked = holding(plan.study, plan.planned)
-    owner.refuse_other(results, asked, replace=replace, named=unplanned)
+    planned = holding(plan.study, plan.planned)
+    owner.refuse_other(results, planned, replace=replace, named=unplanned)
     if owner.held(results) is None:
-        manifest.begin(results, asked.begun().record())
+        manifest.begin(results, planned.begun().record())
 
 
 def _problem(plan: Plan, results: Results) -> str:

@@ -277,8 +277,8 @@ def _sums(study: Study, checkpoint: Checkpoint, documents: list[Document]) -> di
     """The sums of a unit with these documents. Of optional measures, counterfactual checkpoints have the loss only."""
     sampling = {"keys": study.plasticity.keys, "documents": study.plasticity.documents, "seed": study.seed}
     parameters: dict[str, dict[str, Any]] = {"keys": sampling}
-    asked = study.optional_measures
-    groups = chosen([name for name in asked if name == "loss"] if checkpoint.counterfactual else asked)
+    names = study.optional_measures
+    groups = chosen([name for name in names if name == "loss"] if checkpoint.counterfactual else names)
     found = {name: sum_settings(kind, parameters.get(name, {})) for name, kind in sums_for(groups).items()}
     shown = study.kind == "training" and any(document.index < study.examples for document in documents)
     if shown and not checkpoint.counterfactual:

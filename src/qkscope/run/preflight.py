@@ -1,4 +1,4 @@
-"""All that can be known of a study before a model is loaded: what will fail, what to beware of, what it costs.
+"""Checks of a study before a model is loaded: mistakes, warnings, suspicious checkpoints and its cost.
 
 On this machine configurations, names of weights files, tokenizers and texts are looked at; on the hub names of files
 and configurations. A hub that cannot be reached is reported once, at once, and is no mistake of the study.
@@ -146,7 +146,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
 
 
 def _there(study: Study) -> bool:
-    """Texts that are not there have been told of."""
+    """Whether all texts on this machine exist; missing ones are reported elsewhere."""
     return all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
 
 
@@ -162,28 +162,28 @@ def _unfilled(study: Study, corpus: Corpus) -> Iterable[Mistake]:
 
 
 def _each_once(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """What is wrong with every checkpoint alike is said of the first."""
+    """Report a mistake that several checkpoints share for the first of them only."""
     first: dict[str, Mistake] = {}
     for mistake in mistakes:
         first.setdefault(mistake.what, mistake)
     return list(first.values())
 
 
-# So many checkpoints are looked into one by one; of more, the first and the last of every phase.
+# Up to this many checkpoints are checked one by one; of more, the first and the last of every phase.
 MOST_LOOKED = 12
 
 
 @dataclass
 class HubLook:
-    """What was found; `present` are the checkpoints there, `course` those whose configurations can be looked into."""
+    """What was found; `present` are the checkpoints there, `course` those whose configurations are read."""
 
     mistakes: list[Mistake] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     present: list[Checkpoint] = field(default_factory=list)
     course: list[Checkpoint] = field(default_factory=list)
 
-    def told(self, loc: Loc, look: Callable[[], object]) -> bool:
-        """Whether looking went well; what is wrong otherwise is kept, at its place in the study."""
+    def check(self, loc: Loc, look: Callable[[], object]) -> bool:
+        """Whether `look` succeeds; its error becomes a mistake at this place of the study."""
         try:
             look()
         except UnreachableError:
@@ -206,7 +206,7 @@ def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
         found.course = [each for repo in repositories for each in _present(repo, there, found)]
         _tokenizers(study, [*found.course, *(each for each in course if each not in there)], found)
         for text in texts:
-            found.told(("corpus",), partial(files_on_hub, text, study.corpus))
+            found.check(("corpus",), partial(files_on_hub, text, study.corpus))
     except UnreachableError as error:
         what = [count(len(there), "checkpoint")] if there else []
         what += [count(len(texts), "text source")] if texts else []
@@ -219,7 +219,7 @@ def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
 
 
 def _is_hubs(name: str) -> bool:
-    """Written as `owner/name`: what is written like a path and not there is told of elsewhere."""
+    """Written as `owner/name`; a missing path is reported elsewhere."""
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
@@ -227,12 +227,12 @@ def _present(repo: str, there: Sequence[Checkpoint], found: HubLook) -> Iterator
     """The checkpoints of a repository whose revisions are there. One question tells of all branches and tags."""
     members = [each for each in there if each.source.model == repo]
     known: set[str | None] = {None}
-    if not found.told(members[0].loc, lambda: known.update(hub.list_refs(repo, attempts=1))):
+    if not found.check(members[0].loc, lambda: known.update(hub.list_refs(repo, attempts=1))):
         return
     for each in members:
         revision = each.source.revision
         # What is no name of a branch or tag is a commit, or an error that names the nearest.
-        if revision in known or found.told(each.loc, partial(hub.list_files, repo, revision)):
+        if revision in known or found.check(each.loc, partial(hub.list_files, repo, revision)):
             yield each
 
 
@@ -244,7 +244,7 @@ def _tokenizers(study: Study, course: Sequence[Checkpoint], found: HubLook) -> N
     for place, each in reversed(places.items()):
         if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
             loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
-            found.told(loc, partial(find_tokenizer, each.source))
+            found.check(loc, partial(find_tokenizer, each.source))
 
 
 def _ends(course: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
@@ -270,7 +270,7 @@ class Looked:
 
 
 def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
-    """In words. Only what lies on this machine is looked at: a hub model's RoPE settings are known when it is run."""
+    """As text. Only local files are read: the RoPE settings of a hub model are known when it is run."""
     course = sources(study)
     local = all(Path(each.source.model).exists() for each in course)
     extra = controls(study, course) if local else []

@@ -120,15 +120,15 @@ def documents_digest(documents: Sequence[Document], window: int) -> str:
     return digest.hexdigest()
 
 
-def why_stale(found: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+def why_stale(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str | None:
     """In which parts the key of a file differs from the expected one; None if it does not."""
     reasons = []
-    for part in asked:
-        if found.get(part) == asked[part]:
+    for part in wanted:
+        if found.get(part) == wanted[part]:
             continue
-        plain = f"{part} was {found.get(part)}, is now {asked[part]}"
+        plain = f"{part} was {found.get(part)}, is now {wanted[part]}"
         if part in ("version", "parameters"):
-            plain = f"{part} of {asked['sum']}: {plain}"
+            plain = f"{part} of {wanted['sum']}: {plain}"
         reasons.append(_PARTS_IN_WORDS.get(part, plain))
     return "; ".join(reasons) or None
 
@@ -334,14 +334,14 @@ class UnitMeasurer:
 def _known_sums(job: Job) -> dict[type[Sum], Mapping[str, Any]]:
     """The classes of a job's sums, with their parameters; an error if they are other ones here."""
     known = registry.sums()
-    for name, asked in job.sums.items():
-        if name not in known or known[name].version != asked["version"]:
+    for name, wanted in job.sums.items():
+        if name not in known or known[name].version != wanted["version"]:
             found = f"has version {known[name].version}" if name in known else "is not known"
             raise EngineError(
-                f"the sum {name} {found} on {socket.gethostname()}, but the study needs version {asked['version']}: "
+                f"the sum {name} {found} on {socket.gethostname()}, but the study needs version {wanted['version']}: "
                 "install the same packages on every node"
             )
-    return {known[name]: asked["parameters"] for name, asked in job.sums.items()}
+    return {known[name]: wanted["parameters"] for name, wanted in job.sums.items()}
 
 
 class Mark:

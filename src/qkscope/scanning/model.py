@@ -89,7 +89,7 @@ class Subject:
             device=device,
             trust_remote_code=trust_remote_code,
             allow_pickle=allow_pickle,
-            asked_by="scan",
+            settings_in="scan",
         )
         config = load_config(source)
         name = revision or Path(model).name.removesuffix(".gguf")
@@ -101,7 +101,7 @@ class Subject:
         from qkscope.checkpoints import Source, load_tokenizer
 
         if isinstance(self.tokenizer, str):
-            return load_tokenizer(self.source or Source(self.tokenizer, asked_by="scan"))
+            return load_tokenizer(self.source or Source(self.tokenizer, settings_in="scan"))
         if self.tokenizer is None and self.source is not None:
             return load_tokenizer(self.source)
         return self.tokenizer
@@ -140,7 +140,7 @@ class Subject:
 
 
 def origin_of(model: Any, revision: str | None) -> str:
-    """A model's place in full, so that two of one name are told apart."""
+    """A model's full path or hub name, which distinguishes two of the same name."""
     if not isinstance(model, str | Path):
         return ""
     path = Path(model).expanduser()
@@ -177,7 +177,7 @@ def check_room(subject: Subject, heads: HeadIndex, groups: int) -> None:
 
 log = logging.getLogger(__name__)
 
-# The largest window that is taken unasked.
+# The largest default window.
 LONGEST = 2048
 
 
@@ -356,16 +356,16 @@ def _layers(subject: Subject, corpus: Sequence[Document], window: int, include_s
     return subject.architecture.measured_layers(include_sliding, longest, hint)
 
 
-def _vectors(out: Path, asked: list[Any] | None) -> dict[str, Any]:
-    """Which vectors a folder has after a scan: those asked for, else those that it has."""
+def _vectors(out: Path, wanted: list[Any] | None) -> dict[str, Any]:
+    """Which vectors a folder has after a scan: those wanted, else those that it has."""
     before = held(out)
     there = before.settings.get("vectors") if before is not None else None
-    if asked is not None and there is None and (out / "vectors").exists():
+    if wanted is not None and there is None and (out / "vectors").exists():
         raise StoreError(
             f"{out / 'vectors'} exists without a record that a scan wrote it, so it is not overwritten; "
             "choose another folder with --out, or move it away"
         )
-    found = asked or there
+    found = wanted or there
     return {} if found is None else {"vectors": found}
 
 
@@ -378,8 +378,8 @@ def read_documents(
     available = None
     if texts is not None:
         given = texts if isinstance(texts, str | bytes) else list(texts)
-        speaks = not isinstance(given, bytes) and any(isinstance(text, str) for text in given)
-        found = documents_from(given, subject.find_tokenizer() if speaks else None, max_length)
+        has_text = not isinstance(given, bytes) and any(isinstance(text, str) for text in given)
+        found = documents_from(given, subject.find_tokenizer() if has_text else None, max_length)
     else:
         tokenizer = subject.find_tokenizer()
         if tokenizer is None:

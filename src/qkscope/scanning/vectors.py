@@ -66,7 +66,7 @@ Turn = Rotation | Callable[[int], Rotation]
 class Analysis:
     """Stored vectors of all models under one root, measured: one cell per model, as `results`.
 
-    `problems` says of each head that could not be measured why.
+    `problems` has a line for each head that could not be measured, with the reason.
     """
 
     results: Results

@@ -440,7 +440,7 @@ def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
 
 
 def _at_fault(rows: pd.DataFrame) -> str:
-    """The fewest wavelengths that carry most of the change, in words."""
+    """The fewest wavelengths that carry most of the change, as a sentence."""
     ordered = rows.sort_values("share_of_change", ascending=False)
     carried = ordered["share_of_change"].cumsum()
     if not len(rows) or not carried.iloc[-1] > 0:

@@ -20,7 +20,7 @@ from qkscope.study.yaml_lines import did_you_mean
 
 # Where nothing says how long the model's training sequences were.
 WINDOW = 1024
-# The largest window that is proposed unasked: a laptop reads 64 such documents in minutes.
+# The largest window that is proposed by default: a laptop reads 64 such documents in minutes.
 LONGEST = 4096
 # What stands in place of a tokenizer that was not found.
 CHANGE_ME = "CHANGE-ME"
@@ -130,7 +130,7 @@ def _restarts(folder: Path, found: Sequence[Path]) -> list[str]:
 
 
 def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
-    """The study's line about its tokenizer, and what to check, where it does not lie beside all of the weights."""
+    """The study's line about its tokenizer, and what to check, if it is not next to all of the weights."""
 
     def there(folder: Path) -> bool:
         return has_tokenizer(path.name for path in folder.iterdir())
@@ -214,7 +214,7 @@ def _positions(config: Path) -> int | None:
 
 
 def _scalar(text: str) -> str:
-    """As YAML reads it back, whatever stands in it."""
+    """A text as a YAML scalar, quoted if needed."""
     return str(yaml.safe_dump(text, width=10**6, allow_unicode=True)).removesuffix("...\n").strip()
 
 

@@ -295,7 +295,7 @@ def _set_aside(data: Any, loc: Loc, kind: str) -> None:
 
 
 def _explained(detail: Any, loc: Loc) -> str:
-    """A pydantic error in words: what was found, what was expected, what was perhaps meant."""
+    """A pydantic error as a message: what was found, what was expected, a suggestion."""
     kind, value = detail["type"], detail.get("input")
     if kind == "extra_forbidden":
         known = list(_part(loc[:-1]).model_fields)
@@ -337,7 +337,7 @@ _WHICH_MODEL = "no model given: set model or folder here, or model for the whole
 
 
 def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
-    """What is wrong between parts, left unsaid where a part it speaks of was already refused."""
+    """Mistakes between parts, except about parts that were already refused."""
     found = sources(study)
     checks = [
         *_what(study, found),

@@ -49,7 +49,7 @@ class Marked:
                 self.mistakes.extend(_duplicate_keys(self._root))
                 self.data = loader.construct_document(self._root)
                 self.mistakes.extend(_unprintable(self.data, ()))
-        # An odd scalar (an impossible date, a base-60 number) fails inside PyYAML with whatever it meets there.
+        # An odd scalar (an impossible date, a base-60 number) fails inside PyYAML with any of these.
         except (
             yaml.YAMLError,
             ArithmeticError,
@@ -135,7 +135,7 @@ def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | N
 
 
 def _duplicate_keys(root: yaml.Node) -> list[Mistake]:
-    """YAML keeps the last of two equal keys without a word: say it instead."""
+    """Keys given twice, of which YAML silently keeps the last."""
     mistakes = []
     for loc, node in _mappings(root, (), set()):
         first: dict[str, int] = {}
