@@ -88,7 +88,11 @@ def write_csv(path: Path, frame: pd.DataFrame) -> None:
 
     A text that a spreadsheet would run as a formula gets an apostrophe, as spreadsheets write it themselves.
     """
-    texts = {name: frame[name].map(_no_formula) for name in frame.columns if frame[name].dtype.kind in "OU"}
+
+    def no_formula(cell: object) -> object:
+        return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
+
+    texts = {name: frame[name].map(no_formula) for name in frame.columns if frame[name].dtype.kind in "OU"}
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         frame.assign(**texts).to_csv(file, index=False, lineterminator="\n")
 
@@ -109,10 +113,6 @@ def read_csv(path: Path, **settings: Any) -> pd.DataFrame:
         return pd.read_csv(path, **settings)
     except MemoryError as error:
         raise ValueError(in_short(error)) from error
-
-
-def _no_formula(cell: object) -> object:
-    return f"'{cell}" if isinstance(cell, str) and cell.startswith(("=", "+", "-", "@")) else cell
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ from qkscope.checkpoints import (
     load_tokenizer,
     resolve,
 )
-from qkscope.checkpoints.weights import WeightPrefetcher
+from qkscope.checkpoints.loading import WeightPrefetcher
 from qkscope.corpus import load_corpus
 from qkscope.errors import CheckpointError, CorpusError, EngineError, HubError, StoreError
 from qkscope.run import run

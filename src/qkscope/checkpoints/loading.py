@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import copy
 import difflib
+import json
 import logging
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
+    WEIGHTS,
     FileMarks,
     Source,
     digest,
@@ -35,7 +40,8 @@ from qkscope.checkpoints.files import (
 from qkscope.checkpoints.hub_trouble import line
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
-from qkscope.errors import CheckpointError, out_of_memory
+from qkscope.errors import CheckpointError, QkscopeError, out_of_memory, printable
+from qkscope.progress import say
 from qkscope.words import some
 
 log = logging.getLogger(__name__)
@@ -300,22 +306,30 @@ def _in_layers(model: Any, keys: Iterable[str]) -> Iterator[tuple[str, int, str]
 
 
 @contextmanager
-def _clear_words(source: Source, what: str) -> Iterator[None]:
-    """Say which checkpoint and what to do, where transformers, safetensors or torch raise; and nothing else."""
+def quiet_transformers() -> Iterator[None]:
+    """Without bars, and with no messages of transformers but errors, while the block runs."""
     reports = hub.need("transformers").utils.logging
     verbosity, bars = reports.get_verbosity(), reports.is_progress_bar_enabled()
     reports.set_verbosity_error()
     reports.disable_progress_bar()
     try:
         yield
-    except CheckpointError:
-        raise
-    except Exception as error:
-        raise CheckpointError(f"{source}: {_explain(error, what, source)}") from error
     finally:
         reports.set_verbosity(verbosity)
         if bars:
             reports.enable_progress_bar()
+
+
+@contextmanager
+def _clear_words(source: Source, what: str) -> Iterator[None]:
+    """Errors of transformers, safetensors and torch as a CheckpointError: which checkpoint, and what to do."""
+    try:
+        with quiet_transformers():
+            yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(f"{source}: {_explain(error, what, source)}") from error
 
 
 def _explain(error: Exception, what: str, source: Source) -> str:
@@ -351,3 +365,80 @@ def _what_is_wrong(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return f"JSON {where} is nested too deeply"
     return line(error)
+
+
+class WeightPrefetcher:
+    """Downloads the weights of `sources` in the order in which they are measured, one ahead.
+
+    The download runs in a subprocess, so that it does not slow the passes down. Its errors are ignored: loading the
+    model meets them again and reports them. With `keep` false, weights that were not in the hub cache before are
+    deleted from it when their checkpoint is done.
+    """
+
+    def __init__(self, sources: Sequence[Source], keep: bool = True) -> None:
+        # By model and revision: counterfactual checkpoints share the weights of others.
+        self._sources = {str(source): source for source in sources if source.path is None}
+        self._keep = keep
+        self._there = {name for name, source in self._sources.items() if _in_cache(source)}
+        self._begun: dict[str, subprocess.Popen[bytes]] = {}
+
+    def wait_for(self, source: Source) -> None:
+        """Wait until the download of these weights has ended, if one was started."""
+        if str(source) in self._begun:
+            self._begun[str(source)].wait()
+
+    def fetch_after(self, source: Source) -> None:
+        """Start to download the weights of the next source, unless that was done already."""
+        names = list(self._sources)
+        following = names[names.index(str(source)) + 1 :][:1] if str(source) in names else []
+        for name in following:
+            if name not in self._begun and not _in_cache(self._sources[name]):
+                self._begun[name] = _fetching(self._sources[name])
+
+    def done(self, source: Source) -> None:
+        """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
+        if self._keep or str(source) not in self._sources or str(source) in self._there:
+            return
+        try:
+            freed = hub.forget(source.model, source.revision)
+        except (OSError, QkscopeError) as error:
+            say(
+                f"{source}: its weights could not be deleted ({printable(str(error))}) and remain in the hub cache"
+            )
+            return
+        if freed:
+            say(f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
+
+    def close(self) -> None:
+        """Stop all downloads; the next run resumes them."""
+        for process in self._begun.values():
+            process.kill()
+            process.wait()
+
+
+def _in_cache(source: Source) -> bool:
+    listing = hub.cached(source.model, source.revision)
+    return listing is not None and any(name.endswith(WEIGHTS) for name in listing.files)
+
+
+# What the process that downloads weights does.
+FETCH = """
+import json, sys
+from qkscope.checkpoints.files import Source, local_files
+local_files(Source(**json.load(sys.stdin)), "model")
+"""
+
+
+def _fetching(source: Source) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", FETCH],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+        start_new_session=True,
+    )
+    if process.stdin is not None:
+        process.stdin.write(json.dumps(asdict(source)).encode())
+        process.stdin.close()
+    return process

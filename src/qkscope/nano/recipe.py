@@ -221,7 +221,10 @@ def claim_folder(out: Path, text: Text, key: str, pieces: Collection[str], repla
         )
     others = [path for path in folders if _mark(path) != key]
     foreign = [
-        path for path in texts if _text_digest(path) not in (wanted.get(path.name), recorded.get(path.name))
+        path
+        for path in texts
+        if path.is_dir()
+        or file_digest(path.read_bytes()) not in (wanted.get(path.name), recorded.get(path.name))
     ]
     foreign += [each for path in others for each in (foreign_in(path) if _mark(path) else [path])]
     if (out / RECORD).exists() and not record:
@@ -272,10 +275,6 @@ def file_digest(data: bytes) -> str:
 def _visible(folder: Path) -> list[Path]:
     """What is in a folder, but for hidden files, which are left alone."""
     return [p for p in sorted(folder.iterdir()) if not p.name.startswith(".")] if folder.is_dir() else []
-
-
-def _text_digest(path: Path) -> str:
-    return file_digest(path.read_bytes()) if path.is_file() else "a folder"
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope import store
+from qkscope.checkpoints.loading import quiet_transformers
 from qkscope.errors import StoreError
 from qkscope.nano.recipe import (
     END,
@@ -351,7 +352,7 @@ def _save(out: Path, recipe: Recipe, piece: Piece, state: State, key: str) -> No
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
-        with _quiet():
+        with quiet_transformers():
             _model(recipe, piece.phase, state.arrays).save_pretrained(temporary)
         _tokenizer().save_pretrained(temporary)
         store.write_json(temporary / "nano.json", {"key": key, "weights": weights_digest(temporary)})
@@ -392,17 +393,3 @@ def _deterministic() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """No bars of transformers' own while the block runs."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

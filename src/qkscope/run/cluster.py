@@ -156,7 +156,11 @@ class RayEngine:
                 bar.describe(f"measuring on {sum(1 for each in self._all() if each.facts)} workers")
         finally:
             token.unlink(missing_ok=True)
-            self._stop_all(results)
+            for worker in self._all():
+                self._ray.kill(worker.actor)
+                if worker.job:
+                    unmark(worker.job.path(results))
+            self._busy, self._idle = {}, []
         return queue.failures
 
     def close(self) -> None:
@@ -283,13 +287,6 @@ class RayEngine:
         else:
             mark_failed(job.path(results), why)
             tally.failed(job, why)
-
-    def _stop_all(self, results: Path) -> None:
-        for worker in self._all():
-            self._ray.kill(worker.actor)
-            if worker.job:
-                unmark(worker.job.path(results))
-        self._busy, self._idle = {}, []
 
 
 class _Texts:

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from qkscope.checkpoints.weights import WeightPrefetcher
+from qkscope.checkpoints.loading import WeightPrefetcher
 from qkscope.errors import EngineError, MemoryShortError, StoreError
 from qkscope.progress import Bar
 from qkscope.run.units import (

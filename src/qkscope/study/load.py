@@ -341,11 +341,12 @@ def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
     found = sources(study)
     checks = [
         *_what(study, found),
-        *_limits(study),
         *_duplicates(found),
         *_steps(study, found),
         *_portraits(study, found),
     ]
+    if (limits := study.thresholds).low > limits.high:
+        checks.append(Mistake(("thresholds", "low"), f"low ({limits.low}) is above high ({limits.high})"))
     if ("model",) in refused:  # then every bare name was read as something else than a revision
         checks = [mistake for mistake in checks if mistake.what != _WHICH_MODEL]
     if not any(loc[:1] == ("windows",) for loc in refused):
@@ -391,12 +392,6 @@ def _entries(study: Study) -> Iterator[tuple[Loc, Entry]]:
     for i, family in enumerate(study.families or []):
         yield from ((("families", i, "models", j), entry) for j, entry in enumerate(family.models))
     yield from ((("checkpoints", j), entry) for j, entry in enumerate(study.checkpoints or []))
-
-
-def _limits(study: Study) -> Iterator[Mistake]:
-    limits = study.thresholds
-    if limits.low > limits.high:
-        yield Mistake(("thresholds", "low"), f"low ({limits.low}) is above high ({limits.high})")
 
 
 def _duplicates(found: list[Checkpoint]) -> Iterator[Mistake]:
