@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from fuzz.readers import Spec
+from fuzz.readers import spec_of
 
 from qkscope import store
 from qkscope.cli import main
@@ -32,7 +32,7 @@ MINIMAL = "name: a\nmodel: o/n\ncheckpoints: [step1]\nwindows: [8]\n"
 
 
 def texts_of(path):
-    return list(read_texts(Spec(path), Notes()))
+    return list(read_texts(spec_of(path), Notes()))
 
 
 # Study files
@@ -139,7 +139,7 @@ BOUNDED = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
-from fuzz.readers import Spec
+from fuzz.readers import spec_of
 from qkscope.corpus.texts import Notes, read_texts
 from qkscope.errors import QkscopeError
 from qkscope.vectors import read_moments
@@ -147,7 +147,7 @@ path = Path(sys.argv[2])
 try:
     if path.name == "data.parquet":
         read_moments(path, groups=2)
-    for _ in zip(range(64), read_texts(Spec(path), Notes())): pass
+    for _ in zip(range(64), read_texts(spec_of(path), Notes())): pass
 except QkscopeError as error:
     print("refused:", error)
 peak = next(line for line in open("/proc/self/status") if line.startswith("VmHWM"))

@@ -287,12 +287,16 @@ def read_study(path: Path) -> object:
 # Texts
 
 
-def read_texts(path: Path) -> object:
-    from qkscope.corpus.texts import Notes, read_texts
+def spec_of(path: Path, id_column: str | None = None) -> object:
     from qkscope.study import CorpusSpec
 
-    column = None if path.stat().st_size % 2 else "id"
-    texts = list(read_texts(CorpusSpec(source=[str(path)], id_column=column), Notes()))
+    return CorpusSpec(source=[str(path)], id_column=id_column)
+
+
+def read_texts(path: Path) -> object:
+    from qkscope.corpus.texts import Notes, read_texts
+
+    texts = list(read_texts(spec_of(path, None if path.stat().st_size % 2 else "id"), Notes()))
     for text in texts:
         text.text.encode()
         text.name.encode()
@@ -368,9 +372,8 @@ def token_caches() -> list[bytes]:
 
 def read_tokens(path: Path) -> object:
     from qkscope.corpus.documents import _Memory
-    from qkscope.study import CorpusSpec
 
-    memory = _Memory(None, CorpusSpec(source=[str(path)]), None, 16)
+    memory = _Memory(None, spec_of(path), None, 16)
     memory._path = path
     return memory._load()
 
