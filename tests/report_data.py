@@ -28,6 +28,7 @@ from qkscope.results import Results
 from qkscope.results.axes import CheckpointAxes, dump_axes
 from qkscope.results.examples import NAME as EXAMPLES
 from qkscope.results.examples import CheckpointExamples, write_examples
+from qkscope.results.roles import ROLES
 from qkscope.results.tables import ABLATION_COLUMNS, CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Stop, Timeline
@@ -179,6 +180,7 @@ def with_anatomy(qk: pd.DataFrame, seed: int, start: str) -> pd.DataFrame:
     noise = np.random.default_rng(seed)
     groups_of = [groups()[name] for name in ("scores", "position", "continuity")]
     names = [one.name for group in groups_of for one in group.variables] + ["gap"]
+    names += [role.variable for role in ROLES]
     found = pd.DataFrame(noise.uniform(0, 1, (len(first), len(names))), columns=names)
     found[list(PARTS)] = noise.dirichlet(np.ones(len(PARTS)), len(first))
     found["share_positional"] = found["share_position"] + found["share_query_position"]

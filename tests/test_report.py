@@ -50,6 +50,7 @@ from qkscope.report.packed_curves import curves, distances
 from qkscope.report.page import VIEWS, labels, present, window_name
 from qkscope.report.rows import Grid
 from qkscope.results import load_results
+from qkscope.results.aggregate import score_class_shares
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify
 from qkscope.study.timeline import Stop, Timeline
 
@@ -691,3 +692,36 @@ def test_tables_of_numbers_read_back(small, page):
 def test_a_study_without_ablations_says_how_to_measure_them(whole):
     assert "qkscope ablate" not in render(whole)
     assert "qkscope ablate r<" in render(replace(whole, ablation=None))
+
+
+def test_score_classes_lead_and_are_those_of_the_heads_table(whole):
+    data = payload(whole)
+    assert list(data["taxonomies"]) == ["scores", "published"]
+    for column_, name in (("score_class", "scores"), ("class", "published")):
+        codes = np.frombuffer(base64.b64decode(data["own"]["classes"][name]["codes"]), dtype=np.uint8)
+        for model, here in zip(whole.timeline.models, codes.reshape(3, 16), strict=True):
+            table = whole.heads[whole.heads["model"] == model].sort_values(["layer", "head"])
+            assert [TAXONOMIES[name][code] for code in here] == table[column_].tolist()
+
+
+def test_errors_of_score_classes_are_those_of_left_out_documents(whole):
+    data = whole.own()
+    found = score_class_shares(data, whole.timeline.models, "RoPE").set_index(["model", "class"])
+    here = data.sel(checkpoint="step300").isel(head=np.flatnonzero(data["rope"][0] == 1))
+    shares = here["share_positional"].to_numpy()  # (1 + groups, heads)
+    for kind, low, high in (("positional", 0.6, 2.0), ("mixed", 0.4, 0.6), ("content", -1.0, 0.4)):
+        inside = ((shares > low) & (shares < high)).mean(axis=1)
+        assert found.loc[("step300", kind), "share"] == pytest.approx(inside[0])
+        left = inside[1:]
+        want = np.sqrt((len(left) - 1) / len(left) * ((left - left.mean()) ** 2).sum())
+        assert found.loc[("step300", kind), "se"] == pytest.approx(want)
+
+
+def test_steps_go_on_where_a_phase_counts_anew():
+    stops = [("a", 100), ("a", 200), ("b", 50), ("b", 100)]
+    timeline = Timeline("n", "t", tuple(Stop(f"{p}-step{n}", "x", p, step=n) for p, n in stops))
+    assert timeline.training_steps() == [100, 200, 250, 300]
+    assert timeline.training_tokens() is None
+    named = [Stop(name, name, "p") for name in ("step1000-tokens4B", "step2000-tokens8B")]
+    assert Timeline("n", "t", tuple(named)).training_tokens() == [4_000_000_000, 8_000_000_000]
+    assert Timeline("n", "t", tuple(named)).training_steps() is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise, permutations
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 from playwright.sync_api import expect
 from report_browser import MINUS, Open, count, cursor_to, numbers_of
 
+from qkscope.measures.registry import variables
 from qkscope.results import load_results
+from qkscope.results.roles import ROLES, named, role_names
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import distances
 
@@ -302,3 +305,87 @@ def test_ablations_say_what_the_table_holds(open_page: Open, full_report: Path) 
     found.first.focus()
     page.keyboard.press("ArrowDown")
     expect(page.locator("#tip")).to_contain_text("query-dependent position")
+
+
+# ---- roles and classes ----
+
+
+def test_heads_by_role_are_those_of_the_results(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report)
+    data = load_results(full_report.parent).matched()
+    order = list(LABELS)
+    data = data.sel(checkpoint=order)
+    for number, role in enumerate(ROLES):
+        has = named(data, role)
+        row = page.locator("#roles tbody tr", has=page.locator("th", has_text=re.compile(f"^{role.name}")))
+        for kind, rope in (("RoPE", 1.0), ("NoPE", 0.0)):
+            counts = (has & (data["rope"] == rope).to_numpy()).sum(axis=1)
+            line = row.locator("svg path").nth(0 if rope else 1)
+            assert line.get_attribute("data-counts") == ",".join(map(str, counts))
+            if counts[-1]:
+                expect(page.locator(f"#role-{number}-{kind}-0")).to_have_text(str(counts[-1]))
+    first = page.locator("#roles tbody button").first
+    first.focus()
+    page.keyboard.press("Enter")
+    count(page, int(first.inner_text()))
+
+
+def test_the_raster_shows_roles_and_spaces_columns_by_step(open_page: Open, full_report: Path) -> None:
+    page = open_page(full_report, "#map=roles&rows=depth")
+    data = load_results(full_report.parent).matched().sel(checkpoint="lc-256-to-512-step-100")
+    names = role_names(data.expand_dims("checkpoint"))[0]
+    found = numbers_of(page, "emergence")
+    for name, layer, head in zip(names, data["layer"].to_numpy(), data["number"].to_numpy(), strict=True):
+        assert found[f"L{layer}H{head}", "LC1-100"] == name.replace("; ", ", ")
+    page.locator("label[for=spacing-step]").click()
+    assert "spacing=step" in page.url
+    widths = []
+    for label in LABELS.values():
+        cursor_to(page, "emergence", "layer 0, head 0", label)
+        widths.append(page.locator("#emergence-cursor").bounding_box()["width"])
+    # Steps 100, 200, 250 and 300 of training: columns reach half-way to their neighbours.
+    assert widths[1] > widths[2] * 1.2
+    assert widths[1] > widths[0] * 1.2
+    page.locator("label[for=spacing-order]").click()
+    cursor_to(page, "emergence", "layer 0, head 0", "S1-100")
+    even = page.locator("#emergence-cursor").bounding_box()["width"]
+    assert 4 * even == pytest.approx(sum(widths), abs=1)
+
+
+def test_classes_are_by_score_shares_first_and_published_on_request(
+    open_page: Open, full_report: Path, table: pd.DataFrame
+) -> None:
+    page = open_page(full_report)
+    here = table.loc["lc-256-to-512-step-100"]
+    shown = page.locator('#table tbody [data-column="class"]')
+    expect(shown).to_have_text(here["score_class"].head(12).tolist())
+    expect(page.locator("#classes-note")).to_contain_text("60%")
+    counts = here[here["rope"] == 1]["score_class"].value_counts()
+    for kind, number in counts.items():
+        expect(page.locator("#classes-sentence")).to_contain_text(f"{number} {kind}")
+    page.locator("label[for=classes-taxonomy-published]").click()
+    expect(shown).to_have_text(here["class"].head(12).tolist())
+    expect(page.locator("#classes-note")).to_contain_text("depend on how queries and keys are scaled")
+    expect(page.locator("#class option", has_text="content-focused")).to_have_count(1)
+    page.go_back()
+    expect(shown).to_have_text(here["score_class"].head(12).tolist())
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
+def test_a_tooltip_names_defines_and_gives_the_error(
+    open_page: Open, full_report: Path, width: int, scheme: str
+) -> None:
+    page = open_page(full_report, width=width, color_scheme=scheme)
+    for view, name in (
+        ("emergence", "share_positional"),
+        ("scores", "share_key"),
+        ("signal", "share_positional"),
+    ):
+        place = "#emergence-cursor" if view == "emergence" else f"#{view} .columns-layer .mark"
+        page.locator(place).first.focus()
+        page.keyboard.press("ArrowRight")
+        tip = page.locator("#tip")
+        expect(tip).to_contain_text(variables()[name].label)
+        expect(tip).to_contain_text(variables()[name].description)
+        expect(tip).to_contain_text(re.compile(r"\d%? ± [\d.<]+"))
+        expect(tip).to_contain_text("standard error over documents")
