@@ -285,6 +285,9 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
             "plus 2 counterfactual checkpoints wherever RoPE settings change "
             "(controls: {rotation: false} leaves them out)"
         )
+    if study.examples and study.kind == "training":
+        many = "1 short excerpt" if study.examples == 1 else f"{study.examples} short excerpts"
+        lines.append(f"the report will show {many} of the texts (examples: 0 shows none)")
     known = looked or {}
     if corpus is not None and all(each.name in known for each in course):
         lines.append(_disk_and_time(study, [*course, *extra], known, corpus))

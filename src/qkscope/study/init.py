@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from qkscope import store
+from qkscope import defaults, store
 from qkscope.checkpoints.files import discover, has_tokenizer, left_out
 from qkscope.checkpoints.hub import fetch, list_files
 from qkscope.checkpoints.loading import list_revisions
@@ -182,6 +182,9 @@ def _starter(
         f"windows: {windows}",
         "",
         "heads: all   # or {sample: 300, seed: 0} for a large model",
+        "",
+        "# Short excerpts of the text that the report shows, with the attention of a few heads; 0 shows no text.",
+        f"examples: {defaults.EXAMPLES}",
     ]
     check = [*check, "corpus: stdlib is Python code; give text of the kind the model was trained on"]
     return Starter(title, "\n".join(lines) + "\n", (*check, f"windows: {windows}, because {why}"))

@@ -92,7 +92,7 @@ def test_bars_labels_and_table_say_the_same(open_page: Open, full_report: Path) 
     table = numbers_of(page, "examples")
     for one in masses:
         real, alone, difference = one["real"], one["alone"], one["real"] - one["alone"]
-        heights = [34 * min(1, real / most), 34 * min(1, alone / most), 17 * min(1, abs(difference) / most)]
+        heights = [30 * min(1, abs(value) / most) for value in (real, alone, difference)]
         assert bars[one["key"]] == pytest.approx(heights, abs=0.26)
         row = str(one["key"])
         assert table[row, "tokens back"] == str(120 - one["key"])
@@ -146,10 +146,21 @@ def test_tokens_are_read_by_keyboard_and_the_link_keeps_them(open_page: Open, fu
 def test_the_player_moves_through_the_checkpoints(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report, "#examples")
     before = page.locator("#examples .sentence").inner_text()
+    course = page.locator("#examples-drawing .columns-layer .mark")
+    expect(course).to_have_count(4)
     page.locator("#examples-slider").fill("0")
     expect(page.locator("#stop option:checked")).to_have_text("S1-100")
     expect(page.locator("#slider")).to_have_value("0")
     assert page.locator("#examples .sentence").inner_text() != before
+    # The same numbers over training: of the token that is looked at most in the end.
+    rows = page.evaluate("[0, 1, 2, 3].map((stop) => examples.row(store.state.head ?? 4, 0, 127, stop))")
+    last = max(rows[3]["masses"], key=lambda one: one["real"])["key"]
+    for stop, row in enumerate(rows):
+        share = row["masses"][last]["real"]
+        said = f"attention {100 * share:.{0 if share >= 0.0995 else 1}f}%"
+        assert said in course.nth(stop).get_attribute("aria-label")
+    course.nth(2).click()
+    expect(page.locator("#stop option:checked")).to_have_text("LC1-50")
 
 
 def test_hostile_tokens_are_text(open_page: Open, full_report: Path) -> None:

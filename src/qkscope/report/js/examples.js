@@ -38,7 +38,7 @@ const examples = (() => {
     const all = found();
     const i = all?.heads.indexOf(index) ?? -1;
     const { slope, softcap } = all?.softmax || {};
-    const waves = explorer.wavesOf(index, store.runs()[0]);
+    const waves = explorer.wavesOf(index, store.runs()[0], stop);
     if (waves ? waves.stop !== stop : data.heads[index].rope !== 0 && !slope?.[i]) return null;
     const scores = waves ? explorer.predict(waves, null, distances).total : distances.map(() => 0);
     const cap = softcap?.[i];
@@ -47,10 +47,10 @@ const examples = (() => {
 
   /* Attention of a query to every token it sees, as measured and as distance alone predicts: the first four tokens keep
    * what they have, the rest goes to the others by the softmax of the predicted scores. */
-  /** @type {(index: number, text_: number, at: number) => Row} */
-  function row(index, text_, at) {
+  /** @type {(index: number, text_: number, at: number, stop?: number) => Row} */
+  function row(index, text_, at, stop = state.stop) {
     const all = /** @type {Examples} */ (found());
-    const place = d3.leastIndex(all.stops, (one) => Math.abs(one - state.stop)) ?? 0;
+    const place = d3.leastIndex(all.stops, (one) => Math.abs(one - stop)) ?? 0;
     const i = all.heads.indexOf(index);
     const { keys, sink } = all.row(place, i, text_, at);
     const mass = new Map(keys);
@@ -90,11 +90,17 @@ const examples = (() => {
     return shown.length > LONGEST ? `${shown.slice(0, LONGEST - 1).join("")}…` : shown.join("");
   };
   /** @param {number} share */
-  const percent = (share) => `${text.number(100 * share, share < 0.0995 ? 1 : 0)}%`;
+  const percent = (share) => `${text.number(100 * share, share && share < 0.0995 ? 1 : 0)}%`;
   /** @param {number} share */
   const points = (share) => `${share > 0 ? "+" : ""}${text.number(100 * share, Math.abs(share) < 0.0995 ? 1 : 0)}`;
   /** @param {number} back */
   const away = (back) => (back === 0 ? "itself" : `${back} ${back === 1 ? "token" : "tokens"} back`);
+
+  /** @param {string} said */
+  const word = (said) => h("code", {}, short(said));
+  /* A token in a sentence, and how far back it is. */
+  /** @type {(words: string[], from: number, key: number) => Child[]} */
+  const place = (words, from, key) => (key === from ? ["itself"] : [word(words[key]), `, ${away(from - key)}`]);
 
   /* ---- drawing ---- */
 
@@ -113,7 +119,7 @@ const examples = (() => {
   }
 
   const NAMES = ["attention", "distance alone", "difference"];
-  const colours = () => [paint.ramp([0, 1])(0.72), "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
+  const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
   /** @param {Row} shown */
@@ -125,26 +131,25 @@ const examples = (() => {
     const all = /** @type {Examples} */ (found());
     const narrow = width < 620;
     const left = narrow ? 0 : 112;
-    const [line, bar, gap] = [26, narrow ? 24 : 34, 6];
+    const [line, bar, gap] = [26, narrow ? 20 : 30, 6];
     const boxes = layout(words, width, left);
     const most = longest(shown);
     const [real, alone, more, less] = colours();
-    const tint = paint.ramp([0, 1]);
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
     /* A line of the text that the query does not see has no bars below it. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
     const seen = ends.map(([number]) => boxes.some((box, key) => box.line === number && masses.has(key)));
-    const tops = [0, ...d3.cumsum(seen, (bars) => line + (bars ? 3 * (bar + gap) + (narrow ? 10 : 18) : 4))];
+    const tops = [0, ...d3.cumsum(seen, (bars) => line + (bars ? 4 * bar + 3 * gap + (narrow ? 8 : 14) : 4))];
     const svg = s("svg", { width, height: tops[tops.length - 1], class: "chart excerpt" });
-    /* Where the bars of a row stand: on the floor, or above and below the middle. */
-    const floors = [line + gap + bar, line + 2 * (gap + bar), line + 3 * gap + 2.5 * bar];
+    /* Where the bars of each row stand; those of the last go down as well. */
+    const floors = [1, 2, 3].map((i) => line + i * (gap + bar));
     ends.forEach(([number, end]) => {
       if (!seen[number]) return;
       NAMES.forEach((name, i) => {
         const floor = tops[number] + floors[i];
         svg.append(s("line", { x1: left, x2: end, y1: floor + 0.5, y2: floor + 0.5, class: "floor" }));
         if (narrow) svg.append(s("text", { x: 0, y: floor - 3, class: "row-name under" }, name));
-        else svg.append(s("text", { x: left - 14, y: floor + (i === 2 ? 4 : -2), class: "row-name" }, name));
+        else svg.append(s("text", { x: left - 14, y: floor - 3, class: "row-name" }, name));
       });
     });
     words.forEach((word, key) => {
@@ -154,7 +159,7 @@ const examples = (() => {
       const asked = key >= all.first[excerpt()];
       /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
       const bars = (i, value, fill) => {
-        const size = Math.min(1, Math.abs(value) / most) * (i === 2 ? bar / 2 : bar);
+        const size = Math.min(1, Math.abs(value) / most) * bar;
         if (!(size > 0.25)) return [];
         const top = y + floors[i] - (value < 0 ? 0 : size);
         const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
@@ -162,13 +167,14 @@ const examples = (() => {
         const cut = Math.abs(value) > most * 1.001 ? [s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })] : [];
         return [s("rect", box), ...cut];
       };
-      const fill = mass && mass.real > 0.03 * most ? tint(Math.min(1, mass.real / most) * 0.8) : "none";
+      const shade = mass ? 0.85 * Math.min(1, mass.real / most) : 0;
       const group = s(
         "g",
         { class: `token${asked ? " asked" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
         s("rect", { x, y, width: wide, height: tops[boxes[key].line + 1] - y - 6, class: "ground" }),
-        s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", fill, rx: 3 }),
-        s("text", { x: x + wide / 2, y: y + 18, style: fill === "none" ? null : `fill:${paint.inkFor(fill)}` }, short(word)),
+        s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", "fill-opacity": shade, rx: 3 }),
+        s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
+        asked ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "asks" }) : null,
         mass ? bars(0, mass.real, real) : [],
         mass && shown.known ? bars(1, mass.alone, alone) : [],
         mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
@@ -202,6 +208,53 @@ const examples = (() => {
     ];
   }
 
+  /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at most
+   * at the last checkpoint. */
+  /** @type {(shown: Row, words: string[], width: number) => Node[]} */
+  function overTraining(shown, words, width) {
+    const all = /** @type {Examples} */ (found());
+    const rows = all.stops.map((stop) => row(head(), excerpt(), shown.query, stop));
+    const key = d3.greatest(rows[rows.length - 1].masses, ({ real }) => real)?.key ?? 0;
+    const course = rows.flatMap(({ stop, masses }) => {
+      const mass = masses.find((one) => one.key === key);
+      return mass ? [{ stop, ...mass }] : [];
+    });
+    if (course.length < 2) return [];
+    const axis = axes.stopAxis(width, 190, "share of attention");
+    const [real, alone] = colours();
+    const dots = (/** @type {"real" | "alone"} */ name, /** @type {string} */ fill) => [
+      Plot.line(course, { x: "stop", y: name, stroke: fill, strokeWidth: 2 }),
+      Plot.dot(course, { x: "stop", y: name, r: 3.4, fill }),
+    ];
+    const most = d3.max(course, (one) => Math.max(one.real, one.alone || 0)) || 1;
+    const svg = axes.plot({
+      ...axis,
+      y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
+      marks: [
+        ...axis.marks,
+        Plot.gridY({ ticks: 4, stroke: "var(--rule)", strokeOpacity: 1 }),
+        ...(shown.known ? dots("alone", alone) : []),
+        ...dots("real", real),
+      ],
+    });
+    /** @param {number} stop */
+    const lines = (stop) => {
+      const one = course.find((point) => point.stop === stop);
+      const { label } = data.stops[stop];
+      return one
+        ? [label, `attention ${percent(one.real)}`, ...(shown.known ? [`distance alone ${percent(one.alone)}`] : [])]
+        : [label, "not on the page"];
+    };
+    axes.stopColumns(svg, {
+      prefix: "course",
+      lines,
+      label: (stop) => `${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
+    });
+    axes.dress(svg, `Attention to one token at each ${axes.stopWord}`);
+    const title = ["Over training: attention from ", word(words[shown.query]), " to ", ...place(words, shown.query, key)];
+    return [h("p", { class: "small over-training" }, ...title), svg];
+  }
+
   /* ---- around it ---- */
 
   /** @param {number} index */
@@ -212,14 +265,13 @@ const examples = (() => {
     const top = d3.greatest(shown.masses, ({ real }) => real);
     if (!top) return h("p", { class: "sentence" });
     const both = d3.sum(shown.masses, ({ real, alone }) => Math.min(real, alone));
-    /** @param {number} key */
-    const word = (key) => h("code", {}, short(words[key]));
     const there = top.key < SINK ? "" : `predicts ${percent(top.alone)} there and `;
     return h(
       "p",
       { class: "sentence" },
-      ...["Reading ", word(shown.query), ", this head looks most at ", word(top.key)],
-      `, ${away(shown.query - top.key)}: ${percent(top.real)} of its attention. `,
+      ...["Reading ", word(words[shown.query]), ", this head looks most at "],
+      ...place(words, shown.query, top.key),
+      `: ${percent(top.real)} of its attention. `,
       shown.known
         ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`
         : "What distance alone predicts is not known for this head at this checkpoint.",
@@ -304,6 +356,7 @@ const examples = (() => {
       sentence(shown, words),
       legend(shown),
       chart(shown, words, axes.widthOf(drawing)),
+      overTraining(shown, words, Math.min(760, axes.widthOf(drawing))),
       dom.numbers(drawing, ["position", "token", "tokens back", ...NAMES], () =>
         shown.masses.map(({ key, real, alone }) => [
           text.count(key),

@@ -17,11 +17,11 @@ const explorer = (() => {
 
   /* What is known of a head at the chosen checkpoint, or at the nearest one that the page has; null if it does not
    * rotate. */
-  /** @type {(index?: number, run?: number) => Waves | null} */
-  function wavesOf(index = head(), run = store.runs()[0]) {
+  /** @type {(index?: number, run?: number, wanted?: number) => Waves | null} */
+  function wavesOf(index = head(), run = store.runs()[0], wanted = state.stop) {
     const known = data.rotary(run);
     if (!known || !data.training) return null;
-    const at = d3.leastIndex(known.stops, (stop) => Math.abs(stop - state.stop)) ?? 0;
+    const at = d3.leastIndex(known.stops, (stop) => Math.abs(stop - wanted)) ?? 0;
     const row = at * data.heads.length + index;
     const set = known.sets[known.set[row]];
     if (!set) return null;
@@ -77,22 +77,13 @@ const explorer = (() => {
   function real(of) {
     const known = data.rotary(store.runs()[0]);
     const found = (known?.stops || []).flatMap((stop) => {
-      const waves = at(stop);
+      const waves = wavesOf(head(), store.runs()[0], stop);
       return waves ? [{ value: of(waves), label: data.stops[stop].label }] : [];
     });
     return d3.groups(found, ({ value }) => value).map(([value, all]) => {
       const ends = [all[0].label, all[all.length - 1].label];
       return { value, label: ends[0] === ends[1] ? ends[0] : ends.join(" to ") };
     });
-  }
-
-  /** @param {number} stop */
-  function at(stop) {
-    const kept = state.stop;
-    state.stop = stop;
-    const found = wavesOf();
-    state.stop = kept;
-    return found;
   }
 
   const { tokens } = text;
