@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,12 @@ from qkscope.corpus import Document
 from qkscope.measures.attention import _of_sample
 from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import jackknife as over_documents
+from qkscope.results.dataset import dataset
+from qkscope.results.results_folder import results_of
 from qkscope.results.roles import BEYOND, ROLES, role_shares
 from qkscope.scanning import ScanResult, scan
+from qkscope.stats.evidence import own_evidence
+from qkscope.stats.role_emergence import RoleEmergence, role_emergence
 from qkscope.stats.significance import t_quantile
 from qkscope.sums import AttentionSum, Batch, LayerFacts, Request, Softmax, Unrotated, attention
 from qkscope.sums.head_index import HeadIndex
@@ -31,29 +37,52 @@ def repeated(count: int, generator: torch.Generator) -> torch.Tensor:
     return torch.cat([half, half], dim=1)
 
 
+def true_scores(model: Any) -> dict[str, np.ndarray]:
+    """By role: the scores of all heads (layers, heads) on 256 other texts, from the eager model's own weights."""
+    generator = torch.Generator().manual_seed(3)
+    texts = repeated(256, generator)
+    first = torch.randint(VOCABULARY, (256, 1), generator=generator)
+    random = torch.cat([first, texts[:, : LENGTH - 1], texts[:, : LENGTH - 1]], dim=1)
+    with torch.no_grad():
+        on_texts, on_random = (
+            torch.stack(model(ids, output_attentions=True).attentions) for ids in (texts, random)
+        )
+    back = LENGTH - 2  # from a query of the second copy to the token after the first copy
+    return {
+        "previous-token": on_texts.diagonal(-1, 3, 4).mean(dim=(1, 3)).numpy(),
+        "induction": on_random.diagonal(-back, 3, 4)[..., LENGTH - back :].mean(dim=(1, 3)).numpy(),
+    }
+
+
 @pytest.fixture(scope="module")
-def snapshots() -> list[tuple[float, ScanResult]]:
-    """Loss on the second half and a scan, every 20 steps of training two layers on repeated sequences."""
+def training() -> tuple[list[tuple[float, ScanResult]], dict[int, dict[str, np.ndarray]]]:
+    """Two layers trained on repeated sequences: loss of the second half and a scan every 20 steps, true scores every 2."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = {"hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    model = LlamaForCausalLM(
-        LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=64, rope_theta=100.0, **shape)
-    )
+    config = LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=64, rope_theta=100.0, **shape)
+    model = LlamaForCausalLM._from_config(config, attn_implementation="eager")
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.98))
     generator = torch.Generator().manual_seed(1)
     texts = list(repeated(16, torch.Generator().manual_seed(2)).numpy())
-    found = []
+    found, dense = [], {}
     for step in range(101):
         ids = repeated(64, generator)
         logits = model(ids).logits[:, LENGTH - 1 : -1]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, LENGTH:].flatten())
         if step % 20 == 0:
             found.append((loss.item(), scan(model, texts=texts, max_length=2 * LENGTH, groups=8)))
+        if step % 2 == 0:
+            dense[step] = true_scores(model)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    return found
+    return found, dense
+
+
+@pytest.fixture(scope="module")
+def snapshots(training: Any) -> list[tuple[float, ScanResult]]:
+    return training[0]
 
 
 def heads_with(role: str, result: ScanResult) -> set[tuple[int, int]]:
@@ -65,8 +94,11 @@ def heads_with(role: str, result: ScanResult) -> set[tuple[int, int]]:
 def test_an_untrained_model_has_neither(snapshots: list[tuple[float, ScanResult]]) -> None:
     loss, first = snapshots[0]
     assert loss > np.log(VOCABULARY) - 0.1
-    for role in ("sink", "previous-token", "induction", "duplicate-token"):
+    for role in ("sink", "previous-token", "induction", "duplicate-token", "local", "long-range"):
         assert not heads_with(role, first)
+        found = emergence([first], role)
+        assert found.counts == (0,)
+        assert not found.acquired
     # Nothing was learned: attention is nearly uniform.
     assert len(heads_with("broad", first)) == 4
 
@@ -88,6 +120,33 @@ def test_roles_appear_when_the_model_learns_to_repeat(snapshots: list[tuple[floa
     assert not any(heads_with("induction", result) for result in before)
     assert all(heads_with("induction", result) for result in after)
     assert all(heads_with("previous-token", result) for result in after)
+
+
+def emergence(scans: list[ScanResult], role: str) -> RoleEmergence:
+    """Of checkpoints 20 steps apart."""
+    cells = [
+        replace(each.cell, info=replace(each.cell.info, checkpoint=f"step-{20 * i}"))
+        for i, each in enumerate(scans)
+    ]
+    found = results_of(dataset(cells), Path("training"), "training")
+    return role_emergence(own_evidence(found), next(each for each in ROLES if each.name == role), "RoPE")
+
+
+@pytest.mark.parametrize("role", ["previous-token", "induction"])
+def test_a_role_is_acquired_in_the_interval_in_which_its_true_score_crosses_the_threshold(
+    training: Any, role: str
+) -> None:
+    scans, dense = training
+    found = emergence([scan for _, scan in scans], role)
+    assert found.acquired
+    for each in found.acquired:
+        above = [step for step, scores in dense.items() if scores[role][each.layer, each.head] > 0.3]
+        below = [step for step, scores in dense.items() if scores[role][each.layer, each.head] <= 0.3]
+        assert each.after is not None
+        # The step from which on it stays above.
+        crossing = min(step for step in above if step > max(below))
+        assert 20 * each.after <= crossing <= 20 * each.by
+    assert found.counts[0] == 0
 
 
 def test_a_name_needs_more_than_noise_and_is_in_the_table_of_heads(
