@@ -37,18 +37,28 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
     path = make_study(tmp_path_factory.mktemp("study"), count=16)
-    path.write_text(path.read_text() + "cpus: 1\n")
+    path.write_text(path.read_text() + "cpus: 1\nloss: true\n")
     return path
 
 
 @pytest.fixture(scope="module")
 def local(study, tmp_path_factory):
-    """The bytes of qk.csv by the local engine."""
+    """The results folder of the local engine."""
     out = tmp_path_factory.mktemp("local") / "results"
     with pytest.MonkeyPatch.context() as patch:
         undrawn(patch)
         run(study, out)
-    return (out / "qk.csv").read_bytes()
+    return out
+
+
+def assert_same_bytes(out: Path, expected: Path) -> None:
+    """Tables, dataset, and every sum of every unit."""
+    found, others = (sorted(each.relative_to(root) for each in root.glob("units/*/*/*.safetensors"))
+                     for root in (out, expected))  # fmt: skip
+    assert found == others
+    assert {"attention", "logits", "loss", "moments", "path", "repeats", "scores"} <= {p.stem for p in found}
+    for name in (*found, "measures.safetensors", "qk.csv"):
+        assert (out / name).read_bytes() == (expected / name).read_bytes(), name
 
 
 def jobs(*names: str, groups: int = 2) -> list[Job]:
@@ -96,7 +106,7 @@ def test_shards_then_one_run_that_merges(study, local, tmp_path, capsys):
     said = capsys.readouterr().err
     assert "shard 2/3" in said
     assert "4 missing units (checkpoint-2)" in said
-    assert (out / "qk.csv").read_bytes() == local
+    assert_same_bytes(out, local)
     assert not (out / "shards").exists()
     assert status(out).count("done") == 12
 
@@ -108,7 +118,7 @@ def test_more_shards_than_checkpoints(study, local, tmp_path, capsys):
     capsys.readouterr()
     run(study, out)
     assert "shard" not in capsys.readouterr().err
-    assert (out / "qk.csv").read_bytes() == local
+    assert_same_bytes(out, local)
 
 
 def test_shards_of_an_edited_study_keep_the_units_that_still_match(study, tmp_path, capsys):
@@ -149,7 +159,7 @@ def test_work_may_be_split_into_another_number_of_shards(study, local, tmp_path,
     capsys.readouterr()
     run(study, out)
     assert "shard 2/2" in capsys.readouterr().err
-    assert (out / "qk.csv").read_bytes() == local
+    assert_same_bytes(out, local)
 
 
 def test_a_shard_that_was_killed_goes_on_with_its_own_units(study, local, tmp_path, monkeypatch):
@@ -168,7 +178,7 @@ def test_a_shard_that_was_killed_goes_on_with_its_own_units(study, local, tmp_pa
     assert status(out).count("done") == 2
     assert run(study, out, shard="1/3").count("done") == 4
     run(study, out)
-    assert (out / "qk.csv").read_bytes() == local
+    assert_same_bytes(out, local)
 
 
 def test_shard_and_ray_exclude_each_other(study, tmp_path):
@@ -328,8 +338,8 @@ def test_ray_gives_the_same_bytes_as_local_and_a_killed_worker_costs_one_retry(
     assert [line.partition(":")[0] for line in lost] == ["checkpoint-1 group 0"]
     made = {path.parent.parent.name for path in outs["ray"].glob("units/*/*/moments.safetensors")}
     assert sum("~" in name for name in made) == 2
-    for name in ("causes.csv", "measures.safetensors", "qk.csv"):
-        assert (outs["ray"] / name).read_bytes() == (outs["local"] / name).read_bytes()
+    assert_same_bytes(outs["ray"], outs["local"])
+    assert (outs["ray"] / "causes.csv").read_bytes() == (outs["local"] / "causes.csv").read_bytes()
     assert list(outs["ray"].rglob("*.running")) == []
     assert list(outs["ray"].rglob(".seen-*")) == []
 
@@ -429,6 +439,9 @@ def test_a_removed_node_costs_one_retry_and_a_unit_that_always_dies_is_reported(
     assert [found.count(state) for state in ("done", "failed", "running")] == [11, 1, 0]
     rows = {
         name: [line for line in table.splitlines() if not line.startswith(b"checkpoint-3,")]
-        for name, table in (("ray", (out / "qk.csv").read_bytes()), ("local", local))
+        for name, table in (
+            ("ray", (out / "qk.csv").read_bytes()),
+            ("local", (local / "qk.csv").read_bytes()),
+        )
     }
     assert rows["ray"] == rows["local"]

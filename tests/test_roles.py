@@ -56,7 +56,7 @@ def true_scores(model: Any) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def training() -> tuple[list[tuple[float, ScanResult]], dict[int, dict[str, np.ndarray]]]:
-    """Two layers trained on repeated sequences: loss of the second half and a scan every 20 steps, true scores every 2."""
+    """Two layers trained on repeats: loss of the second half and a scan every 20 steps, true scores every 2."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     shape = {"hidden_size": 48, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
