@@ -42,14 +42,14 @@ def _vectors(*shape):
     return torch.tensor(RNG.normal(size=shape))
 
 
-def _brute(part, q, k, m_q, m_k):
-    """Scores of all pairs of one head without a part, pair by pair. (T, T), NaN above the diagonal"""
+def _brute(part, q, k, m_q, m_k, window=T):
+    """Scores of all visible pairs of one head without a part, pair by pair. (T, T), NaN elsewhere"""
     found = np.full((T, T), np.nan)
     x = {"position": m_q, "key": m_q}.get(part, q - m_q)
     y = {"position": m_k, "query_position": m_k}.get(part, k - m_k)
     for i in range(T):
-        late = range(4, i + 1)
-        for j in range(i + 1):
+        late = range(max(4, i - window + 1), i + 1)
+        for j in range(max(0, i - window + 1), i + 1):
             found[i, j] = q[i] @ k[j]
             if part == "sink":
                 if j == 0 and late:
@@ -62,22 +62,22 @@ def _brute(part, q, k, m_q, m_k):
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "head"])
-@pytest.mark.parametrize("repeated", [False, True])
-def test_widened_scores_are_those_of_all_pairs_without_the_part(part, repeated):
+@pytest.mark.parametrize(("repeated", "window"), [(False, T), (True, T), (False, 7), (False, 2)])
+def test_widened_scores_are_those_of_all_pairs_without_the_part(part, repeated, window):
     q, k = _vectors(B, H, T, D), _vectors(B, K, T, D)
     m_q, m_k = _vectors(H, T, D), _vectors(K, T, D)
     chosen = torch.tensor([True, False, False, True])[:, None, None]
     keys = k.repeat_interleave(2, dim=1) if repeated else k
-    wide_q, wide_k = widened(part, q, keys, m_q, m_k, chosen)
+    wide_q, wide_k = widened(part, q, keys, m_q, m_k, chosen, window)
     assert wide_q.shape[3] == wide_k.shape[3]
     assert wide_q.shape[3] % 8 == 0
     wide_k = wide_k.repeat_interleave(H // wide_k.shape[1], dim=1)
     scores = (wide_q @ wide_k.transpose(-1, -2)).numpy()
-    seen = np.tril(np.ones((T, T), dtype=bool))
+    seen = np.tril(np.ones((T, T), dtype=bool)) & ~np.tril(np.ones((T, T), dtype=bool), -window)
     for b in range(B):
         for h in range(H):
             each = (q[b, h].numpy(), k[b, h // 2].numpy(), m_q[h].numpy(), m_k[h // 2].numpy())
-            expected = _brute(part, *each) if chosen[h] else each[0] @ each[1].T
+            expected = _brute(part, *each, window) if chosen[h] else each[0] @ each[1].T
             np.testing.assert_allclose(scores[b, h][seen], expected[seen], rtol=0, atol=1e-9)
 
 
@@ -319,7 +319,7 @@ def test_the_table_is_that_of_passes_by_hand(tmp_path):
     model = tiny_model().eval()
     queries = model.model.layers[1].self_attn.q_proj.weight.data
     queries *= 50.0
-    texts = [RNG.integers(3, 60, 40).tolist() for _ in range(6)]
+    texts = np.random.default_rng(1).integers(3, 60, (6, 40)).tolist()
     found = qkscope.ablate(
         model, texts=texts, heads=["L1H3"], parts=["head"], max_length=40, draws=0, out=tmp_path
     )

@@ -67,27 +67,27 @@ def expected_columns(
     return np.stack(columns, axis=1)
 
 
-def expected_overlap(
-    p: np.ndarray, vectors: tuple[np.ndarray, np.ndarray], unit: Unit, row: int, t: int, seen: int, stop: int
-) -> tuple[float, float, float]:
+def expected_overlaps(
+    p: np.ndarray, means: list[np.ndarray], unit: Unit, rows: np.ndarray, t: int, seen: int
+) -> np.ndarray:
     """Of one query over its keys from 4 on: sum_j min(p, phat), the same with uniform weights, and whether it counts.
 
-    p (tokens,) its weights; vectors: the head's queries and keys (tokens, dim), after rotation
+    p (heads, tokens) weights; means (heads, 1, dim) of queries and keys before rotation. (heads, 3)
     """
-    j, every = np.arange(max(4, t - seen + 1), t + 1), np.arange(4, stop)
+    j = np.arange(max(4, t - seen + 1), t + 1)
     if len(j) < 2:
-        return 0.0, 0.0, 0.0
-    layer, softmax = int(unit.heads.layer[row]), unit.get(AttentionSum).softmax
-    rotation = unit.rotations[layer]
+        return np.zeros((len(p), 3))
+    layer, softmax = int(unit.heads.layer[rows[0]]), unit.get(AttentionSum).softmax
+    rotation, (u, w) = unit.rotations[layer], means
     assert rotation is not None
-    u, w = (rotation.derotate(x[every], every).mean(axis=0, keepdims=True) for x in vectors)
-    score = unit.scales[layer] * rotation.rotate(w, j) @ rotation.rotate(u, np.array([t]))[0]
-    if np.isfinite(cap := softmax["softcap"][row]):
+    score = (rotation.rotate(w, j) * rotation.rotate(u, np.array([t]))).sum(axis=-1) * unit.scales[layer]
+    if np.isfinite(cap := softmax["softcap"][rows[0]]):
         score = cap * np.tanh(score / cap)
-    score -= np.nan_to_num(softmax["slope"][row]) * (t - j)
-    phat = np.exp(score - score.max())
-    own = p[j] / p[j].sum()
-    return np.minimum(own, phat / phat.sum()).sum(), np.minimum(own, 1 / len(j)).sum(), 1.0
+    score -= np.nan_to_num(softmax["slope"][rows])[:, None] * (t - j)
+    phat = np.exp(score - score.max(axis=1, keepdims=True))
+    own, phat = (x / x.sum(axis=1, keepdims=True) for x in (p[:, j], phat))
+    overlaps = [np.minimum(own, each).sum(axis=1) for each in (phat, 1 / len(j))]
+    return np.stack([*overlaps, np.ones(len(p))], axis=1)
 
 
 def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndarray:
@@ -99,6 +99,10 @@ def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndar
     total = np.zeros((len(edges) - 1, len(heads), len(COLUMNS) + len(bins)))
     for each in documents:
         weights, vectors = attentions(model, each, window), scores_of(model, each, window)
+        derotated = {
+            layer: [unit.rotations[layer].derotate(x, np.arange(x.shape[1])) for x in both]
+            for layer, both in vectors.items()
+        }
         length = min(len(each.tokens), window)
         for stratum, (start, stop) in enumerate(pairwise(edges.tolist())):
             if length <= start:
@@ -110,11 +114,11 @@ def expected_total(model: Any, unit: Unit, documents: list[Document]) -> np.ndar
                     seen = int(min(t + 1, np.nan_to_num(reach, nan=np.inf)))
                     p = weights[layer][heads.head[rows], t]
                     found = expected_columns(p, each.tokens, int(t), bins, seen, bool(np.isfinite(sink)))
-                    for i, row in enumerate(rows):
-                        own = tuple(x[heads.head[row]] for x in vectors[layer])
-                        found[i, by_position] = expected_overlap(
-                            p[i], own, unit, row, int(t), seen, min(stop, length)
-                        )
+                    means = [
+                        x[heads.head[rows], 4 : min(stop, length)].mean(axis=1, keepdims=True)
+                        for x in derotated[layer]
+                    ]
+                    found[:, by_position] = expected_overlaps(p, means, unit, rows, int(t), seen)
                     total[stratum, rows] += weight * found
     return total
 

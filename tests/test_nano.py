@@ -30,6 +30,7 @@ from qkscope.nano.recipe import (
     write_state,
 )
 from qkscope.progress import Bar
+from qkscope.run.preflight import preflight
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import depth, depth_bin
 
@@ -295,3 +296,6 @@ def test_demo_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(shown.results.heads["model"].unique()) == NAMES
     assert str(shown).splitlines()[-1] == f"report: {shown.report}"
     assert load_study(tmp_path / "nano.yaml").windows == [32, 64]
+    # The doctor has nothing to say, before and after measuring.
+    assert preflight(tmp_path / "nano.yaml").findings == []
+    assert list(shown.results.record.findings) == []

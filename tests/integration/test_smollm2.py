@@ -22,7 +22,7 @@ from qkscope.measures.anatomy import SHARES
 from qkscope.results.tables import read_qk
 from qkscope.scanning import ScanResult, scan
 from qkscope.study import CorpusSpec
-from qkscope.sums import AttentionSum, LogitSum
+from qkscope.sums import AttentionSum, LogitSum, LossSum
 from qkscope.sums.attention import COLUMNS
 from qkscope.sums.head_index import HeadIndex
 
@@ -293,3 +293,15 @@ def test_attention_rows_are_those_of_eager_attention(
             largest[row] = max(largest[row], scores.max())
     np.testing.assert_allclose(unit.get(LogitSum).logit[0], largest, rtol=1e-5)
     model.set_attn_implementation(before)
+
+
+def test_the_loss_is_the_models_own(scanned: tuple[Any, ScanResult, Path, Passes]) -> None:
+    model = scanned[0]
+    document = Document(0, "0", np.random.default_rng(0).integers(100, 40_000, 200).astype(np.int32))
+    ids = torch.tensor(document.tokens.astype(np.int64))[None]
+    with torch.no_grad():
+        own = float(model(input_ids=ids, labels=ids).loss)
+    unit = measure(
+        model, [document], HeadIndex.of([(0, 0)], QUERIES // KEYS), (200,), sums={LossSum: {"every": 1}}
+    )
+    assert unit.get(LossSum).mean == pytest.approx(own, rel=1e-5)

@@ -227,14 +227,21 @@ def _run(
             f"documents of {width} tokens are too short: scores are changed from token {SINK} on"
         )
     architecture, model = task.subject.architecture, task.subject.load()
-    layers = architecture.measured_layers(longest=width)
+    # A study may have measured layers with a sliding window too.
+    sliding = task.table is not None and any(
+        architecture.sliding[layer] for layer in set(task.table["layer"])
+    )
+    layers = architecture.measured_layers(sliding, longest=width)
     pairs = [(layer, head) for layer in layers for head in range(architecture.q_heads[layer])]
     every = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
     probe, head = Probing(model), LanguageHead(model)
     say(f"{task.name}: mean vectors from {len(task.for_paths)} documents")
     groups = min(defaults.GROUPS, len(task.for_paths)) if task.table is None else 1
     dealt = [task.for_paths[group::groups] for group in range(groups)]
-    units = [measure(model, some, every, (width,), batch_tokens=batch_tokens, probe=probe) for some in dealt]
+    units = [
+        measure(model, some, every, (width,), batch_tokens=batch_tokens, include_sliding=sliding, probe=probe)
+        for some in dealt
+    ]
     table = task.table if task.table is not None else _heads_table(task, units, width)
     texts = list(heads) or standard_sets(table)
     sets = {text: choose(text, table) for text in texts}
@@ -243,7 +250,9 @@ def _run(
     means = _Means(units, width)
     used = sorted({layer for found in sets.values() for layer, _ in found})
     _check(task, units[0], through, used, parts, model)
-    scoring = _Scoring(model, head, task.scored, width, batch_tokens, through, means)
+    seen = architecture.sliding_window
+    windows = {layer: seen for layer in layers if architecture.sliding[layer] and seen is not None}
+    scoring = _Scoring(model, head, task.scored, width, batch_tokens, through, means, windows)
     rows = []
     passes = len(parts) * sum(1 + len(beside[text]) for text in sets)
     tokens = 1 + sum(min(len(document.tokens), width) for document in task.scored)
@@ -339,6 +348,7 @@ class _Scoring:
     batch_tokens: int
     through: str
     means: Mapping[int, MeanVectors]
+    windows: Mapping[int, int]
 
     @cached_property
     def base(self) -> tuple[Array, NDArray[np.int64]]:
@@ -350,7 +360,7 @@ class _Scoring:
         by_layer: dict[int, list[int]] = {}
         for layer, head in heads:
             by_layer.setdefault(layer, []).append(head)
-        return np.asarray(self._nats(Ablation(part, by_layer, self.means))[0] - self.base[0])
+        return np.asarray(self._nats(Ablation(part, by_layer, self.means, self.windows))[0] - self.base[0])
 
     def _nats(self, ablation: Ablation | None) -> tuple[Array, NDArray[np.int64]]:
         options = self.width, self.batch_tokens, self.through, ablation

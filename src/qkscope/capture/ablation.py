@@ -9,7 +9,7 @@ parts:
 Each is a product x_i.y_j. It is removed from keys j >= 4 exactly, up to each query's mean over its visible keys, by
 more dimensions of queries and keys. No matrix of all pairs is needed; masks, soft caps and biases stay the model's:
 
-    q' = [q, -x_i, x_i.ybar(i)],   k' = [k, 1{j >= 4} y_j, 1{j >= 4}],   ybar(i) = mean of y_j over 4 <= j <= i
+    q' = [q, -x_i, x_i.ybar(i)],   k' = [k, 1{j >= 4} y_j, 1{j >= 4}],   ybar(i) = mean of y_j over visible j >= 4
 
 The columns of the keys are the same for all query heads of a key head: heads that are not chosen have zeros in theirs.
 Without `sink`, the score of token 0 is q_i.kbar(i), kbar the mean of m_k; without the whole `head`, q' = 0: uniform
@@ -64,11 +64,15 @@ class MeanVectors:
 
 @dataclass
 class Ablation:
-    """One part, the query heads of each layer that lose it, and the mean vectors of these layers."""
+    """One part, the query heads of each layer that lose it, and the mean vectors of these layers.
+
+    windows  of layers with a sliding window: how many tokens they see
+    """
 
     part: str
     heads: Mapping[int, Collection[int]]
     means: Mapping[int, MeanVectors]
+    windows: Mapping[int, int] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
     def change(self, call: LayerCall) -> tuple[Any, Any] | None:
@@ -85,31 +89,45 @@ class Ablation:
             return call.q.masked_fill(mask, 0.0), call.k
         means, tokens = self.means[call.layer], call.q.shape[2]
         m_q, m_k = (torch.from_numpy(each[:, :tokens]).to(call.q.device) for each in (means.q, means.k))
-        q, k = widened(self.part, call.q.float(), call.k.float(), m_q, m_k, mask)
+        window = self.windows.get(call.layer)
+        q, k = widened(self.part, call.q.float(), call.k.float(), m_q, m_k, mask, window)
         return q.to(call.q.dtype), k.to(call.k.dtype)
 
 
-def widened(part: str, q: Any, k: Any, m_q: Any, m_k: Any, chosen: Any) -> tuple[Any, Any]:
+def widened(
+    part: str, q: Any, k: Any, m_q: Any, m_k: Any, chosen: Any, window: int | None = None
+) -> tuple[Any, Any]:
     """q', k' as in the module's docstring.
 
     q (documents, H, T, d), k (documents, H or K, T, d), m_q (H, T, d), m_k (K, T, d), chosen (H, 1, 1)
+    window: the query at i sees i - window < j <= i; None: all earlier keys
     """
     import torch
 
     t = torch.arange(q.shape[2], device=q.device)
     late = (t >= SINK).to(q.dtype)[:, None]
-    visible = (t - SINK + 1).clamp(min=1).to(q.dtype)[:, None]
+
+    def visible_mean(y: Any) -> Any:
+        """Of y (..., T, d) over the keys from 4 on that each query sees; 0 where it sees none."""
+        total, count = (y * late).cumsum(-2), late.cumsum(0)
+        if window is not None and window < len(t):
+            total, count = (
+                torch.cat([x[..., :window, :], x[..., window:, :] - x[..., :-window, :]], dim=-2)
+                for x in (total, count)
+            )
+        return total / count.clamp(min=1)
+
     m_k = m_k.repeat_interleave(k.shape[1] // len(m_k), dim=0)
     readers = q.shape[1] // k.shape[1]
     if part == "sink":
-        level = ((m_k * late).cumsum(1) / visible - k[:, :, :1]).repeat_interleave(readers, dim=1)
+        level = (visible_mean(m_k) - k[:, :, :1]).repeat_interleave(readers, dim=1)
         columns_q = [(q * level).sum(-1, keepdim=True) * late]
         columns_k = [(t == 0).to(q.dtype)[:, None].expand(*k.shape[:3], 1)]
     else:
         of_q, of_k = _PRODUCTS[part]
         x = (m_q if of_q == "mean" else q - m_q).expand_as(q)
         y = ((m_k if of_k == "mean" else k - m_k) * late).expand_as(k)
-        level = (y.cumsum(2) / visible).repeat_interleave(readers, dim=1)
+        level = visible_mean(y).repeat_interleave(readers, dim=1)
         columns_q = [-x, (x * level).sum(-1, keepdim=True)]
         columns_k = [y, late.expand(*k.shape[:3], 1)]
     columns_q = [torch.where(chosen, column, 0.0) for column in columns_q]
