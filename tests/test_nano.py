@@ -297,5 +297,5 @@ def test_demo_measures_what_it_trained(tmp_path: Path, monkeypatch: pytest.Monke
     assert str(shown).splitlines()[-1] == f"report: {shown.report}"
     assert load_study(tmp_path / "nano.yaml").windows == [32, 64]
     # The doctor has nothing to say, before and after measuring.
-    assert preflight(tmp_path / "nano.yaml").findings == []
-    assert list(shown.results.record.findings) == []
+    assert not preflight(tmp_path / "nano.yaml").findings
+    assert not shown.results.record.findings
