@@ -15,7 +15,7 @@ from simulated import measured, results, truth
 
 from qkscope.cli import main
 from qkscope.comparison import compare
-from qkscope.comparison.arms import IN_SUM
+from qkscope.comparison.runs import IN_SUM
 from qkscope.errors import TableError
 from qkscope.stats.seeds import arm_difference, clear_differences
 from qkscope.store import write_csv

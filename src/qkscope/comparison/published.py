@@ -7,9 +7,17 @@ from collections.abc import Sequence
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from qkscope.comparison.differences import Numbers, depth_cell, measured, rows_of, threshold_note
 from qkscope.comparison.matching import nothing_in_common, only_heads, run_name
-from qkscope.comparison.outcome import CELLS, Comparison, Quantity
+from qkscope.comparison.outcome import (
+    CELLS,
+    Comparison,
+    Numbers,
+    Quantity,
+    depth_cell,
+    measured,
+    rows_of,
+    threshold_note,
+)
 from qkscope.errors import TableError
 from qkscope.results import Results, aggregate
 from qkscope.results.taxonomy import Thresholds

@@ -1,18 +1,32 @@
-"""Two runs side by side, or a run beside the published numbers."""
+"""Two runs side by side, a run beside the published numbers, or two arms of several seeds with errors over seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
-from qkscope.comparison.arms import compare_arms
-from qkscope.comparison.differences import by_head, numbers_of, rows_of, text_notes, threshold_note
-from qkscope.comparison.matching import Matched, head_keys, match
-from qkscope.comparison.outcome import Comparison
+import numpy as np
+
+from qkscope.comparison.matching import Matched, head_keys, match, part, run_name
+from qkscope.comparison.outcome import (
+    CELLS,
+    Comparison,
+    Numbers,
+    Quantity,
+    Row,
+    by_head,
+    numbers_of,
+    rows_of,
+    text_notes,
+    threshold_note,
+)
 from qkscope.comparison.published import with_published
 from qkscope.errors import TableError
 from qkscope.results import Results, as_results
-from qkscope.stats.levels import rule_of_difference
+from qkscope.stats.levels import rule_of_arms, rule_of_difference
+from qkscope.stats.seeds import ArmDifference, arm_difference, clear_differences
 from qkscope.words import tokens
 
 Run = Path | str | Results
@@ -86,3 +100,104 @@ def _window_notes(found: Matched) -> list[str]:
                 "training-context numbers may differ for that reason alone."
             )
     return notes
+
+
+IN_SUM = "all checkpoints"
+OVER_SEEDS = (
+    "Errors are over seeds: each run counts as one value, and \u00b1 is one standard error of their mean."
+)
+NO_HEADS = "Heads do not correspond between seeds, so only averages and shares over many heads are compared."
+
+
+def compare_arms(ours: Sequence[Results], theirs: Sequence[Results]) -> Comparison:
+    """Every number that all runs of both arms have, at each checkpoint and averaged over all of them."""
+    _check(ours, theirs)
+    numbers, notes = _aligned([*ours, *theirs])
+    shared = [key for key in numbers[0] if all(np.isfinite(each.get(key, (np.nan,))[0]) for each in numbers)]
+    place = {name: i for i, name in enumerate(dict.fromkeys(name for name, _ in shared))}
+    shared.sort(key=lambda key: place[key[0]])
+    judged = {}
+    for key in shared:
+        values = np.array([each[key][0] for each in numbers])
+        judged[key] = arm_difference(values[: len(ours)], values[len(ours) :])
+    sums = [key for key in shared if key[1] == IN_SUM]
+    clear = clear_differences([judged[key] for key in sums])
+    return Comparison(
+        *_arm_names(ours, theirs),
+        rows=tuple(_row(key, judged[key]) for key in shared),
+        only_ours=(),
+        only_theirs=(),
+        notes=(*notes, NO_HEADS, rule_of_arms(), OVER_SEEDS),
+        seeds=(len(ours), len(theirs)),
+        clear=tuple(_row(key, judged[key]) for key, counts in zip(sums, clear, strict=True) if counts),
+    )
+
+
+def _aligned(runs: Sequence[Results]) -> tuple[list[Numbers], list[str]]:
+    """Each run's numbers at the checkpoints and over the heads that all have, under the first one's names; notes."""
+    first = runs[0]
+    found = [match(first, run) for run in runs]
+    order = [model for model in first.timeline.models if all(model in each.pairs for each in found)]
+    if not order:
+        raise TableError(
+            f"{', '.join(map(run_name, runs))} have no checkpoint in common: none is in all of these runs"
+        )
+    heads = set.intersection(*(head_keys(each.ours.heads) for each in found))
+    numbers = [
+        _numbers(part(run, [each.pairs[model] for model in order], heads), each.pairs, order)
+        for run, each in zip(runs, found, strict=True)
+    ]
+    left_out = [model for model in first.timeline.models if model not in order]
+    notes = [note for each in found for note in each.notes]
+    notes += [note for run in runs for note in threshold_note(first.thresholds, run.thresholds)]
+    notes += [note for run in runs[1:] for note in text_notes(first, run)]
+    notes += [f"Not in every run: {', '.join(left_out)}."] if left_out else []
+    return numbers, list(dict.fromkeys(notes))
+
+
+def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
+    if min(len(ours), len(theirs)) < 2:
+        raise TableError(
+            f"{len(ours)} and {len(theirs)} runs: errors over seeds need at least two runs on each side; "
+            "give one run on each side to compare them with errors over documents"
+        )
+    folders = [run.folder.resolve() for run in (*ours, *theirs)]
+    twice = [str(folder) for folder in folders if folders.count(folder) > 1]
+    if twice:
+        raise TableError(f"{twice[0]} is given twice: each run counts once, on one side")
+
+
+def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:
+    """A run's numbers under the first run's names; and the average over checkpoints of those not of a single depth."""
+    first = {their: our for our, their in pairs.items()}
+    windows = {model: side.timeline.stop(pairs[model]).window for model in order}
+    other = [pairs[model] for model in order if windows[model] != side.timeline.matched_window]
+    found = {(name, first[model]): value for (name, model), value in numbers_of(side, other).items()}
+    for quantity in dict.fromkeys(quantity for quantity, _ in found):
+        values = [found[quantity, model][0] for model in order if (quantity, model) in found]
+        if len(values) == len(order) and quantity.kind not in CELLS:
+            found[quantity, IN_SUM] = float(np.mean(values)), np.nan
+    return found
+
+
+def _row(key: tuple[Quantity, str], found: ArmDifference) -> Row:
+    quantity, checkpoint = key
+    sides = (found.ours, found.our_se, found.theirs, found.their_se)
+    return Row(quantity.name, checkpoint, *sides, found.difference, found.agrees, quantity.kind)
+
+
+def _arm_names(ours: Sequence[Results], theirs: Sequence[Results]) -> tuple[str, str]:
+    """The common beginning of the names of an arm's runs if it differs between the arms, else all names."""
+    for name in (run_name, lambda run: run.folder.name):
+        begins = [_common([name(run) for run in arm]) for arm in (ours, theirs)]
+        if all(begins) and begins[0] != begins[1]:
+            return begins[0], begins[1]
+    return ", ".join(run.folder.name for run in ours), ", ".join(run.folder.name for run in theirs)
+
+
+def _common(names: Sequence[str]) -> str:
+    """What all names begin with, up to where the next part of a name begins: `wide` of `wide-10` and `wide-11`."""
+    letters = takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False))
+    same = "".join(each[0] for each in letters)
+    whole = re.match(r"(.*)[-_. /]", same)
+    return same if same in names or whole is None else whole[1]
