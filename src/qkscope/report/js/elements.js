@@ -76,7 +76,7 @@ const dom = (() => {
     while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
     for (const node of found) {
       const parent = node.parentElement;
-      if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code")) continue;
+      if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code, .excerpt")) continue;
       node.replaceWith(parent instanceof SVGElement ? inSvg(node.data) : inHtml(node.data));
     }
   }

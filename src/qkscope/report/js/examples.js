@@ -131,8 +131,9 @@ const examples = (() => {
     const all = /** @type {Examples} */ (found());
     const narrow = width < 620;
     const left = narrow ? 0 : 112;
-    const [line, bar, gap] = [26, narrow ? 20 : 30, 6];
     const boxes = layout(words, width, left);
+    // A text of many lines has shorter bars.
+    const [line, bar, gap] = [26, boxes[boxes.length - 1].line > 3 ? 20 : 30, 6];
     const most = longest(shown);
     const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
