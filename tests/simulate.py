@@ -31,6 +31,7 @@ from qkscope.study.timeline import Stop, Timeline
 
 GROUPS, HEADS, SHORT, LONG = 8, 60, 256, 512
 LAYERS = np.arange(HEADS) // 10
+NAMES = [(int(layer), i % 10) for i, layer in enumerate(LAYERS)]
 # By role: weights of, settings of, window.
 ROLES = {
     "a": ("a", "a", SHORT), "ab": ("a", "b", SHORT), "ba": ("b", "a", SHORT), "b": ("b", "b", SHORT),
@@ -87,7 +88,7 @@ def cell(role: str, truth: Mapping[str, np.ndarray], noise: Mapping[str, np.ndar
         settings=f'{{"theta": {ord(settings)}}}',
         texts=more.get("texts", {}).get(weights, "same"),
     )
-    return CellData(info, [(int(layer), i % 10) for i, layer in enumerate(LAYERS)], arrays)
+    return CellData(info, NAMES, arrays)
 
 
 def step(
@@ -137,8 +138,13 @@ def step(
     return dataset(cells)
 
 
-def nothing_swaps(before: CellInfo, after: CellInfo) -> np.ndarray:
-    return np.ones(HEADS)
+def nothing_swaps(before: CellInfo, after: CellInfo) -> dict[tuple[int, int], bool]:
+    return dict.fromkeys(NAMES, True)
+
+
+def rotation_swaps(before: CellInfo, after: CellInfo) -> dict[tuple[int, int], bool]:
+    """The first fifteen heads change their axis when the settings change, none when the weights do."""
+    return {name: i >= 15 or before.settings == after.settings for i, name in enumerate(NAMES)}
 
 
 def table(data: xr.Dataset, same_axis=nothing_swaps, order=("a", "b")) -> pd.DataFrame:

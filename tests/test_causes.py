@@ -16,6 +16,7 @@ from simulate import (
     answers,
     answers_of_models,
     claim_of,
+    rotation_swaps,
     step,
     study,
     study_of_models,
@@ -24,7 +25,6 @@ from simulate import (
 from simulated_models import MODELS, new_weights, pair, trained_and_rescaled
 
 from qkscope.claims import claims
-from qkscope.results.dataset import CellInfo
 from qkscope.results.tables import CAUSES_COLUMNS, FACTORS, ROTATION, WEIGHTS, WINDOW
 from qkscope.stats.steps import interacts
 
@@ -121,17 +121,22 @@ def test_unmeasured_heads_are_left_out_of_every_cell():
 
 
 def test_effects_are_split_by_heads_that_kept_their_axis_along_the_edge():
-    """Fifteen heads change their axis when the settings change, none when the weights do."""
-
-    def same(before: CellInfo, after: CellInfo) -> np.ndarray:
-        rotated = before.settings != after.settings
-        return np.r_[np.zeros(15), np.ones(45)] if rotated else np.ones(HEADS)
-
-    row = table(step(2, {WEIGHTS: 0.1, ROTATION: -0.2}), same).iloc[0]
+    row = table(step(2, {WEIGHTS: 0.1, ROTATION: -0.2}), rotation_swaps).iloc[0]
     assert row["weights_same_axis"] == pytest.approx(row["weights_first"], abs=1e-12)
     assert row["rotation_same_axis"] == pytest.approx(-0.2 * 45 / 60, abs=0.02)
-    unknown = table(step(2, {WEIGHTS: 0.1}), lambda a, b: np.full(HEADS, np.nan)).iloc[0]
+    unknown = table(step(2, {WEIGHTS: 0.1}), lambda a, b: {}).iloc[0]
     assert math.isnan(unknown["weights_same_axis"])
+
+
+def test_axes_are_matched_to_heads_by_name():
+    """In a study whose heads come in another order than those of the cells whose axes were compared."""
+    data = step(2, {WEIGHTS: 0.1, ROTATION: -0.2})
+    expected, turned = (
+        table(data, rotation_swaps),
+        table(data.isel(head=slice(None, None, -1)), rotation_swaps),
+    )
+    for column in ("weights_same_axis", "rotation_same_axis"):
+        np.testing.assert_allclose(turned[column], expected[column], rtol=0, atol=1e-12)
 
 
 def test_errors_of_different_texts_add():
@@ -268,10 +273,7 @@ def test_rescaling_queries_against_keys_is_not_called_training():
 
 
 def test_the_part_of_heads_that_kept_their_axis_is_told():
-    def same(before: CellInfo, after: CellInfo) -> np.ndarray:
-        return np.r_[np.zeros(15), np.ones(45)] if before.settings != after.settings else np.ones(HEADS)
-
-    found = study(step(2, {ROTATION: -0.2}, scores=True), same)
+    found = study(step(2, {ROTATION: -0.2}, scores=True), rotation_swaps)
     claim = next(each for each in claims(found) if each.id == "causes")
     kept = {row.effect: row.value for row in claim.rows if row.measure == "r_q"}
     assert kept["rotation_same_axis"] == pytest.approx(0.75 * kept["rotation_first"], abs=0.01)

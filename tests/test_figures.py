@@ -398,6 +398,20 @@ def test_bars_of_causes_lead_from_mean_to_mean_in_the_order_of_training():
         assert "training context" in text
 
 
+def test_bars_are_split_into_heads_whose_axis_stayed_and_changed():
+    study = with_causes(training(4, widen=2))
+    study.causes["rotation_same_axis"] = 0.25 * study.causes["rotation_first"]
+    drawing = draw("11_causes", study)
+    for axes, number in zip(drawing.figure.axes, ("mean r_q", "mean r_k"), strict=True):
+        rows = drawing.data[(drawing.data["number"] == number) & (drawing.data["part"] == "RoPE settings")]
+        assert len(rows)
+        drawn = [bar for container in axes.containers for bar in container if isinstance(bar, Rectangle)]
+        for start, stop in zip(rows["start"], rows["stop"], strict=True):
+            spans = {(round(bar.get_y(), 9), round(bar.get_y() + bar.get_height(), 9)) for bar in drawn}
+            turn = start + 0.25 * (stop - start)
+            assert {(round(start, 9), round(turn, 9)), (round(turn, 9), round(stop, 9))} <= spans
+
+
 def test_causes_that_were_not_measured_are_not_drawn():
     study = training(4, widen=2)
     assert PICTURES["11_causes"].why_not(look(study))

@@ -218,8 +218,16 @@ def test_summary_has_headline_numbers_and_marks_what_cannot_be_compared():
     )
     found = summary(study)
     last = found["checkpoints"][2]
-    assert last["own"]["mean_r_q"] == pytest.approx(tables[0].groupby("model")["r_q"].mean()["step2000"])
-    assert last["matched"]["class"]["mixed"]["heads"] > 0
+    mean = tables[0].groupby("model")["r_q"].mean()["step2000"]
+    assert last["own"]["published_protocol"]["mean_r_q"] == pytest.approx(mean)
+    heads = tables[0].query("model == 'step2000'")
+    for population, flag in (("RoPE", 1), ("NoPE", 0)):
+        numbers, some = last["own"]["populations"][population], heads[heads["rope"] == flag]
+        assert numbers["heads"] == len(some) == sum(each["heads"] for each in numbers["class"].values())
+        assert numbers["mean_r_q"] == pytest.approx(some["r_q"].mean())
+        above = (some["r_q"].abs() > some["r_q_null"]).mean()
+        assert numbers["above_null_q"] == pytest.approx(above)
+    assert last["matched"]["published_protocol"]["class"]["mixed"]["heads"] > 0
     assert found["checkpoints"][3]["own"] is None
     assert len(found["transitions"]) == 2
     assert found["warnings"][0] == "three documents are short"

@@ -146,8 +146,8 @@ def test_results_have_the_loss_of_every_checkpoint(study):
     assert (own["loss_by_position_se"].isel(position_bin=0) > 0).all()
     assert np.isnan(own["loss_by_position"].isel(checkpoint=0, position_bin=-1))
     assert "loss" not in results.heads
-    said = [each["own"]["loss"] for each in summary(results)["checkpoints"]]
-    assert said == pytest.approx(own["loss"].isel(sample=0).to_numpy().tolist())
+    found = [each["own"]["loss"] for each in summary(results)["checkpoints"]]
+    assert found == pytest.approx(own["loss"].isel(sample=0).to_numpy().tolist())
 
 
 def test_causes_split_the_change_of_the_loss(study):

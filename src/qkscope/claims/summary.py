@@ -22,10 +22,10 @@ def summary(results: Results) -> dict[str, Any]:
     """Study, checkpoints with their own-window and matched-window numbers, transitions, findings, warnings."""
     timeline = results.timeline
     same = results.matched()
-    own, matched = _headlines(results, results.own()), {} if same is None else _headlines(results, same)
-    said = ("model", "label", "phase", "step", "window", "missing")
+    own, matched = _windows(results, results.own()), {} if same is None else _windows(results, same)
+    facts = ("model", "label", "phase", "step", "window", "missing")
     checkpoints = [
-        {name: getattr(stop, name) for name in said}
+        {name: getattr(stop, name) for name in facts}
         | {"own": own.get(stop.model), "matched": matched.get(stop.model)}
         for stop in timeline.stops
     ]
@@ -43,30 +43,44 @@ def summary(results: Results) -> dict[str, Any]:
     return result
 
 
-def _headlines(results: Results, data: xr.Dataset) -> dict[str, dict[str, Any]]:
-    """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads, loss."""
-    order = results.timeline.models
+def _windows(results: Results, data: xr.Dataset) -> dict[str, dict[str, Any]]:
+    """By checkpoint: numbers of each population, the loss, and the published protocol's numbers, which pool all heads.
+
+    A model without NoPE layers has one population, `all`.
+    """
     tables: dict[str, dict[str, Any]] = {}
-    for row in aggregate.position_signal(data, order).to_dict("records"):
-        tables[row.pop("model")] = row
-    for row in aggregate.explained_variance(data, order).to_dict("records"):
-        tables[row["model"]] |= {"mean_explained_variance": row["mean"], "se_explained_variance": row["se"]}
-    for row in aggregate.above_null(data, order).to_dict("records"):
-        tables[row["model"]] |= {"above_null_q": row["share_q"], "above_null_k": row["share_k"]}
+    for population in aggregate.populations(data):
+        for model, numbers in _headlines(results, data, population).items():
+            tables.setdefault(model, {"populations": {}})["populations"][population] = numbers
+    for model, numbers in _headlines(results, data, "all").items():
+        tables[model]["published_protocol"] = numbers
     if "loss" in data:
         errors = aggregate.jackknife(data["loss"]).to_numpy().tolist()
         found = data["loss"].isel(sample=0).to_numpy().tolist()
         for model, loss, se in zip(data["checkpoint"].to_numpy().tolist(), found, errors, strict=True):
             tables[model] |= {"loss": loss, "se_loss": se}
-    classes = aggregate.class_shares(data, order, results.thresholds)
-    polarities = aggregate.polarity_shares(data, order, results.thresholds)
+    return tables
+
+
+def _headlines(results: Results, data: xr.Dataset, population: str) -> dict[str, dict[str, Any]]:
+    """By checkpoint: means with errors, class and polarity shares, heads above the null, unmeasured heads."""
+    order = results.timeline.models
+    tables: dict[str, dict[str, Any]] = {}
+    for row in aggregate.position_signal(data, order, population).to_dict("records"):
+        tables[row.pop("model")] = row
+    for row in aggregate.explained_variance(data, order, population).to_dict("records"):
+        tables[row["model"]] |= {"mean_explained_variance": row["mean"], "se_explained_variance": row["se"]}
+    for row in aggregate.above_null(data, order, population).to_dict("records"):
+        tables[row["model"]] |= {"above_null_q": row["share_q"], "above_null_k": row["share_k"]}
+    classes = aggregate.class_shares(data, order, results.thresholds, population)
+    polarities = aggregate.polarity_shares(data, order, results.thresholds, population)
     for key, table in (("class", classes), ("polarity", polarities)):
         for row in table.to_dict("records"):
             if row[key] == UNMEASURED:
                 tables[row["model"]]["unmeasured"] = row["heads"]
                 continue
-            kept = {name: value for name, value in row.items() if name not in ("model", key)}
-            tables[row["model"]].setdefault(key, {})[row[key]] = kept
+            numbers = {name: value for name, value in row.items() if name not in ("model", key)}
+            tables[row["model"]].setdefault(key, {})[row[key]] = numbers
     return tables
 
 

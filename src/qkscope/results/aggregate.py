@@ -246,9 +246,10 @@ def _coordinate(data: xr.Dataset, by: str) -> xr.DataArray:
     return data["depth"].copy(data=depth_bin(data["depth"].fillna(-1.0).to_numpy()))
 
 
-def position_signal(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+def position_signal(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
     """`means` of r_q, r_k and |r_k| over the measured heads, the last without sd."""
-    return means(data, order, ("r_q", "r_k", "abs_r_k")).drop(columns="sd_abs_r_k")
+    found = means(data, order, ("r_q", "r_k", "abs_r_k"), population=population)
+    return found.drop(columns="sd_abs_r_k")
 
 
 def explained_variance(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
@@ -346,14 +347,16 @@ def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np
     return np.asarray(moved & np.isfinite(se_q) & np.isfinite(se_k) & measured(data).to_numpy())
 
 
-def polarity_shares(data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None) -> pd.DataFrame:
+def polarity_shares(
+    data: xr.Dataset, order: Sequence[str], limits: Thresholds | None = None, population: str = "all"
+) -> pd.DataFrame:
     """How many measured heads are of each polarity. Columns: model, polarity, heads, share, se."""
     data = ordered(data, order)
     both = (values(data, "r_q") + values(data, "r_k")).notnull().to_numpy()
     labels = np.where(
         both, polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low), UNMEASURED
     )
-    return _shares(data, "polarity", POLARITIES, labels, present(data).to_numpy())
+    return _shares(data, "polarity", POLARITIES, labels, present(data, population).to_numpy())
 
 
 def depth_cells(
@@ -373,7 +376,7 @@ def depth_cells(
     return found[["model", by, "mean", "se", "heads"]]
 
 
-def above_null(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+def above_null(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
     """How many heads follow position more closely than chance reaches: |r| above its null level.
 
     Columns: model, heads (measured, with a null), above_q, above_k, share_q, share_k.
@@ -381,7 +384,7 @@ def above_null(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
     import pandas as pd
 
     data = ordered(data, order)
-    known, over = measured(data).to_numpy(), []
+    known, over = (measured(data) & present(data, population)).to_numpy(), []
     for name in ("r_q", "r_k"):
         null = data[f"pc_{name}_null"].isel(pc=0).to_numpy()
         known = known & np.isfinite(null)

@@ -68,13 +68,16 @@ class Assembled:
     drawn: Mapping[str, Path]
     warnings: tuple[str, ...]
 
-    def same_axis(self, before: CellInfo, after: CellInfo) -> Array:
-        """1 where PC0 of the second cell continues that of the first, 0 where not, NaN where unknown. (H,)"""
-        v = [_read(self.files[cell.checkpoint, cell.window], "v") for cell in (before, after)]
-        if v[0].shape != v[1].shape:
-            return np.full(len(v[1]), np.nan)
+    def same_axis(self, before: CellInfo, after: CellInfo) -> dict[tuple[int, int], bool]:
+        """By (layer, head): whether PC0 of the second cell continues that of the first. Empty for other heads."""
+        paths = [self.files[cell.checkpoint, cell.window] for cell in (before, after)]
+        heads, other = (store.read_meta(path)["heads"] for path in paths)
+        v = [_read(path, "v") for path in paths]
+        if heads != other or v[0].shape != v[1].shape:
+            return {}
         overlap = overlaps(*v)
-        return np.where(np.isfinite(overlap).all(axis=(1, 2)), same_axis(overlap), np.nan)
+        known, same = np.isfinite(overlap.sum(axis=(1, 2))), same_axis(overlap)
+        return {(layer, head): bool(same[i]) for i, (layer, head) in enumerate(heads) if known[i]}
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
-SameAxis = Callable[[CellInfo, CellInfo], Array]
-"""1 where PC0 of the second cell continues that of the first, 0 where not, NaN where unknown. (H,)"""
+SameAxis = Callable[[CellInfo, CellInfo], Mapping[tuple[int, int], bool]]
+"""By (layer, head): whether PC0 of the second cell continues that of the first; unknown heads are missing."""
 
 MEAN_R_Q, MEAN_R_K, MEAN_ABS_R_K = "mean r_q", "mean r_k", "mean |r_k|"
 # Means whose changes are split, by their name in causes.csv; whichever were measured.
@@ -189,7 +189,7 @@ def _step(
     # Of real order: which heads kept their first axis when one factor alone changed.
     edges = {"rotation": ("a", "ab"), "weights": ("ab" if exchanged else "a", "b")}
     stayed = {
-        factor: _aligned(same_axis(*(infos[end] for end in ends)), rope, roles["b"])
+        factor: _by_head(same_axis(*(infos[end] for end in ends)), rope.isel(cell=roles["b"], drop=True))
         for factor, ends in edges.items()
         if same_axis and set(ends) <= roles.keys() and (exchanged or factor == "weights")
     }
@@ -240,12 +240,10 @@ def _loss_step(roles: _Roles, cells: Sequence[CellInfo], data: xr.Dataset) -> li
     return [{**row, "heads": 0} for row in _step(roles, cells, whole, {}, flags, None)]
 
 
-def _aligned(stayed: Array, rope: xr.DataArray, cell: int) -> xr.DataArray:
-    """Values of a cell's heads on the dimension `head`."""
-    there = np.isfinite(rope.isel(cell=cell).to_numpy())
-    found = np.full(rope.sizes["head"], np.nan)
-    found[there if there.sum() == len(stayed) else slice(len(stayed))] = stayed
-    return rope.isel(cell=cell, drop=True).copy(data=found)
+def _by_head(stayed: Mapping[tuple[int, int], bool], like: xr.DataArray) -> xr.DataArray:
+    """1, 0 or NaN on the dimension `head` of `like`."""
+    heads = zip(like["layer"].to_numpy().tolist(), like["number"].to_numpy().tolist(), strict=True)
+    return like.copy(data=[float(stayed[head]) if head in stayed else math.nan for head in heads])
 
 
 def _effect(

@@ -34,6 +34,9 @@ PARTS = {"RoPE settings": "rotation_first", "training": "weights_first", "window
 COLOURS = dict(
     zip(PARTS, (CAUSE_COLOURS[factor] for factor in ("rotation", "weights", "window")), strict=True)
 )
+# Of the first two, the part from heads whose first axis stayed.
+STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"}
+CHANGED = "outlined: heads whose PC0 became a different direction"
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
 MOST_STORIES = 2  # means that the README tells: the causes' claim comes after them
@@ -79,7 +82,9 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
         f"{view.noun} over its training context. Between two of them stands one bar for each thing "
         "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
-        "before it ends, so a long bar down beside one up is a change whose parts oppose each other.",
+        "before it ends, so a long bar down beside one up is a change whose parts oppose each other."
+        + (" Of a bar, the filled part comes from heads whose first axis stayed, the outlined part from heads in which "
+           "a different direction became PC0 when only this factor changed." if data["stayed"].notna().any() else ""),
         made=f"effects are means over {heads}. RoPE settings: the earlier weights with the later settings, minus the "
         "earlier checkpoint. Training: the later checkpoint minus that. Both over the shorter of the two windows, so "
         "that no weights run past their trained length. Window: what is added when each checkpoint is read over "
@@ -93,7 +98,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         "whose r_k has opposite signs cancel in mean r_k."
         + (" NoPE heads are not shown; causes.csv has them." if view.populations else ""),
         table="causes.csv",
-        variables=tuple(PARTS.values()),
+        variables=(*PARTS.values(), *STAYED.values()),
         window="own",
     )  # fmt: skip
 
@@ -131,11 +136,12 @@ def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
 
 
 def _bars(view: View) -> pd.DataFrame:
-    """A row per bar, in the order of the steps: number, population, from_model, to_model, part, start, stop, se.
+    """A row per bar, in the order of the steps.
 
-    A step starts at the mean of its first checkpoint over the heads that both checkpoints have.
+    A step starts at the mean of its first checkpoint over the heads that both checkpoints have. `stayed` is the part of
+    the bar from heads whose first axis stayed, NaN where that is not known or does not apply.
     """
-    columns = ["number", "population", "from_model", "to_model", "part", "start", "stop", "se"]
+    columns = ["number", "population", "from_model", "to_model", "part", "start", "stop", "stayed", "se"]
     table, rows = view.results.causes, []
     if table is None:
         return pd.DataFrame(columns=columns)
@@ -146,7 +152,8 @@ def _bars(view: View) -> pd.DataFrame:
             for part, (value, error) in _parts(step).items():
                 if abs(value) > SMALLEST or error > 0:
                     place = what, step["population"], step["from_model"], step["to_model"], part
-                    rows.append((*place, start, start + value, error))
+                    stayed = step.get(STAYED.get(part, ""), np.nan)
+                    rows.append((*place, start, start + value, stayed, error))
                 start += value
     return pd.DataFrame(rows, columns=columns)
 
@@ -177,13 +184,20 @@ def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: Che
         low, high = step["start"].to_numpy(), step["stop"].to_numpy()
         axes.hlines(low[0], place[before] - EDGE, left, color=INK, linewidth=2.0, zorder=4)
         axes.hlines(high[-1], right, place[after] + EDGE, color=INK, linewidth=2.0, zorder=4)
+        width, stayed = np.diff(edges) - 2 * GAP, step["stayed"].to_numpy()
+        turn = np.where(np.isfinite(stayed), low + stayed, high)
         colours = [COLOURS.get(part, MUTED) for part in step["part"]]
         hatched = (step["part"] == UNDIVIDED).to_list()
         # Edges in the bars' own colour keep the smallest bars visible; hatches are drawn in the edge's colour.
         rims = [PAPER if each else colour for each, colour in zip(hatched, colours, strict=True)]
         axes.bar(
-            edges[:-1] + GAP, high - low, np.diff(edges) - 2 * GAP, low, align="edge", color=colours, edgecolor=rims,
+            edges[:-1] + GAP, turn - low, width, low, align="edge", color=colours, edgecolor=rims,
             linewidth=0.6, zorder=2, hatch=["//" if each else "" for each in hatched],
+        )  # fmt: skip
+        rest = np.abs(high - turn) > SMALLEST
+        axes.bar(
+            (edges[:-1] + GAP)[rest], (high - turn)[rest], width[rest], turn[rest], align="edge", color="none",
+            edgecolor=np.array(colours)[rest], linewidth=0.8, zorder=3,
         )  # fmt: skip
         middle = (edges[:-1] + edges[1:]) / 2
         draw_errors(axes, middle, high, step["se"].to_numpy(), INK, axis.pitch / 3, 0.9)
@@ -193,6 +207,9 @@ def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: Che
 def _keys(data: pd.DataFrame) -> list[Key]:
     there = set(data["part"])
     keys = [Key(Patch(facecolor=colour), part) for part, colour in COLOURS.items() if part in there]
+    parts = (data["stop"] - data["start"] - data["stayed"]).abs()
+    if (parts > SMALLEST).any():
+        keys.append(Key(Patch(facecolor=PAPER, edgecolor=MUTED), CHANGED))
     if UNDIVIDED in there:
         keys.append(Key(Patch(facecolor=MUTED, hatch="//", edgecolor=PAPER), UNDIVIDED))
     keys.append(Key(Line2D([], [], color=INK, linewidth=2.0), "mean of a checkpoint"))
