@@ -208,7 +208,8 @@ def verdict_of_models(seed: int, case: str) -> str:
 
 
 def study_of_models(data: xr.Dataset) -> Results:
-    return study(data, lambda before, after: np.ones(data.sizes["head"]))
+    heads = list(zip(data["layer"].to_numpy().tolist(), data["number"].to_numpy().tolist(), strict=True))
+    return study(data, lambda before, after: dict.fromkeys(heads, True))
 
 
 def main(seeds: int = 100) -> int:

@@ -59,7 +59,10 @@ def whole(populations: bool = True) -> Results:
         curves=curves(rope, WINDOWS),
         curves_matched=curves(rope, [256] * len(NAMES)),
     )
-    stays = np.ones(len(rope))
+    heads = zip(
+        study.data["layer"].to_numpy().tolist(), study.data["number"].to_numpy().tolist(), strict=True
+    )
+    stays = dict.fromkeys(heads, True)
     return replace(study, causes=causes(study.data, NAMES, study.thresholds, lambda before, after: stays))
 
 

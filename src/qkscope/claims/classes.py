@@ -87,7 +87,7 @@ def _path(c: Context) -> tuple[Row, str] | None:
     size, kind, counts, top = max(found, default=(0, "", [], 0))
     if size <= 0:
         return None
-    text = f"{kind} ones went from {counts[0]} to {counts[top]} at {c.labels[top]}, then to {counts[-1]}"
+    text = f"in this run {kind} ones went from {counts[0]} to {counts[top]} at {c.labels[top]}, then to {counts[-1]}"
     return _count(c, kind, c.main, i=top), text
 
 

@@ -34,12 +34,12 @@ def emergence(c: Context) -> Claim | None:
     if found.first:
         before = c.row(measure, p, at - 1, layer=top)
         headline = (
-            f"{name_of(measure)} rose {_where(c, found, layers)}, {_between(c, at)} "
+            f"in this run, {name_of(measure)} rose {_where(c, found, layers)}, {_between(c, at)} "
             f"(layer {top}: {c.value(measure, p, at - 1, top)} to {value})"
         )
         rows = [before, after]
     else:
-        headline = f"{name_of(measure)} rises clearly in no layer after {c.labels[0]}"
+        headline = f"in this run, {name_of(measure)} rises clearly in no layer after {c.labels[0]}"
         headline += f"; it is highest in layer {top}{c.at(at)}, {value}"
         rows = [after]
     rows += [c.row(measure, p, at, layer=layer) for layer in layers if layer != top]

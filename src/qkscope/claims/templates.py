@@ -87,22 +87,22 @@ class Trend:
         first, before = c.row(measure, c.main, 0), f"{c.value(measure, c.main, 0)} at {c.labels[0]}"
         rows = (now, first) if other is None else (now, first, other)
         if verdict == "flat":
-            return sentence(f"{said}, within {small(now.unit)} of {before}{aside}"), rows
+            return sentence(f"{said}, in this run within {small(now.unit)} of {before}{aside}"), rows
         if verdict == "unclear":
-            return sentence(f"{said}; its change from {before} is not clear of noise"), rows[:2]
+            return sentence(f"{said}; its change in this run, from {before}, is not clear of noise"), rows[:2]
         up = now.value > first.value
         if verdict == "rises and falls" and (turning := self.turns(c, measure)):
             extremes = tuple(c.row(measure, c.main, i) for i in turning)
             ways = ["up" if b.value > a.value else "down" for a, b in pairwise((first, *extremes, now))]
             stops = [f"{c.value(measure, c.main, i)} at {c.labels[i]}" for i in turning]
             via = [f"{way} to {stop}" for way, stop in zip(ways, stops, strict=False)]
-            return sentence(f"{said}: from {before} {', '.join(via)}, then {ways[-1]}"), (
+            return sentence(f"{said}: in this run from {before} {', '.join(via)}, then {ways[-1]}"), (
                 now,
                 first,
                 *extremes,
             )
         unsteady = ", not steadily" if verdict == "rises and falls" else ""
-        return sentence(f"{said}, {'up' if up else 'down'} from {before}{unsteady}{aside}"), rows
+        return sentence(f"{said}, in this run {'up' if up else 'down'} from {before}{unsteady}{aside}"), rows
 
     def turns(self, c: Context, measure: str) -> list[int]:
         """The checkpoints at which it turns; none where there are too many for a sentence."""

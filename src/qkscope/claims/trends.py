@@ -102,7 +102,8 @@ def long_context(c: Context) -> Claim | None:
     if not c.comparable:
         sizes = [tokens(stop.window or 0) for stop in e.stops[onset - 1 : onset + 1]]
         says["unclear"] = f"is {values[0]} over {sizes[0]}, then {values[1]} over {sizes[1]}"
-    headline = f"From {c.labels[onset - 1]} to {c.labels[onset]}, {name}{c.heads()} {says[verdict]}{window}"
+    ends = f"In this run, from {c.labels[onset - 1]} to {c.labels[onset]}"
+    headline = f"{ends}, {name}{c.heads()} {says[verdict]}{window}"
     own = {m: c.own.step(m, p, onset) for m in steps} if c.matched else {}
     overall = e.overall(measure, p)
     opposed = overall is not None and overall.verdict in {"rises", "falls"} - {verdict}
