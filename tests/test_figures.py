@@ -26,7 +26,7 @@ from published import PUBLISHED, published_qk, published_results
 from qkscope.errors import QkscopeError, TableError
 from qkscope.figures import CATALOGUE, draw, draw_all
 from qkscope.figures.gallery.fig05_layer_heatmap import EMPTY, NEGATIVE
-from qkscope.figures.save import pdf, png, svg
+from qkscope.figures.picture import pdf, png, svg
 from qkscope.figures.tools.style import CLASS_COLOURS, drawable, shorten, spread
 from qkscope.figures.view import look
 from qkscope.results import load_results

@@ -13,8 +13,8 @@ from simulated import measured, results, truth
 from qkscope.claims import summary
 from qkscope.results.taxonomy import CLASSES, classify
 from qkscope.stats.direction import direction, emergence_of
+from qkscope.stats.levels import holm, normal_cdf, t_quantile, two_sided_p
 from qkscope.stats.series import Series, change, judged
-from qkscope.stats.significance import holm, normal_cdf, t_quantile, two_sided_p
 from qkscope.stats.transitions import (
     FAINT,
     Pair,

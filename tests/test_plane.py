@@ -10,8 +10,8 @@ from tiny import tiny_model
 from qkscope import scan
 from qkscope.errors import VectorsError
 from qkscope.figures import scatter
+from qkscope.figures.picture import pdf, png
 from qkscope.figures.plane import MOST
-from qkscope.figures.save import pdf, png
 from qkscope.vectors import write_vectors
 
 ROWS, DIM = 2400, 6

@@ -8,8 +8,6 @@ from reference import constant_part_reference, eta_squared_reference
 from sklearn.linear_model import LinearRegression
 from synthetic import rope, summed
 
-from qkscope.measures.cell import PLACES
-from qkscope.measures.grid import grid, whole_grid
 from qkscope.measures.position import (
     Along,
     about_mean,
@@ -20,7 +18,8 @@ from qkscope.measures.position import (
     phases,
     projected_paths,
 )
-from qkscope.measures.waves import Pairs, waves
+from qkscope.measures.samples import PLACES
+from qkscope.measures.waves import Pairs, grid, waves, whole_grid
 from qkscope.sums.moments import merge_all
 from qkscope.sums.rotation import Rotation
 

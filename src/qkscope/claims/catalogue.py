@@ -11,10 +11,8 @@ from qkscope.claims.causes import causes
 from qkscope.claims.claim import Claim
 from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
-from qkscope.claims.emergence import emergence
-from qkscope.claims.models import between_models
 from qkscope.claims.roles import behaviour, roles
-from qkscope.claims.trends import long_context, plasticity, position
+from qkscope.claims.trends import between_models, emergence, long_context, plasticity, position
 from qkscope.results import Results
 
 # Each gives its claim, or None where the study was not measured for it.

@@ -10,10 +10,9 @@ from functools import cached_property
 
 from qkscope.claims.claim import Population, Row
 from qkscope.results import Results
-from qkscope.stats.coordinates import Changed
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 from qkscope.stats.levels import SMALLEST
-from qkscope.stats.series import Change
+from qkscope.stats.series import Change, Changed
 from qkscope.words import Unit, bare, count, joined, measured, points, sentence, tokens
 
 # What a mean is called, and its unit; others are `mean <measure>`.

@@ -21,9 +21,8 @@ from qkscope import store
 from qkscope.claims import Claim, claims
 from qkscope.errors import TableError
 from qkscope.figures import gallery as pictures
-from qkscope.figures.picture import Drawing, Picture
+from qkscope.figures.picture import Drawing, Picture, pdf, png, svg
 from qkscope.figures.readme import readme
-from qkscope.figures.save import pdf, png, svg
 from qkscope.figures.view import Spacing, View, look
 from qkscope.progress import say
 from qkscope.results import Results, as_results

@@ -27,16 +27,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
-from qkscope.measures.grid import Grid, binned_grid, grid
 from qkscope.measures.position import Phase
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.measures.waves import Pairs, terms, waves
+from qkscope.measures.waves import Grid, Pairs, binned_grid, grid, terms, waves
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation, Turns
 
 if TYPE_CHECKING:
-    from qkscope.measures.cell import HeadBlock, SampleSums
+    from qkscope.measures.cell import HeadBlock
+    from qkscope.measures.samples import SampleSums
 
 Array = NDArray[np.float64]
 

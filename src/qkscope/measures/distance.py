@@ -22,16 +22,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import per_query
-from qkscope.measures.grid import Grid
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.measures.waves import Pairs, terms, waves
+from qkscope.measures.waves import Grid, Pairs, terms, waves
 from qkscope.sums.path import SINK
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import PER_OCTAVE, LagScores, distances
 from qkscope.sums.unit import Unit
 
 if TYPE_CHECKING:
-    from qkscope.measures.cell import HeadBlock, SampleSums
+    from qkscope.measures.cell import HeadBlock
+    from qkscope.measures.samples import SampleSums
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

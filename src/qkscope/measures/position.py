@@ -19,15 +19,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.blocks import by_key, per_query
-from qkscope.measures.grid import Grid
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.measures.waves import Pairs, terms
+from qkscope.measures.waves import Grid, Pairs, terms
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
 from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
-    from qkscope.measures.cell import HeadBlock, Kind, SampleSums
+    from qkscope.measures.cell import HeadBlock
+    from qkscope.measures.samples import Kind, SampleSums
 
 Array = NDArray[np.float64]
 

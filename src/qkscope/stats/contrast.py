@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
-from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST
-from qkscope.stats.significance import t_quantile, two_sided_p
+from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, t_quantile, two_sided_p
 
 Array = NDArray[np.float64]
 

@@ -28,10 +28,9 @@ from qkscope.results.aggregate import (
 )
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
 from qkscope.stats.contrast import Contrast, contrast, exceeds
-from qkscope.stats.coordinates import INVARIANT, Changed, what_changed
 from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
-from qkscope.stats.series import Change, Series, change, judged, whole
+from qkscope.stats.series import INVARIANT, Change, Changed, Series, change, judged, what_changed, whole
 from qkscope.stats.transitions import class_probabilities
 from qkscope.study.timeline import Stop, Timeline
 

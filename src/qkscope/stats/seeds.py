@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.stats.levels import CONFIDENCE, SMALLEST
-from qkscope.stats.significance import holm, two_sided_p
+from qkscope.stats.levels import CONFIDENCE, SMALLEST, holm, two_sided_p
 
 
 @dataclass(frozen=True)

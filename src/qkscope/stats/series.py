@@ -3,6 +3,10 @@
 Checkpoints are measured on the same documents, so a difference is taken within each leave-one-out sample and its
 standard error is that of the paired differences: what all checkpoints share cancels. With G groups of documents
 the ratio of a difference to its error follows Student's t, not the normal curve.
+
+`what_changed` tells a change of attention from one of coordinates. Scaling queries up and keys down, or adding one
+vector to all keys, changes published r but no attention weight, and neither balanced r nor the shares of score
+variance: where these stay, attention did not change.
 """
 
 from __future__ import annotations
@@ -18,8 +22,16 @@ from numpy.typing import NDArray
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.stats import levels
-from qkscope.stats.levels import CONFIDENCE, SMALLEST, STEPS_TO_POOL, STUDY_LEVEL
-from qkscope.stats.significance import holm, t_quantile, two_sided_p
+from qkscope.stats.levels import (
+    CONFIDENCE,
+    CONTRAST_LEVEL,
+    SMALLEST,
+    STEPS_TO_POOL,
+    STUDY_LEVEL,
+    holm,
+    t_quantile,
+    two_sided_p,
+)
 
 Array = NDArray[np.float64]
 Kind = Literal["step", "overall", "swing"]
@@ -182,3 +194,19 @@ def _p(delta: float, se: float, df: int) -> float:
     if se == 0.0:
         return 1.0 if delta == 0.0 else 0.0
     return two_sided_p(delta / se, df)
+
+
+# Measures of the attention function alone.
+INVARIANT = ("r_q_balanced", "abs_r_k_balanced", "share_positional", "share_key", "share_match")
+Changed = Literal["attention", "coordinates", "unclear", "unknown"]
+
+
+def what_changed(invariant: Sequence[Change]) -> Changed:
+    """`attention` if one of the INVARIANT means changed clearly, `coordinates` if a change worth a word is excluded in
+    all of them, else `unclear`; `unknown` where some were not measured and the others do not tell."""
+    verdicts = {c.verdict for c in judge(invariant, CONTRAST_LEVEL)}
+    if verdicts & {"rises", "falls"}:
+        return "attention"
+    if len(invariant) < len(INVARIANT):
+        return "unknown"
+    return "coordinates" if verdicts == {"flat"} else "unclear"

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
 from qkscope.stats.attribution import NUMBERS
-from qkscope.stats.coordinates import INVARIANT, Changed, what_changed
-from qkscope.stats.levels import CONTRAST_LEVEL, ROUNDING
-from qkscope.stats.series import Change, judge
-from qkscope.stats.significance import two_sided_p
+from qkscope.stats.levels import CONTRAST_LEVEL, ROUNDING, two_sided_p
+from qkscope.stats.series import INVARIANT, Change, Changed, judge, what_changed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from qkscope.measures.pca import FAINT
 from qkscope.results.aggregate import error, measured, ordered
 from qkscope.results.taxonomy import Thresholds, classify
-from qkscope.stats.levels import MOST, REACH
-from qkscope.stats.significance import normal_cdf
+from qkscope.stats.levels import MOST, REACH, normal_cdf
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -7,8 +7,7 @@ from functools import partial
 import pandas as pd
 from matplotlib.axes import Axes
 
-from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.stories import heads_of, path
+from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.style import R_K, R_Q

@@ -12,8 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.stories import heads_of, path
+from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.tools.marks import correlation_scale, draw_errors, error_key
 from qkscope.figures.tools.sheet import Key

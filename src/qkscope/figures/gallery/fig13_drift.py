@@ -8,8 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from qkscope.figures.gallery.fig12_plasticity import missing
-from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.stories import heads_of, path
+from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
 from qkscope.figures.tools import marks
 from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.view import ALL, View

@@ -1,0 +1,214 @@
+"""What measures share of one sample of a cell: moments, paths and rotations of a block of heads, at its positions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkscope.measures.anatomy import FIRST_QUERY, QUERIES, Anatomy, Layout, Staging, anatomy, path_about
+from qkscope.measures.distance import BinPairs, mean_waves, queries_beyond
+from qkscope.measures.position import Along, Phase, about_mean, bin_phases, phases
+from qkscope.measures.waves import Grid, Pairs, as_left_out, grid, waves, whole_grid
+from qkscope.sums.moments import Moments
+from qkscope.sums.path import SINK, Path
+from qkscope.sums.rotation import Rotation
+from qkscope.sums.unit import Unit
+
+Array = NDArray[np.float64]
+
+# Positions at which paths are evaluated, besides the first four: every one in windows up to this length.
+PLACES = 1024
+
+
+@dataclass(frozen=True)
+class GroupPaths:
+    """Queries of a block, or its keys, by group of documents.
+
+    late_mean (G, H, d) over tokens from position 4 on · n (G, B) tokens by bin · means (G, H, B, d) before rotation
+    """
+
+    late_mean: Array
+    n: NDArray[np.int64]
+    means: Pairs
+
+    @classmethod
+    def of(cls, rotation: Rotation, late: Sequence[Moments], paths: Sequence[Path]) -> GroupPaths:
+        means = np.stack([path.filled.mean for path in paths])
+        return cls(
+            np.stack([sums.mean_x for sums in late]),
+            np.stack([path.n for path in paths]),
+            Pairs.of(rotation, means),
+        )
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Queries of a block, or its keys, in one sample: moments of all tokens, of those from position 4 on, and the path.
+
+    `groups` are all groups of documents; `taken` (G,) says which of them are in this sample.
+    """
+
+    every: Moments
+    late: Moments
+    path: Path
+    groups: GroupPaths
+    taken: NDArray[np.bool_]
+
+    @property
+    def n(self) -> NDArray[np.int64]:
+        """Tokens by group and bin, 0 for groups that are left out. (G, B)"""
+        return np.where(self.taken[:, None], self.groups.n, 0)
+
+    def between(self, weight: Array) -> Array:
+        """Covariance of documents' means over late tokens, estimated from groups; weight (G,). (H, d, d)"""
+        apart = (self.groups.late_mean[self.taken] - self.late.mean_x).transpose(1, 0, 2)  # (H, G, d)
+        return np.asarray((apart * weight[:, None]).transpose(0, 2, 1) @ apart)
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Where the tokens of one sample are; the same for every head.
+
+    counts (T,) tokens at each position · edges (B + 1,) of the paths' bins · places: positions that represent all
+    lags: pairs of bins at each distance; `counted`: pairs of tokens there
+    between (G,) weights that turn the scatter of groups' means into the covariance of documents' means
+    """
+
+    counts: Array
+    edges: NDArray[np.int64]
+    places: Grid
+    lags: BinPairs
+    counted: list[Array]
+    between: Array
+
+    @classmethod
+    def of(cls, groups: Sequence[Unit], width: int, lags: BinPairs, edges: NDArray[np.int64]) -> Positions:
+        counts = np.sum([unit.counts(width) for unit in groups], axis=0)
+        places = whole_grid(counts, PLACES)
+        return cls(counts, edges, places, lags, lags.counted(counts), _between(groups, width))
+
+    @property
+    def scored(self) -> bool:
+        """Whether any query has at least two keys from position 4 on."""
+        return bool(self.counts[FIRST_QUERY:].sum())
+
+    def layout(self, rotation: Rotation) -> Layout:
+        """The positions at which scores are evaluated: bins, where nothing rotates within them."""
+        return self._sampled if len(rotation.pairs) else self._binned
+
+    @cached_property
+    def _sampled(self) -> Layout:
+        return Layout.of(self.counts)
+
+    @cached_property
+    def _binned(self) -> Layout:
+        return Layout.of(self.counts, self.edges)
+
+    @cached_property
+    def beyond(self) -> Array:
+        """`queries_beyond` of the queries of both layouts. (D, 1 + I)"""
+        return queries_beyond(self.lags.lags, self.counts, grid(self.counts, FIRST_QUERY, QUERIES))
+
+    def since(self, start: int) -> Array:
+        """The counts with 0 before `start`. (T,)"""
+        return np.where(np.arange(len(self.counts)) < start, 0.0, self.counts)
+
+
+def _between(groups: Sequence[Unit], width: int) -> Array:
+    """Weights (G,) that turn the scatter of groups' means into the covariance of documents' means.
+
+    The mean of a group of e documents scatters by 1/e of theirs; with G groups, one degree of freedom goes to the
+    overall mean. Zero with one group, from which it cannot be estimated.
+    """
+    late = [np.clip(np.minimum(unit.lengths, width) - SINK, 0, None).astype(np.float64) for unit in groups]
+    tokens, squares = np.array([x.sum() for x in late]), np.array([(x**2).sum() for x in late])
+    if len(groups) < 2 or not tokens.all():
+        return np.zeros(len(groups))
+    documents, share = tokens**2 / squares, tokens / tokens.sum()
+    every = tokens.sum() ** 2 / squares.sum()
+    return np.asarray(share * documents * (1 - 1 / every) / (1 - (share**2).sum()))
+
+
+@dataclass(frozen=True)
+class SampleTable:
+    """A rotation at the positions of one sample.
+
+    phase (2, P) `phases` of positions about their mean: of all tokens, and from position 4 on
+    by_bin (B, P) `bin_phases` of the tokens by the paths' bins
+    wave `waves` at the places, lags `mean_waves` at the distances · stage: None where no query has two keys
+    """
+
+    phase: Phase
+    by_bin: Phase
+    wave: Array
+    lags: Array
+    stage: Staging | None
+
+
+@dataclass(frozen=True)
+class RotationTable:
+    """A rotation evaluated at the positions of a window, once for all heads. `known` is False where none was found."""
+
+    rotation: Rotation
+    known: bool
+    samples: Sequence[SampleTable]
+
+    @classmethod
+    def of(cls, rotation: Rotation | None, dim: int, samples: Sequence[Positions]) -> RotationTable:
+        turning, first = rotation or Rotation.none(dim), samples[0]
+        weights = np.stack([about_mean(np.stack([at.since(0), at.since(SINK)])) for at in samples])
+        phase = phases(turning, weights)
+        by_bin = bin_phases(turning, np.stack([at.counts for at in samples]), first.edges)
+        wave, lags = waves(turning, first.places.t), mean_waves(turning, first.lags.lags)
+        stage = Staging.of(turning, first.layout(turning), first.edges) if first.scored else None
+        tables = [SampleTable(phase[0], by_bin[0], wave, lags, stage)]
+        wave, lags, stage = as_left_out(turning, (wave, lags, stage))
+        for i, at in enumerate(samples[1:], 1):
+            layout = as_left_out(turning, at.layout(turning)) if at.scored else None
+            here = replace(stage, layout=layout) if stage and layout else None
+            tables.append(SampleTable(phase[i], by_bin[i], wave, lags, here))
+        return cls(turning, rotation is not None, tables)
+
+
+@dataclass(frozen=True)
+class SampleSums:
+    """A block of H heads in one sample of the documents.
+
+    v (H, d) first axes · scale (H,) of the scores · at: where the tokens are
+
+    Paths of left-out samples, and what is evaluated at positions, are in single precision.
+    """
+
+    q: Kind
+    k: Kind
+    v: Array
+    scale: Array
+    at: Positions
+    rotation: Rotation
+    known: bool
+    table: SampleTable
+
+    @cached_property
+    def along(self) -> dict[str, tuple[Along, Along]]:
+        """Moments of queries and of keys along v: of all tokens, and of those from position 4 on."""
+        return {
+            name: (Along(kind.every, self.v), Along(kind.late, self.v))
+            for name, kind in (("q", self.q), ("k", self.k))
+        }
+
+    @cached_property
+    def key_path(self) -> Path:
+        """The path of keys about their mean over tokens from position 4 on: scores compare keys with each other."""
+        return path_about(self.k.path, self.k.late.mean_x, self.rotation, self.table.by_bin)
+
+    @cached_property
+    def anatomy(self) -> Anatomy | None:
+        """The parts of the variance of scores; None in a window too short for them."""
+        if self.table.stage is None:
+            return None
+        between = self.k.between(self.at.between)
+        return anatomy(self.q.path, self.key_path, self.q.late, self.k.late, self.table.stage, between)
