@@ -81,17 +81,16 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         shows=f"Black lines are {share}mean r_q and mean r_k, with their signs, of {many} of each "
         f"{view.noun} over its training context. Between two of them stands one bar for each thing "
         "that changed, in this order: RoPE settings, training of the weights, window. Each bar begins where the one "
-        "before it ends, so a long bar down beside one up is a change whose parts oppose each other."
-        + (" Of a bar, the filled part comes from heads whose first axis stayed, the outlined part from heads in which "
-           "a different direction became PC0 when only this factor changed." if data["stayed"].notna().any() else ""),
+        "before it ends."
+        + (" The filled part of a bar is from heads whose first axis stayed, the outlined part from heads in which a "
+           "different direction became PC0." if data["stayed"].notna().any() else ""),
         made=f"effects are means over {heads}. RoPE settings: the earlier weights with the later settings, minus the "
         "earlier checkpoint. Training: the later checkpoint minus that. Both over the shorter of the two windows, so "
         "that no weights run past their trained length. Window: what is added when each checkpoint is read over "
         "its own window instead.",
         drawn="waterfall; all panels have the same scale, error bars are ±1 standard error over documents.",
-        takeaway="Parts that oppose each other can leave a small change of the mean behind two large ones. The effect "
-        "of one factor depends on what it is combined with; the bars follow the order of training, and causes.csv has "
-        "the other order too.",
+        takeaway="Opposing parts can leave a small change of the mean behind two large ones. Effects depend on their "
+        "order: the bars follow that of training, and causes.csv has the other too.",
         stories=_stories(view, data),
         care="r also depends on how queries and keys are scaled against each other; position's share does not. Heads "
         "whose r_k has opposite signs cancel in mean r_k."
