@@ -35,7 +35,7 @@ Index = NDArray[np.int64]
 # Positions below WHOLE are all sampled; of every further stratum, QUERIES positions per document.
 WHOLE, QUERIES = 64, 16
 # Scores that are in memory at once, and the length of documents whose masks are kept for all layers of a pass.
-SCORES, KEPT = 1 << 22, 4096
+SCORES, KEPT = 1 << 20, 4096
 # Keys from 4 on that a query must see for its row to be compared with what position predicts.
 COMPARED = 2
 # Parts that keys are divided into, and overlapping ones, before the bins of distance.
@@ -172,10 +172,10 @@ class _Rows:
     weight: Index
     ids: Index
 
-    def split(self, heads: int) -> list[_Rows]:
-        """Parts whose scores with all heads fit in memory: some documents, or some queries of one."""
+    def split(self, each: int) -> list[_Rows]:
+        """Parts of at most SCORES numbers, `each` per query and key: some documents, or some queries of one."""
         documents, queries = self.t.shape
-        most = max(1, SCORES // (heads * self.stop))
+        most = max(1, SCORES // (each * self.stop))
         step = max(1, most // queries)
         if step < documents:
             parts = [slice(i, i + step) for i in range(0, documents, step)]
@@ -184,7 +184,7 @@ class _Rows:
                 for at in parts
                 for part in replace(
                     self, rows=self.rows[at], t=self.t[at], weight=self.weight[at], ids=self.ids[at]
-                ).split(heads)
+                ).split(each)
             ]
         if documents == 1 and most < queries:
             parts = [slice(i, i + most) for i in range(0, queries, most)]
@@ -279,7 +279,7 @@ class _Accumulating(Sum):
             weight = np.stack([np.append(w, np.zeros(most - len(w), dtype=np.int64)) for _, w in chosen])
             self._n[stratum] += int(weight.sum())
             some = _Rows(stratum, last, np.array(rows), t, weight, batch.ids()[rows][:, :last])
-            self._queries += some.split(max(map(len, self._rows.values())))
+            self._queries += some.split(max(len(PARTS) + len(self._bins), *map(len, self._rows.values())))
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         softmax = facts.softmax
@@ -341,7 +341,10 @@ def _attend(
 
     heads = q.shape[1]
     queries = q[keys.rows[:, None], :, keys.t].float().transpose(1, 2)  # (B, h, n, d)
-    read = k[keys.rows, :, : some.stop].float()  # (B, key heads, m, d)
+    first, last = some.rows[0], some.rows[-1] + 1
+    # A slice where it can be, because an index would copy all keys.
+    read = k[first:last] if last - first == len(some.rows) else k[keys.rows]
+    read = read[:, :, : some.stop].float()  # (B, key heads, m, d)
     scores = products(queries, read, reads).mul_(scale)
     e, log, total, sink = softmax.weights(scores, keys.t, keys.keys)
     masses = e.transpose(1, 2).flatten(0, 1) @ keys.parts  # (B * n, h, P)
