@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from qkscope.figures import save
+from qkscope.figures.picture import pdf, png, svg
 from qkscope.figures.tools.style import FAINT, FAMILY_COLOURS, INK, MUTED, lettering
 from qkscope.store import write_bytes, write_csv, write_text
 
@@ -53,7 +53,7 @@ def drawn_rows(table: pd.DataFrame) -> pd.DataFrame:
 def save_figure(folder: Path, table: pd.DataFrame, model: str, summary: str) -> None:
     """PNG, SVG, PDF, the numbers drawn and a README."""
     figure = draw_whatif(table, model)
-    for name, render in (("png", save.png), ("svg", save.svg), ("pdf", save.pdf)):
+    for name, render in (("png", png), ("svg", svg), ("pdf", pdf)):
         write_bytes(folder / f"figure.{name}", render(figure))
     write_csv(folder / "data.csv", drawn_rows(table))
     write_text(
