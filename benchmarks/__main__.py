@@ -44,6 +44,7 @@ PARTS = {
     "start": Part(waiting.start, rounds=3),
     "reading": Part(waiting.reading),
     "drawing": Part(waiting.drawing, rounds=2),
+    "page": Part(waiting.page, rounds=3),
     "growth": Part(growth.growth),
     "engines": Part(engines.engines),
     "estimate": Part(studies.estimate, derived=True),

@@ -8,11 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.harness import Role, Row, Side, Size, interleave
+from benchmarks.harness import Role, Row, Side, Size, interleave, say
 from benchmarks.made import study_of_llamas
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def start(size: Size) -> Iterator[Row]:
@@ -29,20 +33,29 @@ def start(size: Size) -> Iterator[Row]:
     yield from interleave("Start", sides, size.rounds)
 
 
+def random_qk(checkpoints: int, layers: int, heads: int, components: int) -> pd.DataFrame:
+    """A qk table of random numbers."""
+    import pandas as pd
+
+    from qkscope.results.tables import QK_COLUMNS
+
+    names = ["model", "layer", "head", "pc"]
+    each = [[f"step{i}" for i in range(checkpoints)], range(layers), range(heads), range(components)]
+    frame = pd.MultiIndex.from_product(each, names=names).to_frame(index=False)
+    frame = frame.assign(kv_head=frame["head"] // 4, n_q=1000, n_k=1000, rope=1)
+    rest = [name for name in QK_COLUMNS if name not in frame]
+    frame[rest] = np.random.default_rng(0).uniform(0, 1, (len(frame), len(rest)))
+    return frame
+
+
 def reading(size: Size) -> Iterator[Row]:
     """A qk.csv of 100,000 rows; pandas does not check its contents."""
     import pandas as pd
 
     from qkscope.results import load_results
-    from qkscope.results.tables import QK_COLUMNS
 
-    names = ["model", "layer", "head", "pc"]
-    several = range(size.pick(25, 2))
-    each = [[f"step{i}" for i in several], several, range(16), range(10)]
-    frame = pd.MultiIndex.from_product(each, names=names).to_frame(index=False)
-    frame = frame.assign(kv_head=frame["head"] // 4, n_q=1000, n_k=1000, rope=1)
-    rest = [name for name in QK_COLUMNS if name not in frame]
-    frame[rest] = np.random.default_rng(0).uniform(0, 1, (len(frame), len(rest)))
+    several = size.pick(25, 2)
+    frame = random_qk(several, several, 16, 10)
     with tempfile.TemporaryDirectory() as name:
         table = Path(name) / "qk.csv"
         frame.to_csv(table, index=False)
@@ -80,3 +93,62 @@ def drawing(size: Size) -> Iterator[Row]:
         ]
         table = f"A study of {checkpoints} x {12 * layers} heads"
         yield from interleave(table, sides, size.rounds, warm=False)
+
+
+# What a reader does: another checkpoint, window, selection, measure; until the frame after it has been drawn.
+CLICKS = """async () => {
+  const ways = [
+    () => store.set({ stop: (store.state.stop + 1) % data.stops.length }),
+    () => store.select([store.state.heads.size ? [...store.state.heads][0] + 1 : 0]),
+    () => store.select(data.heads.slice(0, 12).map(({ index }) => index)),
+    () => store.set({ rows: store.state.rows === "onset" ? "depth" : "onset" }),
+    () => store.set({ map: store.state.map === "class" ? "r_q" : "class" }),
+  ];
+  const taken = [];
+  for (let i = 0; i < 20; i += 1) {
+    await new Promise((done) => setTimeout(done, 300));
+    const start = performance.now();
+    ways[i % ways.length]();
+    await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+    taken.push(performance.now() - start);
+  }
+  return taken;
+}"""
+PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+def page(size: Size) -> Iterator[Row]:
+    """The report in a browser: of the demo where it has been run, and of 154 checkpoints of 1,024 heads."""
+    import shutil
+
+    from playwright.sync_api import sync_playwright
+
+    from qkscope.report import write_report
+    from qkscope.results import load_results
+
+    checkpoints, layers = size.pick((154, 32), (3, 2))
+    demo = Path("results/nano")
+    with tempfile.TemporaryDirectory() as name, sync_playwright() as tools:
+        table = Path(name) / "qk.csv"
+        random_qk(checkpoints, layers, 32, 1).to_csv(table, index=False)
+        reports = {f"{checkpoints} x {32 * layers} heads": write_report(table, Path(name) / "large.html")}
+        if demo.is_dir():
+            reports = {"the demo": write_report(load_results(demo), Path(name) / "demo.html")} | reports
+        chromium = tools.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for what, path in reports.items():
+            taken: list[tuple[float, float, float]] = []
+            for number in range(size.rounds):
+                opened = chromium.new_page(viewport={"width": 1440, "height": 900})
+                opened.goto(path.as_uri())
+                opened.wait_for_selector("html[data-ready]", timeout=120_000)
+                ready = float(opened.locator("html").get_attribute("data-ready") or "nan")
+                clicks = opened.evaluate(CLICKS)
+                taken.append((opened.evaluate(PAINTED), ready, float(np.median(clicks))))
+                opened.close()
+                say(f"Report of {what}: round {number + 1} of {size.rounds}: {taken[-1][2]:.0f} ms a click")
+            paint, ready, click = (round(float(each)) for each in np.median(taken, axis=0))
+            times = {"first paint, ms": paint, "ready, ms": ready, "click, ms": click}
+            yield Row(
+                "The report in a browser", what, "ours", facts=times | {"MB": path.stat().st_size / 1e6}
+            )
+        chromium.close()
