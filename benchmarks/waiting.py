@@ -95,8 +95,9 @@ def drawing(size: Size) -> Iterator[Row]:
         yield from interleave(table, sides, size.rounds, warm=False)
 
 
-# What a reader does: another checkpoint, window, selection, measure; until the frame after it has been drawn.
+# What a reader does with the raster in sight: another checkpoint, window, selection, measure; until the frame after it has been drawn.
 CLICKS = """async () => {
+  document.getElementById("emergence").scrollIntoView();
   const ways = [
     () => store.set({ stop: (store.state.stop + 1) % data.stops.length }),
     () => store.select([store.state.heads.size ? [...store.state.heads][0] + 1 : 0]),

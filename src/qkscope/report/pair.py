@@ -11,6 +11,7 @@ from qkscope.comparison import compare_matched
 from qkscope.report.data import grid_of, payload
 from qkscope.results.aggregate import ROPE, populations
 from qkscope.stats.levels import AGREES_WITHIN
+from qkscope.words import capital
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,20 +87,22 @@ def heads_differ(found: Matched) -> str:
     label = ours.timeline.stop(last).label
     sides = [t[t["model"] == model] for t, model in zip(tables, (last, other), strict=True)]
     both = sides[0].merge(sides[1], on=["layer", "head"], suffixes=("", "_b"))
-    change = (both["r_q"] - both["r_q_b"]).abs()
+    share = all("share_positional" in side for side in sides)
+    name, what = ("share_positional", "the position share") if share else ("r_q", "r_q")
+    change = (both[name] - both[f"{name}_b"]).abs()
     known = change.notna()
     if not known.any():
-        return f"No head has an r_q in both runs at {label}."
+        return f"No head has {what if share else 'an r_q'} in both runs at {label}."
     if not change[known].any():
-        return f"r_q of every head is the same in both runs at {label}."
+        return f"{capital(what) if share else what} of every head is the same in both runs at {label}."
     typical = f"the median difference is {change[known].median():.3f}"
-    error = np.hypot(both["r_q_se"], both["r_q_se_b"])
+    error = np.hypot(both[f"{name}_se"], both[f"{name}_se_b"])
     if not np.isfinite(error).any():
         told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
-        return f"At {label}, r_q of {told} differs between the runs; {typical}."
+        return f"At {label}, {what} of {told} differs between the runs; {typical}."
     clear = change > AGREES_WITHIN * error
     told = " and ".join(_counted(clear, both[known], kind) for kind in populations(ours.own()))
-    return f"At {label}, r_q of {told} differs between the runs beyond its error; {typical}."
+    return f"At {label}, {what} of {told} differs between the runs beyond its error; {typical}."
 
 
 def _counted(clear: pd.Series[bool], heads: pd.DataFrame, kind: str) -> str:

@@ -56,7 +56,7 @@ def show(page: Page, choice: str) -> None:
 
 
 def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Path, runs: list[Path]) -> None:
-    page = open_page(pair, "#window=own&measure=r_q")
+    page = open_page(pair, "#window=own&measure=r_q&map=r_q")
     ours, theirs = (means(folder, 1)[LAST] for folder in runs)
     mark = page.locator(f'#signal [data-key="stop:{LAST}"]')
     said = mark.get_attribute("aria-label").translate(MINUS)
@@ -81,7 +81,7 @@ def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Pat
 
 
 def test_every_view_shows_how_the_runs_differ(open_page: Open, pair: Path, runs: list[Path]) -> None:
-    page = open_page(pair, "#window=own&measure=r_q")
+    page = open_page(pair, "#window=own&measure=r_q&map=r_q")
     tables = [
         pd.read_csv(folder / "qk.csv").query("pc == 0").set_index(["model", "layer", "head"]).sort_index()
         for folder in runs

@@ -289,7 +289,7 @@ const explorer = (() => {
         return `${data.measureLabel(name)} ${text.measure(name, value, se)}`;
       });
     const { label } = data.stops[waves.stop];
-    return h("p", { class: "sentence" }, `Measured at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
+    return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
   }
 
   function legend() {

@@ -197,7 +197,8 @@ const raster = (() => {
       return [`At ${label}, ${said.join("; ")}.`];
     }
     const every = list.map((group) => counted(group, state.stop)).join(" and ");
-    if (!state.heads.size) return [`At ${label}, ${rule} in ${every}.`];
+    const whose = store.both() ? "in run A " : "";
+    if (!state.heads.size) return [`At ${label}, ${whose}${rule} in ${every}.`];
     const some = { name: "all", rows: [], y: 0 };
     const rows = /** @type {any} */ ([{ heads: [...state.heads] }]);
     return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.stop)} selected.`];

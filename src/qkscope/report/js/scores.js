@@ -124,7 +124,7 @@ const scores = (() => {
       },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        Plot.text([`By layer at ${text.shorten(data.stops[state.stop].label, 24)}`], {
+        Plot.text([axes.ofRun(run, `By layer at ${text.shorten(data.stops[state.stop].label, 24)}`)], {
           ...{ frameAnchor: "top-left", dy: -40, dx: 4 - axes.layerMargin, text: (/** @type {string} */ d) => d },
           ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
         }),

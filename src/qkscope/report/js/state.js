@@ -18,8 +18,6 @@ const store = (() => {
       /** @type {WindowName[]} */ (["own", "matched"]).every((w) => name in data.table(w, run).columns),
     ),
   );
-  // The sentence that opens a page of two runs is about r_q.
-  if (data.runNames.length) signals.sort((a, b) => Number(b === "r_q") - Number(a === "r_q"));
   const placed = data.measures.map(({ name }) => name);
 
   /* Views' choices: the first option is where it starts. */
