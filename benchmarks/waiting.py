@@ -95,7 +95,8 @@ def drawing(size: Size) -> Iterator[Row]:
         yield from interleave(table, sides, size.rounds, warm=False)
 
 
-# What a reader does with the raster in sight: another checkpoint, window, selection, measure; until the frame after it has been drawn.
+# What a reader does with the raster in sight: another checkpoint, selection, order or measure, until the next frame
+# has been drawn.
 CLICKS = """async () => {
   document.getElementById("emergence").scrollIntoView();
   const ways = [
