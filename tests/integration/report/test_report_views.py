@@ -19,7 +19,7 @@ from playwright.sync_api import expect
 from report_browser import MINUS, PICTURES, Open, click_on, count, cursor_to, numbers_of, selected, violations
 from report_data import Shape, make_results, page_data, unpack
 
-from qkscope.report import write_report
+from qkscope.report import json_for_html, write_report
 from qkscope.report.encode import MISSING, SCALE, pack
 from qkscope.results import load_results
 from qkscope.results.taxonomy import classify
@@ -406,7 +406,7 @@ def with_data(report: Path, folder: Path, **changed: object) -> Path:
     head, tail = report.read_text(encoding="utf-8").split('id="data">', 1)
     raw, rest = tail.split("</script>", 1)
     path = folder / "changed.html"
-    data = json.dumps(json.loads(raw) | changed)
+    data = json_for_html(json.loads(raw) | changed)
     path.write_text(f'{head}id="data">{data}</script>{rest}', encoding="utf-8")
     return path
 
