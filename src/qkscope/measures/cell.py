@@ -354,7 +354,7 @@ def _whole_cell(group: MeasureGroup, cell: Cell) -> dict[str, Array]:
 def _stored(
     variable: Variable, computed: Mapping[str, Array], unmeasured: NDArray[np.bool_]
 ) -> dict[str, Array]:
-    """A variable of a block as it is kept, heads first. Heads that met a bad value are NaN where they have errors."""
+    """A variable of a block as it is stored, heads first. Heads that met a bad value are NaN where they have errors."""
     name, array = variable.name, np.asarray(computed[variable.name])
     if not variable.sampled:
         return {name: array}

@@ -52,30 +52,14 @@ GROUP = MeasureGroup(
     compute=None,
     version=2,
     variables=(
-        Variable(
-            "overlap",
-            "PC0 overlap with the checkpoint before",
-            "",
-            "|cosine| between PC0 and PC0 of the checkpoint before",
-        ),
-        Variable(
-            "overlap_pc",
-            "component before",
-            "",
-            "which earlier axis PC0 overlaps most",
-            sampled=False,
-            detail=True,
-        ),
-        Variable(
-            "same_axis",
-            "same axis",
-            "",
-            "1: PC0 continues PC0 of the checkpoint before, 0: it does not",
-            sampled=False,
-            detail=True,
-        ),
+        Variable("overlap", "PC0 overlap with the checkpoint before", "",
+                 "|cosine| between PC0 and PC0 of the checkpoint before"),
+        Variable("overlap_pc", "component before", "", "which earlier axis PC0 overlaps most", sampled=False,
+                 detail=True),
+        Variable("same_axis", "same axis", "", "1: PC0 continues PC0 of the checkpoint before, 0: it does not",
+                 sampled=False, detail=True),
     ),
-)
+)  # fmt: skip
 
 
 def continuity(before: tuple[Array, Array] | None, after: tuple[Array, Array]) -> dict[str, Array]:

@@ -170,84 +170,31 @@ GROUP = MeasureGroup(
     compute=compute,
     optional=True,
     variables=(
-        Variable(
-            "drift_r_q",
-            "r_q along drift",
-            "",
-            "correlation of queries with position along the drift axis",
-            detail=True,
-        ),
-        Variable(
-            "drift_r_k",
-            "r_k along drift",
-            "",
-            "correlation of keys with position along the drift axis",
-            detail=True,
-        ),
-        Variable(
-            "alpha_q", "slope of queries", "per token", "slope of queries along the drift axis", detail=True
-        ),
+        Variable("drift_r_q", "r_q along drift", "", "correlation of queries with position along the drift axis",
+                 detail=True),
+        Variable("drift_r_k", "r_k along drift", "", "correlation of keys with position along the drift axis",
+                 detail=True),
+        Variable("alpha_q", "slope of queries", "per token", "slope of queries along the drift axis", detail=True),
         Variable("alpha_k", "slope of keys", "per token", "slope of keys along the drift axis", detail=True),
-        Variable(
-            "slope_q",
-            "drift of queries over the window",
-            "",
-            "how far mean queries move over the window along the drift axis, in units of the vectors",
-        ),
-        Variable(
-            "slope_k",
-            "drift of keys over the window",
-            "",
-            "how far mean keys move over the window along the drift axis, in units of the vectors",
-        ),
-        Variable(
-            "mu_q", "mean query along drift", "", "mean projection of queries on the drift axis", detail=True
-        ),
-        Variable(
-            "mu_k", "mean key along drift", "", "mean projection of keys on the drift axis", detail=True
-        ),
-        Variable(
-            "bias_strength",
-            "bias",
-            "per token",
-            "change of the mean query's score with key position",
-            detail=True,
-        ),
-        Variable(
-            "separation",
-            "separation of queries and keys",
-            "share",
-            "share of E|q - k|^2 that lies between the mean query and the mean key, drift aside",
-        ),
-        Variable(
-            "separation_top",
-            "separation, top axis",
-            "share",
-            "the same along the axis where it is largest",
-            detail=True,
-        ),
-        Variable(
-            "agreement", "agreement", "", "overlap of the separation axis with that top axis", detail=True
-        ),
+        Variable("slope_q", "drift of queries over the window", "",
+                 "how far mean queries move over the window along the drift axis, in units of the vectors"),
+        Variable("slope_k", "drift of keys over the window", "",
+                 "how far mean keys move over the window along the drift axis, in units of the vectors"),
+        Variable("mu_q", "mean query along drift", "", "mean projection of queries on the drift axis", detail=True),
+        Variable("mu_k", "mean key along drift", "", "mean projection of keys on the drift axis", detail=True),
+        Variable("bias_strength", "bias", "per token", "change of the mean query's score with key position",
+                 detail=True),
+        Variable("separation", "separation of queries and keys", "share",
+                 "share of E|q - k|^2 that lies between the mean query and the mean key, drift aside"),
+        Variable("separation_top", "separation, top axis", "share", "the same along the axis where it is largest",
+                 detail=True),
+        Variable("agreement", "agreement", "", "overlap of the separation axis with that top axis", detail=True),
         Variable("share_drift", "drift share", "share", "pooled variance along the drift axis", detail=True),
-        Variable(
-            "share_separation",
-            "separation share",
-            "share",
-            "pooled variance along the separation axis",
-            detail=True,
-        ),
-        Variable(
-            "share_plane", "plane share", "share", "pooled variance in the plane of both axes", detail=True
-        ),
-        Variable(
-            "pc0_overlap", "overlap of drift axis and PC0", "", "|cosine| between the drift axis and PC0"
-        ),
-        Variable(
-            "bias_logits",
-            "bias to near keys",
-            "logits",
-            "score that the drift adds to a key at the end of the window over one at its beginning",
-        ),
+        Variable("share_separation", "separation share", "share", "pooled variance along the separation axis",
+                 detail=True),
+        Variable("share_plane", "plane share", "share", "pooled variance in the plane of both axes", detail=True),
+        Variable("pc0_overlap", "overlap of drift axis and PC0", "", "|cosine| between the drift axis and PC0"),
+        Variable("bias_logits", "bias to near keys", "logits",
+                 "score that the drift adds to a key at the end of the window over one at its beginning"),
     ),
-)
+)  # fmt: skip

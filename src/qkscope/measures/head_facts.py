@@ -32,17 +32,9 @@ GROUP = MeasureGroup(
     needs=("moments",),
     compute=compute,
     variables=(
-        Variable(
-            "kv_head", "key head", "", "the key head that the query head reads", sampled=False, detail=True
-        ),
-        Variable(
-            "rope",
-            "RoPE",
-            "",
-            "1: the layer rotates queries and keys, 0: it does not (NoPE)",
-            sampled=False,
-            detail=True,
-        ),
+        Variable("kv_head", "key head", "", "the key head that the query head reads", sampled=False, detail=True),
+        Variable("rope", "RoPE", "", "1: the layer rotates queries and keys, 0: it does not (NoPE)", sampled=False,
+                 detail=True),
         Variable("depth", "depth in the network", "", "layer / (layers - 1): 0 first, 1 last", sampled=False),
     ),
-)
+)  # fmt: skip

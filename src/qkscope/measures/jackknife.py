@@ -1,4 +1,4 @@
-"""How far a number would move with other documents: it is computed anew without each group of them."""
+"""Delete-one-group jackknife standard errors: each number is computed again without each group of documents."""
 
 from __future__ import annotations
 

@@ -366,37 +366,18 @@ GROUP = MeasureGroup(
     variables=(
         Variable("r_q", "r_q", "", "correlation of queries with position along PC0", along_axis=True),
         Variable("r_k", "r_k", "", "correlation of keys with position along PC0", along_axis=True),
-        Variable(
-            "explained_variance", "explained variance", "share", "share of the pooled variance along PC0"
-        ),
-        Variable(
-            "gap", "gap between PC0 and PC1", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"
-        ),
-        Variable(
-            "axis_lost",
-            "axis lost",
-            "samples",
-            "samples whose PC0 is another axis",
-            sampled=False,
-            detail=True,
-        ),
+        Variable("explained_variance", "explained variance", "share", "share of the pooled variance along PC0"),
+        Variable("gap", "gap between PC0 and PC1", "", "1 - lambda_1 / lambda_0: how clearly PC0 comes first"),
+        Variable("axis_lost", "axis lost", "samples", "samples whose PC0 is another axis", sampled=False, detail=True),
         Variable("n_q", "query vectors", "tokens", "number of queries", sampled=False, detail=True),
         Variable("n_k", "key vectors", "tokens", "number of keys", sampled=False, detail=True),
-        Variable(
-            "bad_q", "bad queries", "tokens", "queries that are NaN or infinite", sampled=False, detail=True
-        ),
+        Variable("bad_q", "bad queries", "tokens", "queries that are NaN or infinite", sampled=False, detail=True),
         Variable("bad_k", "bad keys", "tokens", "keys that are NaN or infinite", sampled=False, detail=True),
         Variable("pc_r_q", "r_q by component", "", "r_q along each principal axis", ("pc",)),
         Variable("pc_r_k", "r_k by component", "", "r_k along each principal axis", ("pc",)),
-        Variable(
-            "pc_explained_variance",
-            "explained variance by component",
-            "share",
-            "share of the pooled variance along each axis",
-            ("pc",),
-            sampled=False,
-        ),
+        Variable("pc_explained_variance", "explained variance by component", "share",
+                 "share of the pooled variance along each axis", ("pc",), sampled=False),
         Variable("pc_r_q_null", "null of r_q", "", _NULL, ("pc",), sampled=False),
         Variable("pc_r_k_null", "null of r_k", "", _NULL, ("pc",), sampled=False),
     ),
-)
+)  # fmt: skip
