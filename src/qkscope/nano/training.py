@@ -102,19 +102,28 @@ class DemoResult:
 def demo(
     out: Path | str, seed: int = 0, recipe: Recipe | None = None, *, replace: bool = False
 ) -> DemoResult:
-    """Train the nano model into `out`, then run its study there. What is finished already is not done again.
+    """Train the nano model into `out`, run its study there, and ablate the last checkpoint's heads by class.
+
+    What is finished already is not done again.
 
     Another training or other results in `out` are refused unless `replace` is true.
     """
-    from qkscope.results import Results
+    from qkscope.ablation import ablate
+    from qkscope.results import Results, load_results
     from qkscope.run import run
 
     recipe, out = recipe or Recipe(), Path(out)
     _refuse_other_results(out, recipe, replace)
     training = train(out, seed, recipe, replace=replace)
-    results = run(write_study(out, recipe), out=out, replace=replace)
+    # The ablation draws the figures, once, with its own among them.
+    results = run(write_study(out, recipe), out=out, replace=replace, figures=False)
     if not isinstance(results, Results):
         raise TypeError(f"expected Results from a complete run, found {type(results).__name__}")
+    if results.ablation is None:
+        ablate(
+            results, parts=("position", "key", "match"), max_length=min(recipe.windows), documents=8, draws=2
+        )
+        results = load_results(out)
     return DemoResult(out / "report.html", training, results)
 
 
