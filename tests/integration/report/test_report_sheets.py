@@ -107,7 +107,7 @@ def test_the_raster_takes_any_measure_and_classes(
     want = table.loc["lc-256-to-512-step-100", 2, 3]
     assert numbers_of(page, "emergence")["L2H3", "LC1-100"].startswith(f"{want.eta_q:.3f}")
     page.locator("#emergence-measure").select_option("class")
-    assert numbers_of(page, "emergence")["L2H3", "LC1-100"] == want["class"]
+    assert numbers_of(page, "emergence")["L2H3", "LC1-100"] == want["score_class"]
     assert "map=class" in page.url
     page.go_back()
     expect(page.locator("#emergence-measure")).to_have_value("eta_q")
