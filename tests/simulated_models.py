@@ -69,12 +69,12 @@ def documents(seed: int, words: int = VOCABULARY, count: int = 16 * GROUPS) -> l
 # --- what changes from the first model to the second ------------------------------------------------------------------
 
 
-def new_weights(model: Any, rng: np.random.Generator) -> None:
+def new_weights(model: Any, rng: np.random.Generator, by: float = 1.0) -> None:
     """New projections of queries and keys, of larger size: content gains."""
     for layer in model.model.layers:
         for name, size in (("q_proj", 0.9), ("k_proj", 1.2)):
             weight = getattr(layer.self_attn, name).weight
-            weight.copy_(_normal(rng, weight.shape, size / 8))
+            weight.copy_(_normal(rng, weight.shape, by * size / 8))
 
 
 def new_mlp(model: Any, rng: np.random.Generator) -> None:
@@ -109,8 +109,9 @@ def rope(model: Any, rng: np.random.Generator, **settings: Any) -> None:
 
 
 def both(model: Any, rng: np.random.Generator) -> None:
+    """Each changes the position share by more than the two points that make a cause worth naming."""
     rope(model, rng, rope_theta=1e4)
-    new_weights(model, rng)
+    new_weights(model, rng, 2.0)
 
 
 def trained_and_rescaled(model: Any, rng: np.random.Generator) -> None:
