@@ -60,7 +60,7 @@ def test_every_readme_tells_claims_of_its_figure_and_no_others(study):
             "the first claim is told in any case"
         )
         for name in there[:1]:
-            assert md(said[name].detail) in text or picture.draw(view, None).caption.stories
+            assert md(said[name].detail) in text or picture.draw(view, None).caption.events
             assert md(first_sentence(said[name].meaning)) in part(text, "Key takeaway")
 
 
@@ -176,9 +176,9 @@ def test_names_claims_and_captions_cannot_become_markup():
     study = replace(study, timeline=replace(study.timeline, title=NASTY))
     told = PICTURES["01_position_signal"].claims[0]
     nasty = dict.fromkeys(("headline", "detail", "meaning", "caveat"), NASTY)
-    words = [name for name in Caption.__dataclass_fields__ if name not in ("window", "table", "stories")]
+    words = [name for name in Caption.__dataclass_fields__ if name not in ("window", "table", "events")]
     text = text_of(
-        "01_position_signal", study, [claim(told, **nasty)], stories=((NASTY, NASTY),), **dict.fromkeys(words, NASTY)
+        "01_position_signal", study, [claim(told, **nasty)], events=((NASTY, NASTY),), **dict.fromkeys(words, NASTY)
     )  # fmt: skip
     bare = re.sub(r"(`+) .*? \1", "", text)
     assert "<b>" not in bare

@@ -4,7 +4,7 @@
     ├── StudyError        the study file says something that cannot be done
     ├── CheckpointError   a model, revision or tokenizer that cannot be read
     │   └── HubError      the hub did not answer, or not as it should
-    │       └── UnreachableError   it did not answer at all, or may not be asked
+    │       └── UnreachableError   no answer, or offline mode
     ├── CorpusError       texts that cannot be read or do not suffice
     ├── CaptureError      a model whose queries and keys cannot be observed
     │   └── MemoryShortError  too little memory for a pass through it

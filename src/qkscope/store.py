@@ -130,7 +130,7 @@ def dump_tensors(tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str,
 def _pieces(
     tensors: Mapping[str, np.ndarray[Any, Any]], meta: Mapping[str, Any]
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, piece by piece. Every array is asked for twice, one at a time: it may come from a disk."""
+    """The bytes of a file, piece by piece. Every array is read twice, one at a time, since it may come from a disk."""
     text = json.dumps(meta, sort_keys=True, ensure_ascii=False)
     sizes: dict[str, tuple[int, int]] = {}
     described: dict[str, Any] = {}

@@ -63,7 +63,7 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
 class Rows:
     """All rows of one file: example and position (n,) int64; bucket too, None where the file has none.
 
-    vector (n, dim), empty where it was not asked for.
+    vector (n, dim), empty if not requested.
     """
 
     example: NDArray[np.int64]

@@ -1,6 +1,6 @@
 """Processors, and work in other processes of this machine.
 
-A worker process is a fresh Python that imports the functions it is asked to run and nothing of the caller's script, so
+A worker process is a fresh Python that imports the functions it runs and nothing of the caller's script, so
 no script needs an `if __name__ == "__main__"` guard. It ends when its caller does.
 """
 

@@ -106,13 +106,13 @@ def _term(term: str, table: pd.DataFrame) -> list[Head]:
 
 
 def _listed(term: str, table: pd.DataFrame) -> list[Head]:
-    asked = [(int(a), int(b)) for a, b in re.findall(r"L(\d+)H(\d+)", term)]
-    if missing := sorted(set(asked) - set(_all(table))):
+    named = [(int(a), int(b)) for a, b in re.findall(r"L(\d+)H(\d+)", term)]
+    if missing := sorted(set(named) - set(_all(table))):
         raise TableError(
             f"--heads: L{missing[0][0]}H{missing[0][1]} was not measured; there are layers {table['layer'].min()} to "
             f"{table['layer'].max()} with heads {table['head'].min()} to {table['head'].max()}"
         )
-    return asked
+    return named
 
 
 def _extreme(largest: bool, count: int, name: str, table: pd.DataFrame) -> list[Head]:

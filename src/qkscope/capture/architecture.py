@@ -47,7 +47,7 @@ WINDOW = (
 ROTATES_SLIDING_ONLY = {"cohere2", "cohere2_moe", "afmoe", "flint"}
 # Families that leave the full-attention layers unrotated as soon as the model has sliding-window layers.
 ROTATES_SLIDING_IF_ANY = {"exaone4", "exaone4_5", "exaone4_5_text", "exaone_moe", "kolibri1"}
-# Families that repeat key heads in turn (0, 1, 0, 1), so that each query head's key stands for itself.
+# Families that repeat key heads in turn (0, 1, 0, 1), so that each query head's key counts separately.
 REPEATS_IN_TURN = {"jetmoe"}
 # Families that always add a bias by distance to the score.
 ALWAYS_ALIBI = {"bloom"}
@@ -114,7 +114,7 @@ class Architecture:
     def measured_layers(
         self, include_sliding: bool = False, longest: int | None = None, remedy: str = ""
     ) -> list[int]:
-        """The layers a measurement is about: full attention, and the sliding ones only if asked for.
+        """The layers a measurement is about: full attention, and the sliding ones only on request.
 
         Where every layer slides within one window and no document is longer than it (`longest`), all of them see
         everything. `remedy` is what else the asker can do where there is none, to end a sentence.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchConsumer(Protocol):
-    """A consumer that is told which documents the next pass holds."""
+    """A consumer that gets the documents of the next pass first."""
 
     def begin(self, batch: Batch) -> None: ...
     def __call__(self, layer: int, q: Any, k: Any) -> None: ...

@@ -192,7 +192,7 @@ def _selected_before(before: Unrotated | None, numbers: list[int]) -> Unrotated 
 def _padding_matters(
     backbone: Any, architecture: Architecture, probe: Probing, layers: Sequence[int], passes: Sequence[Batch]
 ) -> bool:
-    """Whether padding changes what is measured, asked of the longest documents that would be padded."""
+    """Whether padding changes what is measured, tested on the longest documents that would be padded."""
     batch = next((batch for batch in passes if len(set(batch.lengths)) > 1), None)
     if batch is None:
         return False

@@ -3,7 +3,7 @@
 The function is called again on basis vectors: which dimensions it turns together. On one vector over all positions: by
 which angles, which must be a frequency times the position, and how much it scales. Then what was captured, turned back,
 must be what went into the function. A layer that calls no rotary function, and whose configuration says so, does not
-rotate. Whatever else is found, the rotation is not known, and it is said why; nothing is assumed of a family.
+rotate. Whatever else is found, the rotation is unknown, with the reason; nothing is assumed about a family.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The attention function is called with its soft cap, learned sinks and sliding window; ALiBi's slopes are read from the
 scores of the probe. Then the weights of a few queries of every pass are computed from captured queries and keys alone,
 and must give what the layer gave: its weights, or its weighted means of the values. Where they do not (sparse or
-chunked attention, an unknown bias), it is not known how the layer attends, and it is said why; nothing is assumed.
+chunked attention, an unknown bias), the layer's attention is not measured, with the reason; nothing is assumed.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class WholeModel:
 
     def __init__(self, model: Any) -> None:
         self.whole, self._backbone = model, find_backbone(model)
-        # Logits of all tokens, which nobody reads, would take more memory than the rest.
+        # Unused logits of all tokens would take more memory than the rest.
         few = "logits_to_keep" in inspect.signature(model.forward).parameters
         self._only = {"logits_to_keep": 1} if few else {}
 

@@ -126,7 +126,7 @@ def _refuse_many(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class LiveRecord:
-    """A folder that stands for weights of a training run, which may be deleted: config.json and this record.
+    """A folder that represents weights of a training run, which may be deleted: config.json and this record.
 
     saved   the checkpoint folder that has the same weights, if they were saved; empty otherwise
     """
@@ -154,7 +154,7 @@ def live_record(source: Source) -> LiveRecord | None:
 
 
 def write_live(source: Source, folder: Path, commit: str, about: Mapping[str, Any]) -> None:
-    """Make `folder` stand for a local checkpoint with this digest, which may be deleted later.
+    """Make `folder` represent a local checkpoint with this digest, which may be deleted later.
 
     `about` joins the record. Only what planning reads is copied: configuration, tokenizer and trusted code.
     """
@@ -167,7 +167,7 @@ def write_live(source: Source, folder: Path, commit: str, about: Mapping[str, An
 
 
 def require_files(source: Source, part: Part) -> None:
-    """Raise where a part is not there whole; of the hub only names are asked for, and shards are not counted."""
+    """Raise where a part is not there whole; on the hub only names are checked, not shards."""
     if part == "model" and live_record(source):
         return  # only needed where a unit is missing
     if local_path(source):
@@ -209,7 +209,7 @@ def discover(folder: str | Path) -> list[Path]:
     """The checkpoint folders directly below `folder` (Trainer's `checkpoint-N` and the like), in training order.
 
     Where some names tell a step, the others (`tmp-checkpoint-500`, `best`) are left out. A folder that is a
-    checkpoint itself and holds none stands for itself.
+    checkpoint itself and holds none counts as itself.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():

@@ -53,7 +53,7 @@ LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
 class Listing:
     """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them.
 
-    `sizes` in bytes and `digests` (of large files by content, of others by git) are those that the hub was asked for
+    `sizes` in bytes and `digests` (of large files by content, of others by git) are those requested from the hub
     and gave.
     """
 

@@ -17,7 +17,7 @@ OFFLINE_ADVICE = (
 
 
 class WaitTooLongError(Exception):
-    """The hub asked to come back later than `LONGEST_WAIT`."""
+    """The hub asks to wait longer than `LONGEST_WAIT`."""
 
     def __init__(self, seconds: float, status: int) -> None:
         reason = "its rate limit" if status == 429 else f"HTTP {status}"

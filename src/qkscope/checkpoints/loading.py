@@ -56,7 +56,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 @dataclass(frozen=True)
 class Resolved:
-    """A source and the exact bytes it stands for at this moment."""
+    """A source and the exact bytes it resolves to now."""
 
     source: Source
     commit: str
@@ -68,7 +68,7 @@ class Resolved:
 
 
 def resolve(source: Source) -> Resolved:
-    """What the source stands for now. Reads a local model's files whole; downloads a hub model's config only."""
+    """What the source resolves to now. Reads a local model's files whole; downloads a hub model's config only."""
     if path := local_path(source):
         if live := live_record(source):
             return Resolved(source, live.commit, str(path))
@@ -93,7 +93,7 @@ def load_resolved(resolved: Resolved) -> Any:
 
 
 def _saved(source: Source) -> Source:
-    """The checkpoint that a record of a training run stands for; any other source as it is."""
+    """The checkpoint that a record of a training run points to; any other source unchanged."""
     live = live_record(source)
     if live is None:
         return source

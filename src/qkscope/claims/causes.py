@@ -45,7 +45,7 @@ def causes(c: Context) -> Claim | None:
         _axes(c, step),
     )
     meaning = (
-        "Effects are told in the order of training: settings first, then training, then window. In another order the "
+        "Effects are given in the order of training: settings first, then training, then window. In another order the "
         "same causes may have other effects."
         if len(step.columns) > 1
         else "Nothing else changed between the two checkpoints."
@@ -254,9 +254,11 @@ def _caveat(c: Context, step: Step) -> str:
     said = [c.caveat]
     if UNDIVIDED in step.columns:
         start = f"from {step.before} to {step.after}, "
-        told = [text for text in c.results.record.warnings if text.startswith(start)]
+        reasons = [text for text in c.results.record.warnings if text.startswith(start)]
         why = (
-            told[0].partition("because ")[2] if told else "no checkpoint with exchanged settings was measured"
+            reasons[0].partition("because ")[2]
+            if reasons
+            else "no checkpoint with exchanged settings was measured"
         )
         said.append(sentence(f"training and RoPE settings are not separable: {why}"))
     if not step.same_text:

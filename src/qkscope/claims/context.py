@@ -29,12 +29,12 @@ NAMES: dict[str, tuple[str, Unit]] = {
 MOST_NAMED = 3  # heads that a sentence names one by one
 # How a change of published r is called that is none of attention.
 COORDINATES = "only in coordinates: balanced r and score shares did not change"
-# What is said where errors are not over groups of documents.
+# For errors that are not over groups of documents.
 _BASIS = {
     "heads": "The table has no document groups: noise is judged by leaving out heads, and other texts may move the "
     "numbers more.",
     "too few groups": "Two document groups are too few to test anything: measure with more groups.",
-    "nothing": "No errors are known, so nothing can be told from noise.",
+    "nothing": "No errors are known, so nothing can be compared with noise.",
 }
 
 

@@ -76,7 +76,7 @@ def with_published(ours: Results) -> Comparison:
 
 
 def _plasticity(data: xr.Dataset, order: Sequence[str]) -> Numbers:
-    """Mean plasticity and its drop along the window, where the study asked for it."""
+    """Mean plasticity and its drop along the window, where the study measured it."""
     found: Numbers = {}
     for name, (column, _) in PLASTICITY.items():
         if column in data:
@@ -86,17 +86,17 @@ def _plasticity(data: xr.Dataset, order: Sequence[str]) -> Numbers:
 
 
 def _slope_note(ours: Results, data: dict[str, Any]) -> list[str]:
-    """Slopes are not compared number by number: those that were published are told, over the window too."""
+    """Slopes are not compared number by number: the published ones are quoted, over the window too."""
     if not {"slope_k", "plasticity"} & set(map(str, ours.data)):
         return []
     slopes = {
         int(window): slope for window, slope in data["rotation_and_plasticity"]["alpha_k_by_window"].items()
     }
-    told = [
+    quoted = [
         f"{slope:g} per token over {tokens(w)} ({slope * w:.1f} per window)" for w, slope in slopes.items()
     ]
     return [
-        f"Published slope of keys along the drift axis: {'; '.join(told)}. Windows differ between checkpoints, and a "
+        f"Published slope of keys along the drift axis: {'; '.join(quoted)}. Windows differ between checkpoints, and a "
         "slope per token shrinks with the window: compare slope_k, over the window."
     ]
 

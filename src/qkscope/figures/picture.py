@@ -68,7 +68,7 @@ class _Letters(subset.Options):  # type: ignore[misc]
 
 @contextmanager
 def _letters_alone() -> Iterator[None]:
-    """Embed fonts as `_Letters`: pruning tables that nobody reads is most of the work of a PDF."""
+    """Embed fonts as `_Letters`: pruning unused font tables is most of the work of a PDF."""
     before = subset.Options
     subset.Options = _Letters
     try:
@@ -96,7 +96,7 @@ class Caption:
     shows     what is drawn and how to read it, two or three sentences
     made      how heads were classified or averaged
     drawn     how that is drawn
-    stories   (headline, detail) of what happened, for a figure whose numbers no claim speaks of
+    events   (headline, detail) of what happened, for figures without claims of their own
     takeaway  how to understand it, where no claim does
     care      what to read with care, one sentence
     table     the file of the results that the numbers come from
@@ -108,7 +108,7 @@ class Caption:
     shows: str
     made: str
     drawn: str
-    stories: tuple[tuple[str, str], ...] = ()
+    events: tuple[tuple[str, str], ...] = ()
     takeaway: str = ""
     care: str = ""
     table: str = "qk.csv"
@@ -145,7 +145,7 @@ class Picture:
     why_not: Callable[[View], str | None] = lambda view: None
 
 
-MOST_TURNS = 3  # of a series that are told one by one
+MOST_TURNS = 3  # turning points of a series that are described one by one
 
 
 def heads_of(population: str) -> str:

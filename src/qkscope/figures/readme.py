@@ -20,8 +20,8 @@ from qkscope.results.dataset import NAME
 from qkscope.study.timeline import Stop
 from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
-MOST_STORIES = 3
-WORDS = 450  # of a README with several stories
+MOST_EVENTS = 3
+WORDS = 450  # of a README with several events
 MOST_NAMED = 8  # checkpoints of a phase that are listed one by one
 
 
@@ -40,44 +40,44 @@ def code(text: object) -> str:
 
 
 def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]) -> str:
-    """The whole file, in Markdown: as many of the figure's claims, told as fully, as make it no longer than WORDS."""
+    """The whole file, in Markdown: as many of the figure's claims, as fully, as make it no longer than WORDS."""
     by_id = {claim.id: claim for claim in said}
-    told = [by_id[each] for each in picture.claims if each in by_id]
-    stories = drawing.caption.stories
-    tellings = [told[: max(MOST_STORIES - len(stories), 1)], told[:2], told[:1]]
+    chosen = [by_id[each] for each in picture.claims if each in by_id]
+    events = drawing.caption.events
+    choices = [chosen[: max(MOST_EVENTS - len(events), 1)], chosen[:2], chosen[:1]]
     texts = [
-        _text(picture, view, drawing.caption, some, brief) for some in tellings for brief in (False, True)
+        _text(picture, view, drawing.caption, some, brief) for some in choices for brief in (False, True)
     ]
-    fewest = 1 if stories else 2  # stories in any case, where there are as many
-    enough = [text for text, some in zip(texts, [each for each in tellings for _ in "ab"], strict=True)
-              if len(some) >= min(fewest, len(told))]  # fmt: skip
+    fewest = 1 if events else 2  # events in any case, where there are as many
+    enough = [text for text, some in zip(texts, [each for each in choices for _ in "ab"], strict=True)
+              if len(some) >= min(fewest, len(chosen))]  # fmt: skip
     return next((text for text in enough if len(text.split()) <= WORDS), enough[-1])
 
 
-def _text(picture: Picture, view: View, caption: Caption, told: Sequence[Claim], brief: bool) -> str:
+def _text(picture: Picture, view: View, caption: Caption, chosen: Sequence[Claim], brief: bool) -> str:
     """The file with some claims: the first in full and the others shortened, or without details if `brief`.
 
-    Where the caption has stories of its own, `brief` leaves out the first claim's detail too.
+    Where the caption has events of its own, `brief` leaves out the first claim's detail too.
     """
     title = md(plain(caption.title))
     details = [
-        ("" if brief and caption.stories else claim.detail)
+        ("" if brief and caption.events else claim.detail)
         if i == 0
         else ("" if brief else first_sentence(claim.detail))
-        for i, claim in enumerate(told)
+        for i, claim in enumerate(chosen)
     ]
-    meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(told)]
-    stories = [*caption.stories, *zip((claim.headline for claim in told), details, strict=True)]
+    meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(chosen)]
+    events = [*caption.events, *zip((claim.headline for claim in chosen), details, strict=True)]
     takeaway = once([*meanings, caption.takeaway]) or [caption.shows]
-    care = once([*(claim.caveat for claim in told[:1]), caption.care])
+    care = once([*(claim.caveat for claim in chosen[:1]), caption.care])
     blocks = [
         f"# {title}",
         f"{md(view.results.timeline.title)}. Numbers: [data.csv](data.csv).",
         f"![{title}](figure.png)",
         "## What this figure shows",
         md(caption.shows),
-        "## What happened" if stories and view.training else "## What it says" if stories else "",
-        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in stories),
+        "## What happened" if events and view.training else "## What it says" if events else "",
+        *(joined(f"**{md(sentence(headline))}**", md(detail)) for headline, detail in events),
         "## How it was produced",
         _steps(view, caption, picture),
         "## Key takeaway",

@@ -83,11 +83,11 @@ class Anatomy:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which positions stand for all, and with which weights: the same for every head of a window.
+    """Which positions represent all, and with which weights: the same for every head of a window.
 
     places                 positions of tokens from 4 on, for covariances and as keys
     queries                positions of queries
-    asked (I,)             share of each query among all
+    query_weight (I,)             share of each query among all
     seen (I, S)            share of each key among those of a query; rows sum to 1
     far (I, S), close (I, C)   the same, with the closest C keys of each query apart; C may be 0
     """
@@ -95,7 +95,7 @@ class Layout:
     counts: Array
     places: Grid
     queries: Grid
-    asked: Array
+    query_weight: Array
     seen: Array
     far: Array
     close: Array
@@ -106,9 +106,9 @@ class Layout:
     ) -> Layout:
         """counts (T,): how many tokens stand at each position.
 
-        `bins` are edges between which nothing changes, where that is so: one position then stands for all of a bin.
+        `bins` are edges between which nothing changes, where that is so: one position then represents its bin.
         """
-        # Two positions have keys' neighbours but no two keys: they are no queries, and stand for themselves.
+        # Two positions have keys' neighbours but no two keys: they are no queries, and represent themselves.
         edges = None if bins is None else np.union1d(bins, FIRST_QUERY)
         places = grid(counts, SINK, keys) if edges is None else binned_grid(counts, SINK, edges)
         asking = grid(counts, FIRST_QUERY, queries)
@@ -183,7 +183,7 @@ def anatomy(
     at, tokens = layout.places.t, layout.places.tokens
     m_q, m_k = (stage.rotation.turn(path.means_at(at), stage.places) for path in (q, k))
     mean_key = layout.seen @ m_k  # (K, I, d)
-    scatter = _gram(m_k, layout.asked @ layout.seen) - _gram(mean_key, layout.asked)
+    scatter = _gram(m_k, layout.query_weight @ layout.seen) - _gram(mean_key, layout.query_weight)
     n_k = np.maximum(late_k.n, 1)[:, None, None]
     sigma_k = (late_k.M - _gram(m_k, tokens)) / n_k - between_k
     # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
@@ -200,7 +200,7 @@ def anatomy(
         key=np.maximum(asking / tokens[early:].sum(), 0.0),
         match=np.maximum(match, 0.0),
         query_position=query_position,
-        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean @ layout.asked,
+        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean @ layout.query_weight,
         query_mean=mean,
     )
 
@@ -223,7 +223,7 @@ def _position(q: Path, k: Path, m_k: Array, stage: Staging) -> tuple[Array, Arra
         close = _close_scores(q, k, stage)
         mean += np.einsum("kric,ic->kri", close, layout.close)
         square += np.einsum("kric,ic->kri", close**2, layout.close)
-    return ((square - mean**2) @ layout.asked).reshape(-1), mean.reshape(-1, len(i))
+    return ((square - mean**2) @ layout.query_weight).reshape(-1), mean.reshape(-1, len(i))
 
 
 def _close_scores(q: Path, k: Path, stage: Staging) -> Array:

@@ -115,7 +115,7 @@ def distance_curve(q: Pairs, k: Pairs, pairs: BinPairs, counted: Sequence[Array]
 
 
 def cells(lags: Index) -> list[tuple[int, int]]:
-    """(first, past the last) of the distances that each of `lags` stands for: those nearer to it than to another."""
+    """(first, past the last) of the distances that each of `lags` represents: those nearer to it than to another."""
     ends = np.concatenate([lags[:1], (lags[:-1] + lags[1:]) // 2 + 1, lags[-1:] + 1])
     return [(int(a), int(b)) for a, b in pairwise(ends)]
 

@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 
 # A head passes when |r| > r_null: of heads that do not follow position, this share passes.
 LEVEL = 0.05
-# With fewer groups the spread between them is hardly known: it cannot be told, NaN.
+# With fewer groups the spread between them is hardly known, and the threshold is NaN.
 FEWEST_GROUPS = 3
 
 

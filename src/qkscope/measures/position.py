@@ -128,7 +128,7 @@ def eta_squared(
     n (G, B) tokens of each group by bin with `edges`, none where a group is left out; `projected` (G, H, S) the groups'
     `projected_paths` at `places`.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
-    than two groups reach counts as if position told nothing there; with fewer than two groups there is no answer.
+    than two groups reach counts as if position explained nothing there; with fewer than two groups there is no answer.
     """
     bins = np.searchsorted(edges, places.t, side="right") - 1
     weight = n.astype(projected.dtype)[:, bins]  # (G, S)

@@ -125,10 +125,12 @@ def variables() -> dict[str, Variable]:
     return {variable.name: variable for group in groups().values() for variable in group.variables}
 
 
-def chosen(asked: Sequence[str]) -> list[MeasureGroup]:
-    """The groups that a study computes: all that are not optional, and the optional ones in `asked`."""
+def chosen(requested: Sequence[str]) -> list[MeasureGroup]:
+    """The groups that a study computes: all that are not optional, and the optional ones in `requested`."""
     return [
-        g for g in groups().values() if (g.compute or g.compute_cell) and (not g.optional or g.name in asked)
+        g
+        for g in groups().values()
+        if (g.compute or g.compute_cell) and (not g.optional or g.name in requested)
     ]
 
 
@@ -156,11 +158,11 @@ def sums() -> dict[str, type[Sum]]:
     return found
 
 
-def sums_for(asked: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
+def sums_for(requested: Sequence[MeasureGroup]) -> dict[str, type[Sum]]:
     """The sums that these groups need, and the facts of a unit."""
     known = sums()
     wanted = {FactSum.name}
-    for group in asked:
+    for group in requested:
         names = {*group.needs, *group.uses, *(kind.name for kind in group.sums)}
         if unknown := sorted(names - set(known)):
             raise StudyError(
@@ -176,10 +178,10 @@ def optional_names() -> tuple[str, ...]:
     return tuple(name for name, group in groups().items() if group.optional)
 
 
-def unknown_measures(asked: Sequence[str]) -> str | None:
+def unknown_measures(requested: Sequence[str]) -> str | None:
     """The mistake in a list of optional measures; None if there is none."""
-    unknown = [name for name in asked if name not in optional_names()]
-    if not isinstance(asked, str) and not unknown:
+    unknown = [name for name in requested if name not in optional_names()]
+    if not isinstance(requested, str) and not unknown:
         return None
-    found = repr(asked) if isinstance(asked, str) else ", ".join(map(repr, unknown))
+    found = repr(requested) if isinstance(requested, str) else ", ".join(map(repr, unknown))
     return f"measures: found {found}; expected a list of some of {', '.join(optional_names())}"

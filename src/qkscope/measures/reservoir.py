@@ -187,7 +187,7 @@ def _key_variance(kernel: Array, mean: Array, m: Array) -> Array:
 
 
 def _line(q: Moments, row: int, key_mean: Array, places: Array) -> QueryLine:
-    """The mean of all keys stands for that of the buckets' means, which it is where documents fill the window."""
+    """Uses the mean of all keys as the mean of the buckets' means; they are equal if documents fill the window."""
     sums = (int(q.n[row]), q.mean_x[row], float(q.mean_t[row]), q.M[row], q.C[row], float(q.T[row]))
     return query_line(*sums, places, key_mean[None])
 

@@ -101,12 +101,12 @@ class Grid:
 
     @property
     def width(self) -> NDArray[np.int64]:
-        """How many positions each stands for. (S,)"""
+        """How many positions each represents. (S,)"""
         return np.diff(self.edges)
 
     @property
     def exact(self) -> bool:
-        """Every position stands for itself alone."""
+        """Every position represents itself alone."""
         return bool((self.width == 1).all())
 
     def since(self, start: int) -> Grid:

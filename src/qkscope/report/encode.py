@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 SCALE = 10_000
 MISSING = -32768
 BYTE_SCALE = 1000
-NO_CODE = 255  # a byte that stands for nothing: a head that a checkpoint lacks, a missing small number
+NO_CODE = 255  # the byte for no value: a head that a checkpoint lacks, a missing small number
 _LIMIT = 32767
 ENCODING = {"scale": SCALE, "missing": MISSING, "byteScale": BYTE_SCALE, "noCode": NO_CODE}
 

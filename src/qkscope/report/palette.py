@@ -48,7 +48,7 @@ def properties() -> str:
 
 
 def _colours() -> Iterator[tuple[str, str, str]]:
-    """(property, on light paper, on dark paper) of every colour that stands for something."""
+    """(property, on light paper, on dark paper) of every colour that has a meaning."""
     yield "paper", style.PAPER, DARK_PAPER
     for name, colour in (
         *(("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)),

@@ -133,7 +133,7 @@ def unmeasured_warnings(heads: pd.DataFrame, non_finite: Mapping[str, int]) -> d
 def too_few_measured(heads: pd.DataFrame, non_finite: Mapping[str, int], float32: str) -> str | None:
     """What is wrong with a result that lacks too many heads, and what to do; None if it has enough of them.
 
-    `float32` is how the person who asked writes that the weights are to be read in that format.
+    `float32` means that the weights are to be read in that format.
     """
     lost = heads["r_q"].isna() | heads["r_k"].isna()
     shares = lost.groupby(heads["model"], sort=False).mean()

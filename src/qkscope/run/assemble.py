@@ -303,7 +303,7 @@ def write_excerpts(
 
 
 class _Scattered(dict[str, Any]):
-    """Arrays of several files by a name of their own, each read when it is asked for."""
+    """Arrays of several files by a name of their own, each read on first use."""
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         from safetensors import safe_open

@@ -258,7 +258,7 @@ def _without_local_paths(path: Path) -> dict[str, str]:
     paths = {found: _last(found) for found in _paths_in(study)}
 
     def relative(value: Any, key: str = "", said: bool = False) -> Any:
-        """`said` in the provenance, where paths stand in sentences too."""
+        """`said` in the provenance, where sentences contain paths too."""
         if isinstance(value, dict):
             return {k: relative(v, str(k), said or k == "provenance") for k, v in value.items()}
         if isinstance(value, list):

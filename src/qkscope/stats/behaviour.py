@@ -13,7 +13,7 @@ from qkscope.stats.evidence import Evidence
 
 Array = NDArray[np.float64]
 
-# What is said to tell that a head uses position, and what it does.
+# Measures of how much a head uses position, and of what it does.
 GEOMETRY = ("share_position", "abs_r_q_balanced", "abs_r_q")
 BEHAVIOUR = ("attn_by_position", "role_local", "sink_score")
 FEWEST = 8  # heads that a rank correlation needs

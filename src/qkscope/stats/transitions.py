@@ -72,7 +72,7 @@ class Pair:
 
     @property
     def has_errors(self) -> bool:
-        """Whether most heads have their errors, so that noise can be told of these."""
+        """Whether most heads have their errors, so that changes can be compared with noise."""
         return bool(self.judged.sum() > MOST * len(self.judged))
 
 

@@ -1,4 +1,4 @@
-"""The methods that every sum has, and what it is told about the passes it watches.
+"""The methods that every sum has, and what it knows of the passes it sees.
 
 A sum is one class in one file:
 

@@ -74,7 +74,7 @@ def _blocks(heads: int, dim: int) -> list[slice]:
 
 @lru_cache(maxsize=4)
 def _above(dim: int) -> NDArray[np.int64]:
-    """Where the entries above the diagonal stand in a matrix laid out row by row."""
+    """Indices of the entries above the diagonal of a matrix laid out row by row."""
     rows, columns = np.triu_indices(dim, 1)
     return np.asarray(rows * dim + columns)
 

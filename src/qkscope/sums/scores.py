@@ -149,9 +149,9 @@ class _Accumulating(Sum):
     def _products(self, q: Any, heads: Any, k: Any, at: Any, before: Any) -> NDArray[np.float64]:
         """q (all heads, tokens, dim) of `heads` times k (tokens, dim) at each distance before. (heads, t, lags)"""
         # Gathered first, so that only what is scored is copied, and converted where the model runs in half precision.
-        asked = q[heads[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
+        queries_at = q[heads[:, None], at].float().transpose(0, 1)  # (t, heads, dim)
         keys = k.index_select(0, before).float().view(len(at), len(self._lags), k.shape[-1])
-        return np.asarray((asked @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
+        return np.asarray((queries_at @ keys.transpose(1, 2)).transpose(0, 1).cpu(), dtype=np.float64)
 
     def done(self) -> ScoreSum:
         """Totals are rounded to float32, so that a unit in memory equals the same unit read from its files."""

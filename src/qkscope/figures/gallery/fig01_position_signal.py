@@ -77,7 +77,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
         + view.window_sentence + below,
         made=f"for each {view.noun}, mean and standard deviation of r_q and r_k over all measured heads"
         + (", then the means over the heads of layers with and without rotary embedding." if view.populations else "."),
-        stories=_stories(view, data),
+        events=_events(view, data),
         drawn="line plot with bands" + ("; both panels have the same scale." if view.populations else "."),
         variables=("r_q", "r_k"),
         care="The upper panel pools RoPE and NoPE heads, as the published figure does."
@@ -86,7 +86,7 @@ def _caption(view: View, data: pd.DataFrame, errors: bool) -> Caption:
     )  # fmt: skip
 
 
-def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The paths of r_q and r_k of each population, over the same tokens."""
     found: list[str] = []
     for name in view.populations or (ALL,):

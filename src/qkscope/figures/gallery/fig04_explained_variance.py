@@ -62,7 +62,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         made=f"for each {view.noun}, mean and standard deviation of explained_variance over the heads.",
         drawn="line plot with a band" + ("; both panels have the same scale." if view.populations else "."),
         variables=("explained_variance",),
-        stories=_stories(view, data),
+        events=_events(view, data),
         takeaway="A large share means that queries and keys differ mostly along one direction, so that correlations on "
         "PC0 describe most of what these vectors do; with a small share, position may be carried by other axes that "
         "this figure and r_q do not see. The share depends on how queries and keys are scaled, which attention scores "
@@ -73,7 +73,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     )
 
 
-def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The path of each population."""
     found = []
     for name in view.populations or (ALL,):

@@ -91,7 +91,7 @@ def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) ->
         + (f" over the {view.matched_text}." if both and view.rematched else "."),
         drawn=f"heat map, colour map {'Blues' if value == 'r_q' else 'Reds'} from 0 to 1"
         + (", the same in both panels." if both else "."),
-        stories=_stories(view, value, layers) if "layer" in panels else (),
+        events=_events(view, value, layers) if "layer" in panels else (),
         takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
         "lower one."
         if both
@@ -103,7 +103,7 @@ def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) ->
     )
 
 
-def _stories(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def _events(view: View, value: str, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """Levels of layers at the last checkpoint, and the layer that changed most since the first."""
     first, last = view.order[0], view.order[-1]
     table = data[data["model"] == last].dropna(subset=["mean"]).set_index("layer")

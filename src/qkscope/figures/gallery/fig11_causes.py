@@ -38,7 +38,7 @@ STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"
 CHANGED = "outlined: heads whose PC0 became a different direction"
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
-MOST_STORIES = 2  # means that the README tells: the causes' claim comes after them
+MOST_EVENTS = 2  # means that the README tells: the causes' claim comes after them
 GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
@@ -91,7 +91,7 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         drawn="waterfall; all panels have the same scale, error bars are ±1 standard error over documents.",
         takeaway="Opposing parts can leave a small change of the mean behind two large ones. Effects depend on their "
         "order: the bars follow that of training, and causes.csv has the other too.",
-        stories=_stories(view, data),
+        events=_events(view, data),
         care="r also depends on how queries and keys are scaled against each other; position's share does not. Heads "
         "whose r_k has opposite signs cancel in mean r_k."
         + (" NoPE heads are not shown; causes.csv has them." if view.populations else ""),
@@ -101,10 +101,10 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
     )  # fmt: skip
 
 
-def _stories(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
+def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The levels drawn: the path of each mean, and the step with the largest parts."""
     found = []
-    for number_name, steps in list(data.groupby("number", sort=False))[:MOST_STORIES]:
+    for number_name, steps in list(data.groupby("number", sort=False))[:MOST_EVENTS]:
         by_step = steps.groupby(["from_model", "to_model"], sort=False)
         ends = by_step.agg({"start": "first", "stop": "last"})
         models = [ends.index[0][0], *(after for _, after in ends.index)]

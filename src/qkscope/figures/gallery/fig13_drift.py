@@ -55,7 +55,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
         made="means over heads of pc0_overlap and of bias_logits = scale · (a · mean query) · slope of keys · window, "
         "with ±1 standard error over documents.",
         drawn="two line plots.",
-        stories=_stories(view, data, names),
+        events=_events(view, data, names),
         takeaway="Where the overlap is close to 1, r_q and r_k on PC0 describe the drift; where it is small, they "
         "describe another direction than the one along which position moves the vectors. The bias is that of the mean "
         "query, which no single query is: it tells the sign of the tendency, not what a token attends to.",
@@ -68,7 +68,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     )
 
 
-def _stories(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _events(view: View, data: pd.DataFrame, names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     """The paths of overlap and bias of each population."""
     found = []
     for name in names:

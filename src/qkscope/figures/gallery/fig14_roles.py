@@ -141,7 +141,7 @@ def _draw_loss(data: pd.DataFrame) -> Draw:
 def _table(
     view: View, counts: pd.DataFrame, course: pd.DataFrame, names: list[str], loss: pd.DataFrame | None
 ) -> pd.DataFrame:
-    """Exactly what is drawn: counts of heads, then means and loss, told apart by `role`."""
+    """Exactly what is drawn: counts of heads, then means and loss, distinguished by `role`."""
     parts = [counts]
     for name in names:
         found = course[["model", f"mean_{name}", f"se_{name}"]]

@@ -21,11 +21,11 @@ from qkscope.figures.view import View
 
 @dataclass(frozen=True)
 class Lettered:
-    """Texts that fit: their lines, size and whether they stand upright; `height` in inches."""
+    """Texts that fit: their lines, size and whether they are vertical; `height` in inches."""
 
     texts: tuple[str, ...]
     size: float
-    upright: bool
+    vertical: bool
     height: float
 
 
@@ -115,13 +115,13 @@ class CheckpointAxis:
         axes.set_xticks(range(len(shown)), shown, **style.lettering(ticks.size), linespacing=1.1)
         axes.minorticks_off()
         for i, (tick, stop) in enumerate(zip(axes.xaxis.get_major_ticks(), self.view.stops, strict=True)):
-            tick.label1.set_rotation(90 if ticks.upright else 0)
+            tick.label1.set_rotation(90 if ticks.vertical else 0)
             tick.label1.set_color(style.INK if not stop.missing else "#a0a0a0")
             tick.tick1line.set_visible(i % every == 0)
 
     def _every(self) -> int:
         """Show every n-th name where they stand closer than their letters are high."""
-        if not self._ticks.upright:
+        if not self._ticks.vertical:
             return 1
         need = self._ticks.size / 72 * 1.2
         return max(1, -(-int(need * 1000) // int(self.pitch * 1000)))
@@ -130,7 +130,7 @@ class CheckpointAxis:
         fitted, pitch = self._phases, self.pitch
         centres = [(a + b) / 2 for a, b in self._spans]
         places = centres
-        if fitted.upright:
+        if fitted.vertical:
             line = fitted.size / 72 * style.LINE / pitch
             ends = -0.5 + line / 2, len(self.view.stops) - 0.5 - line / 2
             places = style.spread(centres, line, *ends)
@@ -139,7 +139,7 @@ class CheckpointAxis:
             lead = {"arrowstyle": "-", "color": style.SEPARATOR, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
             axes.annotate(
                 text, (centre, 1), (aside, 8), xycoords=("data", "axes fraction"), textcoords="offset points",
-                ha="center", va="bottom" if fitted.upright else "baseline", rotation=90 if fitted.upright else 0,
+                ha="center", va="bottom" if fitted.vertical else "baseline", rotation=90 if fitted.vertical else 0,
                 linespacing=1.1, arrowprops=lead if abs(aside) > 2 else None,
                 **style.lettering(fitted.size, style.MUTED, "bold"),
             )  # fmt: skip
@@ -161,14 +161,14 @@ class CheckpointAxis:
 
 
 def fit_names(names: Sequence[str], pitch: float, paper: Paper) -> Lettered:
-    """Names side by side if they fit, long ones in up to three lines; else upright."""
+    """Names side by side if they fit, long ones in up to three lines; else vertical."""
     rooms, most = [pitch - 0.1 * paper.factor] * len(names), 3 if max(map(len, names)) > 10 else 1
     lying = _lying(names, rooms, [paper.points(size) for size in (10.0, 9.0, 8.5)], "normal", most)
     return lying or _upright(names, paper.points(9.0 if pitch >= 0.3 else 8.0), "normal", paper)
 
 
 def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Lettered:
-    """Phase names over their spans in up to three lines, smaller if need be, upright if nothing else style.fits."""
+    """Phase names over their spans in up to three lines, smaller if need be, vertical if nothing else fits."""
     lying = _lying(names, spans, [paper.points(size) for size in (10.0, 9.0, 8.0)], "bold", 3)
     if lying:
         return lying
@@ -182,7 +182,7 @@ def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Le
 def _lying(
     names: Sequence[str], rooms: Sequence[float], sizes: Sequence[float], weight: str, most: int
 ) -> Lettered | None:
-    """In at most so many lines within their rooms, at the first of `sizes` that does it."""
+    """In at most `lines` lines within their widths, at the first of `sizes` that fits."""
     for size in sizes:
         lines = [style.wrap(name, room, size, weight) for name, room in zip(names, rooms, strict=True)]
         deepest = max(len(each) for each in lines)

@@ -180,7 +180,7 @@ def draw_shares(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, kinds: Kin
         _stack(axes, axis, matched, kinds, thin, wide / 2 + thin / 2 + (0.0 if close else GAP))
     _write_shares(axes, axis, _stack(axes, axis, own, kinds, wide, 0.0), kinds)
     first = own[own[kinds.column] == kinds.order[0]]
-    # Beside the percentages, which stand in the middle of a bar.
+    # Beside the percentages, which are in the middle of a bar.
     x, y = np.arange(len(axis.view.stops)) + 0.4 * wide, heights(axis.view, first, "share")
     draw_errors(axes, x, y, heights(axis.view, first, "se"), INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)

@@ -20,7 +20,7 @@ const axes = (() => {
 
   const LETTER = 7; // pixels of a letter at 12 px, on average
 
-  /* How to label checkpoints `step` pixels apart: side by side, slanted, or every so many. */
+  /* How to label checkpoints `step` pixels apart: side by side, slanted, or every n-th. */
   /** @type {(stops: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
   function labelling(stops, step) {
     const names = stops.map((stop) => shorten(data.stops[stop].label, 12));
@@ -120,7 +120,7 @@ const axes = (() => {
   /** @param {number} run */
   const dashOf = (run) => (isSecond(run) ? "6 4" : undefined);
 
-  /* "A: " before what is said of a run, where the page has two. */
+  /* "A: " before a sentence about a run, where the page has two. */
   /** @type {(run: number, said: string) => string} */
   const ofRun = (run, said) => (store.both() ? `${data.letters[run]}: ${said}` : said);
 
@@ -261,7 +261,7 @@ const axes = (() => {
     svg.querySelector("g")?.before(shade);
   }
 
-  /* A scale of a drawing of Plot's, which has one of every name that is asked for here. */
+  /* A scale of a drawing of Plot's, which exists for every name used here. */
   /** @type {(svg: Drawn, name: ScaleName) => any} */
   const scale = (svg, name) => svg.scale(name);
 

@@ -186,7 +186,7 @@ const causes = (() => {
     dom.find("causes-note").textContent = [...said, ...list.flatMap(interaction)].join(" ");
   }
 
-  /* What is said of a change whose two orders differ by more than their error. */
+  /* The sentence about a change whose two orders differ by more than their error. */
   /** @param {Change} cause */
   const interaction = (cause) =>
     cause.other.length

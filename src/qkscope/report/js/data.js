@@ -141,7 +141,7 @@ const data = (() => {
   /** @type {Record<string, Float64Array>} */
   const lazy = {};
 
-  /* A component beyond the first, own windows only; unpacked when first asked for. */
+  /* A component beyond the first, own windows only; unpacked when first used. */
   /** @type {(name: string, stop: number, head: number, pc: number, run: number) => number} */
   function component(name, stop, head, pc, run) {
     if (pc === 0) return value(runs[run].own, name, stop, head);
@@ -326,7 +326,7 @@ const data = (() => {
       return raw.matchedWindow ? `first ${text.count(raw.matchedWindow)} tokens` : "same first tokens";
     },
 
-    /* Columns of a run over the window asked for; own where there is no other. */
+    /* Columns of a run over the chosen window; own where there is no other. */
     /** @type {(windowName: WindowName, run: number) => Table} */
     table: (windowName, run) => (windowName === "matched" && runs[run].matched) || runs[run].own,
 
@@ -336,7 +336,7 @@ const data = (() => {
     /** @type {(run: number) => Ablation | null} */
     ablation: (run) => parts[run].ablation,
 
-    /* Averages and curves of a run over the window asked for. */
+    /* Averages and curves of a run over the chosen window. */
     /** @type {(windowName: WindowName, run: number) => PackedWindow} */
     over: (windowName, run) => (windowName === "matched" && parts[run].matched) || parts[run].own,
 

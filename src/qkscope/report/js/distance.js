@@ -1,5 +1,5 @@
 // @ts-check
-/* Distance: the mean score of a key so many tokens back, relative to the curve's mean, for each population. */
+/* Distance: the mean score of a key by its distance, relative to the curve's mean, for each population. */
 "use strict";
 
 const distance = (() => {
@@ -23,7 +23,7 @@ const distance = (() => {
       }),
     );
 
-  /* The curve's value at about so many tokens back. */
+  /* The curve's value near a distance. */
   /** @type {(curve: Curve, at: number) => Point} */
   const near = ({ points }, at) => points[d3.leastIndex(points, (d) => Math.abs(Math.log(d.at / at))) ?? 0];
 

@@ -122,7 +122,7 @@ const head = (() => {
   function facts() {
     const stop = data.stopOf(data.heads[index()], state.stop);
     const { kv, rope } = data.heads[index()];
-    /* What is said of each run shown, a line each; once where they say the same. */
+    /* One sentence per run shown; a single one if they are equal. */
     /** @type {(say: (table: Table) => string) => Child[]} */
     const each = (say) => {
       const said = store.runs().map((run) => say(store.table(run)));

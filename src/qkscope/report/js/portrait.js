@@ -80,7 +80,7 @@ const portrait = (() => {
     const another = data.anotherAxis(table(), state.stop, index) ? "a different direction became PC0" : null;
     return [
       `${name[0].toUpperCase()}${name.slice(1)} · ${data.stops[state.stop].label}`,
-      ...text.told(
+      ...text.described(
         names.flatMap(numbers),
         [`${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`, another],
         meaning,
@@ -190,7 +190,7 @@ const portrait = (() => {
     else joined.interrupt("move").attr("d", path);
   }
 
-  /* Lines from where heads stand in the first run to where they stand in the second. */
+  /* Lines from each head's place in the first run to its place in the second. */
   function moves() {
     if (!frame) return;
     const { x, y, layers } = frame;

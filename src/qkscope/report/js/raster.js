@@ -168,7 +168,7 @@ const raster = (() => {
       `${data.stops[stop].label} · ${whose(row)}`,
       ...(isNamed()
         ? [called(row.heads[0], stop) || "not measured here", ...also]
-        : text.told([{ name: measure(), value, se, of }], also)),
+        : text.described([{ name: measure(), value, se, of }], also)),
     ];
   }
 

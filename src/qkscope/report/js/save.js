@@ -99,7 +99,7 @@ const save = (() => {
     return found;
   }
 
-  /* One picture of a view: its title, then legends and drawings where they stand in the page. */
+  /* One picture of a view: its title, then legends and drawings where the page has them. */
   /** @param {string} view */
   function compose(view) {
     const drawing = dom.find(`${view}-drawing`);

@@ -77,7 +77,7 @@ const scores = (() => {
     const lines = (stop, meaning = true) => {
       const parts = data.parts.map(({ name }) => ({ name, value: share(stop, name) ?? NaN, se: error?.(stop, name) }));
       const whole = { name: "share_positional", value: positional(stop, share), se: error?.(stop, "share_positional") };
-      return [data.stops[stop].label, ...text.told([whole, ...parts], [], meaning)];
+      return [data.stops[stop].label, ...text.described([whole, ...parts], [], meaning)];
     };
     axes.stopColumns(svg, {
       prefix,
@@ -140,8 +140,8 @@ const scores = (() => {
       const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}`,
-        label: `${[where, ...text.told(numbers, [], false)].join(", ")}. Select its heads.`,
-        lines: () => [where, ...text.told(numbers)],
+        label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
+        lines: () => [where, ...text.described(numbers)],
         act: (event) =>
           store.select(
             here.filter((d) => d.layer === layer).map((d) => d.index),

@@ -28,7 +28,7 @@ const sheet = (() => {
   }
 
   /* `paint` draws what is in view when the sheet is scrolled to `top`; `at` finds the cell at a point of the whole
-   * sheet and `box` the place of a cell there; `step` is the cell so many columns and rows away. */
+   * sheet and `box` the place of a cell there; `step` is the cell that many columns and rows away. */
   /** @type {(about: Sheet) => HTMLElement} */
   function make(about) {
     const { id, width, height, shown = height } = about;

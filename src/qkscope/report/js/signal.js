@@ -182,7 +182,7 @@ const signal = (() => {
       ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
       whose: [line.population === "all" ? "all heads" : line.population, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" "),
     }));
-    return [...axes.stopLines(index), ...text.told([...means, ...losses(index)], [], meaning)];
+    return [...axes.stopLines(index), ...text.described([...means, ...losses(index)], [], meaning)];
   }
 
   /** @param {number} index */
@@ -229,9 +229,9 @@ const signal = (() => {
     });
     axes.stopColumns(svg, {
       prefix: "loss",
-      lines: (index) => [data.stops[index].label, ...text.told(losses(index))],
+      lines: (index) => [data.stops[index].label, ...text.described(losses(index))],
       label: (index) =>
-        `${[data.stops[index].label, ...text.told(losses(index), [], false)].join(", ")}. Choose this ${axes.stopWord}.`,
+        `${[data.stops[index].label, ...text.described(losses(index), [], false)].join(", ")}. Choose this ${axes.stopWord}.`,
     });
     axes.dress(svg, `Loss at ${data.stops.length} checkpoints`);
     return svg;

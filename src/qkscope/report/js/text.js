@@ -11,7 +11,7 @@ const text = (() => {
     return value < 0 && Number(shown) !== 0 ? `−${shown}` : shown;
   }
 
-  /* A standard error: one that three decimals would call zero is said to be small. */
+  /* A standard error: below three decimals it is given as a bound. */
   /** @param {number} se */
   const error = (se) => (se < 0.0005 ? "<0.001" : number(se));
 
@@ -31,7 +31,7 @@ const text = (() => {
    * and `of` come before the name: "RoPE: mean position share 59.0% ± 0.4". */
   /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string }} Told */
   /** @type {(numbers: Told[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
-  function told(numbers, also = [], meaning = true) {
+  function described(numbers, also = [], meaning = true) {
     const lines = numbers.map(({ name, value, se, whose = "", of = "" }) => {
       const units = data.measureUnits(name);
       return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${measure(name, value, se)}${units && ` ${units}`}`;
@@ -77,5 +77,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, told, count, tokens, headCount, percent, shorten, mean };
+  return { number, withError, measure, described, count, tokens, headCount, percent, shorten, mean };
 })();
