@@ -183,7 +183,7 @@ def test_on_a_terminal_a_table_is_kept_current(study, no_drawing, monkeypatch):
     assert place.name in before
     assert "may still be written" in before
     assert f"{found.numbers['checkpoint-1']['loss']:.3f}" in before + after
-    assert "config.json is missing" in after
+    assert "config.json is missing" in before + after
 
 
 def test_alarms_are_in_the_exit_status(study, monkeypatch):
