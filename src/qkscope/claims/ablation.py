@@ -83,15 +83,16 @@ def ablation(c: Context) -> Claim | None:
         in_words(first["heads"], first["n_heads"], first["population"]),
     )
     cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
+    controls = f"{first['random_heads']} random heads of the same layers"
     headlines = {
-        "higher": f"The model needs {part} in {heads}: {cost} nats per token without it, {other} in random heads of "
-        "the same layers",
+        "higher": f"The model needs {part} in {heads}: {cost} nats per token without it, {other} in "
+        f"{controls}",
         "equal": f"No part of the scores costs more in the chosen heads than in random ones: {part} in {heads} {cost} "
         f"nats per token, random heads {other}",
     }
     unclear = (
-        f"Without {part} in {heads} the loss changes by {cost} nats per token, in random heads of the same layers by "
-        f"{other}, which errors do not tell apart"
+        f"Without {part} in {heads} the loss changes by {cost} nats per token, in {controls} by {other}, which "
+        "errors do not tell apart"
     )
     rows = [
         _row(c, first, verdict),
@@ -104,7 +105,12 @@ def ablation(c: Context) -> Claim | None:
         sentence(headlines.get(verdict, unclear)),
         joined(*(sentence(_told(row)) for row in (first, *rest[:2]))),
         "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
-        "heads of the same layers show what removing it from any heads would cost.",
+        "heads of the same layers show what removing it from any heads would cost."
+        + (
+            f" Only {first['random_heads']} other heads are in these layers, fewer than the {first['n_heads']} chosen."
+            if first["random_heads"] < first["n_heads"]
+            else ""
+        ),
         "In one model, on these texts; a head whose work others can take over looks unneeded.",
         verdict,
         tuple(rows),

@@ -84,14 +84,14 @@ class DemoResult:
     def __str__(self) -> str:
         heads = self.results.heads
         lines = [
-            f"{'checkpoint':<24} {'bits/byte':>9}   {'mean r_q of RoPE / NoPE heads':>29}   content-focused"
+            f"{'checkpoint':<24} {'bits/byte':>9}   position share of scores, RoPE / NoPE   mean r_q, RoPE / NoPE"
         ]
         for saved in self.training.checkpoints:
             own = heads[heads["model"] == saved["name"]]
-            rope, nope = (own.loc[own["rope"] == value, "r_q"].mean() for value in (1, 0))
-            share = (own["class"] == "content-focused").mean()
+            rope, nope = (own[own["rope"] == value][["share_positional", "r_q"]].mean() for value in (1, 0))
             lines.append(
-                f"{saved['name']:<24} {saved['bits_per_byte']:>9.2f}   {rope:>22.2f} / {nope:.2f}   {share:>15.0%}"
+                f"{saved['name']:<24} {saved['bits_per_byte']:>9.2f}   {rope.share_positional:>29.0%} / "
+                f"{nope.share_positional:<5.0%}   {rope.r_q:.2f} / {nope.r_q:.2f}"
             )
         return "\n".join([*lines, "", f"report: {self.report}"])
 

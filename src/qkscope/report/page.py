@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from qkscope.claims import Claim, claims
 from qkscope.comparison import match
@@ -204,7 +205,17 @@ def _environment(timeline: Timeline) -> Environment:
         lstrip_blocks=True,
     )
     known = {stop.model: stop.label for stop in timeline.stops}
+    short = sorted(
+        {str(escape(label)) for label in known.values() if len(label) <= 16}, key=len, reverse=True
+    )
+    any_label = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, short)) or '(?!)'})(?![\w-])")
+
+    def unbroken(text: str) -> Markup:
+        """The text with no line break inside short labels of checkpoints, such as S1-50."""
+        return Markup(any_label.sub(r'<span class="label">\1</span>', str(escape(text))))
+
     environment.filters |= {
+        "unbroken": unbroken,
         "label": lambda model: known.get(model, model),
         "window": lambda name: window_name(name, timeline),
         "number": lambda n: f"{n:,}",
