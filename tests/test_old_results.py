@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_it_is_drawn(old):
 
 
 def test_it_is_reported(old, tmp_path):
-    page = write_report(old, tmp_path).read_text()
+    page = html.unescape(re.sub("</?span.*?>", "", write_report(old, tmp_path).read_text()))
     for claim in claims(old):
-        assert html.escape(claim.headline).replace("&#x27;", "&#39;") in page
+        assert claim.headline in page
     assert "A nano SmolLM3" in page
