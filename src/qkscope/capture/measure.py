@@ -209,8 +209,11 @@ def _run_all(
     on_tokens: Callable[[int], None] | None = None,
 ) -> None:
     import torch
+    from threadpoolctl import ThreadpoolController
 
-    with evaluating(backbone), torch.no_grad():
+    # numpy's threads keep spinning after a product, which would slow the model's own.
+    numpy_threads = ThreadpoolController().select(internal_api="openblas")
+    with evaluating(backbone), torch.no_grad(), numpy_threads.limit(limits=1):
         for batch in passes:
             watch.begin(batch)
             watch.end(_run(backbone, architecture, batch))
