@@ -54,6 +54,16 @@ def one_thread_each() -> AbstractContextManager[object]:
     return limits
 
 
+def numpy_on_one_thread() -> AbstractContextManager[object]:
+    """Limit numpy's BLAS to one thread while torch works: its threads keep spinning after a product."""
+    from threadpoolctl import ThreadpoolController
+
+    limits: AbstractContextManager[object] = (
+        ThreadpoolController().select(internal_api="openblas").limit(limits=1)
+    )
+    return limits
+
+
 class WorkerDiedError(EngineError):
     """A worker process ended while it was working; `code` is its exit code, negative for a signal."""
 

@@ -405,14 +405,21 @@ def read_shard(path: Path) -> object:
     return parse_shard(path.read_bytes().decode("utf-8", "replace"))
 
 
+def signed_reader(
+    name: str, path: str, files: Callable[[], list[bytes]], read: Callable[[Path], object]
+) -> Reader:
+    """Reads a file whose description is fuzzed and whose digest is right."""
+    return Reader(
+        f"{name}, signed",
+        path,
+        lambda: [description(files()[0])],
+        lambda described: read(signed(described, files()[0])),
+    )
+
+
 READERS = [
     Reader("unit", "units/a/0/sum.safetensors", units, read_sum),
-    Reader(
-        "unit, signed",
-        "0.json",
-        lambda: [description(units()[0])],
-        lambda path: read_sum(signed(path, units()[0])),
-    ),
+    signed_reader("unit", "0.json", units, read_sum),
     Reader("plan", "units/plan.json", as_json(PLAN), read_status),
     Reader("running mark", "units/a/0.running", as_json({"host": "h", "pid": 7, "since": 1.0}), read_mark),
     Reader("failed mark", "units/a/0.failed", lambda: [b"it burnt\n\nTraceback", "é".encode()], read_mark),
@@ -440,18 +447,8 @@ READERS = [
     ),
     Reader("axes", "axes.safetensors", axes, read_axes),
     Reader("examples", "examples.safetensors", example_files, read_examples),
-    Reader(
-        "examples, signed",
-        "examples.json",
-        lambda: [description(example_files()[0])],
-        lambda path: read_examples(signed(path, example_files()[0])),
-    ),
-    Reader(
-        "axes, signed",
-        "axes.json",
-        lambda: [description(axes()[0])],
-        lambda path: read_axes(signed(path, axes()[0])),
-    ),
+    signed_reader("examples", "examples.json", example_files, read_examples),
+    signed_reader("axes", "axes.json", axes, read_axes),
     Reader("study", "study.yaml", studies, read_study),
     Reader("text", "a.txt", lambda: [b"the cat sat\n", "é \u202e".encode()], read_texts),
     Reader("jsonl", "a.jsonl", lambda: [LINES], read_texts),

@@ -34,6 +34,7 @@ from qkscope.sums import (
 )
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.unit import Unit
+from qkscope.workers import numpy_on_one_thread
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
@@ -88,15 +89,16 @@ def measure(
     rotations, softmaxes = Rotations(architecture), Softmaxes(architecture, found.scales, found.slopes)
     shared = [each for kind, each in running.items() if kind not in own]
     watch = _Watch(request, shared, rotations, softmaxes, found.scales, save)
-    with (
-        rotations.calls.watching(backbone),
-        capture(model, watch.layer, layers, found.through, watch.observe),
-    ):
-        _run_all(backbone, architecture, passes, watch, on_tokens)
-    for kind, extra in own.items():
-        watch = _Watch(request, [running[kind]], None, softmaxes, found.scales)
-        with capture(model, watch.layer, layers, found.through, watch.observe):
-            _run_all(backbone, architecture, batches(extra, edges[-1], batch_tokens), watch)
+    with numpy_on_one_thread():
+        with (
+            rotations.calls.watching(backbone),
+            capture(model, watch.layer, layers, found.through, watch.observe),
+        ):
+            _run_all(backbone, architecture, passes, watch, on_tokens)
+        for kind, extra in own.items():
+            watch = _Watch(request, [running[kind]], None, softmaxes, found.scales)
+            with capture(model, watch.layer, layers, found.through, watch.observe):
+                _run_all(backbone, architecture, batches(extra, edges[-1], batch_tokens), watch)
     return Unit.of(*(each.done() for each in running.values()))
 
 
@@ -209,11 +211,8 @@ def _run_all(
     on_tokens: Callable[[int], None] | None = None,
 ) -> None:
     import torch
-    from threadpoolctl import ThreadpoolController
 
-    # numpy's threads keep spinning after a product, which would slow the model's own.
-    numpy_threads = ThreadpoolController().select(internal_api="openblas")
-    with evaluating(backbone), torch.no_grad(), numpy_threads.limit(limits=1):
+    with evaluating(backbone), torch.no_grad():
         for batch in passes:
             watch.begin(batch)
             watch.end(_run(backbone, architecture, batch))

@@ -75,7 +75,7 @@ def rotation_model(
     """
     n_k, bad_k = (per_query(of_keys, len(q.n)) for of_keys in (k.n, k.bad))
     mean_k, t_k, C_k, T_k, trace_k = (
-        per_query(of_keys, len(q.n)) for of_keys in (k.mean_x, k.mean_t, k.C, k.T, _trace(k))
+        per_query(of_keys, len(q.n)) for of_keys in (k.mean_x, k.mean_t, k.C, k.T, k.trace)
     )
     broken = (q.bad > 0) | (bad_k > 0)
     delta = q.mean_x - mean_k
@@ -93,9 +93,9 @@ def rotation_model(
     of_q, of_k, of_delta = forms(q.M, axes), forms(k.M, axes), np.einsum("hmd,hd->hm", axes, delta) ** 2
     apart = (delta**2).sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        shares = (of_q + of_k + weight[:, None] * of_delta) / (_trace(q) + trace_k + weight * apart)[:, None]
+        shares = (of_q + of_k + weight[:, None] * of_delta) / (q.trace + trace_k + weight * apart)[:, None]
         parting = of_q * per_q[:, None] + of_k * per_k[:, None] + of_delta
-        parting /= (_trace(q) * per_q + trace_k * per_k + apart)[:, None]
+        parting /= (q.trace * per_q + trace_k * per_k + apart)[:, None]
     alpha_q, alpha_k = _over(_dot(a, q.C), q.T), _over(_dot(a, C_k), T_k)
     r_q, r_k = (
         np.clip(_over(_dot(a, C), np.sqrt(along[:, 0] * T)), -1.0, 1.0)
@@ -134,10 +134,6 @@ def _over(number: Array, by: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         found = number / by
     return np.where(np.isfinite(found), found, np.nan)
-
-
-def _trace(x: Moments) -> Array:
-    return np.asarray(np.trace(x.M, axis1=1, axis2=2))
 
 
 def _dot(a: Array, b: Array) -> Array:

@@ -318,9 +318,8 @@ def _spread(moments: Moments, v: Array) -> Array:
     """sqrt(v.M.v T) of axes v (H, d, m) -> (H, m); NaN where the projection or the position does not vary."""
     along = by_key(v, len(moments.n))
     variance = np.einsum("krdm,krdm->krm", along, moments.M[:, None] @ along)
-    scale = np.trace(moments.M, axis1=1, axis2=2)
     # What is left of a constant projection or position after rounding is not a variance.
-    least = 1e-13 * np.maximum(scale, (moments.mean_x**2).sum(axis=1) * 1e-3)
+    least = 1e-13 * np.maximum(moments.trace, (moments.mean_x**2).sum(axis=1) * 1e-3)
     still = moments.T / np.maximum(moments.n, 1) <= 1e-24 * moments.mean_t**2
     varies = (variance > least[:, None, None]) & ~still[:, None, None]
     spread = np.sqrt(np.where(varies, variance * moments.T[:, None, None], np.nan))

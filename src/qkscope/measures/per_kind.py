@@ -49,7 +49,7 @@ def per_kind(q: Moments, k: Moments, axes: Sequence[FirstAxes] | None = None) ->
     delta = q.mean_x - per_query(k.mean_x, heads)
     apart = (delta**2).sum(axis=1)
     weight = q.n * n_k / np.maximum(q.n + n_k, 1)
-    spread = _trace(q) + per_query(_trace(k), heads) + weight * apart
+    spread = q.trace + per_query(k.trace, heads) + weight * apart
     along = [forms(M, delta[:, None])[:, 0] / np.maximum(n, 1) for M, n in ((q.M, q.n), (k.M, n_k))]
     with np.errstate(invalid="ignore", divide="ignore"):
         separability = weight * apart / spread
@@ -65,12 +65,8 @@ def _alone(x: Moments, axes: FirstAxes) -> tuple[Array, Array, Array]:
     top, v = axes.of(np.where((x.bad > 0)[:, None, None], 0.0, x.M))
     with np.errstate(invalid="ignore", divide="ignore"):
         r = np.abs(np.einsum("hd,hd->h", v, x.C)) / np.sqrt(top * x.T)
-        linear = (x.C**2).sum(axis=1) / (x.T * _trace(x))
-        return np.asarray(top / _trace(x)), np.asarray(np.minimum(r, 1.0)), np.asarray(linear)
-
-
-def _trace(x: Moments) -> Array:
-    return np.asarray(np.trace(x.M, axis1=1, axis2=2))
+        linear = (x.C**2).sum(axis=1) / (x.T * x.trace)
+        return np.asarray(top / x.trace), np.asarray(np.minimum(r, 1.0)), np.asarray(linear)
 
 
 def compute(block: HeadBlock) -> Mapping[str, Array]:

@@ -159,7 +159,7 @@ def linear_reading(sums: Moments) -> Array:
     NaN with fewer than two tokens a dimension, where anything can be read from anything.
     """
     dim = sums.M.shape[1]
-    ridge = np.maximum(RIDGE * np.trace(sums.M, axis1=1, axis2=2) / dim, np.finfo(float).tiny)
+    ridge = np.maximum(RIDGE * sums.trace / dim, np.finfo(float).tiny)
     # With L L^T = M, C^T M^-1 C = |L^-1 C|^2, and L^-1 C is the last row of the factor of M bordered by C.
     bordered = np.zeros((len(ridge), dim + 1, dim + 1))
     bordered[:, :dim, :dim] = sums.M

@@ -286,7 +286,8 @@ class _Accumulating(Sum):
         if softmax is None:
             self._unmeasured[index] = facts.no_softmax
             return
-        self._note(index, softmax)
+        for name, value in softmax.constants.items():
+            self._softmax[name][self._rows[index]] = value
         reads = self._reads[index]
         means = self._means(q, k, facts, reads)
         for number, some in enumerate(self._queries):
@@ -312,17 +313,6 @@ class _Accumulating(Sum):
 
         found = [unrotated(x, before, average) for x, before in ((q, facts.before_q), (k, facts.before_k))]
         return found[0], found[1][:, reads]
-
-    def _note(self, index: int, softmax: Softmax) -> None:
-        rows = self._rows[index]
-        known = {
-            "softcap": softmax.softcap,
-            "sink": None if softmax.sinks is None else softmax.sinks.cpu().numpy(),
-            "slope": None if softmax.slopes is None else softmax.slopes.cpu().numpy(),
-            "reach": softmax.window,
-        }
-        for name, value in known.items():
-            self._softmax[name][rows] = np.nan if value is None else value
 
     def done(self) -> AttentionSum:
         for layer in self._unmeasured:

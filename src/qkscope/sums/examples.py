@@ -147,29 +147,33 @@ class _Accumulating(Sum):
     def begin(self, batch: Batch) -> None:
         """Room for the excerpts of the pass, and (row of the pass, number of the document) of each."""
         self._present = []
-        heads = len(self._softmax["reach"])
         for row, (document, length) in enumerate(zip(batch.documents, batch.lengths, strict=True)):
             if document.index < self._documents:
                 tokens = np.full((1, TOKENS), NO_TOKEN, dtype=np.int32)
                 tokens[0, : min(length, TOKENS)] = document.tokens[: min(length, TOKENS)]
                 self._present.append((row, document.index))
-                self._found[document.index] = ExampleSum(
-                    np.array([document.index]),
-                    tokens,
-                    np.full((1, heads, QUERIES, KEYS), NO_KEY, dtype=np.uint8),
-                    np.full((1, heads, QUERIES, KEYS), np.nan, dtype=np.float16),
-                    np.full((1, heads, QUERIES), np.nan, dtype=np.float16),
-                    self._softmax,
-                )
+                self._found[document.index] = self._blank(np.array([document.index]), tokens)
+
+    def _blank(self, document: Index, tokens: NDArray[np.int32]) -> ExampleSum:
+        """Excerpts whose attention is not known yet."""
+        shape = len(document), len(self._softmax["reach"]), QUERIES
+        return ExampleSum(
+            document,
+            tokens,
+            np.full((*shape, KEYS), NO_KEY, dtype=np.uint8),
+            np.full((*shape, KEYS), np.nan, dtype=np.float16),
+            np.full(shape, np.nan, dtype=np.float16),
+            self._softmax,
+        )
 
     def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
         local, rows, reads = self._heads[index]
         if facts.softmax is None or not len(rows):
             return
         softmax = facts.softmax.select(local.tolist())
-        slopes = np.nan if softmax.slopes is None else softmax.slopes.cpu().numpy()
-        for name, value in (("softcap", softmax.softcap), ("slope", slopes), ("reach", softmax.window)):
-            self._softmax[name][rows] = np.nan if value is None else value
+        known = softmax.constants
+        for name in _SOFTMAX:
+            self._softmax[name][rows] = known[name]
         for row, document in self._present:
             found = self._found[document]
             n = int(found.lengths[0])
@@ -182,15 +186,7 @@ class _Accumulating(Sum):
             found.sink[0, rows, : key.shape[1]] = sink
 
     def done(self) -> ExampleSum:
-        heads = len(self._softmax["reach"])
-        found = ExampleSum(
-            np.zeros(0, dtype=np.int64),
-            np.zeros((0, TOKENS), dtype=np.int32),
-            np.zeros((0, heads, QUERIES, KEYS), dtype=np.uint8),
-            np.zeros((0, heads, QUERIES, KEYS), dtype=np.float16),
-            np.zeros((0, heads, QUERIES), dtype=np.float16),
-            self._softmax,
-        )
+        found = self._blank(np.zeros(0, dtype=np.int64), np.zeros((0, TOKENS), dtype=np.int32))
         for each in self._found.values():
             found = found.merge(each)
         return found

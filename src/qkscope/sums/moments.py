@@ -61,6 +61,11 @@ class Moments:
         """The heads of all parts, one after the other."""
         return cls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(cls)))
 
+    @property
+    def trace(self) -> Array:
+        """Summed squared distances from the mean, tr M. (H,)"""
+        return np.asarray(np.trace(self.M, axis1=1, axis2=2))
+
     def select(self, rows: Any) -> Moments:
         """The heads at `rows` (an index array or a slice)."""
         return Moments(*(getattr(self, f.name)[rows] for f in fields(self)))

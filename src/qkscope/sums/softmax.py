@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +21,14 @@ class Softmax:
     softcap: float | None = None
     sinks: Any = None
     slopes: Any = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What sums keep of it: softcap, sink, slope and reach (the window), a number or (heads,); NaN for none."""
+        per_head = {"sink": self.sinks, "slope": self.slopes}
+        known = {name: None if each is None else each.cpu().numpy() for name, each in per_head.items()}
+        known |= {"softcap": self.softcap, "reach": self.window}
+        return {name: math.nan if each is None else each for name, each in known.items()}
 
     def select(self, heads: Any) -> Softmax:
         """Of some of the heads."""

@@ -164,7 +164,7 @@ def fit_names(names: Sequence[str], pitch: float, paper: Paper) -> Lettered:
     """Names side by side if they fit, long ones in up to three lines; else vertical."""
     rooms, most = [pitch - 0.1 * paper.factor] * len(names), 3 if max(map(len, names)) > 10 else 1
     lying = _lying(names, rooms, [paper.points(size) for size in (10.0, 9.0, 8.5)], "normal", most)
-    return lying or _upright(names, paper.points(9.0 if pitch >= 0.3 else 8.0), "normal", paper)
+    return lying or _vertical(names, paper.points(9.0 if pitch >= 0.3 else 8.0), "normal", paper)
 
 
 def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Lettered:
@@ -173,16 +173,16 @@ def fit_phases(names: Sequence[str], spans: Sequence[float], paper: Paper) -> Le
     if lying:
         return lying
     size = paper.points(8.0)
-    # Upright names stand side by side: what is more than the axis can hold goes unnamed.
+    # Vertical names need a line's height each: more than the axis can hold are left out.
     if len(names) * size * style.LINE / 72 > sum(spans) + 0.1 * len(spans):
         return Lettered(("",) * len(names), size, True, 0.0)
-    return _upright(names, size, "bold", paper)
+    return _vertical(names, size, "bold", paper)
 
 
 def _lying(
     names: Sequence[str], rooms: Sequence[float], sizes: Sequence[float], weight: str, most: int
 ) -> Lettered | None:
-    """In at most `lines` lines within their widths, at the first of `sizes` that fits."""
+    """In at most `most` lines within `rooms` (inches), at the first of `sizes` that fits."""
     for size in sizes:
         lines = [style.wrap(name, room, size, weight) for name, room in zip(names, rooms, strict=True)]
         deepest = max(len(each) for each in lines)
@@ -192,7 +192,7 @@ def _lying(
     return None
 
 
-def _upright(names: Sequence[str], size: float, weight: str, paper: Paper) -> Lettered:
+def _vertical(names: Sequence[str], size: float, weight: str, paper: Paper) -> Lettered:
     """Shortened: data.csv and README.md have them whole."""
     short = tuple(style.shorten(name, 18 if paper.narrow else 30) for name in names)
     return Lettered(short, size, True, max(style.extent(name, size, weight)[0] for name in short))

@@ -85,12 +85,12 @@ const ablation = (() => {
       h("span", { class: "key" }, `change of loss, ${NATS}`),
     );
 
-  /** @param {Ablation[]} all */
-  function numbersTable(all) {
+  /** @type {(all: Ablation[], runs: number[]) => HTMLElement} */
+  function numbersTable(all, runs) {
     const rows = all.flatMap((found, i) =>
       found.sets.flatMap((of) =>
         of.rows.map((row) => [
-          axes.ofRun(store.runs()[i], of.name),
+          axes.ofRun(runs[i], of.name),
           nameOf(found, row.part),
           change(row.delta, row.delta_se),
           change(row.random, row.random_se),
@@ -128,7 +128,7 @@ const ablation = (() => {
       }),
     );
     const style = `display:grid;gap:16px 28px;grid-template-columns:repeat(${columns},minmax(0,1fr))`;
-    marks.mount(drawing, legend(), h("div", { style }, panels), numbersTable(all));
+    marks.mount(drawing, legend(), h("div", { style }, panels), numbersTable(all, runs));
     const [first] = all;
     dom.find("ablation-note").textContent =
       `${data.stops[first.stop].label}: loss ${text.number(first.loss)} ${NATS} as it is, ` +

@@ -94,7 +94,7 @@ const roles = (() => {
     /** @type {(run: number, role: number) => number[][]} */
     const of = (run, role) => counts.get(run)?.[role] || [];
     const most = d3.max([...counts.values()].flat(3)) || 1;
-    const ever = places.filter((role) => store.runs().some((run) => first(of(run, role)) !== "–"));
+    const ever = places.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
     const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
     const course = data.training && data.stops.length > 1 ? ["over training", "first at"] : [];
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : `${one} heads`));
