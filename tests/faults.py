@@ -18,7 +18,10 @@ from small_study import run_quietly
 
 ERRORS = {name: getattr(errno, name) for name in ("ENOSPC", "EIO", "EACCES", "EROFS", "EDQUOT")}
 KILL, SHORT = "kill", "short write"
-WRITE, FLUSH = "write", "fsync"
+WRITE, FLUSH, READ = "write", "fsync", "open to read"
+# These leave the disk as it was: a run killed before one of them leaves what a run killed before the next change
+# leaves, and a full or read-only disk does not refuse them.
+READS = {READ, "os.listdir", "os.scandir"}
 OPERATIONS = {
     "open",
     "os.rename",
@@ -45,7 +48,8 @@ class Fault:
         if event in OPERATIONS and args and isinstance(args[0], str | os.PathLike):
             path = str(os.fspath(args[0]))
             if path.startswith(self.folder) and not self._aside:
-                self.meet(event, path)
+                reads = event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+                self.meet(READ if reads else event, path)
 
     def meet(self, event: str, path: str) -> None:
         self.met.append(event)

@@ -1,4 +1,4 @@
-"""A small study, struck at every file operation by every kind of fault, and run again."""
+"""A small study, struck at every file operation by every kind of fault that can happen there, and run again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from faults import (
     KILL,
+    READS,
     SHORT,
     WRITE,
     differences,
@@ -55,8 +56,13 @@ class Faulting:
         return note.read_text().splitlines()
 
     def wanted(self, kind: str) -> list[int]:
-        """Where a kind can strike: only writing can be cut short, all else can fail."""
-        places = [at for at, what in enumerate(self._operations, 1) if kind != SHORT or what == WRITE]
+        """Numbers of the operations where a kind of fault can happen and differs from the same fault at another one."""
+        can_happen = {
+            SHORT: lambda what: what == WRITE,
+            "EIO": lambda what: True,
+            "EACCES": lambda what: True,
+        }.get(kind, lambda what: what not in READS)
+        places = [at for at, what in enumerate(self._operations, 1) if can_happen(what)]
         return places[:: max(1, len(places) // self._most)] if self._most else places
 
     def units(self) -> Iterator[Unit]:

@@ -29,7 +29,9 @@ def table(counts: dict[str, Any]) -> str:
     ]
     flushes = [at for at, what in enumerate(faults.get("operations", []), 1) if what == FLUSH]
     for kind, entry in faults.get("kinds", {}).items():
-        where = "a write" if kind == SHORT else "an operation"
+        where = {SHORT: "a write", "EIO": "an operation", "EACCES": "an operation"}.get(
+            kind, "a change of the disk"
+        )
         at_flush = len(set(flushes) & set(entry["tried"]))
         told = "all gave the same bytes when run again" if not entry["findings"] else "see the findings"
         ended = f"; {entry['went_on']:,} continued, the others reported the error" if kind != KILL else ""
