@@ -158,15 +158,9 @@ def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:
     view, said, drawn = share
     named = {picture.name: picture for picture in CATALOGUE}
     for each in drawn:
-        _write(named[each.name], view, said, each.folder)
-
-
-def _write(picture: Picture, view: View, said: Sequence[Claim], folder: Path) -> None:
-    """One figure's files."""
-    drawing = picture.draw(view, None)
-    text = readme(picture, view, drawing, said)
-    store.write_bytes(folder / "figure.png", png(drawing.figure))
-    store.write_bytes(folder / "figure.svg", svg(drawing.figure))
-    store.write_bytes(folder / "figure.pdf", pdf(drawing.figure))
-    store.write_csv(folder / "data.csv", drawing.data)
-    store.write_text(folder / "README.md", text)
+        drawing = named[each.name].draw(view, None)
+        text = readme(named[each.name], view, drawing, said)
+        for kind, render in (("png", png), ("svg", svg), ("pdf", pdf)):
+            store.write_bytes(each.folder / f"figure.{kind}", render(drawing.figure))
+        store.write_csv(each.folder / "data.csv", drawing.data)
+        store.write_text(each.folder / "README.md", text)
