@@ -10,9 +10,8 @@ from simulated import anatomy, measured, results, truth
 from qkscope.claims import claims
 from qkscope.results import Results
 from qkscope.results.roles import ROLES, standings
-from qkscope.stats.behaviour import rank_correlations
+from qkscope.stats.behaviour import rank_correlations, role_emergence
 from qkscope.stats.evidence import own_evidence
-from qkscope.stats.role_emergence import role_emergence
 
 NAMES = ("step-0", "step-10", "step-20", "step-40", "step-80")
 HEADS, NOISE = 120, 0.01

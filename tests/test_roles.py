@@ -20,9 +20,9 @@ from qkscope.results.dataset import dataset
 from qkscope.results.results_folder import results_of
 from qkscope.results.roles import BEYOND, ROLES, role_shares
 from qkscope.scanning import ScanResult, scan
+from qkscope.stats.behaviour import RoleEmergence, role_emergence
 from qkscope.stats.evidence import own_evidence
 from qkscope.stats.levels import t_quantile
-from qkscope.stats.role_emergence import RoleEmergence, role_emergence
 from qkscope.sums import AttentionSum, Batch, LayerFacts, Request, Softmax, Unrotated, attention
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation

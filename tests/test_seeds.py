@@ -17,7 +17,7 @@ from qkscope.cli import main
 from qkscope.comparison import compare
 from qkscope.comparison.runs import IN_SUM
 from qkscope.errors import TableError
-from qkscope.stats.seeds import arm_difference, clear_differences
+from qkscope.stats.contrast import arm_difference, clear_differences
 from qkscope.store import write_csv
 
 NAMES = ["step0", "step1000", "step2000"]

@@ -6,10 +6,15 @@ from qkscope.claims.claim import Claim, Population, Row, See
 from qkscope.claims.context import Context, name_of
 from qkscope.claims.templates import CHANGED, DIFFERENT, LEVEL, UNCLEAR, rank, rule
 from qkscope.results.roles import ROLES
-from qkscope.stats.behaviour import BEHAVIOUR, RankCorrelation, rank_correlations
+from qkscope.stats.behaviour import (
+    BEHAVIOUR,
+    RankCorrelation,
+    RoleEmergence,
+    rank_correlations,
+    role_emergence,
+)
 from qkscope.stats.contrast import contrast
 from qkscope.stats.levels import rule_of_contrast, rule_of_roles
-from qkscope.stats.role_emergence import RoleEmergence, role_emergence
 from qkscope.words import bare, count, joined, listing, number, sentence, some
 
 MOST_ROLES = 3  # that a headline names

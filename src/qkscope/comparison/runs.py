@@ -25,8 +25,8 @@ from qkscope.comparison.outcome import (
 from qkscope.comparison.published import with_published
 from qkscope.errors import TableError
 from qkscope.results import Results, as_results
+from qkscope.stats.contrast import ArmDifference, arm_difference, clear_differences
 from qkscope.stats.levels import rule_of_arms, rule_of_difference
-from qkscope.stats.seeds import ArmDifference, arm_difference, clear_differences
 from qkscope.words import tokens
 
 Run = Path | str | Results

@@ -1,4 +1,8 @@
-"""How well measures of geometry predict what heads do: rank correlations over the heads of one checkpoint."""
+"""What heads do: how well measures of geometry predict it, and when heads acquire their roles.
+
+Predictions are rank correlations over the heads of one checkpoint; a role comes within an interval of checkpoints
+that errors over documents allow.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import Population
+from qkscope.results.roles import Role, standings
 from qkscope.stats.evidence import Evidence
 
 Array = NDArray[np.float64]
@@ -66,3 +71,69 @@ def _pearson(x: Array, y: Array) -> Array:
     x, y = x - x.mean(axis=1, keepdims=True), y - y.mean(axis=1, keepdims=True)
     size = np.sqrt((x**2).sum(axis=1) * (y**2).sum(axis=1))
     return np.asarray((x * y).sum(axis=1) / np.where(size > 0, size, np.nan))
+
+
+@dataclass(frozen=True)
+class Acquired:
+    """One head's role: clearly lacking at checkpoint `after`, clearly there from checkpoint `by` on.
+
+    after  None where the head never clearly lacked the role before
+    """
+
+    layer: int
+    head: int
+    after: int | None
+    by: int
+
+
+@dataclass(frozen=True)
+class RoleEmergence:
+    """A role in one population: how many heads clearly have it at each checkpoint, and who acquired it when.
+
+    counts    by checkpoint
+    acquired  heads that have it at the end and kept it since, earliest first
+    lost      heads that clearly had it and clearly lack it at the end
+    heads     of the population
+    """
+
+    role: Role
+    counts: tuple[int, ...]
+    acquired: tuple[Acquired, ...]
+    lost: tuple[tuple[int, int], ...]
+    heads: int
+
+    @property
+    def first(self) -> tuple[Acquired, ...]:
+        """The heads that acquired it in the earliest interval."""
+        return tuple(each for each in self.acquired if each.by == self.acquired[0].by)
+
+
+def role_emergence(evidence: Evidence, role: Role, population: Population) -> RoleEmergence:
+    """The role in the heads that every checkpoint has."""
+    here = evidence.where(population).to_numpy().all(axis=0)
+    here &= np.isfinite(evidence.values(role.variable).to_numpy()[:, 0]).all(axis=0)
+    standing = standings(evidence.data, role)[:, here]
+    acquired, lost = [], []
+    for name, course in zip(evidence.heads(here), standing.T, strict=True):
+        if course[-1] < 0 < course.max():
+            lost.append(name)
+        found = _acquired(course)
+        if found is not None:
+            acquired.append(Acquired(*name, *found))
+    acquired.sort(key=lambda each: (each.by, each.layer, each.head))
+    counts = tuple(int(n) for n in (standing > 0).sum(axis=1))
+    return RoleEmergence(role, counts, tuple(acquired), tuple(lost), int(here.sum()))
+
+
+def _acquired(course: NDArray[np.int64]) -> tuple[int | None, int] | None:
+    """(after, by) of a head that has its role at the end; None if it has not.
+
+    A checkpoint at which errors do not tell neither ends a role nor begins it.
+    """
+    if course[-1] < 0 or course.max() < 1:
+        return None
+    lacking = np.flatnonzero(course < 0)
+    after = int(lacking[-1]) if len(lacking) else None
+    later = np.flatnonzero(course > 0)
+    later = later[later > after] if after is not None else later
+    return (after, int(later[0])) if len(later) else None
