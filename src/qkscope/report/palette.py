@@ -18,13 +18,10 @@ _LEAST_CONTRAST = 5.0  # of a colour on dark paper, as WCAG measures it: marks a
 
 # Ramps of a heat map: away from the paper for what grows from zero, orange to blue for what has a sign.
 RAMPS = {
-    "light": {
-        "sequential": ["#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765"],
-        "diverging": ["#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a"],
-    },
+    "light": {"sequential": style.SEQUENTIAL, "diverging": style.DIVERGING},
     "dark": {
-        "sequential": ["#24282e", "#1d4a63", "#2a77a1", "#6cb3c6", "#dff3ee"],
-        "diverging": ["#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"],
+        "sequential": ("#24282e", "#1d4a63", "#2a77a1", "#6cb3c6", "#dff3ee"),
+        "diverging": ("#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"),
     },
 }
 CAUSES = style.CAUSE_COLOURS

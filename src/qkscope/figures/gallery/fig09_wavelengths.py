@@ -8,21 +8,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.lines import Line2D
 
 from qkscope.figures.gallery.fig08_score_variance import layer_scale, missing
 from qkscope.figures.picture import Caption, Drawing, Picture
+from qkscope.figures.tools import style
 from qkscope.figures.tools.axis import short_count
 from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
-from qkscope.figures.tools.style import lettering
 from qkscope.figures.view import View
 from qkscope.results.aggregate import means
 from qkscope.results.curves import carried_by
 from qkscope.results.dataset import NAME
 from qkscope.words import bare, tokens
 
-COLOURS, NORM, WINDOW = "Greys", Normalize(0, 1), "#d55e00"
+COLOURS = LinearSegmentedColormap.from_list("share", style.SEQUENTIAL)
+NORM, WINDOW = Normalize(0, 1), "#d55e00"
 MEAN = "mean"  # the row of all heads
 
 
@@ -53,9 +54,9 @@ def draw(view: View, width: float | None = None) -> Drawing:
     bar = page.figure.colorbar(ScalarMappable(NORM, COLOURS), cax=axes, orientation="horizontal")
     ticks = [0.0, 0.5, 1.0]
     bar.set_ticks(ticks)
-    axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks], **lettering(size))
+    axes.set_xticks(ticks, [f"{tick:.0%}" for tick in ticks], **style.lettering(size))
     axes.tick_params(length=2)
-    axes.set_xlabel("share of $r_q$", **lettering(size, math=True), labelpad=2)
+    axes.set_xlabel("share of $r_q$", **style.lettering(size, math=True), labelpad=2)
     return Drawing(page.figure, data, caption)
 
 

@@ -28,6 +28,9 @@ PART_COLOURS = {
     "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
 }  # fmt: skip
 SINK = "#b5533c"  # the first token
+# Heat maps of what grows from zero and of what has a sign, on light paper.
+SEQUENTIAL = ("#f4f4ee", "#bcdad8", "#6aaebf", "#2a77a1", "#123765")
+DIVERGING = ("#9c4200", "#e39a64", "#f6f2ec", "#80b5d9", "#00538a")
 CAUSE_COLOURS = {"weights": "#5b6770", "rotation": "#cc79a7", "window": "#17a2b8"}
 ROPE_COLOURS = {"RoPE": "#1b4f72", "NoPE": "#c0660c"}
 FAMILY_COLOURS = (
