@@ -175,7 +175,14 @@ def _bias(sums: SampleSums) -> Array:
     only = np.einsum("hd,hd->h", query, per_query(key, len(query)))
     means = np.concatenate([only[:, None], sums.anatomy.query_mean], axis=1)
     curve -= means @ at.beyond.T
-    return np.asarray(sums.scale[:, None] * (curve @ at.lags.third_octaves.T))
+    return np.asarray(sums.scale[:, None] * smoothed(curve, at.lags.third_octaves))
+
+
+def smoothed(curve: Array, weights: Array) -> Array:
+    """A curve (H, D) averaged with weights (D, D) over the distances that it has; NaN at those it has not."""
+    known = np.isfinite(curve)
+    total = np.where(known, curve, 0.0) @ weights.T
+    return np.asarray(np.where(known, total, np.nan) / np.where(known, known @ weights.T, 1.0))
 
 
 GROUP = MeasureGroup(
