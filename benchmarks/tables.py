@@ -69,7 +69,7 @@ def assembly(size: Size) -> Iterator[Row]:
 
 def _study(size: Size, dim: int) -> Iterator[Row]:
     """Peak memory in a process of its own."""
-    checkpoints, layers = size.pick((10, 1) if size.quick else (10, 3), (3, 1))
+    checkpoints, layers = size.pick((10, 1) if size.quick else (10, 12), (3, 1))
     with tempfile.TemporaryDirectory() as name:
         made = study_of_units(Path(name), checkpoints, layers, dim, (4096, 32768, 65536))
         side = Side(TABLES, "ours", lambda: write_study(*made, name))
