@@ -88,35 +88,28 @@ def list_files(
 
     Names that no repository can have, such as those that lead out of a folder, are refused: they become paths here.
     """
-    with _or_a_folder(repo, kind):
-        return _list_files(repo, revision, kind, sizes)
-
-
-def _list_files(repo: str, revision: str | None, kind: Kind, sizes: bool) -> Listing:
-    hub, constants = need("huggingface_hub"), need("huggingface_hub.constants")
+    api, cache = need("huggingface_hub").HfApi(), need("huggingface_hub.constants").HF_HUB_CACHE
     found = cached(repo, revision, kind)
-    if constants.HF_HUB_OFFLINE:
-        if found is None:
+
+    def ask() -> Any:
+        limit = _answer_seconds()
+        return api.repo_info(repo, revision=revision, repo_type=kind, timeout=limit, files_metadata=sizes)
+
+    with _or_a_folder(repo, kind):
+        if _offline() and found is None:
             raise UnreachableError(
-                f"{place_of(repo, revision, kind)} is not in the hub cache ({constants.HF_HUB_CACHE}) and "
-                "HF_HUB_OFFLINE is set; unset it, or give a local folder instead"
+                f"{place_of(repo, revision, kind)} is not in the hub cache ({cache}) and HF_HUB_OFFLINE is set; unset "
+                "it, or give a local folder instead"
             )
-        return found
-    api, limit = hub.HfApi(), _answer_seconds()
-    try:
-        info = _ask(
-            lambda: api.repo_info(
-                repo, revision=revision, repo_type=kind, timeout=limit, files_metadata=sizes
-            ),
-            repo,
-            revision,
-            kind,
-        )
-    except HubError as error:
-        if found is None or not may_pass(error.__cause__):
-            raise
-        log.warning("%s\nUsing the cached copy, commit %s.", error, found.commit[:12])
-        return found
+        if _offline() and found is not None:
+            return found
+        try:
+            info = _ask(ask, repo, revision, kind)
+        except HubError as error:
+            if found is None or not may_pass(error.__cause__):
+                raise
+            log.warning("%s\nUsing the cached copy, commit %s.", error, found.commit[:12])
+            return found
     files = {each.rfilename: each.size for each in info.siblings or ()}
     if wrong := [name for name in files if not is_safe(name)]:
         raise HubError(
@@ -143,18 +136,18 @@ def is_safe(name: str) -> bool:
 
 def list_refs(repo: str, kind: Kind = "model", attempts: int = ATTEMPTS) -> list[str]:
     """Names of all branches and tags, as the hub lists them."""
-    with _or_a_folder(repo, kind):
-        return _list_refs(repo, kind, attempts)
-
-
-def _list_refs(repo: str, kind: Kind, attempts: int) -> list[str]:
     api = need("huggingface_hub").HfApi()
-    if need("huggingface_hub.constants").HF_HUB_OFFLINE:
-        raise UnreachableError(
-            f"{place_of(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
-        )
-    refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
+    with _or_a_folder(repo, kind):
+        if _offline():
+            raise UnreachableError(
+                f"{place_of(repo, None, kind)}: its revisions cannot be listed while HF_HUB_OFFLINE is set"
+            )
+        refs = _ask(lambda: api.list_repo_refs(repo, repo_type=kind), repo, None, kind, attempts=attempts)
     return [ref.name for ref in (*refs.branches, *refs.tags)]
+
+
+def _offline() -> bool:
+    return bool(need("huggingface_hub.constants").HF_HUB_OFFLINE)
 
 
 @contextmanager
@@ -189,20 +182,17 @@ def fetch(listing: Listing, files: Sequence[str]) -> Path:
                 "run again when the network is available"
             )
         return listing.folder
-    folder = _ask(
-        lambda: snapshot_download(
+
+    def download() -> Any:
+        return snapshot_download(
             listing.repo,
             repo_type=listing.kind,
             revision=listing.revision,
             allow_patterns=[glob.escape(name) for name in files],
             tqdm_class=_bar_class(shown=any(name.endswith(LARGE) for name in files)),
-        ),
-        listing.repo,
-        listing.revision,
-        listing.kind,
-        question=False,
-    )
-    return Path(folder)
+        )
+
+    return Path(_ask(download, listing.repo, listing.revision, listing.kind, question=False))
 
 
 def forget(repo: str, revision: str | None) -> int:
@@ -219,15 +209,14 @@ def forget(repo: str, revision: str | None) -> int:
 def make_repository(repo: str, kind: Kind, *, private: bool = False) -> None:
     """Create a dataset or a static Space on the hub if it is not there."""
     api = need("huggingface_hub").HfApi()
-    if need("huggingface_hub.constants").HF_HUB_OFFLINE:
+    if _offline():
         raise HubError(f"{place_of(repo, None, kind)}: nothing can be uploaded while HF_HUB_OFFLINE is set")
-    sdk = "static" if kind == "space" else None
-    _ask(
-        lambda: api.create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk),
-        repo,
-        None,
-        kind,
-    )
+
+    def create() -> object:
+        sdk = "static" if kind == "space" else None
+        return api.create_repo(repo, repo_type=kind, private=private, exist_ok=True, space_sdk=sdk)
+
+    _ask(create, repo, None, kind)
 
 
 def upload(before: Listing, folder: Path, message: str, remove: Sequence[str] = ()) -> str:
@@ -278,20 +267,19 @@ def _ask(
 
     A question must be answered within seconds; a transfer may take as long as bytes arrive.
     """
-    for attempt in range(1, attempts + 1):
+    attempt = 0
+    while True:
+        attempt += 1
         try:
             with _guarded_client():
                 return _within(1.2 * _answer_seconds(), call) if question else call()
         except Exception as error:
-            pause = None if attempt == attempts else _pause(error, attempt)
+            pause = None if attempt >= attempts else _pause(error, attempt)
             if pause is None:
                 nearest = partial(_nearest, repo, revision, kind)
                 raise explain(error, repo, revision, kind, nearest) from error
             log.warning("%s: %s; trying again in %.0f s", place_of(repo, revision, kind), line(error), pause)
             time.sleep(pause)
-    raise HubError(
-        f"{place_of(repo, revision, kind)}: no response after {attempts} attempts; run again later"
-    )
 
 
 def _pause(error: Exception, attempt: int) -> float | None:

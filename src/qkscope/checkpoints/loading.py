@@ -107,34 +107,30 @@ def _saved(source: Source) -> Source:
 
 
 def _check_unchanged(resolved: Resolved) -> None:
-    path = local_path(resolved.source)
-    if path is None or file_marks(path, resolved.source) == resolved.files:
+    path, source = local_path(resolved.source), resolved.source
+    if path is None or file_marks(path, source) == resolved.files:
         return
-    if digest(path, resolved.source) != resolved.commit:
+    if digest(path, source) != resolved.commit:
         raise CheckpointError(
-            f"{resolved.source}: its files were replaced while the study ran; run again to measure the new files"
+            f"{source}: its files were replaced while the study ran; run again to measure the new files"
         )
 
 
 def load_config(source: Source) -> Any:
     """The transformers configuration, without the weights; with the source's rotation settings if it has some."""
-    config = _load_config(source)
-    return config if source.rotation is None else with_rotation(config, source.rotation)
-
-
-def _load_config(source: Source) -> Any:
     folder, _ = local_files(source, "config")
     if gguf := gguf_name(source):
         state = (folder / gguf).stat()
-        return copy.deepcopy(
-            _gguf_config(replace(source, device_map=None), folder, state.st_mtime_ns, state.st_size)
-        )
-    return _read_config(source, folder)
+        cached = _gguf_config(replace(source, device_map=None), folder, state.st_mtime_ns, state.st_size)
+        config = copy.deepcopy(cached)
+    else:
+        config = _read_config(source, folder)
+    return config if source.rotation is None else with_rotation(config, source.rotation)
 
 
 @lru_cache(maxsize=8)
 def _gguf_config(source: Source, folder: Path, mtime_ns: int, size: int) -> Any:
-    """Kept for as long as the file is the same: transformers takes seconds to find it in a GGUF file."""
+    """Cached while the file is the same: transformers takes seconds to read a configuration from a GGUF file."""
     return _read_config(source, folder)
 
 
@@ -148,22 +144,24 @@ def load_model(source: Source) -> Any:
     """The causal language model: weights complete, in evaluation mode, without gradients, on its device."""
     auto = hub.need("transformers").AutoModelForCausalLM
     source = _saved(source)
+    gguf = gguf_name(source)
     dtype, device = _dtype(source), _device(source)
     folder, _ = local_files(source, "model")
-    options = _options(source) | {
+    options = {
+        **_options(source),
         "dtype": dtype,
         "output_loading_info": True,
         "ignore_mismatched_sizes": True,
     }
     if source.device_map is not None:
         options["device_map"] = source.device_map
-    if gguf_name(source) or source.rotation is not None:
+    if gguf or source.rotation is not None:
         options["config"] = load_config(source)
-    if not gguf_name(source) and not source.allow_pickle:
-        options["use_safetensors"] = True
-    if not gguf_name(source):
+    if not gguf:
         # A state saved from torch.compile: its prefix is no module of any model.
         options["key_mapping"] = {r"^_orig_mod\.": ""}
+        if not source.allow_pickle:
+            options["use_safetensors"] = True
     with _clear_words(source, "model"):
         model, info = auto.from_pretrained(folder, **options)
         _check_weights(source, info)
@@ -235,11 +233,11 @@ def _options(source: Source) -> dict[str, Any]:
 
 def _dtype(source: Source) -> Any:
     """A torch dtype, or "auto": as the weights were saved."""
-    if source.dtype in DTYPES:
-        return "auto" if source.dtype == "auto" else getattr(hub.need("torch"), source.dtype)
-    close = difflib.get_close_matches(source.dtype, DTYPES, n=1, cutoff=0.4)
-    hint = f" (did you mean {close[0]}?)" if close else ""
-    raise CheckpointError(f"unknown dtype {source.dtype!r}; expected one of {', '.join(DTYPES)}{hint}")
+    if source.dtype not in DTYPES:
+        close = difflib.get_close_matches(source.dtype, DTYPES, n=1, cutoff=0.4)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise CheckpointError(f"unknown dtype {source.dtype!r}; expected one of {', '.join(DTYPES)}{hint}")
+    return "auto" if source.dtype == "auto" else getattr(hub.need("torch"), source.dtype)
 
 
 def _device(source: Source) -> Any:
@@ -390,10 +388,11 @@ class WeightPrefetcher:
     def fetch_after(self, source: Source) -> None:
         """Start to download the weights of the next source, unless that was done already."""
         names = list(self._sources)
-        following = names[names.index(str(source)) + 1 :][:1] if str(source) in names else []
-        for name in following:
-            if name not in self._begun and not _in_cache(self._sources[name]):
-                self._begun[name] = _fetching(self._sources[name])
+        if str(source) not in names[:-1]:
+            return
+        name = names[names.index(str(source)) + 1]
+        if name not in self._begun and not _in_cache(self._sources[name]):
+            self._begun[name] = _start_download(self._sources[name])
 
     def done(self, source: Source) -> None:
         """Delete the weights of a source if `keep` is false and they were downloaded by this run."""
@@ -421,24 +420,20 @@ def _in_cache(source: Source) -> bool:
     return listing is not None and any(name.endswith(WEIGHTS) for name in listing.files)
 
 
-# What the process that downloads weights does.
+# The program of the subprocess that downloads weights.
 FETCH = """
 import json, sys
 from qkscope.checkpoints.files import Source, local_files
-local_files(Source(**json.load(sys.stdin)), "model")
+local_files(Source(**json.loads(sys.argv[1])), "model")
 """
 
 
-def _fetching(source: Source) -> subprocess.Popen[bytes]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", FETCH],
-        stdin=subprocess.PIPE,
+def _start_download(source: Source) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FETCH, json.dumps(asdict(source))],
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env=os.environ | {"HF_HUB_DISABLE_PROGRESS_BARS": "1"},
         start_new_session=True,
     )
-    if process.stdin is not None:
-        process.stdin.write(json.dumps(asdict(source)).encode())
-        process.stdin.close()
-    return process
