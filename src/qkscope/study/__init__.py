@@ -1,31 +1,13 @@
 """The study file: what to measure, on what, in which order."""
 
 from qkscope.study.load import left_out_of, load_study, validate
-from qkscope.study.schema import (
-    Checkpoint,
-    ControlsSpec,
-    CorpusSpec,
-    Entry,
-    Family,
-    HeadsSpec,
-    Phase,
-    Study,
-    ThresholdsSpec,
-    dump_study,
-    folder_name,
-    sources,
-)
+from qkscope.study.schema import Checkpoint, CorpusSpec, Entry, Study, dump_study, folder_name, sources
 
 __all__ = [
     "Checkpoint",
-    "ControlsSpec",
     "CorpusSpec",
     "Entry",
-    "Family",
-    "HeadsSpec",
-    "Phase",
     "Study",
-    "ThresholdsSpec",
     "dump_study",
     "folder_name",
     "left_out_of",
