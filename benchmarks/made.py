@@ -54,7 +54,7 @@ def all_heads(model: Any) -> HeadIndex:
     from qkscope.capture.architecture import read_architecture
 
     shape = read_architecture(model.config)
-    return HeadIndex.of(sample_heads(shape.full_attention_layers, shape.n_q_heads, None), shape.gqa_ratio)
+    return HeadIndex.of(sample_heads(shape.full_attention_layers, shape.n_q_heads, None), shape.gqa_ratios)
 
 
 def documents(count: int, tokens: int, vocabulary: int = 40_000) -> list[Document]:

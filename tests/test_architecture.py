@@ -24,7 +24,8 @@ PLAIN = {
 def test_a_configuration_file_as_a_dict() -> None:
     found = read_architecture(PLAIN)
     assert (found.family, found.num_layers, found.n_q_heads, found.n_kv_heads) == ("llama", 4, 8, 2)
-    assert (found.head_dim, found.gqa_ratio, found.max_positions, found.rope_theta) == (8, 4, 512, 5e5)
+    assert (found.head_dim, found.gqa_ratios, found.max_positions) == (8, (4,) * 4, 512)
+    assert found.rope_theta == 5e5
     assert found.rope == (True,) * 4
     assert found.full_attention_layers == [0, 1, 2, 3]
 

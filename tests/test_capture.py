@@ -35,7 +35,7 @@ def document(index: int, length: int) -> Document:
 def every_head(model: Any, include_sliding: bool = False) -> HeadIndex:
     a = read_architecture(model.config)
     pairs = sample_heads(a.measured_layers(include_sliding), a.n_q_heads, None)
-    return HeadIndex.of(pairs, a.gqa_ratio, a.rope_by_layer())
+    return HeadIndex.of(pairs, a.gqa_ratios, a.rope_by_layer())
 
 
 def state(model: Any) -> tuple[Any, ...]:

@@ -15,7 +15,7 @@ from test_capture import document, every_head, vectors_one_by_one
 from qkscope.capture import measure
 from qkscope.capture.architecture import read_architecture
 from qkscope.capture.consumers import unknown_rotation_warning
-from qkscope.capture.rotary import RotaryCalls
+from qkscope.capture.probe_rotation import RotaryCalls
 from qkscope.errors import CaptureError, VectorsError
 from qkscope.scanning.model import scan
 from qkscope.scanning.vectors import analyze

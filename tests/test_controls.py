@@ -16,7 +16,7 @@ from small_study import make_study
 from tiny import edit_config, save_checkpoint
 
 from qkscope import scan
-from qkscope.capture.rotary import RotaryCalls
+from qkscope.capture.probe_rotation import RotaryCalls
 from qkscope.checkpoints import Source, load_config, load_model, rotation_settings, same_rotation
 from qkscope.checkpoints.rope import describe_rotation
 from qkscope.errors import CheckpointError, StudyError

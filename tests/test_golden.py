@@ -92,7 +92,7 @@ def freeze_sums() -> None:
         for i in range(12)
     ]
     architecture = read_architecture(model.config)
-    heads = HeadIndex.of(sample_heads(architecture.full_attention_layers, 4, None), architecture.gqa_ratio)
+    heads = HeadIndex.of(sample_heads(architecture.full_attention_layers, 4, None), architecture.gqa_ratios)
     arrays, meta = {}, {}
     for group in range(3):
         sums = {kind: {"keys": 2} if kind is KeySum else {} for kind in sums_for(ours()).values()}

@@ -101,7 +101,7 @@ def test_a_configuration_that_does_not_rotate_where_the_model_does() -> None:
         probe_model(model, [0])
 
 
-def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hook_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     own = HOOKS["interface"]
 
     @contextmanager
@@ -112,21 +112,6 @@ def test_a_seam_that_changes_outputs_is_found(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(HOOKS, "interface", careless)
     with pytest.raises(CaptureError, match="this llama model changes its outputs by up to"):
         probe(build("llama"), [0])
-
-
-def test_every_pass_is_checked_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that errs in long passes only: the probe is too short to see it."""
-    model, own = build("llama"), HOOKS["interface"]
-
-    @contextmanager
-    def careless(backbone: Any, observe: Callable[..., None]) -> Iterator[None]:
-        with own(backbone, lambda s: (s.output.mul_(1.01 if s.q.shape[2] > 20 else 1.0), observe(s))[1]):
-            yield
-
-    monkeypatch.setitem(HOOKS, "interface", careless)
-    measure(model, [document(24)], heads(model), (24,))
-    with pytest.raises(CaptureError, match="changes its outputs by up to"):
-        measure(model, [document(24)], heads(model), (24,), check_outputs=True)
 
 
 def test_encoders_are_refused() -> None:

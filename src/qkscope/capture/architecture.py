@@ -1,4 +1,4 @@
-"""What a configuration says of a model's attention: layers, heads, which layers rotate, which see it all.
+"""A model's attention as its configuration describes it: layers, heads, which layers rotate or slide.
 
 It reads the configuration only and needs neither torch nor a loaded model.
 """
@@ -8,19 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from qkscope.errors import CaptureError
 
 # Hugging Face's names first, then those of older configuration files.
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-Q_HEADS = (
-    "num_attention_heads",
-    "n_head",
-    "n_heads",
-    "num_heads",
-    "attention_heads",
-)
+Q_HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads", "attention_heads")
 KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
 # In the configuration of an encoder-decoder family the names above mean the encoder.
 DECODER_LAYERS = ("decoder_layers", "num_decoder_layers")
@@ -35,14 +30,11 @@ SLIDING_SHAPE = (
 HIDDEN = ("hidden_size", "n_embd", "d_model", "emb_dim")
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 WINDOW = (
-    "sliding_window",
-    "attention_chunk_size",
-    "attention_window_size",
-    "sliding_window_size",
+    *("sliding_window", "attention_chunk_size", "attention_window_size", "sliding_window_size"),
     "window_size",
 )
 
-# What configurations keep to themselves, and a probe confirms (`capture.probe`).
+# What configurations do not say, and a probe confirms (`capture.probe`).
 # Families that rotate their sliding-window layers only, whatever the other layers do.
 ROTATES_SLIDING_ONLY = {"cohere2", "cohere2_moe", "afmoe", "flint"}
 # Families that leave the full-attention layers unrotated as soon as the model has sliding-window layers.
@@ -90,11 +82,6 @@ class Architecture:
         return max(self.head_dims[layer] for layer in self._main_layers)
 
     @property
-    def gqa_ratio(self) -> int:
-        """Query heads per key head of those layers."""
-        return self.n_q_heads // self.n_kv_heads
-
-    @property
     def gqa_ratios(self) -> tuple[int, ...]:
         """Query heads per key head, of each layer."""
         return tuple(q // max(k, 1) for q, k in zip(self.q_heads, self.kv_heads, strict=True))
@@ -117,7 +104,7 @@ class Architecture:
         """The layers a measurement is about: full attention, and the sliding ones only on request.
 
         Where every layer slides within one window and no document is longer than it (`longest`), all of them see
-        everything. `remedy` is what else the asker can do where there is none, to end a sentence.
+        everything. `remedy` ends the error's sentence: what else the caller can do.
         """
         if not self.attention_layers:
             raise CaptureError(
@@ -156,7 +143,9 @@ def read_architecture(config: Any) -> Architecture:
 
     Of a model with several parts (vision, audio, text) it is the text part's.
     """
-    fields = _Fields(config).text_part()
+    fields = _Fields(config)
+    if (part := fields.get("text_config")) is not None:
+        fields = _Fields(part)
     _check_numbers(fields)
     num_layers = fields.first(DECODER_LAYERS) or fields.positive(LAYERS, "number of layers")
     attention, sliding = _layer_kinds(fields, num_layers)
@@ -165,13 +154,15 @@ def read_architecture(config: Any) -> Architecture:
         for layer in range(num_layers)
     ]
     q_heads, kv_heads, head_dims = (tuple(part) for part in zip(*heads, strict=True))
+    positions = fields.first(POSITIONS)
+    limited = isinstance(positions, int) and positions > 0  # some write -1 for any number
     return Architecture(
         family=fields.family,
         num_layers=num_layers,
         q_heads=q_heads,
         kv_heads=kv_heads,
         head_dims=head_dims,
-        max_positions=_positions(fields),
+        max_positions=positions if limited else None,
         rope_theta=_rope_theta(fields),
         rope=_rope(fields, num_layers, sliding),
         sliding=sliding,
@@ -179,12 +170,6 @@ def read_architecture(config: Any) -> Architecture:
         sliding_window=fields.first(WINDOW) if any(sliding) else None,
         bias="alibi" if _alibi(fields) else None,
     )
-
-
-def _positions(fields: _Fields) -> int | None:
-    """How many positions the model was made for; some write -1 for any number."""
-    positions = fields.first(POSITIONS)
-    return positions if isinstance(positions, int) and positions > 0 else None
 
 
 class _Fields:
@@ -222,10 +207,6 @@ class _Fields:
     def family(self) -> str:
         return str(self.get("model_type") or type(self.config).__name__)
 
-    def text_part(self) -> _Fields:
-        part = self.get("text_config")
-        return self if part is None else _Fields(part)
-
     def layer(self, layer: int) -> _Fields:
         """The configuration as one layer sees it: some models override a few values there."""
         if isinstance(self.config, Mapping):
@@ -244,22 +225,18 @@ def _heads(fields: _Fields, layer: int, sliding: bool) -> tuple[int, int, int]:
     q_names, kv_names, dim_names = SLIDING_SHAPE if sliding else (Q_HEADS, KV_HEADS, HEAD_DIM)
     listed = fields.get("num_attention_heads_per_layer")
     n_q_heads = listed[layer] if listed else fields.positive(q_names, "number of query heads")
-    n_kv_heads = _key_heads(fields, kv_names, n_q_heads)
+    if fields.family in REPEATS_IN_TURN:
+        n_kv_heads = n_q_heads
+    elif fields.get("multi_query") is True and not fields.get("new_decoder_architecture"):
+        n_kv_heads = 1  # Falcon's first architecture shares one, whatever its number of key heads says
+    else:
+        n_kv_heads = int(fields.first(kv_names) or n_q_heads)
     if n_q_heads % n_kv_heads:
         raise CaptureError(
             f"this {fields.family} model has {n_q_heads} query heads and {n_kv_heads} key heads: expected "
             "the number of query heads to be a multiple of the number of key heads"
         )
     return n_q_heads, n_kv_heads, _head_dim(fields, dim_names, n_q_heads)
-
-
-def _key_heads(fields: _Fields, names: tuple[str, ...], n_q_heads: int) -> int:
-    if fields.family in REPEATS_IN_TURN:
-        return n_q_heads
-    # Falcon's first architecture shares one key head, whatever its number of key heads says.
-    if fields.get("multi_query") is True and not fields.get("new_decoder_architecture"):
-        return 1
-    return int(fields.first(names) or n_q_heads)
 
 
 def _head_dim(fields: _Fields, names: tuple[str, ...], n_q_heads: int) -> int:
@@ -314,7 +291,8 @@ def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[
     kinds, by_kind = fields.get("layer_types"), fields.get("rope_parameters")
     if kinds and by_kind and set(kinds) <= set(by_kind):
         return tuple(bool(by_kind[kind]) for kind in kinds)
-    return (True if _declares_rope(fields) else None,) * num_layers
+    names = ("rope_parameters", "rope_theta", "rotary_emb_base", "rotary_pct", "rotary_dim", "rope_scaling")
+    return (True if any(fields.get(name) for name in names) else None,) * num_layers
 
 
 def _opts_out(fields: _Fields) -> bool:
@@ -340,19 +318,11 @@ def _alibi(fields: _Fields) -> bool:
     )
 
 
-def _declares_rope(fields: _Fields) -> bool:
-    names = ("rope_parameters", "rope_theta", "rotary_emb_base", "rotary_pct", "rotary_dim", "rope_scaling")
-    return any(fields.get(name) for name in names)
-
-
-def _rope_parameters(fields: _Fields) -> Mapping[str, Any]:
-    """The rotation's settings; of a model with several, those of its full-attention layers."""
-    parameters = fields.get("rope_parameters") or {}
-    return parameters.get("full_attention", parameters) or {}
-
-
 def _rope_theta(fields: _Fields) -> float | None:
-    theta = _rope_parameters(fields).get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
+    """The base of the rotation; of a model with several, that of its full-attention layers."""
+    parameters = fields.get("rope_parameters") or {}
+    parameters = parameters.get("full_attention", parameters) or {}
+    theta = parameters.get("rope_theta") or fields.first(("rope_theta", "rotary_emb_base"))
     return None if theta is None else float(theta)
 
 
@@ -373,20 +343,14 @@ def _check_numbers(fields: _Fields) -> None:
     if isinstance(parameters := fields.get("rope_parameters"), Mapping):
         nested = [part for part in parameters.values() if isinstance(part, Mapping)]
         parts += [_Fields(part) for part in (parameters, *nested)]
-    for part in parts:
-        if not _opts_out(fields):
-            for name in _ABOVE_ZERO:
-                _check_number(name, part.get(name), "a number greater than 0", above_zero=True)
-        for name in _NOT_NEGATIVE:
-            _check_number(name, part.get(name), "a number of 0 or more", above_zero=False)
-
-
-def _check_number(name: str, value: Any, expected: str, above_zero: bool) -> None:
-    for each in value if isinstance(value, list | tuple) else [value]:
-        if each is None:
-            continue
-        number = isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
-        if not number or each < 0 or (above_zero and each == 0):
+    above_zero = () if _opts_out(fields) else _ABOVE_ZERO
+    for part, name in product(parts, (*above_zero, *_NOT_NEGATIVE)):
+        value = part.get(name)
+        for each in value if isinstance(value, list | tuple) else [value]:
+            number = isinstance(each, int | float) and not isinstance(each, bool) and math.isfinite(each)
+            if each is None or (number and (each > 0 or (each == 0 and name in _NOT_NEGATIVE))):
+                continue
+            expected = "a number of 0 or more" if name in _NOT_NEGATIVE else "a number greater than 0"
             raise CaptureError(
                 f"its config.json has {name} = {each!r}, which is not valid; expected {expected}. Correct it, or "
                 "leave this checkpoint out"
@@ -394,9 +358,9 @@ def _check_number(name: str, value: Any, expected: str, above_zero: bool) -> Non
 
 
 def layer_numbers(backbone: Any) -> dict[int, int]:
-    """id of each module inside a layer -> that layer's number: its own word, else the first number of its path.
+    """id of each module inside a layer -> the layer's number: its `layer_idx`, else the first number in its path.
 
-    A block that several layers share says -1; its path tells where it stands.
+    A block that several layers share has `layer_idx` -1; then its path has the number.
     """
     found: dict[int, int] = {}
     for name, module in backbone.named_modules():

@@ -39,9 +39,8 @@ def capture(
     """
     backbone = find_backbone(model)
     architecture = read_architecture(backbone.config)
-    chosen = _Layers(
-        architecture, architecture.attention_layers if layers is None else layers, consumer, observe
-    )
+    layers = architecture.attention_layers if layers is None else layers
+    chosen = _Layers(architecture, layers, consumer, observe)
     show_layers = HOOKS[through or find_hook(backbone)]
     around = [
         backbone.register_forward_pre_hook(lambda *_: chosen.begin()),
@@ -67,7 +66,13 @@ def find_backbone(model: Any) -> Any:
         raise CaptureError(
             f"{model.config.model_type} is an encoder-decoder model; only causal language models can be measured"
         )
-    _check_adapters(model)
+    for name, adapter in dict(getattr(model, "peft_config", None) or {}).items():
+        # LoRA and the like change layers and are seen there; a tuned prompt stands before the text.
+        if getattr(adapter, "is_prompt_learning", False):
+            raise CaptureError(
+                f"the adapter {name!r} adds virtual tokens before every text, which shifts positions: measure the "
+                "model without it (model.get_base_model()), or use an adapter that changes weights, such as LoRA"
+            )
     decoder = model.get_decoder()
     # Some models call their language-model head the decoder.
     backbone = decoder if hasattr(decoder, "config") else model.base_model
@@ -76,16 +81,6 @@ def find_backbone(model: Any) -> Any:
             f"this {backbone.config.model_type} model does not take text input: only language models can be measured"
         )
     return backbone
-
-
-def _check_adapters(model: Any) -> None:
-    """LoRA and its kin work inside the layers and are seen there; a tuned prompt stands before the text."""
-    for name, adapter in dict(getattr(model, "peft_config", None) or {}).items():
-        if getattr(adapter, "is_prompt_learning", False):
-            raise CaptureError(
-                f"the adapter {name!r} adds virtual tokens before every text, which shifts positions: measure the "
-                "model without it (model.get_base_model()), or use an adapter that changes weights, such as LoRA"
-            )
 
 
 def input_device(backbone: Any) -> Any:
@@ -166,10 +161,14 @@ def not_shown(family: str, found: int, expected: int) -> CaptureError:
 
 def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
     """The layer's key heads, each once, after checking that its shape is the configuration's."""
+    import torch
+
     layer, q, k = call.layer, call.q, call.k
     expected = architecture.q_heads[layer], architecture.kv_heads[layer], architecture.head_dims[layer]
-    if k.shape[1] == q.shape[1] != expected[1]:
-        k = _unrepeated(k, expected[1])
+    if k.shape[1] == q.shape[1] != expected[1] and k.shape[1] % expected[1] == 0:
+        groups = k.unflatten(1, (expected[1], -1))
+        if torch.equal(groups, groups[:, :, :1].expand_as(groups)):  # the model repeated its key heads
+            k = groups[:, :, 0]
     found = q.shape[1], k.shape[1], q.shape[3]
     if found != expected or k.shape[3] != found[2]:
         raise CaptureError(
@@ -180,11 +179,59 @@ def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
     return k
 
 
-def _unrepeated(k: Any, n_kv_heads: int) -> Any:
-    """k (batch, q_heads, tokens, dim) with each key head once, if it repeats them; else k as it is."""
-    import torch
+@contextmanager
+def rope_in_layers(model: Any, config: Any, layers: Collection[int]) -> Iterator[None]:
+    """While the block runs, `layers` rotate as `config` says and the others as before.
 
-    if k.shape[1] % n_kv_heads:
-        return k
-    groups = k.unflatten(1, (n_kv_heads, -1))
-    return groups[:, :, 0] if torch.equal(groups, groups[:, :, :1].expand_as(groups)) else k
+    Most families compute cosine and sine once a pass, in one module, and give them to every layer. A hook before
+    `layers` replaces them by those of another module of the same class, built from `config`.
+    """
+    backbone = find_backbone(model)
+    rotary, blocks = _rotary_and_layers(backbone, config, layers)
+    other = type(rotary)(config=config.get_text_config()).to(next(backbone.parameters()).device)
+    exchanged: list[
+        tuple[Any, Any]
+    ] = []  # the pass's own (cos, sin) and the other ones, computed once a pass
+
+    def exchange(module: Any, args: Any, kwargs: Any) -> Any:
+        own, positions = kwargs.get("position_embeddings"), kwargs.get("position_ids")
+        if own is None or positions is None:
+            raise _refused(backbone, "does not hand cosine, sine and positions to its layers by name")
+        if not exchanged or exchanged[0][0] is not own:
+            hidden = kwargs.get("hidden_states", args[0] if args else None)
+            exchanged[:] = [(own, other(hidden, positions))]
+        return args, {**kwargs, "position_embeddings": exchanged[0][1]}
+
+    hooks = [blocks[layer].register_forward_pre_hook(exchange, with_kwargs=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _rotary_and_layers(backbone: Any, config: Any, layers: Collection[int]) -> tuple[Any, Any]:
+    """The module that computes cosine and sine, and the list of layers; an error where there is no such module."""
+    rotary, blocks = getattr(backbone, "rotary_emb", None), getattr(backbone, "layers", None)
+    if rotary is None or blocks is None or not hasattr(rotary, "inv_freq"):
+        raise _refused(backbone, "has no single rotary module that serves all layers")
+    if getattr(config.get_text_config(), "qk_rope_head_dim", None):
+        raise _refused(backbone, "also scales its scores by its RoPE settings (latent attention)")
+    architecture = read_architecture(backbone.config)
+    if outside := [layer for layer in layers if layer >= architecture.num_layers]:
+        raise CaptureError(
+            f"layers {outside} were requested, but this {architecture.family} model has layers 0 to "
+            f"{architecture.num_layers - 1}"
+        )
+    if all(architecture.rope[layer] is False for layer in layers):
+        raise CaptureError(
+            f"layers {list(layers)} do not rotate (NoPE), so RoPE settings change nothing there"
+        )
+    return rotary, blocks
+
+
+def _refused(backbone: Any, why: str) -> CaptureError:
+    return CaptureError(
+        f"this {backbone.config.model_type} model {why}, so settings cannot be given to some layers only: leave "
+        "the layers out to change all of them"
+    )

@@ -27,7 +27,7 @@ class LayerCall:
     """Queries and keys of one layer, as the attention score sees them, on the model's device and in its dtype.
 
     q       (batch, q_heads, tokens, dim)
-    k       (batch, key heads, tokens, dim): repeated or not, as the model hands them over
+    k       (batch, key heads, tokens, dim): repeated or not, as the model passes them on
     scale   what the product q.k is multiplied with; None where the hook cannot see it
     window  how many tokens the layer sees, where it says so
     module  the attention module
@@ -53,10 +53,11 @@ class LayerCall:
 
 def same_call(a: LayerCall | None, b: LayerCall) -> bool:
     """Whether both are the very same queries and keys: some layers weigh two sets of values with one of them."""
-    return a is not None and (a.layer, a.q.data_ptr(), a.k.data_ptr()) == (
-        b.layer,
-        b.q.data_ptr(),
-        b.k.data_ptr(),
+    return (
+        a is not None
+        and a.layer == b.layer
+        and a.q.data_ptr() == b.q.data_ptr()
+        and a.k.data_ptr() == b.k.data_ptr()
     )
 
 
@@ -75,7 +76,10 @@ def attention_interface(backbone: Any, observe: Observer, change: Change | None 
 
     def around(attention: Callable[..., Any]) -> Callable[..., Any]:
         def attend(module: Any, query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(module) not in layers or not _is_self_attention(module, query):
+            crossed = (
+                getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
+            )
+            if id(module) not in layers or crossed or query.dim() != 4:
                 return attention(module, query, key, value, *args, **kwargs)
             scale = kwargs.get("scaling")
             call = LayerCall(
@@ -108,12 +112,6 @@ def attention_interface(backbone: Any, observe: Observer, change: Change | None 
         AttentionInterface.get_interface = own
 
 
-def _is_self_attention(module: Any, query: Any) -> bool:
-    return query.dim() == 4 and not (
-        getattr(module, "is_cross_attention", False) or "CrossAttention" in type(module).__name__
-    )
-
-
 @contextmanager
 def score_products(backbone: Any, observe: Observer, change: Change | None = None) -> Iterator[None]:
     """Show the operands of every score product inside a layer of the backbone, or change them."""
@@ -134,10 +132,9 @@ def score_products(backbone: Any, observe: Observer, change: Change | None = Non
     hooks = [backbone.register_forward_pre_hook(watch.begin, with_kwargs=True)]
     numbers = layer_numbers(backbone)
     for module in backbone.modules():
-        if id(module) in numbers:
-            layer = numbers[id(module)]
+        if (layer := numbers.get(id(module))) is not None:
             hooks.append(module.register_forward_pre_hook(lambda m, _, layer=layer: watch.enter(layer, m)))
-            hooks.append(module.register_forward_hook(lambda *_: watch.leave()))
+            hooks.append(module.register_forward_hook(lambda *_: watch.inside.pop()))
     try:
         with Watching():
             yield
@@ -150,12 +147,21 @@ class _Watch:
     """Which layer is running, and the products in it that no softmax has followed yet."""
 
     def __init__(self, observe: Observer, change: Change | None) -> None:
+        import torch
+        from torch.nn import functional
+
         self.inside: list[tuple[int, Any]] = []
         self._observe, self._change = observe, change
         self._scored = False
         self._pending: list[tuple[Any, Any]] = []
         self._batch = self._tokens = 0
-        self._products, self._softmax, self._fused = _functions()
+        tensor = torch.Tensor
+        self._products = {
+            *(torch.matmul, torch.bmm, torch.baddbmm),
+            *(tensor.matmul, tensor.__matmul__, tensor.bmm, tensor.baddbmm),
+        }
+        self._softmax = {functional.softmax, torch.softmax, tensor.softmax}
+        self._fused = {functional.scaled_dot_product_attention}
 
     def begin(self, _module: Any, args: Any, kwargs: Any) -> None:
         ids = kwargs["input_ids"] if "input_ids" in kwargs else args[0]
@@ -166,9 +172,6 @@ class _Watch:
         if not self.inside:
             self._pending, self._scored = [], False
         self.inside.append((layer, module))
-
-    def leave(self) -> None:
-        self.inside.pop()
 
     def changed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a score product with other queries and keys: the first such product of a layer call."""
@@ -197,15 +200,10 @@ class _Watch:
 
     def saw(self, function: Any, args: Any, kwargs: Any, result: Any) -> None:
         if function in self._fused:
-            query, key = args[0], args[1]
+            query, key, value = args[:3]
             scale = kwargs.get("scale")
-            self._show(
-                query,
-                key,
-                query.shape[-1] ** -0.5 if scale is None else scale,
-                values=args[2].detach(),
-                output=result.detach().transpose(1, 2),
-            )
+            scale = query.shape[-1] ** -0.5 if scale is None else scale
+            self._show(query, key, scale, values=value.detach(), output=result.detach().transpose(1, 2))
         elif function in self._products and result.shape[-2:] == (self._tokens, self._tokens):
             self._pending.append(_operands(args, kwargs))
         elif function in self._softmax and self._pending:
@@ -223,20 +221,6 @@ class _Watch:
         if query.dim() == 3:
             query, key = (x.unflatten(0, (self._batch, -1)) for x in (query, key))
         self._observe(LayerCall(layer, query.detach(), key.detach(), scale, None, module, **seen))
-
-
-def _functions() -> tuple[set[Callable[..., Any]], set[Callable[..., Any]], set[Callable[..., Any]]]:
-    """(products, softmax, fused attention): all the ways to call them."""
-    import torch
-    from torch.nn import functional
-
-    tensor = torch.Tensor
-    products = {
-        *(torch.matmul, torch.bmm, torch.baddbmm),
-        *(tensor.matmul, tensor.__matmul__, tensor.bmm, tensor.baddbmm),
-    }
-    softmax = {functional.softmax, torch.softmax, tensor.softmax}
-    return products, softmax, {functional.scaled_dot_product_attention}
 
 
 def _operands(args: Any, kwargs: Any) -> tuple[Any, Any]:

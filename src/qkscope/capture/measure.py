@@ -1,4 +1,4 @@
-"""A model, documents and heads -> the sums of one unit: the passes, and what is checked before them."""
+"""A model, documents and heads -> the sums of one unit: checks before the first pass, then the passes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
 from qkscope.capture.memory import available_bytes, check_memory, moments_bytes, scores_bytes
-from qkscope.capture.probe import Probing, evaluating, look_and_compare
+from qkscope.capture.probe import Probing, evaluating
 from qkscope.capture.probe_rotation import Rotations, check_windows
 from qkscope.capture.softmax import Softmaxes
 from qkscope.defaults import BATCH_TOKENS
@@ -55,34 +55,36 @@ def measure(
     include_sliding: bool = False,
     on_tokens: Callable[[int], None] | None = None,
     save: BatchConsumer | None = None,
-    check_outputs: bool = False,
     probe: Probing | None = None,
 ) -> Unit:
     """The sums of all `heads` over the documents' first max(windows) tokens, one ring per window.
 
-    sums           which sums, each with its parameters; the unit's facts come with them
-    on_tokens      called with the number of real tokens of each pass
-    save           is shown the same queries and keys as the sums, of all heads
-    probe          the `Probing` of this model, if several units are measured with it: its passes are then run once
-    check_outputs  check in every pass that capturing changes no output; otherwise this is checked on a short pass
+    sums       which sums, each with its parameters; the unit's facts come with them
+    on_tokens  called with the number of real tokens of each pass
+    save       is shown the same queries and keys as the sums, of all heads
+    probe      the `Probing` of this model, if several units are measured with it: its passes are then run once
 
     Documents of different lengths share a pass unless padding changes their queries or keys.
     """
     edges = tuple(sorted(windows))
     backbone = find_backbone(model)
     passes = batches(documents, edges[-1], batch_tokens)
-    _check(backbone, heads, edges, passes, include_sliding)
+    architecture = read_architecture(backbone.config)
+    check_windows(backbone.config, edges)
+    longest = max((max(batch.lengths) for batch in passes), default=0)
+    _check_request(architecture, heads, include_sliding, longest)
+    _check_tokens(backbone, passes)
+    _check_room(backbone, architecture, heads, edges, passes)
     layers = np.unique(heads.layer).tolist()
     probe = probe or Probing(model)
     architecture, found = probe(tuple(layers))
     if _padding_matters(backbone, architecture, probe, layers, passes):
         passes = batches(documents, edges[-1], batch_tokens, mixed=False)
     heads = heads.with_rope(architecture.rope_by_layer())
-    if check_outputs:
-        _compare_outputs(backbone, found.through, layers, passes)
     lengths = {document.index: min(len(document.tokens), edges[-1]) for document in documents}
     wanted: Mapping[type[Sum], Mapping[str, Any]] = {FactSum: {}, **sums}
-    head = _language_head(model) if any(kind.wants_head for kind in wanted) else None
+    with evaluating(model):
+        head = LanguageHead(model) if any(kind.wants_head for kind in wanted) else None
     request = Request(heads, edges, architecture.head_dim, lengths, head)
     running = {kind: kind.start(request, **parameters) for kind, parameters in wanted.items()}
     own = {kind: extra for kind in running if (extra := kind.own_documents(documents, edges[-1]))}
@@ -103,7 +105,7 @@ def measure(
 
 
 class _Watch:
-    """Hands what a pass shows to all sums: the measured heads of each layer, selected once."""
+    """Passes queries, keys and facts of each layer on to all sums: the measured heads, selected once."""
 
     def __init__(
         self,
@@ -174,11 +176,6 @@ class _Watch:
                 each.end(hidden)
 
 
-def _language_head(model: Any) -> LanguageHead:
-    with evaluating(model):
-        return LanguageHead(model)
-
-
 def _selected(x: Any, numbers: list[int]) -> Any:
     """x (documents, heads, tokens, dim) of the heads `numbers`; all of them in order need no copy."""
     return x if numbers == list(range(x.shape[1])) else x[:, numbers]
@@ -210,29 +207,18 @@ def _run_all(
     watch: _Watch,
     on_tokens: Callable[[int], None] | None = None,
 ) -> None:
+    """Show all passes to `watch`, which is given the last hidden states: no cache and no language-model head."""
     import torch
 
     with evaluating(backbone), torch.no_grad():
         for batch in passes:
             watch.begin(batch)
-            watch.end(_run(backbone, architecture, batch))
+            ids = _ids(backbone, batch)
+            with _explained(architecture, ids):
+                hidden = backbone(input_ids=ids, use_cache=False)[0]
+            watch.end(hidden)
             if on_tokens is not None:
                 on_tokens(batch.tokens)
-
-
-def _compare_outputs(backbone: Any, through: str, layers: Sequence[int], passes: Sequence[Batch]) -> None:
-    import torch
-
-    with evaluating(backbone), torch.no_grad():
-        for batch in passes:
-            look_and_compare(backbone, through, layers, _ids(backbone, batch))
-
-
-def _run(backbone: Any, architecture: Architecture, batch: Batch) -> Any:
-    """The last hidden state of one pass through the backbone, without cache and without the language-model head."""
-    ids = _ids(backbone, batch)
-    with _explained(architecture, ids):
-        return backbone(input_ids=ids, use_cache=False)[0]
 
 
 @contextmanager
@@ -259,18 +245,6 @@ def _ids(backbone: Any, batch: Batch) -> Any:
     import torch
 
     return torch.from_numpy(batch.ids()).to(input_device(backbone))
-
-
-def _check(
-    backbone: Any, heads: HeadIndex, windows: tuple[int, ...], passes: list[Batch], include_sliding: bool
-) -> None:
-    """Everything that can be refused before the first pass."""
-    architecture = read_architecture(backbone.config)
-    check_windows(backbone.config, windows)
-    longest = max((max(batch.lengths) for batch in passes), default=0)
-    _check_request(architecture, heads, include_sliding, longest)
-    _check_tokens(backbone, passes)
-    _check_room(backbone, architecture, heads, windows, passes)
 
 
 def _check_request(architecture: Architecture, heads: HeadIndex, include_sliding: bool, longest: int) -> None:
@@ -316,6 +290,8 @@ def _check_room(
     passes: list[Batch],
 ) -> None:
     """Before the start: are the moments (sums and their result) and eager attention's scores going to fit?"""
+    import torch
+
     vectors = len(heads) + len(heads.keys)
     needed = 2 * moments_bytes(vectors, architecture.head_dim, len(windows))
     check_memory(
@@ -326,16 +302,10 @@ def _check_room(
         shape = len(passes[0].lengths), max(passes[0].lengths)
         scores = scores_bytes(architecture, *shape, weight.element_size())
         what = f"the eager attention of this {architecture.family} model over {shape[0]} x {shape[1]} tokens"
-        check_memory(scores, _device_bytes(weight.device), what)
-
-
-def _device_bytes(device: Any) -> int | None:
-    """Free memory where the model lies."""
-    import torch
-
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    return available_bytes() if device.type == "cpu" else None
+        free = available_bytes() if weight.device.type == "cpu" else None
+        if weight.device.type == "cuda":
+            free = int(torch.cuda.mem_get_info(weight.device)[0])
+        check_memory(scores, free, what)
 
 
 @contextmanager

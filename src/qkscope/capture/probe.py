@@ -1,4 +1,4 @@
-"""What a few passes show of a model that its configuration may not tell.
+"""What a few short passes show about a model that its configuration may not say.
 
 Two documents that differ in their last token only: if anything before it differs, tokens see those to come. One
 document whose tokens all look alike to an attention layer: if its queries or keys still turn from position to
@@ -21,8 +21,8 @@ from qkscope.capture.softmax import read_slopes
 from qkscope.errors import CaptureError
 
 TOKENS = 16
-# Relative to the vectors' size. Rounding, where experts are given other batches: in full and in half precision. A token
-# to come or a rotation changes the first digits.
+# Relative to the vectors' size. Rounding, where experts are given other batches: in full and in half precision. A later
+# token or a rotation changes the first digits.
 LEAK, HALF_LEAK = 1e-5, 0.05
 TURN = 0.01
 # The same for passes of different length, as a ratio of norms: layers amplify rounding, in half precision also by
@@ -49,7 +49,7 @@ class Probe:
 
 
 class Probing:
-    """The probe of a model that stays as it is: each question is answered by passes once."""
+    """The probe of a model that does not change: the passes for each question run once."""
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -67,7 +67,7 @@ class Probing:
 
         Models that choose their keys may choose others in a longer pass, but only where there are more keys than they
         take: short documents tell nothing about longer ones. `length` is that of the longest padded document, and the
-        answer is kept for lengths of the same power of two.
+        answer is reused for lengths of the same power of two.
         """
         if depends_on_length(find_backbone(self._model).config, ids.shape[1]):
             return True
@@ -171,7 +171,7 @@ def look_and_compare(
 
     plain = backbone(input_ids=ids, use_cache=False)[0]
     seen, watched = _look(backbone, through, layers, ids)
-    # A model that never gives the same twice cannot be held to it.
+    # Some models never give the same output twice.
     if not torch.equal(watched, plain) and torch.equal(backbone(input_ids=ids, use_cache=False)[0], plain):
         raise CaptureError(
             f"capturing queries and keys of this {backbone.config.model_type} model changes its outputs by up to "
@@ -260,7 +260,8 @@ def _alike(modules: list[Any]) -> Iterator[set[int]]:
         replaced.add(id(module))
 
         def alike(x: Any) -> Any:
-            return _repeat(x) if getattr(x, "shape", None) == hidden.shape else x
+            same = getattr(x, "shape", None) == hidden.shape
+            return x[:, :1].expand_as(x).contiguous() if same else x
 
         return tuple(alike(x) for x in args), {name: alike(x) for name, x in kwargs.items()}
 
@@ -270,11 +271,6 @@ def _alike(modules: list[Any]) -> Iterator[set[int]]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def _repeat(x: Any) -> Any:
-    """x (batch, tokens, width) with every token the first."""
-    return x[:, :1].expand_as(x).contiguous()
 
 
 @contextmanager

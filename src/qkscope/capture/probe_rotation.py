@@ -1,42 +1,135 @@
-"""A model's own rotation of each layer, found out by asking its own rotary function, and checked on what is captured.
+"""The rotation of each layer, determined by calling the model's own rotary function, and checked on captured vectors.
 
-The function is called again on basis vectors: which dimensions it turns together. On one vector over all positions: by
-which angles, which must be a frequency times the position, and how much it scales. Then what was captured, turned back,
-must be what went into the function. A layer that calls no rotary function, and whose configuration says so, does not
-rotate. Whatever else is found, the rotation is unknown, with the reason; nothing is assumed about a family.
+Calls of rotary functions are recorded during a pass. Each function is called again: on basis vectors, to see which
+dimensions it rotates together; on one vector over all positions, for angles, which must be a frequency times the
+position, and for the scale. Captured vectors, rotated back, must then be what went into the function. A layer that
+calls no rotary function, and whose configuration says so, does not rotate. In all other cases the rotation is unknown,
+with the reason; nothing is assumed about a family.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.capture.architecture import Architecture
-from qkscope.capture.rotary import Call, RotaryCalls
 from qkscope.errors import CaptureError
 from qkscope.sums import Unrotated
 from qkscope.sums.rotation import Rotation, same_rotation
 
-# Turned back, captured vectors equal what was rotated within this part of the largest of them.
+# Rotated back, captured vectors equal what was rotated within this part of the largest of them.
 TOLERANCE = 1e-4
 # Half-precision models round vectors and tables.
 HALF_TOLERANCE = 2e-2
-# An angle is a float32 product of position and frequency: so much of it is rounding.
+# An angle is a float32 product of position and frequency: this part of it is rounding.
 ROUNDING = 1.2e-7
-# Positions at which structure is read off and vectors are checked.
+# Number of positions at which the structure is determined and vectors are checked.
 PROBED, CHECKED = 8, 16
-# Of a shorter document no angle beyond the first can be seen.
+# A shorter document shows no angle beyond the first.
 FEWEST_TOKENS = 3
 # Kinds of rotation whose frequencies change with the length of a pass.
 LENGTH_DEPENDENT = ("dynamic", "longrope")
+# Names of rotary functions.
+_ROTARY = re.compile(r"(^|_)apply_rot")
 
 
 class UnknownRotationError(Exception):
     """Why a layer's rotation is not known, in words."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a rotary function: its arguments, and the vectors that came out."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[Any, ...]
+
+    @property
+    def inputs(self) -> list[Any]:
+        """The vectors that went in: as many of the leading arguments as came out."""
+        given = [each for each in (*self.args, *self.kwargs.values()) if _is_vectors(each)]
+        return given[: len(self.outputs)]
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """Everything but the vectors: tables of cosines and sines, or of complex numbers, and switches."""
+        inputs = {id(each) for each in self.inputs}
+        return tuple(each for each in (*self.args, *self.kwargs.values()) if id(each) not in inputs)
+
+    def again(self, vectors: Any, tokens: int, only: int | None = None) -> Any:
+        """What the function returns for `vectors` in the place of each of its own, perhaps of other heads.
+
+        `only` cuts arguments with an entry per position down to the first few.
+        """
+        inputs = {id(each) for each in self.inputs}
+
+        def change(argument: Any) -> Any:
+            if id(argument) in inputs:
+                return vectors
+            return argument if only is None else _first(argument, tokens, only)
+
+        found = self.function(
+            *(change(each) for each in self.args), **{k: change(v) for k, v in self.kwargs.items()}
+        )
+        return found[0] if isinstance(found, tuple) else found
+
+
+class RotaryCalls:
+    """The calls of a model's rotary functions since they were last taken; of nested ones, only the outer one.
+
+    A modelling file of transformers rotates queries and keys in a function of its own (`apply_rotary_pos_emb` and the
+    like). While `watching`, each is wrapped in the namespace in which the attention module's code looks it up.
+    """
+
+    def __init__(self) -> None:
+        self._calls: list[Call] = []
+        self._inside = False
+
+    def take(self) -> list[Call]:
+        calls, self._calls = self._calls, []
+        return calls
+
+    @contextmanager
+    def watching(self, backbone: Any) -> Iterator[None]:
+        """Watch the rotary functions of the backbone's attention modules; afterwards all is as it was."""
+        watched = [
+            (names, name, function)
+            for names in _namespaces(backbone)
+            for name, function in names.items()
+            if isinstance(function, FunctionType) and _ROTARY.search(name)
+        ]
+        for names, name, function in watched:
+            names[name] = self._watched(function)
+        try:
+            yield
+        finally:
+            for names, name, function in watched:
+                names[name] = function
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def watch(*args: Any, **kwargs: Any) -> Any:
+            if self._inside:
+                return function(*args, **kwargs)
+            self._inside = True
+            try:
+                found = function(*args, **kwargs)
+            finally:
+                self._inside = False
+            outputs = found if isinstance(found, tuple) else (found,)
+            self._calls.append(Call(function, args, kwargs, outputs))
+            return found
+
+        return watch
 
 
 @dataclass(frozen=True)
@@ -99,7 +192,11 @@ class Rotations:
         """The rotation that made captured vectors x. Layers share tables, so each is fitted once."""
         given = _origin(calls, x)
         settings, dim = given.call.settings, given.vectors.shape[3]
-        known = [fitted for of, fitted in self._fitted if _same(of, settings) and fitted[0].dim == dim]
+        known = [
+            fitted
+            for of, fitted in self._fitted
+            if fitted[0].dim == dim and list(map(id, of)) == list(map(id, settings))
+        ]
         if not known:
             known = [fit(given.call, x.shape[2], given.heads_first)]
             self._fitted.append((settings, known[0]))
@@ -166,7 +263,11 @@ def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[n
     pairs, order, scale = _structure(probe)
     if not len(pairs):
         return Rotation.none(len(order)), order
-    cos, sin = _tables(probe, pairs, order)
+    # Scale times cosine and sine of each pair's angle at every position (tokens, P), from one vector.
+    firsts = np.zeros((1, len(order)))
+    firsts[0, np.argsort(order)[pairs[:, 0]]] = 1.0
+    image = probe.turn(firsts)[0]
+    cos, sin = image[:, pairs[:, 0]], image[:, pairs[:, 1]]
     tolerance = _tolerance(call.inputs[0])
     if np.abs(np.hypot(cos, sin) / scale - 1).max() > tolerance:
         raise UnknownRotationError("its rotary function is not a rotation")
@@ -178,7 +279,7 @@ def fit(call: Call, tokens: int, heads_first: bool) -> tuple[Rotation, NDArray[n
 
 @dataclass(frozen=True)
 class _Probe:
-    """Asks a rotary function what it makes of other vectors."""
+    """Calls a rotary function on other vectors."""
 
     call: Call
     tokens: int
@@ -224,16 +325,6 @@ def _structure(probe: _Probe) -> tuple[NDArray[np.int64], NDArray[np.int64], flo
     return pairs.astype(np.int64), order.astype(np.int64), scale
 
 
-def _tables(
-    probe: _Probe, pairs: NDArray[np.int64], order: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Scale times cosine and sine of each pair's angle at every position. (tokens, P)"""
-    firsts = np.zeros((1, len(order)))
-    firsts[0, np.argsort(order)[pairs[:, 0]]] = 1.0
-    image = probe.turn(firsts)[0]
-    return image[:, pairs[:, 0]], image[:, pairs[:, 1]]
-
-
 def _frequency(angle: NDArray[np.float64], tolerance: float) -> NDArray[np.float64]:
     """Radians a token from angles (tokens, P) known up to full turns; every position must agree."""
     count = len(angle)
@@ -260,7 +351,8 @@ def _origin(calls: list[Call], x: Any) -> _Given:
     heads, tokens, dim = x.shape[1:]
     for call in calls:
         for given, made in zip(call.inputs, call.outputs, strict=False):
-            if _same_tensor(made, x) and given.shape == x.shape:
+            same_numbers = (made.shape, made.stride(), made.data_ptr()) == (x.shape, x.stride(), x.data_ptr())
+            if same_numbers and given.shape == x.shape:
                 return _Given(call, given, 0, heads_first=True)
     seen = _sample(x)
     near = _tolerance(x) * float(np.abs(seen).max())
@@ -282,17 +374,12 @@ def _origin(calls: list[Call], x: Any) -> _Given:
     raise UnknownRotationError("queries or keys are modified after their rotation")
 
 
-def _same_tensor(a: Any, b: Any) -> bool:
-    """Whether both are views of the same numbers in the same order."""
-    return bool(a.shape == b.shape and a.stride() == b.stride() and a.data_ptr() == b.data_ptr())
-
-
 def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
     """Captured vectors, turned back, are what went into the function."""
     captured = _sample(x)
     expected = captured.copy()
     expected[..., source.dims] = _sample(source.vectors)
-    found = rotation.derotate(captured, _checked(x).astype(np.float64))
+    found = rotation.derotate(captured, np.arange(0, x.shape[2], _step(x), dtype=np.float64))
     allowed = (_tolerance(x) + ROUNDING * x.shape[2]) * np.abs(expected).max()
     if np.abs(found - expected).max() > allowed:
         raise UnknownRotationError(
@@ -300,25 +387,40 @@ def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
         )
 
 
-def _checked(x: Any) -> NDArray[np.int64]:
-    """Positions of x (documents, heads, tokens, dim) at which it is compared."""
-    return np.arange(0, x.shape[2], _step(x))
-
-
 def _step(x: Any) -> int:
+    """Distance between the positions at which x (documents, heads, tokens, dim) is compared."""
     return max(1, (int(x.shape[2]) - 1) // (CHECKED - 1))
 
 
 def _sample(x: Any) -> NDArray[np.float64]:
-    """The first document's vectors at those positions, without NaN and infinity, which have their own warning."""
+    """The first document's vectors at these positions, without NaN and infinity, which have their own warning."""
     # Evenly spaced, so that a slice takes them: an index would be a kernel of its own for each tensor of each layer.
     values = np.asarray(x[0][:, :: _step(x)].double().cpu())
     return np.where(np.isfinite(values), values, 0.0)
 
 
-def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
-    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
-
-
 def _tolerance(x: Any) -> float:
     return TOLERANCE if x.element_size() >= 4 else HALF_TOLERANCE
+
+
+def _namespaces(backbone: Any) -> list[dict[str, Any]]:
+    """Of the files that define the modules of a layer, each once."""
+    files = {
+        cls.__module__
+        for module in backbone.modules()
+        if hasattr(module, "layer_idx")
+        for cls in type(module).__mro__
+    }
+    return [vars(sys.modules[name]) for name in sorted(files) if name in sys.modules]
+
+
+def _is_vectors(argument: Any) -> bool:
+    """Queries or keys: real tensors (documents, heads, tokens, dim) or (documents, tokens, heads, dim)."""
+    return getattr(argument, "ndim", 0) == 4 and argument.is_floating_point()
+
+
+def _first(argument: Any, tokens: int, only: int) -> Any:
+    """A table cut to its first positions; whatever else comes, as it is."""
+    shape = getattr(argument, "shape", ())
+    axes = [axis for axis in (len(shape) - 2, len(shape) - 1, 0) if axis >= 0 and shape[axis] == tokens]
+    return argument.narrow(axes[0], 0, only) if axes and tokens > only else argument

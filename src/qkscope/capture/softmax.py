@@ -1,4 +1,4 @@
-"""How each layer turns scores into attention weights: read off the pass, and checked against what the layer computed.
+"""How each layer turns scores into attention weights: read from the pass, and checked against what the layer computed.
 
 The attention function is called with its soft cap, learned sinks and sliding window; ALiBi's slopes are read from the
 scores of the probe. Then the weights of a few queries of every pass are computed from captured queries and keys alone,

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from qkscope import defaults, store
 from qkscope.capture import Probing, measure
+from qkscope.capture.hooks import rope_in_layers
 from qkscope.capture.probe_rotation import depends_on_length
-from qkscope.capture.rope_layers import rope_in_layers
 from qkscope.errors import CaptureError
 from qkscope.measures.cell import Cell, CellNumbers, measure_cell
 from qkscope.measures.jackknife import jackknife

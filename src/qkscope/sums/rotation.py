@@ -5,7 +5,7 @@ At position t the pair p = (i, j) turns by the angle a = t * frequency[p]:
     x_i = scale (u_i cos a - u_j sin a),   x_j = scale (u_i sin a + u_j cos a)
 
 Dimensions in no pair stay as they are; a layer without rotation has no pairs. Knows nothing of models: what a model
-does is found out by `capture.rotation` and written down here.
+does is determined by `capture.probe_rotation` and written down here.
 """
 
 from __future__ import annotations
