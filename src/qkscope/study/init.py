@@ -1,4 +1,4 @@
-"""A first study file for what is found at a place: checkpoints, tokenizer, window, text; and what to look at in it."""
+"""`qkscope init`: a first study file for the checkpoints in folders or of a hub model, and what to check in it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from qkscope.errors import StudyError
 from qkscope.study.schema import folder_name
 from qkscope.study.yaml_lines import did_you_mean
 
-# Where nothing says how long the model's training sequences were.
+# The window proposed if the configuration does not give the model's context length.
 WINDOW = 1024
-# The largest window that is proposed by default: a laptop reads 64 such documents in minutes.
+# The largest window that is proposed: a laptop reads 64 such documents in minutes.
 LONGEST = 4096
-# What stands in place of a tokenizer that was not found.
+# Placeholder for a tokenizer that was not found.
 CHANGE_ME = "CHANGE-ME"
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
 
@@ -47,14 +47,14 @@ def init(places: str | Sequence[str], out: Path | str | None = None) -> tuple[Pa
     if out is not None and Path(out).resolve().parent != Path.cwd():
         folders = [folder.resolve() for folder in folders]  # a study's paths are relative to its file
     if len(given) > 1:
-        made = _of_folders(folders)
+        starter = _of_folders(folders)
     else:
-        made = _of_folder(folders[0]) if folders[0].is_dir() else _of_model(given[0])
-    path = Path(out) if out is not None else Path(f"{made.name}.yaml")
+        starter = _of_folder(folders[0]) if folders[0].is_dir() else _of_model(given[0])
+    path = Path(out) if out is not None else Path(f"{starter.name}.yaml")
     if path.exists():
         raise StudyError(f"{path} already exists; choose another name with --out, or edit it")
-    store.write_text(path, made.text)
-    return path, made
+    store.write_text(path, starter.text)
+    return path, starter
 
 
 def _of_folder(folder: Path) -> Starter:
@@ -88,14 +88,19 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
     labels = _labels(folders)
     lines, check = ["phases:"], []
     for label, window, folder, inside in zip(labels, windows, folders, found, strict=True):
-        span = _span([path.name for path in inside])
+        names = [path.name for path in inside]
         lines += [
             f"  - label: {_scalar(label)}",
             f"    window: {window}",
-            f"    checkpoints: {_scalar(str(folder))}   # {span}",
+            f"    checkpoints: {_scalar(str(folder))}   # {_span(names)}",
         ]
         check += [f"left out: {folder / name}: {reason}" for name, reason in left_out(folder).items()]
-        check += _restarts(folder, inside)
+        phases = list(dict.fromkeys(revision.phase_label for revision in split_revisions(names)[0]))
+        if len(phases) > 1:
+            check.append(
+                f"{folder} contains several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them for "
+                "pasting"
+            )
     tokenizer, missing = _tokenizer(list(zip(folders, found, strict=True)))
     why = "; ".join(f"{label}: {reason}" for label, (_, reason) in zip(labels, known, strict=True))
     check += [
@@ -106,27 +111,16 @@ def _of_folders(folders: Sequence[Path]) -> Starter:
 
 
 def _labels(folders: Sequence[Path]) -> list[str]:
-    """The folders' names, with as many of their parents' as tell them apart."""
+    """The folders' names, with parents' names where that is needed to distinguish them."""
     parts = [folder.resolve().parts for folder in folders]
     if len(set(parts)) < len(parts):
         raise StudyError("a folder is given twice; each folder must be a separate phase")
     labels = [each[-1] for each in parts]
-    for depth in range(1, max(map(len, parts)) + 1):
+    depth = 1
+    while len(set(labels)) < len(labels):
+        depth += 1
         labels = ["/".join(each[-depth:]).lstrip("/") for each in parts]
-        if len(set(labels)) == len(labels):
-            break
     return labels
-
-
-def _restarts(folder: Path, found: Sequence[Path]) -> list[str]:
-    """A folder that holds several phases itself needs them written out."""
-    ordered, _ = split_revisions(path.name for path in found)
-    phases = list(dict.fromkeys(revision.phase_label for revision in ordered))
-    if len(phases) < 2:
-        return []
-    return [
-        f"{folder} contains several phases ({', '.join(phases)}): `qkscope ls {folder}` prints them for pasting"
-    ]
 
 
 def _tokenizer(places: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[list[str], list[str]]:
@@ -166,7 +160,7 @@ def _of_model(model: str) -> Starter:
 def _starter(
     name: str, where: list[str], tokenizer: list[str], windows: list[int], why: str, check: list[str]
 ) -> Starter:
-    """The file itself. Every line that a person may want to change says what it does."""
+    """The study file, with a comment on each line that is likely to be changed."""
     title = folder_name(name) or "my-study"
     lines = [
         f"name: {_scalar(title)}",
@@ -191,29 +185,28 @@ def _starter(
 
 
 def _phase_windows(revisions: Sequence[Revision], window: int) -> list[int]:
-    """The windows that the names of long-context phases tell, or the one given."""
+    """The windows in the names of long-context phases, or `window`."""
     spans = [r.phase_key[1:] for r in revisions if r.phase_key[0] == LONG_CONTEXT]
     return sorted({min(first for first, _ in spans)} | {last for _, last in spans}) if spans else [window]
 
 
 def _window(config: Path | None) -> tuple[int, str]:
     """A window to propose, and the reason."""
-    known = _positions(config) if config is not None and config.is_file() else None
-    if known is None:
+    known = None
+    if config is not None and config.is_file():
+        try:
+            fields = json.loads(config.read_text(encoding="utf-8"))
+            fields = fields.get("text_config", fields)
+        except (OSError, ValueError, AttributeError) as error:
+            raise StudyError(
+                f"{config}: cannot be read ({error}); expected a model's configuration"
+            ) from error
+        known = next((fields[name] for name in POSITIONS if isinstance(fields.get(name), int)), None)
+    if known is None or known <= 1:
         return WINDOW, f"{WINDOW:,}, because the configuration does not give the model's context length"
     if known > LONGEST:
         return LONGEST, f"the first {LONGEST:,} of the {known:,} positions that the configuration allows"
     return known, f"the {known:,} positions that the configuration allows"
-
-
-def _positions(config: Path) -> int | None:
-    try:
-        fields = json.loads(config.read_text(encoding="utf-8"))
-        fields = fields.get("text_config", fields)
-    except (OSError, ValueError, AttributeError) as error:
-        raise StudyError(f"{config}: cannot be read ({error}); expected a model's configuration") from error
-    found = next((fields[name] for name in POSITIONS if isinstance(fields.get(name), int)), None)
-    return found if found and found > 1 else None
 
 
 def _scalar(text: str) -> str:

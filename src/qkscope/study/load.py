@@ -1,8 +1,8 @@
 """Every mistake in a study file at once, each with its line.
 
-The file is parsed with its lines kept, shorthands are written out, pydantic checks the shape of each part, and
-`together` what only shows when parts are seen together. Parts that pydantic refuses are set aside so that the rest is
-still checked in the same run.
+The file is parsed with its lines, shorthands are written out, pydantic checks the shape of each part, and `together`
+checks parts against each other. Parts that pydantic refuses are set aside so that the rest is still checked in the same
+run.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from qkscope.study.schema import (
     folder_name,
     sources,
 )
-from qkscope.study.yaml_lines import Loc, Marked, Mistake, did_you_mean, found_in_short
+from qkscope.study.yaml_lines import Loc, LocatedYaml, Mistake, did_you_mean, found_in_short
 
-# Under which key each part of a study stands.
+# The parts of a study by the key that contains them.
 PARTS: dict[str, type[BaseModel]] = {
     "": Study,
     "corpus": CorpusSpec,
@@ -81,36 +81,31 @@ def validate(path: Path | str, measures: Collection[str] | None = None) -> list[
 def read_study(path: Path, measures: Collection[str] | None = None) -> tuple[Study | None, list[str]]:
     """The study at `path` (None if it cannot be understood) and every mistake in it."""
     try:
-        marked = Marked(path.read_text(encoding="utf-8"))
+        located = LocatedYaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         return None, [f"{path}: cannot be read ({error.strerror}); expected a study file"]
     except UnicodeDecodeError as error:
         return None, [f"{path}: is not UTF-8 text (byte {error.start}); expected a study file"]
-    if marked.data is None:
-        mistakes = marked.mistakes or [
+    if located.data is None:
+        mistakes = located.mistakes or [
             Mistake((), "the file is empty; a study needs at least name and checkpoints")
         ]
-        return None, _rendered(path, marked, mistakes)
-    if not isinstance(marked.data, dict):
-        what = f"expected keys and values such as `name: my-run`, found {found_in_short(marked.data)}"
-        return None, _rendered(path, marked, [*marked.mistakes, Mistake((), what)])
-    data, mistakes = expand(marked.data, path.resolve().parent)
+        return None, rendered(path, mistakes, located)
+    if not isinstance(located.data, dict):
+        what = f"expected keys and values such as `name: my-run`, found {found_in_short(located.data)}"
+        return None, rendered(path, [*located.mistakes, Mistake((), what)], located)
+    data, mistakes = expand(located.data, path.resolve().parent)
     study, shape = _parsed(data)
     refused = [m.loc for m in [*mistakes, *shape] if not m.unknown_key]
     between = [*together(study, refused), *_unknown_measures(study, measures)] if study else ()
-    return study, _rendered(path, marked, [*marked.mistakes, *mistakes, *shape, *between])
+    return study, rendered(path, [*located.mistakes, *mistakes, *shape, *between], located)
 
 
 def _unknown_measures(study: Study, known: Collection[str] | None) -> Iterator[Mistake]:
-    for i, name in enumerate(study.measures if known is not None else ()):
-        if name not in (known or ()):
-            what = f"expected one of {', '.join(known or ())}, found {found_in_short(name)}"
-            yield Mistake(("measures", i), what + did_you_mean(name, known or ()))
-
-
-def rendered(path: Path, mistakes: list[Mistake]) -> list[str]:
-    """Mistakes in the study at `path` as `file:line: field: what`, by line."""
-    return _rendered(path, Marked(path.read_text(encoding="utf-8")), mistakes)
+    for i, name in enumerate(study.measures):
+        if known is not None and name not in known:
+            what = f"expected one of {', '.join(known)}, found {found_in_short(name)}"
+            yield Mistake(("measures", i), what + did_you_mean(name, known))
 
 
 def missing_files(path: Path, study: Study) -> list[str]:
@@ -132,7 +127,7 @@ def left_out_of(path: Path | str) -> dict[str, str]:
     from qkscope.checkpoints.files import left_out
 
     path = Path(path)
-    data = Marked(path.read_text(encoding="utf-8")).data
+    data = LocatedYaml(path.read_text(encoding="utf-8")).data
     if not isinstance(data, dict):
         return {}
     base = path.resolve().parent
@@ -158,7 +153,7 @@ def expand(data: dict[Any, Any], base: Path) -> tuple[dict[Any, Any], list[Mista
         folder = phase["checkpoints"]
         found, wrong = _discovered(folder, base, ("phases", i, "checkpoints"))
         label = phase["label"] = phase.get("label") or Path(absolute(folder, base)).name
-        # Two folders may both hold a checkpoint-500: the phase tells them apart in every table.
+        # Two folders may both hold a checkpoint-500: the phase distinguishes them in every table.
         phase["checkpoints"] = [each | {"name": f"{label}/{Path(each['folder']).name}"} for each in found]
         mistakes += wrong
     for entries in _entry_lists(data):
@@ -243,7 +238,7 @@ def _text_place(source: object, base: Path) -> object:
 
 
 def absolute(text: str, base: Path) -> str:
-    """A path of the study as an absolute one; an impossible one stays as it is and is not found later."""
+    """A path of the study as an absolute one; an impossible one stays unresolved and is not found later."""
     try:
         return str((base / Path(text).expanduser()).resolve())
     except (OSError, RuntimeError, ValueError):  # a loop of links, no such user, a name too long
@@ -274,7 +269,7 @@ def _parsed(data: dict[Any, Any]) -> tuple[Study | None, list[Mistake]]:
 
 
 def _set_aside(data: Any, loc: Loc, kind: str) -> None:
-    """Remove what stands at `loc`, so that the rest can be read; a refused entry of a list becomes a neutral one."""
+    """Remove the value at `loc`, so that the rest can be read; a refused entry of a list becomes a neutral one."""
     parents = [data]
     for part in loc[:-1]:
         try:
@@ -298,7 +293,8 @@ def _explained(detail: Any, loc: Loc) -> str:
     """A pydantic error as a message: what was found, what was expected, a suggestion."""
     kind, value = detail["type"], detail.get("input")
     if kind == "extra_forbidden":
-        known = list(_part(loc[:-1]).model_fields)
+        part = next((part for part in reversed(loc[:-1]) if isinstance(part, str)), "")
+        known = list(PARTS.get(part, Study).model_fields)
         return "unknown key" + did_you_mean(loc[-1], known, otherwise=known)
     if kind == "missing":
         return "missing"
@@ -314,20 +310,18 @@ def _explained(detail: Any, loc: Loc) -> str:
     if kind in _EXPECTED:
         hint = "; put it in quotes" if kind == "string_type" and isinstance(value, int | float) else ""
         return f"expected {_EXPECTED[kind]}, found {found_in_short(value)}{hint}"
-    message = str(detail["msg"]).removeprefix("Value error, ")
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    message = str(detail["msg"])
     return message[0].lower() + message[1:] + f", found {found_in_short(value)}"
 
 
-def _part(loc: Loc) -> type[BaseModel]:
-    names = [part for part in loc if isinstance(part, str)]
-    return PARTS.get(names[-1] if names else "", Study)
-
-
-def _rendered(path: Path, marked: Marked, mistakes: list[Mistake]) -> list[str]:
-    """`file:line: field: what`, by line."""
+def rendered(path: Path, mistakes: list[Mistake], located: LocatedYaml | None = None) -> list[str]:
+    """Mistakes in the study at `path` as `file:line: field: what`, by line."""
+    located = located or LocatedYaml(path.read_text(encoding="utf-8"))
     rows = []
     for mistake in mistakes:
-        line = mistake.line or marked.line(mistake.loc)
+        line = mistake.line or located.line(mistake.loc)
         field = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in mistake.loc).lstrip(".")
         rows.append((line, f"{path}:{line}: " + (f"{field}: " if field else "") + mistake.what))
     return list(dict.fromkeys(text for _, text in sorted(rows, key=lambda row: row[0])))
@@ -358,7 +352,7 @@ def together(study: Study, refused: list[Loc]) -> Iterator[Mistake]:
 
 
 def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
-    """Names that cannot be folders, and what is to be measured: said once, and completely."""
+    """Names that cannot be folders, and studies without checkpoints or without models."""
     if not study.name.strip() or folder_name(study.name) != study.name:
         yield Mistake(
             ("name",), f"{study.name!r} is used as a folder name: use only letters, digits, - _ and ."
@@ -381,17 +375,6 @@ def _what(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
         elif re.search("~(rotation|window)-of-", checkpoint.name):
             what = f"the name {found_in_short(checkpoint.name)} is reserved for counterfactual checkpoints: rename it"
             yield Mistake(checkpoint.loc, what)
-    for loc, entry in _entries(study):
-        if entry.folder and (entry.model or entry.revision):
-            yield Mistake(loc, "folder cannot be combined with model or revision: give one or the other")
-
-
-def _entries(study: Study) -> Iterator[tuple[Loc, Entry]]:
-    for i, phase in enumerate(study.phases or []):
-        yield from ((("phases", i, "checkpoints", j), entry) for j, entry in enumerate(phase.checkpoints))
-    for i, family in enumerate(study.families or []):
-        yield from ((("families", i, "models", j), entry) for j, entry in enumerate(family.models))
-    yield from ((("checkpoints", j), entry) for j, entry in enumerate(study.checkpoints or []))
 
 
 def _duplicates(found: list[Checkpoint]) -> Iterator[Mistake]:
@@ -442,11 +425,11 @@ def _windows(study: Study, found: list[Checkpoint]) -> Iterator[Mistake]:
             yield Mistake(
                 ("windows", i + 1), f"{larger} comes after {smaller}: list windows in ascending order"
             )
-    said: set[Loc] = set()
+    reported: set[Loc] = set()
     for checkpoint in found:
         loc = checkpoint.loc[:2] if len(checkpoint.loc) > 2 else checkpoint.loc
-        if checkpoint.window not in study.windows and loc not in said:
-            said.add(loc)
+        if checkpoint.window not in study.windows and loc not in reported:
+            reported.add(loc)
             yield Mistake(
                 (*loc, "window"), f"{checkpoint.window} is not one of windows {study.windows}: add it there"
             )

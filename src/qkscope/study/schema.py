@@ -15,7 +15,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -89,7 +89,7 @@ class ControlsSpec(_Part):
     @model_validator(mode="before")
     @classmethod
     def _without_window(cls, given: Any) -> Any:
-        """Study files of earlier versions have `window`, which has no meaning any more."""
+        """`window` in study files of earlier versions is ignored."""
         if isinstance(given, dict) and type(given.get("window")) is bool:
             return {name: value for name, value in given.items() if name != "window"}
         return given
@@ -140,6 +140,12 @@ class Entry(_Part):
     """Folder or hub name of its tokenizer (default: the one stored with the weights)."""
     dtype: Dtype | None = None
     """As in the study."""
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.folder and (self.model or self.revision):
+            raise ValueError("folder cannot be combined with model or revision: give one or the other")
+        return self
 
 
 Entries = Annotated[list[Entry], Field(min_length=1)]
@@ -258,7 +264,7 @@ class Study(_Part):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of a study, with everything its phase, its family and the study say about it.
+    """One checkpoint of a study, with the settings of its phase, its family and the study.
 
     A counterfactual one names the checkpoints its weights and its rotation settings are from.
     """
@@ -326,7 +332,6 @@ def folder_name(name: str) -> str:
 
 
 def _checkpoint(study: Study, entry: Entry, phase: str, window: int | None, loc: Loc) -> Checkpoint:
-    model = entry.folder or entry.model or study.model or ""
     name = entry.name or _default_name(study, entry)
     known = parse_revision(name) if study.kind == "training" else None
     return Checkpoint(
@@ -336,7 +341,7 @@ def _checkpoint(study: Study, entry: Entry, phase: str, window: int | None, loc:
         window=entry.window or window or max(study.windows, default=0),
         step=entry.step if entry.step is not None else known.step if known else None,
         source=Source(
-            model=model,
+            model=entry.folder or entry.model or study.model or "",
             revision=entry.revision,
             tokenizer=entry.tokenizer or study.tokenizer,
             dtype=entry.dtype or study.dtype,

@@ -1,6 +1,6 @@
-"""The order of a study's checkpoints: what stands on the x axis of every picture.
+"""The order of a study's checkpoints: the x axis of the figures.
 
-Comes from the study file or, for a table made elsewhere, from the checkpoints' own names.
+It comes from the study file or, for a table from elsewhere, from the names of the checkpoints.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Timeline:
         return _added_up([stop.step for stop in self.measured])
 
     def training_tokens(self) -> list[int] | None:
-        """Tokens seen at the measured stops, where all of their names tell them."""
+        """Tokens seen at the measured stops, if all of their names contain them."""
         known = [parse_revision(stop.model) for stop in self.measured]
         return _added_up([one.tokens if one else None for one in known])
 
@@ -100,19 +100,9 @@ def _added_up(counts: Sequence[int | None]) -> list[int] | None:
 
 
 def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Timeline:
-    """What the pictures' x axis is; checkpoints that provenance calls missing stay in it as gaps."""
+    """The timeline of a study; checkpoints that are missing according to `provenance` stay in it as gaps."""
     missing = dict((provenance or {}).get("missing") or {})
-    stops = [
-        Stop(
-            model=c.name,
-            label=c.label,
-            phase=c.phase,
-            window=c.window,
-            step=c.step,
-            missing=missing.get(c.name),
-        )
-        for c in sources(study)
-    ]
+    stops = [Stop(c.name, c.label, c.phase, c.window, c.step, missing.get(c.name)) for c in sources(study)]
     return Timeline(
         name=study.name,
         title=study.title or study.name,
@@ -124,10 +114,10 @@ def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Ti
 
 
 def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -> Timeline:
-    """A timeline out of checkpoint names alone: known naming schemes in training order, others as they come.
+    """A timeline from checkpoint names alone: known naming schemes in training order, others in the order given.
 
-    Names in several folders (`base/checkpoint-400`, `long/checkpoint-40`) are phases, in the order they come. Where no
-    name tells of a training step, the names are taken for different models.
+    Names in several folders (`base/checkpoint-400`, `long/checkpoint-40`) are phases, in the order given. If no name
+    has a training step, the names are those of different models.
     """
     parts = _by_folder(names)
     split = [split_revisions(members) for members in parts.values()]
@@ -147,15 +137,10 @@ def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -
 
 
 def _by_folder(names: Sequence[str]) -> dict[str, list[str]]:
-    """Names by the folder before their last part, where all are checkpoints and in two folders or more."""
+    """Names by the folder before their last part, if there are two folders or more and each name only has a step."""
     found: dict[str, list[str]] = {}
     for name in names:
         found.setdefault(name.rpartition("/")[0], []).append(name)
-    apart = len(found) > 1 and all(found) and all(_plain(name) for name in names)
-    return found if apart else {"": list(names)}
-
-
-def _plain(name: str) -> bool:
-    """Whether a name tells of a step and of no phase or model."""
-    known = parse_revision(name)
-    return "@" not in name and known is not None and known.phase_key[0] == PLAIN
+    known = [parse_revision(name) for name in names]
+    plain = all(one is not None and one.phase_key[0] == PLAIN for one in known) and "@" not in "".join(names)
+    return found if len(found) > 1 and all(found) and plain else {"": list(names)}

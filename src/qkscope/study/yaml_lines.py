@@ -1,12 +1,9 @@
-"""YAML text -> plain data that still knows its lines, and the words of a mistake in it.
-
-Knows nothing of studies: it parses, and answers on which line a path such as ("phases", 0, "window") stands.
-"""
+"""YAML text -> plain data, and the line of each path in it, such as ("phases", 0, "window")."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +20,7 @@ _DEEP = f"nested more than {DEPTH_LIMIT} deep, or an alias that contains itself"
 
 @dataclass(frozen=True)
 class Mistake:
-    """Something wrong in a file: where (a path into the data; the line once known) and what."""
+    """Something wrong in a file: where (a path into the data, and a line if known) and what."""
 
     loc: Loc
     what: str
@@ -32,7 +29,7 @@ class Mistake:
     """The rest of the file can be checked as if it were not there."""
 
 
-class Marked:
+class LocatedYaml:
     """Parsed YAML: `data` as plain Python, `line(loc)` for messages, `mistakes` of the YAML itself."""
 
     def __init__(self, text: str) -> None:
@@ -46,7 +43,7 @@ class Marked:
             self._root = loader.get_single_node()
             if self._root is not None:
                 _check_size(self._root)
-                self.mistakes.extend(_duplicate_keys(self._root))
+                self.mistakes.extend(_duplicate_keys(self._root, (), set()))
                 self.data = loader.construct_document(self._root)
                 self.mistakes.extend(_unprintable(self.data, ()))
         # An odd scalar (an impossible date, a base-60 number) fails inside PyYAML with any of these.
@@ -66,15 +63,23 @@ class Marked:
         """1-based line of the deepest part of `loc` that the file holds."""
         node, line = self._root, 1
         for part in loc:
-            found = _child(node, part)
-            if found is None:
-                continue
-            line, node = found
+            if isinstance(node, yaml.MappingNode):
+                # The first of a key given twice; a missing key does not change the line.
+                found = [
+                    (k, v) for k, v in node.value if isinstance(k, yaml.ScalarNode) and k.value == str(part)
+                ]
+            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part >= 0:
+                found = [(item, item) for item in node.value[part : part + 1]]
+            else:
+                found = []
+            if found:
+                key, node = found[0]
+                line = key.start_mark.line + 1
         return line
 
 
 class _Loader(yaml.SafeLoader):
-    """Gives up on deep nesting while it reads: PyYAML takes time by the square of the depth."""
+    """Refuses deep nesting while it reads: the time PyYAML takes grows with the square of the depth."""
 
     _depth = 0
 
@@ -88,7 +93,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def _check_size(root: yaml.Node) -> None:
-    """Refuse what would grow when aliases are written out."""
+    """Refuse data that is too large or deep once its aliases are expanded."""
     sizes: dict[int, int] = {}
 
     def size(node: yaml.Node, depth: int) -> int:
@@ -105,7 +110,7 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _unprintable(data: Any, loc: Loc) -> Iterator[Mistake]:
-    """Texts with characters that have no place in a name or path: control characters, half a pair of them."""
+    """Texts with characters that names and paths cannot have: control characters and half surrogate pairs."""
     if isinstance(data, str) and printable(data) != data:
         yield Mistake(loc, f"contains a character that cannot be printed: {data[:60]!a}")
     children = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
@@ -122,47 +127,24 @@ def _syntax_mistake(error: Exception) -> Mistake:
     return Mistake((), printable(" ".join(what.split()))[:300], mark.line + 1 if mark is not None else 1)
 
 
-def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
-    """Line and value of a mapping's key or a sequence's item."""
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value == str(part):
-                return key.start_mark.line + 1, value
-    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and 0 <= part < len(node.value):
-        item = node.value[part]
-        return item.start_mark.line + 1, item
-    return None
-
-
-def _duplicate_keys(root: yaml.Node) -> list[Mistake]:
+def _duplicate_keys(node: yaml.Node, loc: Loc, seen: set[int]) -> Iterator[Mistake]:
     """Keys given twice, of which YAML silently keeps the last."""
-    mistakes = []
-    for loc, node in _mappings(root, (), set()):
-        first: dict[str, int] = {}
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                continue
-            line = key.start_mark.line + 1
-            if key.value in first:
-                what = f"the key is given twice (first on line {first[key.value]})"
-                mistakes.append(Mistake((*loc, key.value), what, line))
-            first.setdefault(key.value, line)
-    return mistakes
-
-
-def _mappings(node: yaml.Node, loc: Loc, seen: set[int]) -> Iterator[tuple[Loc, yaml.MappingNode]]:
-    # An alias can point to a node that contains it: visit each node once.
-    if id(node) in seen:
+    if id(node) in seen:  # an alias can point to a node that contains it
         return
     seen.add(id(node))
-    children: Sequence[tuple[str | int, yaml.Node]] = ()
+    first: dict[str, int] = {}
     if isinstance(node, yaml.MappingNode):
-        yield loc, node
-        children = [(str(key.value), value) for key, value in node.value]
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                line = key.start_mark.line + 1
+                if key.value in first:
+                    what = f"the key is given twice (first on line {first[key.value]})"
+                    yield Mistake((*loc, key.value), what, line)
+                first.setdefault(key.value, line)
+            yield from _duplicate_keys(value, (*loc, str(key.value)), seen)
     elif isinstance(node, yaml.SequenceNode):
-        children = list(enumerate(node.value))
-    for part, child in children:
-        yield from _mappings(child, (*loc, part), seen)
+        for i, item in enumerate(node.value):
+            yield from _duplicate_keys(item, (*loc, i), seen)
 
 
 def found_in_short(value: object) -> str:
