@@ -147,7 +147,7 @@ def ablating(model: Any, through: str, ablation: Ablation) -> Iterator[Any]:
 
 
 def check_ablation(model: Any, through: str, layers: Mapping[int, tuple[int, int, int]]) -> None:
-    """Raise unless widening the heads of `layers` with zeros leaves a short pass as it is.
+    """Raise if widening the heads of `layers` with zeros changes the output of a short pass.
 
     layers: (query heads, key heads, dimensions) of each.
     """

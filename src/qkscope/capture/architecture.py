@@ -129,7 +129,7 @@ class Architecture:
         return dict(enumerate(self.rope))
 
     def window_warning(self, window: int) -> str | None:
-        """What to tell a person who asks for more tokens than the model was made for."""
+        """The warning about a window longer than the model's positions; None if it is not."""
         if self.max_positions is None or window <= self.max_positions:
             return None
         return (
@@ -267,7 +267,7 @@ def _layer_kinds(fields: _Fields, num_layers: int) -> tuple[tuple[bool, ...], tu
 
 
 def _attends(kind: str) -> bool:
-    """Whether a layer type computes a softmax over scores of queries and keys, alone or beside something else."""
+    """Whether a layer type computes a softmax over scores of queries and keys, alone or next to something else."""
     softmax = "attention" in kind and "linear" not in kind
     return softmax or kind.startswith("hybrid") or kind in ("minimax_m3_sparse", "global", "local")
 
@@ -277,7 +277,7 @@ def _slides(kind: str) -> bool:
 
 
 def _rope(fields: _Fields, num_layers: int, sliding: tuple[bool, ...]) -> tuple[bool | None, ...]:
-    """Whether each layer rotates its queries and keys, as far as the configuration tells."""
+    """Whether each layer rotates its queries and keys; None where the configuration does not say."""
     # Despite its name a 1 here means that the layer DOES rotate (SmolLM3, Llama 4).
     flags = fields.get("no_rope_layers")
     if flags:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class BatchConsumer(Protocol):
-    """A consumer that gets the documents of the next pass first."""
+    """A consumer that also gets the documents of the next pass."""
 
     def begin(self, batch: Batch) -> None: ...
     def __call__(self, layer: int, q: Any, k: Any) -> None: ...
@@ -48,7 +48,7 @@ def batches(
 
 
 class VectorSample:
-    """Keeps a deterministic sample of the queries and keys, to be written in the public layout.
+    """A deterministic sample of the queries and keys, to be written in the public layout.
 
     Whether a token is in the sample depends on (seed, document, position) alone: the same tokens for q and k, every
     head, every checkpoint and every machine. `names` gives the text of a token id, which is written beside the vector.
@@ -118,7 +118,7 @@ def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
 
 
 def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:
-    """What to tell a person about layers whose rotation is not known, and what that costs."""
+    """The warning about layers whose rotation is not known, and its consequence; None if there are none."""
     reasons = {layer: why for unit in units for layer, why in unit.unknown_rotations.items()}
     if not reasons:
         return None

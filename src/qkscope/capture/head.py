@@ -76,7 +76,7 @@ class LanguageHead:
 
 @contextmanager
 def _returning(parents: list[tuple[Any, str]], backbone: Any, output: Any) -> Iterator[None]:
-    """In place of the backbone stands a module that returns `output` and has the backbone's attributes."""
+    """Replace the backbone by a module that returns `output` and has the backbone's attributes."""
     from torch import nn
 
     class Given(nn.Module):  # type: ignore[misc]

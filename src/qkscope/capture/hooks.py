@@ -29,7 +29,7 @@ def capture(
     through: str | None = None,
     observe: Observer | None = None,
 ) -> Iterator[Any]:
-    """Hand the queries and keys of `layers` (default: all with attention) to `consumer` in each forward pass.
+    """Pass the queries and keys of `layers` (default: all with attention) to `consumer` in each forward pass.
 
     Yields the backbone: calling it rather than `model` skips the language-model head. Cross-attention and the
     encoders of a multimodal model never enter. A pass must show each of the layers exactly once, else
@@ -67,7 +67,7 @@ def find_backbone(model: Any) -> Any:
             f"{model.config.model_type} is an encoder-decoder model; only causal language models can be measured"
         )
     for name, adapter in dict(getattr(model, "peft_config", None) or {}).items():
-        # LoRA and the like change layers and are seen there; a tuned prompt stands before the text.
+        # LoRA and the like change layers and are seen there; a tuned prompt is put before the text.
         if getattr(adapter, "is_prompt_learning", False):
             raise CaptureError(
                 f"the adapter {name!r} adds virtual tokens before every text, which shifts positions: measure the "
@@ -84,7 +84,7 @@ def find_backbone(model: Any) -> Any:
 
 
 def input_device(backbone: Any) -> Any:
-    """Where a pass wants its tokens: with the embeddings, or where they are brought from disk or main memory."""
+    """The device for input tokens: that of the embeddings, or where they are loaded from disk or main memory."""
     embeddings = backbone.get_input_embeddings()
     device = embeddings.weight.device
     return embeddings._hf_hook.execution_device if device.type == "meta" else device
@@ -102,7 +102,7 @@ def find_hook(backbone: Any) -> str:
 
 
 class _Layers:
-    """Hands on what a hook sees, each of some layers exactly once a pass."""
+    """Passes on the calls that a hook sees; `layers` must be called exactly once per pass."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ def not_shown(family: str, found: int, expected: int) -> CaptureError:
 
 
 def _own_keys(architecture: Architecture, call: LayerCall) -> Any:
-    """The layer's key heads, each once, after checking that its shape is the configuration's."""
+    """The layer's key heads without repeats; an error if their shape is not the configuration's."""
     import torch
 
     layer, q, k = call.layer, call.q, call.k

@@ -223,7 +223,7 @@ def _run_all(
 
 @contextmanager
 def _explained(architecture: Architecture, ids: Any) -> Iterator[None]:
-    """Too many tokens and too little memory, as errors that say what to do."""
+    """Errors of too many tokens or too little memory, with what to do."""
     rows, tokens = ids.shape
     try:
         yield

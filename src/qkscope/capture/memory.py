@@ -48,7 +48,7 @@ def check_memory(needed: int, available: int | None, what: str) -> None:
 
 
 def available_bytes() -> int | None:
-    """Free main memory: what the system says, or less where a container sets a limit. None if nothing says."""
+    """Free main memory: the system's, or less where a container sets a limit. None if not known."""
     known = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
     return min(known, default=None)
 

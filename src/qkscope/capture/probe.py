@@ -33,7 +33,7 @@ PADDED_TOKENS, LAST = 2048, 64
 
 @dataclass(frozen=True)
 class Probe:
-    """What the passes showed: the hook, and of each layer its score scale, its rotation and its window if it said so.
+    """What the passes showed: the hook, and of each layer its score scale, its rotation and its window, if given.
 
     scales   what q.k is multiplied with before the softmax; NaN where the model does not show it
     rotates  None where the layer's input could not be replaced, or gave no numbers
@@ -221,7 +221,7 @@ def _leaks(x: Any) -> bool:
 
 
 def _turns(call: LayerCall) -> bool | None:
-    """Whether queries or keys of tokens that look alike change direction between the middle and the end."""
+    """Whether queries or keys of identical tokens change direction between the middle and the end."""
     import torch
 
     last = call.q.shape[2] - 1
@@ -250,7 +250,7 @@ def _scale(call: LayerCall) -> float:
 
 @contextmanager
 def _alike(modules: list[Any]) -> Iterator[set[int]]:
-    """Every token looks like its document's first to these attention modules; yields those where that was done."""
+    """Replace every token by its document's first in the input of `modules`; yields the ids of those replaced."""
     replaced: set[int] = set()
 
     def first_token(module: Any, args: Any, kwargs: Any) -> Any:

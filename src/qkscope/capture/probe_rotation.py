@@ -159,7 +159,7 @@ class Rotations:
         self.reasons: dict[int, str] = {}
 
     def before(self, layer: int, q: Any, k: Any) -> tuple[Unrotated | None, Unrotated | None]:
-        """Where the queries and keys of a layer are before rotation; None where they are taken as they are."""
+        """Queries and keys of a layer before rotation; None where they do not rotate or that is not known."""
         calls = self.calls.take()
         if layer in self.found:
             try:
@@ -208,7 +208,7 @@ class Rotations:
     def _sources(
         self, layer: int, calls: list[Call], q: Any, k: Any
     ) -> tuple[Unrotated | None, Unrotated | None]:
-        """Where q and k (documents, heads, tokens, dim) are before rotation, which they must be when turned back."""
+        """Where q and k (documents, heads, tokens, dim) are before rotation, checked by rotating them back."""
         rotation = self.found[layer]
         if rotation is None or not len(rotation.pairs):
             return None, None
@@ -375,7 +375,7 @@ def _origin(calls: list[Call], x: Any) -> _Given:
 
 
 def _check_captured(rotation: Rotation, source: Unrotated, x: Any) -> None:
-    """Captured vectors, turned back, are what went into the function."""
+    """Raise unless captured vectors, rotated back, are what went into the function."""
     captured = _sample(x)
     expected = captured.copy()
     expected[..., source.dims] = _sample(source.vectors)
@@ -420,7 +420,7 @@ def _is_vectors(argument: Any) -> bool:
 
 
 def _first(argument: Any, tokens: int, only: int) -> Any:
-    """A table cut to its first positions; whatever else comes, as it is."""
+    """A table cut to its first positions; other arguments unchanged."""
     shape = getattr(argument, "shape", ())
     axes = [axis for axis in (len(shape) - 2, len(shape) - 1, 0) if axis >= 0 and shape[axis] == tokens]
     return argument.narrow(axes[0], 0, only) if axes and tokens > only else argument

@@ -54,7 +54,7 @@ def undisturbed(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_accelerate(model: Any) -> Iterator[None]:
-    """accelerate puts a `forward` with autocast in place of the model's own, which it keeps beside it."""
+    """accelerate replaces the model's `forward` by one with autocast, and stores the original on the model."""
     wrapped = vars(model).get("forward")
     if wrapped is not None and "_original_forward" in vars(model):
         model.forward = model._original_forward

@@ -1,4 +1,4 @@
-"""Are checkpoints what they claim to be? What their files and configurations tell, without loading a model.
+"""Are checkpoints what they claim to be? Checks of files and configurations, without loading a model.
 
 Each check is a function that returns findings: what was seen, why it matters, what to do. `qkscope.run.doctor` has the
 checks of a study and of measured results.
@@ -19,8 +19,8 @@ from qkscope.checkpoints.loading import list_revisions, load_config
 from qkscope.errors import QkscopeError
 from qkscope.words import count, some
 
-# Questions to the hub at a time.
-ASKED_TOGETHER = 8
+# Requests to the hub at a time.
+PARALLEL_REQUESTS = 8
 # Names listed in a finding; `checkpoints` has all of them.
 NAMED = 4
 
@@ -41,7 +41,7 @@ class Finding:
     action: str
 
     def repeats(self, other: Finding) -> bool:
-        """Whether the other says the same of these checkpoints, and perhaps of more."""
+        """Whether the other finding says the same about these checkpoints, and perhaps about more."""
         return self.kind == other.kind and set(self.checkpoints) <= set(other.checkpoints)
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ def weights_digests(sources: Mapping[str, Source]) -> tuple[dict[str, str], dict
             digests.pop(name, None)
             problems[name] = str(error).splitlines()[0]
 
-    with ThreadPoolExecutor(max_workers=ASKED_TOGETHER) as pool:
+    with ThreadPoolExecutor(max_workers=PARALLEL_REQUESTS) as pool:
         list(pool.map(lambda name: digest(name, False), sources))
     alike: dict[str, list[str]] = defaultdict(list)
     for name, value in digests.items():

@@ -30,7 +30,7 @@ SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 LIVE = "live.json"
 WEIGHTS = (".safetensors", ".bin", ".gguf")
-# How much of a file tells most weights apart.
+# The part of a file that distinguishes most weights.
 SAMPLED_BLOCKS, SAMPLED_BYTES = 8, 1 << 16
 _TOKENIZER_FILE = re.compile(
     r"(.*token.*|vocab.*|merges.*|spiece.*|.*\.tiktoken|chat_template.*|config\.json)"
@@ -117,7 +117,7 @@ def _check_whole(folder: Path, names: Iterable[str]) -> None:
 
 
 def _refuse_many(folder: Path) -> None:
-    """A folder of checkpoints is not one of them: say what it holds and which commands take it."""
+    """Raise if a folder contains checkpoints but is not one: name them, and the commands that take it."""
     try:
         inside = discover(folder)
     except CheckpointError:
@@ -216,8 +216,8 @@ def gguf_name(source: Source) -> str | None:
 def discover(folder: str | Path) -> list[Path]:
     """The checkpoint folders directly below `folder` (Trainer's `checkpoint-N` and the like), in training order.
 
-    Where some names tell a step, the others (`tmp-checkpoint-500`, `best`) are left out. A folder that is a
-    checkpoint itself and holds none counts as itself.
+    If some names contain a step, the others (`tmp-checkpoint-500`, `best`) are left out. A folder that is a
+    checkpoint itself and contains none counts as itself.
     """
     folder = Path(folder).expanduser()
     if not folder.is_dir():
@@ -283,7 +283,7 @@ def digest(path: Path, source: Source | None = None) -> str:
 
 
 def file_marks(path: Path, source: Source | None = None) -> FileMarks:
-    """Names, sizes and times of what `digest` reads: equal as long as nothing is written there."""
+    """Names, sizes and times of what `digest` reads: unchanged until a file is written."""
     files = _read_by(path, source)
     with _reading(path):
         return tuple(

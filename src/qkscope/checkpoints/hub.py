@@ -1,8 +1,8 @@
 """Hub client with retries: list, look up and fetch files of models and datasets, and send files to a dataset.
 
 Everything is read through the hub's own client into its own cache, with what a long unattended run needs besides:
-an answer within seconds when the hub cannot be reached, waits that end, retries where they make sense, the
-cached copy when there is one, and clear words for the rest.
+an error within seconds if the hub cannot be reached, limited waits, retries where they help, the cached copy
+if there is one, and clear messages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from qkscope.checkpoints.hub_trouble import (
+from qkscope.checkpoints.hub_errors import (
     Kind,
     WaitTooLongError,
     explain,
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ANSWER_SECONDS = 5.0  # for a question of a few kilobytes; HF_HUB_ETAG_TIMEOUT overrides it
-STALL_SECONDS = 30.0  # a transfer in which nothing arrives for so long has died
+STALL_SECONDS = 30.0  # a transfer without data for this long has failed
 LONGEST_WAIT = 300.0  # the hub's own rate-limit window; longer demands end the attempt
 ATTEMPTS = 4
 LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
@@ -53,8 +53,7 @@ LARGE = (".safetensors", ".bin", ".gguf", ".parquet", ".jsonl", ".gz")
 class Listing:
     """The files of one repository at one commit, as the hub or (when `folder` is set) the cache has them.
 
-    `sizes` in bytes and `digests` (of large files by content, of others by git) are those requested from the hub
-    and gave.
+    `sizes` in bytes and `digests` (of large files by content, of others by git) only have what the hub gave.
     """
 
     repo: str
@@ -152,7 +151,7 @@ def _offline() -> bool:
 
 @contextmanager
 def _or_a_folder(repo: str, kind: Kind) -> Iterator[None]:
-    """Where the hub does not have `a/b` and there is a folder a, say that there is no folder a/b, and what is near."""
+    """If the hub does not have `a/b` but there is a folder a, report that there is no folder a/b, and near names."""
     try:
         yield
     except HubError as error:
@@ -263,7 +262,7 @@ def _ask(
     question: bool = True,
     attempts: int = ATTEMPTS,
 ) -> T:
-    """Call the hub's client; try again after what may pass, as often and as long as makes sense.
+    """Call the hub's client; retry after errors that may be temporary.
 
     A question must be answered within seconds; a transfer may take as long as bytes arrive.
     """

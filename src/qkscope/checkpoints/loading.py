@@ -1,7 +1,7 @@
 """A model's name -> its configuration, weights and tokenizer, from the hub, a folder or a GGUF file.
 
-Files come first and models second: what is needed is brought to this machine and checked to be complete, then
-transformers reads a local folder and asks no network. Remote code is never executed, and weights are read from
+Files come first and models second: the files are downloaded and checked to be complete, then transformers reads a
+local folder without the network. Remote code is never executed, and weights are read from
 safetensors or GGUF alone, unless the source says otherwise.
 """
 
@@ -37,7 +37,7 @@ from qkscope.checkpoints.files import (
     local_files,
     local_path,
 )
-from qkscope.checkpoints.hub_trouble import line
+from qkscope.checkpoints.hub_errors import line
 from qkscope.checkpoints.revisions import Revision, order_revisions, phases_yaml, split_revisions
 from qkscope.checkpoints.rope import with_rotation
 from qkscope.errors import CheckpointError, QkscopeError, out_of_memory, printable
@@ -172,7 +172,7 @@ def load_model(source: Source) -> Any:
 
 
 def load_tokenizer(source: Source) -> Any:
-    """The tokenizer named by the source, or else the one beside the model."""
+    """The tokenizer named by the source, or else the one stored with the model."""
     auto = hub.need("transformers").AutoTokenizer
     origin = find_tokenizer(source)
     folder, _ = local_files(origin, "tokenizer")

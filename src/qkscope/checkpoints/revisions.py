@@ -39,7 +39,7 @@ _UNITS = {"k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 
 @dataclass(frozen=True)
 class Revision:
-    """One checkpoint of a training run, as its name tells it."""
+    """One checkpoint of a training run, as its name describes it."""
 
     name: str
     phase_key: tuple[int, int, int]
@@ -47,7 +47,7 @@ class Revision:
     phase_label: str
     step: int | None
     tokens: int | None
-    """Tokens seen in training, where the name tells."""
+    """Tokens seen in training, if the name contains them."""
     label: str
     """Short, for axes. Long-context phases are numbered and labels made unique by `order_revisions`."""
 
@@ -122,7 +122,7 @@ def short_number(value: int, decimals: int = 1) -> str:
 def phases_yaml(revisions: Sequence[Revision], place: str = "revision", parent: str = "") -> str:
     """The `phases:` of a study, to paste: one entry a checkpoint, as `place: parent + name`.
 
-    Long-context names tell windows: a phase's own, and the one that all phases before it were trained with.
+    Long-context names contain windows: the phase's own, and that of all phases before it.
     """
     long_context = [r.phase_key for r in revisions if r.phase_key[0] == LONG_CONTEXT]
     before = min((first for _, first, _ in long_context), default=None)
@@ -161,7 +161,7 @@ def _phase_label(key: tuple[int, int, int]) -> str:
 
 
 def _prefix(key: tuple[int, int, int], number: int | None) -> str:
-    """What a label says of its phase: `S1-`, `S2i3-`, `LC1-` (with its number), nothing in plain runs."""
+    """The phase's part of a label: `S1-`, `S2i3-`, `LC1-` (with its number), nothing in plain runs."""
     kind, stage, ingredient = key
     if kind == STAGE:
         return f"S{stage}" + (f"i{ingredient}" if ingredient else "") + "-"
@@ -183,7 +183,7 @@ def _labelled(revisions: Sequence[Revision]) -> list[Revision]:
 
 
 def _distinct(steps: Sequence[int]) -> list[str]:
-    """Short numbers, each with as many decimals as tell it from the other steps (equal steps stay equal)."""
+    """Short numbers with enough decimals that different steps have different labels."""
     texts = [short_number(step) for step in steps]
     for decimals in (2, 3, 6):
         for text in {t for t in texts if len({s for s, u in zip(steps, texts, strict=True) if u == t}) > 1}:

@@ -23,7 +23,7 @@ from qkscope.words import listing, some
 DESCRIBED_BY = ("rope_parameters", "rope_theta", "rotary_emb_base", "rotary_pct", "rotary_dim")
 # May be there or not without changing which code reads the rest.
 OPTIONAL = ("no_rope_layers", "rope_scaling", "partial_rotary_factor")
-# The lengths a model was made for, which these types of scaling use too.
+# The lengths a model supports, which these types of scaling use as well.
 LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 BY_LENGTH = ("dynamic", "longrope", "yarn")
 # Optional and required settings of a candidate, by type.
@@ -98,7 +98,7 @@ def _plain(value: Any) -> str:
 def with_rotation(config: Any, settings: str) -> Any:
     """The configuration with these RoPE settings instead of its own, whatever their types; it is changed in place.
 
-    Settings without lengths are of a type of scaling that uses none: then the model keeps its own, which nothing reads.
+    Settings without lengths are of a type of scaling that does not use them: the model's own lengths then stay.
     """
     text = config.get_text_config()
     wanted, own = json.loads(settings), json.loads(rotation_settings(config))
@@ -179,7 +179,7 @@ class Candidate:
 
 
 def parse_candidate(text: str, layers: tuple[int, ...] | None = None) -> Candidate:
-    """A candidate as it is written; `layers` where it names none itself."""
+    """Parse a candidate; `layers` if it does not name any."""
     body, _, place = text.partition("@")
     kind, _, rest = body.partition(":") if ":" in body else ("default", "", body)
     usage = "expected such as theta=2e6, linear:factor=4, yarn:factor=8,original=4096 or llama3:factor=8"

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 # The name of a file of token ids ends so.
 TOKEN_FILE = ".tokens.safetensors"
-BATCH = 32  # texts handed to the tokenizer at once, which works on them in parallel
+BATCH = 32  # texts per call of the tokenizer, which works on them in parallel
 # Fewer documents than this, of texts of which less than this share is used: cutting them is suggested.
 FEW, MOST_UNUSED = 32, 0.5
 Tokens = npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ class Document:
 
 @dataclass
 class Corpus:
-    """The selected documents, with what there was to say about the selection."""
+    """The selected documents, with notes about the selection."""
 
     documents: list[Document]
     digest: str
@@ -86,7 +86,7 @@ class Corpus:
         return sum(min(len(document.tokens), window) for document in self.documents)
 
     def chunk_hint(self, setting: str) -> str | None:
-        """What to tell a person whose few documents use little of long texts; `setting` is how to have them cut."""
+        """The hint about few documents that use little of long texts; `setting` is what cuts the texts."""
         used = sum(len(document.tokens) for document in self.documents)
         count = len(self.documents)
         if count >= FEW or used >= MOST_UNUSED * self.available or self.possible <= count:
@@ -315,7 +315,7 @@ def _lead(tokenizer: Any, ids: Tokens) -> int:
 
 
 class _Memory:
-    """Tokens of the texts met so far, kept in one file per source, tokenizer and excerpt."""
+    """A cache of tokenised texts: one file per source, tokenizer and excerpt."""
 
     def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
         self._tokenizer = tokenizer
@@ -360,7 +360,7 @@ class _Memory:
         return [key.hex() for key in self._used]
 
     def save(self) -> None:
-        """Keep the texts of this pass; a folder that cannot be written costs time later, nothing else."""
+        """Write the texts of this pass; a folder that cannot be written only costs time later."""
         if self._path is None or not self._changed:
             return
         arrays = [tokens for tokens, _ in self._used.values()]
@@ -381,7 +381,7 @@ class _Memory:
         try:
             tensors, _ = store.read_tensors(self._path)
         except StoreError as error:
-            # Costs time and changes nothing: it has no place among the results' warnings.
+            # This only costs time: it does not belong in the warnings of the results.
             log.warning("cached tokens cannot be used, tokenising the texts again: %s", error)
             return {}
         parts = np.split(tensors["tokens"], np.cumsum(tensors["sizes"])[:-1])

@@ -1,6 +1,6 @@
 """Where texts come from: files and folders, JSONL, parquet, a dataset on the hub, Python's standard library.
 
-Each source gives its texts one at a time and always in the same order. Nothing here knows of tokens.
+Each source gives its texts one at a time and always in the same order. It does not tokenise.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Text:
 
 @dataclass
 class Notes:
-    """What reading had to say: where texts came from exactly, and what was left out."""
+    """Where texts came from exactly, and what was left out."""
 
     origins: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -132,7 +132,7 @@ def _file(path: Path, name: str, spec: CorpusSpec, notes: Notes) -> Generator[Te
 
 
 def _filled(texts: Iterator[Text], name: str, notes: Notes) -> Generator[Text]:
-    """Records whose text is not empty; says how many are."""
+    """Records whose text is not empty; notes how many are."""
     empty = 0
     try:
         for text in texts:
@@ -206,7 +206,7 @@ def _parquet(path: Path, name: str, spec: CorpusSpec) -> Generator[Text]:
 
 
 def _check_length(size: int, where: str) -> None:
-    """A few bytes of a compressed file can stand for gigabytes of text."""
+    """A few bytes of a compressed file can contain gigabytes of text."""
     if size > TEXT_BYTES:
         raise CorpusError(f"{where}: one text of more than {TEXT_BYTES:,} bytes; split it into shorter texts")
 

@@ -56,10 +56,10 @@ def explain(
             )
         if isinstance(cause, errors.EntryNotFoundError) and status == 404:
             return HubError(f"{place}: incomplete, a file it lists is missing on the hub ({line(cause)})")
-    return _explain_trouble(error, place, status)
+    return _explain_outage(error, place, status)
 
 
-def _explain_trouble(error: BaseException, place: str, status: int | None) -> HubError:
+def _explain_outage(error: BaseException, place: str, status: int | None) -> HubError:
     """Errors that are not the user's mistake: limits, outages, the network, the disk."""
     from huggingface_hub import constants
 
