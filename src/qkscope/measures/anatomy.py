@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,13 +33,14 @@ from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.measures.waves import Grid, Pairs, binned_grid, grid, terms, waves
 from qkscope.sums.moments import Moments
 from qkscope.sums.path import SINK, Path
-from qkscope.sums.rotation import Rotation, Turns
+from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
     from qkscope.measures.samples import SampleSums
 
 Array = NDArray[np.float64]
+Index = NDArray[np.int64]
 
 # The first query with two keys that count.
 FIRST_QUERY = SINK + 2
@@ -101,9 +103,7 @@ class Layout:
     close: Array
 
     @classmethod
-    def of(
-        cls, counts: Array, bins: NDArray[np.int64] | None = None, keys: int = KEYS, queries: int = QUERIES
-    ) -> Layout:
+    def of(cls, counts: Array, bins: Index | None = None, keys: int = KEYS, queries: int = QUERIES) -> Layout:
         """counts (T,): how many tokens stand at each position.
 
         `bins` are edges between which nothing changes, where that is so: one position then represents its bin.
@@ -118,6 +118,26 @@ class Layout:
         near = ((i - np.arange(1, reach + 1)) >= SINK) / total
         seen, far = (np.clip(i - back - places.edges[:-1], 0, places.width) / total for back in (0, reach))
         return cls(counts, places, asking, asking.tokens / asking.tokens.sum(), seen, far, near)
+
+
+class Turns(NamedTuple):
+    """Positions (S,) in ascending order: the paths' bins that hold them, and scale exp(i t frequency). (S, P)"""
+
+    bins: Index
+    turn: NDArray[np.complex128]
+
+    def of(self, means: Pairs, weight: Array | None = None) -> Array:
+        """R_t mu_b(t), times `weight` (S,), from the means by bin (H, B): (H, S, d), in the order of `Pairs`."""
+        turn = self.turn if weight is None else self.turn * weight[:, None]
+        still = means.still[:, self.bins]
+        found = np.empty((*still.shape[:2], 2 * turn.shape[1] + still.shape[2]), dtype=still.dtype)
+        turning = found[:, :, : 2 * turn.shape[1]].view(turn.dtype)
+        starts = np.flatnonzero(np.diff(self.bins, prepend=-1))
+        for start, stop in pairwise([*starts, len(self.bins)]):
+            mean = means.turning[:, self.bins[start], None]
+            np.multiply(mean, turn[start:stop], out=turning[:, start:stop])
+        found[:, :, 2 * turn.shape[1] :] = still if weight is None else still * weight[:, None]
+        return found
 
 
 @dataclass(frozen=True)
@@ -135,21 +155,25 @@ class Staging:
     places: Turns
     queries: Turns
     near: Array
-    bins: NDArray[np.int64]
-    score: NDArray[np.int64]
+    bins: Index
+    score: Index
 
     @classmethod
-    def of(cls, rotation: Rotation, layout: Layout, edges: NDArray[np.int64]) -> Staging:
+    def of(cls, rotation: Rotation, layout: Layout, edges: Index) -> Staging:
         """For paths whose bins have `edges`."""
         i, lags = layout.queries.t[:, None], np.arange(1, layout.close.shape[1] + 1)
         b, c = np.searchsorted(edges, [i + 0 * lags, np.maximum(i - lags, 0)], "right") - 1
         pairs, which = np.unique(b * len(edges) + c, return_inverse=True)
-        places, queries = (rotation.turns(at.t.astype(np.float64)) for at in (layout.places, layout.queries))
+
+        def turns(at: Grid) -> Turns:
+            turn = rotation.scale * np.exp(1j * at.t[:, None] * rotation.frequency)
+            return Turns(np.searchsorted(edges, at.t, "right") - 1, turn)
+
         return cls(
             rotation,
             layout,
-            places,
-            queries,
+            turns(layout.places),
+            turns(layout.queries),
             near=waves(rotation, -lags, rotated=2),
             bins=np.stack(np.divmod(pairs, len(edges))),
             score=which.reshape(b.shape) * len(lags) + lags - 1,
@@ -179,37 +203,44 @@ def anatomy(
     k is the path of keys about `late_k.mean_x` (see `path_about`). k and late_k have K rows, those of a block's keys.
     between_k (K, d, d) is the covariance of documents' mean keys.
     """
-    q, k, layout = q.filled, k.filled, stage.layout
-    at, tokens = layout.places.t, layout.places.tokens
-    m_q, m_k = (stage.rotation.turn(path.means_at(at), stage.places) for path in (q, k))
+    q, k, layout, rotation = q.filled, k.filled, stage.layout, stage.rotation
+    pairs_q, pairs_k = Pairs.of(rotation, q.mean), Pairs.of(rotation, k.mean)
+    root = np.sqrt(layout.places.tokens)
+    # Mean vectors and their squares have their dimensions in the order of `Pairs`.
+    order = np.concatenate([rotation.pairs.reshape(-1), rotation.still])
+    m_k = stage.places.of(pairs_k)
     mean_key = layout.seen @ m_k  # (K, I, d)
     scatter = _gram(m_k, layout.query_weight @ layout.seen) - _gram(mean_key, layout.query_weight)
     n_k = np.maximum(late_k.n, 1)[:, None, None]
-    sigma_k = (late_k.M - _gram(m_k, tokens)) / n_k - between_k
-    # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
+    sigma_k = (late_k.M / n_k - between_k)[:, order[:, None], order]
+    sigma_k -= _gram(m_k, layout.places.tokens) / n_k
     of_keys = np.stack([sigma_k, scatter])
-    square_q, early = _gram(m_q, tokens), int(np.searchsorted(at, FIRST_QUERY))
-    squares = _traces(of_keys, square_q)
-    mean_q, n_q = late_q.mean_x, np.maximum(late_q.n, 1)
-    match, query_position = (_traces(of_keys, late_q.M) - squares) / n_q + _forms(of_keys, mean_q[:, None])
-    asking = squares[0] - _forms(of_keys[:1], m_q[:, :early], tokens[:early])[0]
-    position, mean = _position(q, k, m_k, stage)
+    # Sigma_q = (M_q - square_q) / n + mean mean^T, and only its traces with these two are needed.
+    m_q = stage.places.of(pairs_q, root)
+    early = int(np.searchsorted(layout.places.t, FIRST_QUERY))
+    squares = _traces(of_keys, m_q.transpose(0, 2, 1) @ m_q)
+    mean_q, n_q = late_q.mean_x[:, None, order], np.maximum(late_q.n, 1)
+    back = np.argsort(order)
+    traces = _traces(of_keys[:, :, back[:, None], back], late_q.M)
+    match, query_position = (traces - squares) / n_q + _forms(of_keys, mean_q)
+    asking = squares[0] - _forms(of_keys[:1], m_q[:, :early])[0]
+    position, mean = _position(pairs_q, pairs_k, m_k, stage)
     return Anatomy(
         position=position,
         # Estimated from few groups, the covariance of documents' means may exceed the whole.
-        key=np.maximum(asking / tokens[early:].sum(), 0.0),
+        key=np.maximum(asking / layout.places.tokens[early:].sum(), 0.0),
         match=np.maximum(match, 0.0),
         query_position=query_position,
-        sink=_first_key(q, k, late_q, stage.rotation, layout.counts) - mean @ layout.query_weight,
+        sink=_first_key(q, k, late_q, rotation, layout.counts) - mean @ layout.query_weight,
         query_mean=mean,
     )
 
 
-def _position(q: Path, k: Path, m_k: Array, stage: Staging) -> tuple[Array, Array]:
+def _position(q: Pairs, k: Pairs, m_k: Array, stage: Staging) -> tuple[Array, Array]:
     """Over j, of m_q(i).m_k(j): mean_i of its variance (H,), and the mean of each query (H, I)."""
     layout = stage.layout
     i, reach = layout.queries.t, layout.close.shape[1]
-    m_q = by_key(stage.rotation.turn(q.means_at(i), stage.queries), len(m_k))  # (K, H / K, I, d)
+    m_q = by_key(stage.queries.of(q), len(m_k))  # (K, H / K, I, d)
     mean = np.einsum("krid,kid->kri", m_q, layout.far @ m_k)
     square = np.zeros_like(mean)
     for some in np.array_split(np.arange(len(i)), BLOCKS):
@@ -226,11 +257,11 @@ def _position(q: Path, k: Path, m_k: Array, stage: Staging) -> tuple[Array, Arra
     return ((square - mean**2) @ layout.query_weight).reshape(-1), mean.reshape(-1, len(i))
 
 
-def _close_scores(q: Path, k: Path, stage: Staging) -> Array:
+def _close_scores(q: Pairs, k: Pairs, stage: Staging) -> Array:
     """m_q(i).m_k(i - D) of the closest keys, each pair of bins once. (K, H / K, I, C)"""
     query, key = stage.bins
-    queries = Pairs.of(stage.rotation, by_key(q.mean[:, query], len(k.total)))
-    found = terms(queries, Pairs.of(stage.rotation, k.mean[:, None, key])) @ stage.near.T
+    queries = q.at((slice(None), query)).by_key(len(k.still))
+    found = terms(queries, k.at((slice(None), None, key))) @ stage.near.T
     return np.asarray(found.reshape(*found.shape[:2], -1)[:, :, stage.score])
 
 
@@ -258,11 +289,11 @@ def _traces(of_keys: Array, of_queries: Array) -> Array:
     return np.asarray(queries @ a, dtype=np.float64).reshape(count, -1)
 
 
-def _forms(of_keys: Array, x: Array, weight: Array | float = 1.0) -> Array:
-    """sum_s weight_s x_s^T a x_s of symmetric matrices a (N, K, d, d) of keys, x (H, S, d) of queries. (N, H)"""
+def _forms(of_keys: Array, x: Array) -> Array:
+    """sum_s x_s^T a x_s of symmetric matrices a (N, K, d, d) of keys, x (H, S, d) of queries. (N, H)"""
     rows = by_key(x, of_keys.shape[1]).astype(np.float64)  # (K, H / K, S, d)
-    found = ((rows @ of_keys[:, :, None]) * rows).sum(axis=-1) * weight
-    return np.asarray(found.sum(axis=-1).reshape(len(of_keys), -1))
+    found = ((rows @ of_keys[:, :, None]) * rows).sum(axis=(-2, -1))
+    return np.asarray(found.reshape(len(of_keys), -1))
 
 
 SHARES = ("share_position", "share_key", "share_match", "share_query_position")

@@ -110,17 +110,11 @@ class Rotation:
     def turn(self, x: Array, turns: Turns) -> Array:
         """x (..., T, d) or (..., 1, d) turned by `turns`: (..., T, d)."""
         cos, sin = turns
+        (a, b), (first, second) = self.split(x), self.pairs.T
         shape = np.broadcast_shapes(x.shape[:-1], (len(cos),))
         turned = np.empty((*shape, self.dim), dtype=np.result_type(x, cos))
-        if len(self.still):
-            turned[..., self.still] = x[..., self.still]
-        (a, b), (first, second) = self.split(x), self._halves
-        # One array for all products: fresh memory for each costs more than the product.
-        product = a * cos
-        turned[..., first] = product
-        turned[..., first] -= np.multiply(b, sin, out=product)
-        turned[..., second] = np.multiply(a, sin, out=product)
-        turned[..., second] += np.multiply(b, cos, out=product)
+        turned[..., self.still] = x[..., self.still]
+        turned[..., first], turned[..., second] = a * cos - b * sin, a * sin + b * cos
         return turned
 
 
