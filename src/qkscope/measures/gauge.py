@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.measures.eigen import leading
+from qkscope.measures.blocks import per_query
+from qkscope.measures.eigen import first_axes, leading
 from qkscope.measures.pca import correlate, orient, pooled, shares_of_trace, tied
 from qkscope.measures.registry import MeasureGroup, Variable
 from qkscope.sums.moments import Moments
@@ -32,10 +33,28 @@ FACTORS = 2.0 ** np.linspace(-1, 1, 9)
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     """The smallest and the largest r_q over all documents. NaN where no c gives an axis."""
     q, k = block.moments[0]
-    r_q = np.stack([block.axes.r_q[:, 0] if c == 1 else _first_r_q(q, k, c) for c in FACTORS])
-    r_q[:, block.unmeasured] = np.nan
+    factors, keys = FACTORS[FACTORS != 1][:, None], len(k.n)
+    n_k, mean_k = per_query(k.n, len(block)), per_query(k.mean_x, len(block))
+    between = (q.n * n_k / np.maximum(q.n + n_k, 1))[:, None, None]
+    delta = factors * q.mean_x[:, None] - mean_k[:, None] / factors  # (H, factors, d)
+
+    def multiply(x: Array) -> Array:
+        """S x for every c: x (H, factors, d)."""
+        found = factors**2 * (x @ q.M) + between * (x * delta).sum(axis=2, keepdims=True) * delta
+        found += (x.reshape(keys, -1, x.shape[2]) @ k.M).reshape(x.shape) / factors**2
+        found[block.unmeasured] = 0.0
+        return np.asarray(found)
+
+    v, known = first_axes(multiply, delta.shape)
+    r_q, r_k = correlate(q, k, v.swapaxes(1, 2))
+    r_q *= orient(v.swapaxes(1, 2), r_q, r_k)[1]
+    for i, c in enumerate(factors[:, 0]):
+        if len(rows := np.flatnonzero(~known[:, i])):
+            r_q[rows, i] = _first_r_q(q.select(rows), k.select(rows * keys // len(block)), c)
+    r_q = np.concatenate([block.axes.r_q[:, :1], r_q], axis=1)
+    r_q[block.unmeasured] = np.nan
     # A c at which two eigenvalues tie has no first axis, and does not count.
-    return {"gauge_low": np.fmin.reduce(r_q), "gauge_high": np.fmax.reduce(r_q)}
+    return {"gauge_low": np.fmin.reduce(r_q, axis=1), "gauge_high": np.fmax.reduce(r_q, axis=1)}
 
 
 def _first_r_q(q: Moments, k: Moments, c: float) -> Array:
