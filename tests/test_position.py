@@ -32,7 +32,7 @@ def eta_of(made, places, rotation, sums, v):
     means = Pairs.of(rotation, np.stack([path.filled.mean for path in paths]))
     wave, n = waves(rotation, places.t), np.stack([path.n for path in paths])
     projected = projected_paths(means, edges, places, wave, Pairs.of(rotation, v))
-    return eta_squared(n, edges, places, projected, Along(sums, v))[0]
+    return eta_squared(n, edges, places, projected, {0: Along(sums, v)})[0][0]
 
 
 def unit_axis(rng, dim=DIM):

@@ -27,7 +27,6 @@ from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock
-    from qkscope.measures.samples import Kind, SampleSums
 
 Array = NDArray[np.float64]
 
@@ -121,12 +120,12 @@ def projected_paths(means: Pairs, edges: NDArray[np.int64], places: Grid, wave: 
 
 
 def eta_squared(
-    n: NDArray[np.int64], edges: NDArray[np.int64], places: Grid, projected: Array, along: Along
-) -> Array:
-    """The share of the projection's variance that is a function of position, at least 0. (H,)
+    n: NDArray[np.int64], edges: NDArray[np.int64], places: Grid, projected: Array, parts: Mapping[int, Along]
+) -> list[Array]:
+    """The share of the projection's variance that is a function of position, at least 0: (H,) for each of `parts`.
 
     n (G, B) tokens of each group by bin with `edges`, none where a group is left out; `projected` (G, H, S) the groups'
-    `projected_paths` at `places`.
+    `projected_paths` at `places`. A part has the positions from one on, which begins a bin, and the moments there.
     Products run over pairs of different groups, so that what a mean has by chance does not add up. A bin that fewer
     than two groups reach counts as if position explained nothing there; with fewer than two groups there is no answer.
     """
@@ -134,15 +133,20 @@ def eta_squared(
     weight = n.astype(projected.dtype)[:, bins]  # (G, S)
     pairs = weight.sum(axis=0) ** 2 - (weight**2).sum(axis=0)
     tokens = np.where(pairs > 0, places.tokens, 0.0)
-    if not tokens.any():
-        return np.full(projected.shape[1], np.nan)
     a = projected * weight[:, None]
     products = a.sum(axis=0) ** 2 - np.einsum("ghs,ghs->hs", a, a)
-    squares = products @ (tokens / np.where(pairs > 0, pairs, 1.0))
-    starts = np.flatnonzero(np.diff(bins, prepend=-1))
+    weighted = tokens / np.where(pairs > 0, pairs, 1.0)
+    firsts = np.flatnonzero(np.diff(bins, prepend=-1))
     a *= tokens
-    square_of_mean = _other_groups(np.add.reduceat(a, starts, axis=2), weight[:, starts]) / tokens.sum()
-    return np.asarray(np.maximum((squares - square_of_mean) / along.variance, 0.0))
+    binned, weight = np.add.reduceat(a, firsts, axis=2), weight[:, firsts]
+    found = []
+    for start, along in parts.items():
+        s = int(np.searchsorted(places.t, start))
+        b, total = int(np.searchsorted(firsts, s)), tokens[s:].sum()
+        squares = products[:, s:] @ weighted[s:]
+        square_of_mean = _other_groups(binned[:, :, b:], weight[:, b:]) / (total or np.nan)
+        found.append(np.maximum((squares - square_of_mean) / along.variance, 0.0))
+    return found
 
 
 def _other_groups(y: Array, n: Array) -> Array:
@@ -158,19 +162,21 @@ def linear_reading(sums: Moments) -> Array:
 
     NaN with fewer than two tokens a dimension, where anything can be read from anything.
     """
+    from scipy.linalg import blas, lapack
+
     dim = sums.M.shape[1]
-    ridge = np.maximum(RIDGE * sums.trace / dim, np.finfo(float).tiny)
-    # With L L^T = M, C^T M^-1 C = |L^-1 C|^2, and L^-1 C is the last row of the factor of M bordered by C.
-    bordered = np.zeros((len(ridge), dim + 1, dim + 1))
-    bordered[:, :dim, :dim] = sums.M
-    bordered[:, np.arange(dim), np.arange(dim)] += ridge[:, None]
-    bordered[:, dim, :dim] = sums.C
-    bordered[:, dim, dim] = np.finfo(float).max
-    try:
-        explained = (np.linalg.cholesky(bordered)[:, dim, :dim] ** 2).sum(axis=1)
-    except np.linalg.LinAlgError:  # rounding has made some M indefinite
-        solved = np.linalg.solve(bordered[:, :dim, :dim], sums.C[:, :, None])[:, :, 0]
-        explained = np.einsum("hd,hd->h", sums.C, solved)
+    M = sums.M.copy()
+    M[:, np.arange(dim), np.arange(dim)] += np.maximum(RIDGE * sums.trace / dim, np.finfo(float).tiny)[
+        :, None
+    ]
+    explained = np.empty(len(M))
+    for i, (matrix, C) in enumerate(zip(M, sums.C, strict=True)):
+        # With L L^T = M, C^T M^-1 C = |L^-1 C|^2.
+        factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0)
+        if failed:  # rounding has made M indefinite
+            explained[i] = C @ np.linalg.solve(matrix, C)
+        else:
+            explained[i] = (blas.dtrsv(factor, C, lower=1) ** 2).sum()
     enough = (sums.n >= 2 * dim) & (sums.T > 0)
     squared = explained / np.where(enough, sums.T, np.nan)
     return np.asarray(np.sqrt(np.clip(squared, 0.0, 1.0)))
@@ -183,27 +189,22 @@ def compute(block: HeadBlock) -> Mapping[str, Array]:
         v = Pairs.of(sums.rotation, sums.v.astype(sums.table.wave.dtype))
         for name, kind in (("q", sums.q), ("k", sums.k)):
             projected = projected_paths(kind.groups.means, sums.at.edges, sums.at.places, sums.table.wave, v)
-            for late in (False, True):
-                for key, value in _of_kind(sums, kind, name, projected, late).items():
+            parts = dict(zip((0, SINK), sums.along[name], strict=True))
+            squares = eta_squared(kind.n, sums.at.edges, sums.at.places, projected, parts)
+            for (start, along), square, phase in zip(parts.items(), squares, sums.table.phase, strict=True):
+                end = "_from4" if start else ""
+                path = kind.path.window(block.width, start)
+                constant = constant_part(path, sums.rotation, phase, along)
+                values = {
+                    f"eta_{name}{end}": np.sqrt(square),
+                    f"r_{name}_const{end}": constant if sums.known else np.full(len(block), np.nan),
+                    f"R_{name}{end}": linear_reading(along.sums),
+                }
+                if start:  # of all tokens, `pca` declares it
+                    values[f"r_{name}{end}"] = correlation(along)
+                for key, value in values.items():
                     found.setdefault(key, []).append(per_query(value, len(block)))
     return {name: np.stack(values) for name, values in found.items()}
-
-
-def _of_kind(sums: SampleSums, kind: Kind, name: str, projected: Array, late: bool) -> dict[str, Array]:
-    start, along = SINK if late else 0, sums.along[name][late]
-    places, missing = sums.at.places.since(start), np.full(len(sums.v), np.nan)
-    found = {f"r_{name}": correlation(along), f"R_{name}": linear_reading(along.sums)}
-    found |= {f"eta_{name}": missing, f"r_{name}_const": missing}
-    if places.tokens.any():
-        here = projected[:, :, -len(places.t) :]
-        found[f"eta_{name}"] = np.sqrt(eta_squared(kind.n, sums.at.edges, places, here, along))
-        if sums.known:
-            path = kind.path.window(len(sums.at.counts), start)
-            found[f"r_{name}_const"] = constant_part(path, sums.rotation, sums.table.phase[int(late)], along)
-    if late:
-        return {f"{key}_from4": value for key, value in found.items()}
-    del found[f"r_{name}"]  # the published r, which `pca` declares
-    return found
 
 
 def _variables() -> tuple[Variable, ...]:
