@@ -134,7 +134,7 @@ def score_products(backbone: Any, observe: Observer, change: Change | None = Non
     for module in backbone.modules():
         if (layer := numbers.get(id(module))) is not None:
             hooks.append(module.register_forward_pre_hook(lambda m, _, layer=layer: watch.enter(layer, m)))
-            hooks.append(module.register_forward_hook(lambda *_: watch.inside.pop()))
+            hooks.append(module.register_forward_hook(lambda *_: watch.leave()))
     try:
         with Watching():
             yield
@@ -172,6 +172,9 @@ class _Watch:
         if not self.inside:
             self._pending, self._scored = [], False
         self.inside.append((layer, module))
+
+    def leave(self) -> None:
+        self.inside.pop()  # a hook that returned it would replace the module's output
 
     def changed(self, function: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """The arguments of a score product with other queries and keys: the first such product of a layer call."""
