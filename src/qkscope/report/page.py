@@ -36,20 +36,12 @@ from qkscope.study.timeline import Stop, Timeline
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
 SCRIPTS = (
     *("js/data.js", "js/text.js", "js/elements.js", "js/paint.js", "js/state.js"),
-    *("js/marks.js", "js/sheet.js", "js/axes.js", "js/go.js", "js/save.js"),
+    *("js/marks.js", "js/sheet.js", "js/axes.js", "js/save.js"),
     *("js/roles.js", "js/raster.js", "js/signal.js", "js/causes.js"),
     *("js/scores.js", "js/ablation.js", "js/spectrum.js", "js/explorer.js", "js/distance.js"),
-    *("js/classes.js", "js/player.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
-    *("js/head_charts.js", "js/climb.js", "js/head_measures.js", "js/head.js"),
-    *(
-        "js/csv.js",
-        "js/filters.js",
-        "js/pages.js",
-        "js/table.js",
-        "js/numbers.js",
-        "js/tools.js",
-        "js/main.js",
-    ),
+    *("js/classes.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
+    *("js/head_charts.js", "js/climb.js", "js/head.js"),
+    *("js/filters.js", "js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
 )
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")

@@ -18,15 +18,21 @@ const ablation = (() => {
   /** @type {(value: Maybe, se: Maybe) => string} */
   const change = (value, se) => `${value !== null && value >= 0.0005 ? "+" : ""}${text.withError(value, se)}`;
 
-  /** @type {(found: Ablation, of: AblatedSet, row: AblatedRow) => string[]} */
-  const lines = (found, of, row) => [
-    `Without ${nameOf(found, row.part)} · ${of.name}`,
-    `loss ${change(row.delta, row.delta_se)} ${NATS} (± 1 se over ${found.documents} documents)`,
-    row.random === null
-      ? "no other heads in these layers to compare with"
-      : `random heads of the same layers ${change(row.random, row.random_se)} ${NATS} (${found.draws} draws)`,
-    row.above_random === null ? "" : `difference ${change(row.above_random, row.above_random_se)} ${NATS}`,
-  ];
+  /** @type {(found: Ablation, of: AblatedSet, row: AblatedRow, meaning: boolean) => (string | null)[]} */
+  function lines(found, of, row, meaning) {
+    const part = data.measureMeans(`share_${row.part}`);
+    const said = [
+      { of: "change of", value: row.delta, se: row.delta_se },
+      { whose: `random heads of the same layers (${found.draws} draws)`, of: "change of", value: row.random, se: row.random_se },
+      { whose: "difference", value: row.above_random, se: row.above_random_se },
+    ].filter(({ value }) => value !== null);
+    const also = [
+      row.random === null ? "no other heads in these layers to compare with" : null,
+      meaning && part ? `${nameOf(found, row.part)}: ${part}` : null,
+    ];
+    const numbers = said.map((one) => ({ name: "loss", sign: true, ...one }));
+    return [`Without ${nameOf(found, row.part)} · ${of.name}`, ...text.described(numbers, also, meaning)];
+  }
 
   /** @type {(found: Ablation, of: AblatedSet, width: number, ends: [number, number], key: string) => SVGElement} */
   function panel(found, of, width, ends, key) {
@@ -67,8 +73,8 @@ const ablation = (() => {
       svg.append(
         marks.mark(group, {
           key: `${key}:${row.part}`,
-          label: lines(found, of, row).filter(Boolean).join(", "),
-          lines: lines(found, of, row),
+          label: lines(found, of, row, false).filter(Boolean).join(", "),
+          lines: () => lines(found, of, row, true),
         }),
       );
     });
@@ -76,13 +82,11 @@ const ablation = (() => {
   }
 
   const legend = () =>
-    h(
-      "p",
-      { class: "legend" },
-      h("span", { class: "key" }, h("i", { class: "block", style: "background-color:var(--muted)" }), "these heads"),
-      h("span", { class: "key" }, h("span", { class: "swatch" }, "◇"), "random heads of the same layers"),
-      h("span", { class: "key" }, h("i", { class: "line" }), "±1 se"),
-      h("span", { class: "key" }, `change of loss, ${NATS}`),
+    dom.legend(
+      dom.blockKey("var(--muted)", "these heads"),
+      dom.symbolKey("◇", "random heads of the same layers"),
+      dom.lineKey(null, "±1 se"),
+      dom.key(null, `change of loss, ${NATS}`),
     );
 
   /** @type {(all: Ablation[], runs: number[]) => HTMLElement} */

@@ -45,25 +45,6 @@ const axes = (() => {
     return [label, parts.filter(Boolean).join(" · ")];
   }
 
-  /* ---- the measure of position signal that a view shows ---- */
-
-  /** @param {string} name */
-  const signalName = (name) => data.measureLabel(name);
-
-  /* A menu of the measure, put into its place; nothing where there is one. */
-  /** @type {(key: "measure" | "map", id: string, place: string) => HTMLSelectElement | null} */
-  function signalChoice(key, id, place) {
-    const names = store.choices.measure;
-    if (names.length < 2) return null;
-    /** @type {[string, string][]} */
-    const entries = names.map((name) => [name, signalName(name)]);
-    const { field, box } = dom.menu(id, "Mean", entries, store.state[key], (value) =>
-      store.set({ [key]: value }),
-    );
-    dom.find(place).replaceChildren(field);
-    return box;
-  }
-
   /* ---- classes ---- */
 
   /* A choice of how heads are sorted into classes, for the controls of a view; nothing where there is one way. */
@@ -128,9 +109,7 @@ const axes = (() => {
   function runKeys() {
     if (!data.runNames.length) return [];
     return store.runs().map((run) =>
-      dom.h(
-        "span",
-        { class: "key" },
+      dom.key(
         dom.h("i", { class: isSecond(run) ? "dash" : "line" }),
         `${data.letters[run]} ${shorten(data.runNames[run], 28)}`,
       ),
@@ -152,8 +131,6 @@ const axes = (() => {
       marginRight,
       marginTop,
       marginBottom: room + 8,
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: {
         type: "linear",
         domain: [-half, n - 1 + half],
@@ -165,15 +142,7 @@ const axes = (() => {
         tickFormat: (/** @type {number} */ i) => names[i],
       },
       marks: [
-        Plot.text([title], {
-          frameAnchor: "top-left",
-          dy: -40,
-          dx: -36,
-          text: (d) => d,
-          fill: "var(--muted)",
-          textAnchor: "start",
-          lineAnchor: "top",
-        }),
+        titled(title),
         ...stopGround(step),
       ],
     };
@@ -218,34 +187,33 @@ const axes = (() => {
     ];
   }
 
-  /* A mark over each checkpoint of a Plot drawing, as wide as its column: it chooses the checkpoint. The chosen one
-   * is shaded; `showChosen` moves the shade without drawing anew. */
-  /** @type {(svg: Drawn, about: { label: (index: number) => string,
-   *   lines: (index: number) => (string | null)[], prefix?: string }) => void} */
-  function stopColumns(svg, { label, lines, prefix = "stop" }) {
-    const [x, y] = [scale(svg, "x"), scale(svg, "y")];
-    const [bottom, top] = y.range;
+  /* A chart over checkpoints: a drawing of Plot's with a mark over each checkpoint, as wide as its column, that chooses
+   * it. `lines` is what a column says, with or without what its measures mean. The chosen one is shaded; `showChosen`
+   * moves the shade without drawing anew. */
+  /** @type {(options: any, about: { name: string, prefix?: string,
+   *   lines: (index: number, meaning: boolean) => (string | null)[] }) => Drawn} */
+  function stopChart(options, { name, lines, prefix = "stop" }) {
+    const svg = plot(options);
+    const x = /** @type {any} */ (svg.scale("x"));
+    const [bottom, top] = /** @type {any} */ (svg.scale("y")).range;
     const layer = s("g", { class: "columns-layer" });
     for (const { index, model } of data.stops) {
       const from = x.apply(index - 0.5);
-      const rect = s("rect", {
-        x: from,
-        y: top,
-        width: x.apply(index + 0.5) - from,
-        height: bottom - top,
-        fill: "transparent",
-      });
+      const box = { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" };
+      const label = `${lines(index, false).filter(Boolean).join(", ")}. Choose this ${stopWord}.`;
       layer.append(
-        mark(rect, {
+        mark(s("rect", box), {
           key: `${prefix}:${model}`,
-          label: label(index),
-          lines: () => lines(index),
+          label,
+          lines: () => lines(index, true),
           act: () => store.set({ stop: index }),
         }),
       );
     }
     svg.append(layer);
     showChosen(svg);
+    dress(svg, name);
+    return svg;
   }
 
   /** @param {Drawn} svg */
@@ -261,13 +229,33 @@ const axes = (() => {
     svg.querySelector("g")?.before(shade);
   }
 
-  /* A scale of a drawing of Plot's, which exists for every name used here. */
-  /** @type {(svg: Drawn, name: ScaleName) => any} */
-  const scale = (svg, name) => svg.scale(name);
-
   /* A drawing of Plot's: without legends of its own it is an SVG. */
   /** @type {(options: any) => Drawn} */
-  const plot = (options) => /** @type {Drawn} */ (Plot.plot(options));
+  const plot = (options) =>
+    /** @type {Drawn} */ (
+      Plot.plot({ className: "plot", style: { fontSize: "12px", background: "none", overflow: "visible" }, ...options })
+    );
+
+  /** @param {number} [ticks] */
+  const grid = (ticks) => Plot.gridY({ ticks, stroke: "var(--rule)", strokeOpacity: 1 });
+
+  /* One standard error up and down from points that have one. */
+  /** @type {(points: any[], look: any) => any} */
+  function errorBars(points, { y, ...look }) {
+    const known = points.filter(({ se }) => se !== null && !Number.isNaN(se));
+    return Plot.ruleX(known, { strokeWidth: 1.6, ...look, y1: (d) => d[y] - d.se, y2: (d) => d[y] + d.se });
+  }
+
+  /* What the y axis shows, above its top; `left` and `up` are the margins there. */
+  /** @type {(said: string, left?: number, up?: number) => any} */
+  const titled = (said, left = 36, up = 40) =>
+    Plot.text([said], {
+      ...{ frameAnchor: "top-left", dx: -left, dy: -up, text: (/** @type {string} */ d) => d },
+      ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
+    });
+
+  /** @param {number} v */
+  const percent = (v) => `${Math.round(100 * v)}%`;
 
   /* A drawing of Plot's for a screen reader: one named group of marks; axes, lines and grids stay silent. */
   /** @type {(svg: Element, label: string) => void} */
@@ -280,46 +268,12 @@ const axes = (() => {
     }
   }
 
-  /* Plot's options of a chart with an axis of its own. */
-  /** @param {Element} container */
-  const frame = (container) => ({
-    width: widthOf(container),
-    height: 300,
-    marginLeft: 40,
-    marginRight: 12,
-    marginTop: 26,
-    marginBottom: 36,
-    className: "plot",
-    style: { fontSize: "12px", background: "none", overflow: "visible" },
-  });
-
   /** @param {Element} container */
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    spread,
-    labelling,
-    stopWord,
-    stopAxis,
-    scale,
-    plot,
-    dress,
-    stopColumns,
-    showChosen,
-    stopLines,
-    isSecond,
-    dashOf,
-    ofRun,
-    runKeys,
-    signalName,
-    signalChoice,
-    taxonomyChoice,
-    showTaxonomy,
-    taxonomyMeans,
-    isNope,
-    layerMargin,
-    layerNames,
-    frame,
-    widthOf,
+    ...{ spread, labelling, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
+    ...{ isNope, layerMargin, layerNames, widthOf },
   };
 })();

@@ -17,10 +17,7 @@ const causes = (() => {
 
   /* "mean share_key" as the page calls that measure elsewhere. */
   /** @param {string} number */
-  function named(number) {
-    const measure = number.replace(/^mean /, "");
-    return measure === number ? number : `mean ${data.measureName(measure)}`;
-  }
+  const named = (number) => (number.startsWith("mean ") ? `mean ${data.measureName(measureOf(number))}` : number);
 
   /** @typedef {Cause & { run: number }} Change */
   /** @typedef {{ y1: number, y2: number, name: string, low: number, high: number, changed: boolean }} Part */
@@ -69,24 +66,39 @@ const causes = (() => {
   const rowName = ({ from, to, run }) =>
     `${data.stops[from].label} → ${data.stops[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
-  /** @param {Effect[]} list */
-  const effects = (list) =>
+  /* The measure whose mean a number is, or the number itself. */
+  /** @param {string} number */
+  const measureOf = (number) => number.replace(/^mean /, "").replace("|r_k|", "abs_r_k");
+  /** @type {(number: string, value: number, se?: Maybe) => string} */
+  const change = (number, value, se) => text.change(measureOf(number), value, se);
+
+  /** @type {(number: string, list: Effect[]) => string[]} */
+  const effects = (number, list) =>
     list.filter(({ value }) => value).map(({ name, value, se, same }) => {
       const changed = same === null || same === undefined ? 0 : value - same;
-      const of = Math.abs(changed) < 0.0005 ? "" : `, ${text.number(changed)} of it from heads in which another axis became PC0`;
-      return `${FACTORS[name]} ${text.withError(value, se)}${of}`;
+      const of = Math.abs(changed) < 0.0005 ? "" : `, ${change(number, changed)} of it from heads in which another axis became PC0`;
+      return `${FACTORS[name]} ${change(number, value, se)}${of}`;
     });
 
-  /** @param {Change} cause */
-  function lines(cause) {
-    const other = cause.other.length ? [`in the other order: ${effects(cause.other).join(", ")}`] : [];
-    const total = `change of ${named(cause.number)} ${text.withError(cause.total, cause.total_se)}`;
-    return [rowName(cause), total, ...effects(cause.parts), ...other];
+  /** @type {(cause: Change, meaning: boolean) => (string | null)[]} */
+  function lines(cause, meaning) {
+    const { number, total, total_se } = cause;
+    const measure = measureOf(number);
+    const means = data.measureMeans(measure);
+    const other = cause.other.length ? [`in the other order: ${effects(number, cause.other).join(", ")}`] : [];
+    return [
+      `${rowName(cause)}: change of ${named(number)} ${change(number, total, total_se)}`,
+      ...effects(number, cause.parts),
+      ...other,
+      ...(meaning ? [means && `${data.measureLabel(measure)}: ${means}`, text.error] : []),
+    ];
   }
 
   /** @type {(list: Change[], width: number) => any} */
   function plotOptions(list, width) {
     const rows = list.map(rowName);
+    const share = measureOf(shownNumber()).startsWith("share_");
+    const points = (/** @type {number} */ v) => text.number(100 * v, 0);
     const marginLeft = Math.min(width * 0.42, 12 + 7 * Math.max(...rows.map((row) => row.length)));
     return {
       width,
@@ -95,13 +107,9 @@ const causes = (() => {
       marginRight: 14,
       marginTop: 8,
       marginBottom: 34,
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: {
-        label: `change of ${named(shownNumber())}`,
-        tickSize: 0,
-        nice: true,
-        ticks: Math.max(3, width / 110),
+        ...{ label: `change of ${named(shownNumber())}${share ? ", points" : ""}`, tickSize: 0, nice: true },
+        ...{ ticks: Math.max(3, width / 110), tickFormat: share ? points : undefined },
       },
       y: {
         domain: [rows.length - 0.5, -0.5],
@@ -145,20 +153,14 @@ const causes = (() => {
     );
 
   /** @param {Change[]} list */
-  function legend(list) {
-    const keys = acting(list).map((name) =>
-      h(
-        "span",
-        { class: "key" },
-        h("i", { class: "block", style: `background-color:var(--${name})` }),
-        FACTORS[name],
-      ),
+  const legend = (list) =>
+    dom.legend(
+      acting(list).map((name) => dom.blockKey(`var(--${name})`, FACTORS[name])),
+      parts(list).some(({ changed }) => changed)
+        ? dom.key(h("i", { class: "block pale" }), "pale: from heads in which another axis became PC0")
+        : null,
+      dom.key(null, "● total change"),
     );
-    const split = parts(list).some(({ changed }) => changed)
-      ? h("span", { class: "key" }, h("i", { class: "block pale" }), "pale: from heads in which another axis became PC0")
-      : null;
-    return h("p", { class: "legend" }, keys, split, h("span", { class: "key" }, "● total change"));
-  }
 
   function draw() {
     const list = changes();
@@ -174,8 +176,8 @@ const causes = (() => {
       if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i]).join(", ")}. Choose ${data.stops[list[i].to].label}.`,
-        lines: [...lines(list[i]), data.measureMeans(list[i].number.replace(/^mean /, "")), "± one standard error over documents"],
+        label: `${lines(list[i], false).join(", ")}. Choose ${data.stops[list[i].to].label}.`,
+        lines: () => lines(list[i], true),
         act: () => store.set({ stop: list[i].to }),
       });
     });
@@ -192,7 +194,7 @@ const causes = (() => {
     cause.other.length
       ? [
           `${rowName(cause)}: RoPE settings and training interact; had training come first, ` +
-            `${effects(cause.other).join(", ")}.`,
+            `${effects(cause.number, cause.other).join(", ")}.`,
         ]
       : [];
 
@@ -202,10 +204,10 @@ const causes = (() => {
     const names = acting(list);
     const rows = list.map((cause) => [
       rowName(cause),
-      text.withError(cause.total, cause.total_se),
+      change(cause.number, cause.total, cause.total_se),
       ...names.map((name) => {
         const part = cause.parts.find((one) => one.name === name);
-        return part && part.value ? text.withError(part.value, part.se) : "–";
+        return part && part.value ? change(cause.number, part.value, part.se) : "–";
       }),
     ]);
     return dom.numbers(

@@ -178,20 +178,8 @@ const classes = (() => {
       }),
     );
     if (height > 15 && wide > 21) {
-      const fill = paint.inkOn(segment.code);
-      layer.append(
-        s(
-          "text",
-          {
-            x: box.x + wide / 2,
-            y: box.y + height / 2 + 4,
-            class: "segment-count",
-            fill,
-            "aria-hidden": "true",
-          },
-          String(segment.heads.length),
-        ),
-      );
+      const at = { x: box.x + wide / 2, y: box.y + height / 2 + 4, fill: paint.inkOn(segment.code) };
+      layer.append(s("text", { ...at, class: "segment-count", "aria-hidden": "true" }, String(segment.heads.length)));
     }
   }
 
@@ -247,17 +235,10 @@ const classes = (() => {
 
   /** @param {string} population */
   function hatch(population) {
-    const lines = s("path", { d: "M0,6L6,0", stroke: "var(--muted)", "stroke-width": 1.2 });
-    return s(
-      "defs",
-      {},
-      s(
-        "pattern",
-        { id: `hatch-${population}`, width: 6, height: 6, patternUnits: "userSpaceOnUse" },
-        s("rect", { width: 6, height: 6, fill: "var(--paper)" }),
-        lines,
-      ),
-    );
+    const size = { width: 6, height: 6 };
+    const pattern = { id: `hatch-${population}`, ...size, patternUnits: "userSpaceOnUse" };
+    const line = s("path", { d: "M0,6L6,0", stroke: "var(--muted)", "stroke-width": 1.2 });
+    return s("defs", {}, s("pattern", pattern, s("rect", { ...size, fill: "var(--paper)" }), line));
   }
 
   /** @type {(population: string, width: number, stops: number[], shown: Bar[], bars: Segment[][],
@@ -303,15 +284,15 @@ const classes = (() => {
   }
 
   /** @param {Picture[]} pictures */
-  function legend(pictures) {
-    const keys = data.classes.map((name, code) =>
-      pictures.some(({ bars }) => bars.some((groups) => groups[code].heads.length))
-        ? h("span", { class: "key" }, paint.block(code), name)
-        : null,
+  const legend = (pictures) =>
+    dom.legend(
+      data.classes.map((name, code) =>
+        pictures.some(({ bars }) => bars.some((groups) => groups[code].heads.length))
+          ? dom.key(paint.block(code), name)
+          : null,
+      ),
+      store.both() ? dom.key(null, "left bar A, right bar B") : null,
     );
-    const sides = store.both() ? h("span", { class: "key" }, "left bar A, right bar B") : null;
-    return h("p", { class: "legend" }, keys, sides);
-  }
 
   /* A row per bar of a population, a column per class. */
   function numbersTable() {

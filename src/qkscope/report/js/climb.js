@@ -31,20 +31,19 @@ const climb = (() => {
   /** @param {Axis} axis */
   const size = ({ r_q, r_k }) => Math.max(Math.abs(r_q), Math.abs(r_k) || 0);
 
-  /** @param {Axis} axis */
-  function lines({ stop, pc, r_q, r_k, variance, before, overlap }) {
+  /** @type {(axis: Axis, meaning: boolean) => (string | null)[]} */
+  function lines({ stop, pc, r_q, r_k, variance, before, overlap }, meaning) {
     const from =
       before < 0
         ? null
         : overlap < JOINED
           ? "continues no axis of the checkpoint before"
           : `continues PC${before} of the checkpoint before, overlap ${text.number(overlap, 2)}`;
-    return [
-      `${data.stops[stop].label} · PC${pc}`,
-      `r_q ${text.number(r_q)}, r_k ${text.number(r_k)}`,
-      `explained variance ${text.number(variance)}`,
-      from,
+    const numbers = [
+      ...[{ name: "r_q", value: r_q }, { name: "r_k", value: r_k }],
+      { name: "explained_variance", value: variance },
     ];
+    return [`${data.stops[stop].label} · PC${pc}`, ...text.described(numbers, [from], meaning)];
   }
 
   /* ---- the path along an axis ---- */
@@ -65,8 +64,6 @@ const climb = (() => {
     );
     const svg = axes.plot({
       ...{ width: 300, height: 190, marginLeft: 14, marginBottom: 38, marginTop: 10, marginRight: 10 },
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: { label: "position, tokens", ticks: 4, tickSize: 0, tickFormat: text.tokens },
       y: { domain: [-1.05, 1.05], axis: null },
       marks: [
@@ -79,10 +76,8 @@ const climb = (() => {
     });
     axes.dress(svg, `Mean path of queries and keys along PC${pc}`);
     svg.setAttribute("role", "img");
-    /** @type {(name: string, said: string) => HTMLElement} */
-    const key = (name, said) =>
-      h("span", { class: "key" }, h("i", { class: "line", style: `border-color:var(--${name})` }), said);
-    panel.replaceChildren(title, svg, h("p", { class: "legend" }, key("r_q", "queries"), key("r_k", "keys")));
+    const keys = dom.legend(dom.lineKey("var(--r_q)", "queries"), dom.lineKey("var(--r_k)", "keys"));
+    panel.replaceChildren(title, svg, keys);
   }
 
   /* ---- the chart ---- */
@@ -130,8 +125,8 @@ const climb = (() => {
       });
       marks.mark(dot, {
         key: `climb:${axis.stop}:${axis.pc}`,
-        label: `${lines(axis).filter(Boolean).join(", ")}. Show this component.`,
-        lines: () => lines(axis),
+        label: `${lines(axis, false).filter(Boolean).join(", ")}. Show this component.`,
+        lines: () => lines(axis, true),
         pressed: axis.stop === state.stop && axis.pc === state.pc,
         act: () => store.set({ stop: axis.stop, pc: axis.pc }),
       });
@@ -155,7 +150,7 @@ const climb = (() => {
     return [
       h("h3", {}, "How axes climb to PC0"),
       h("p", { class: "small" }, lead),
-      h("p", { class: "legend" }, paint.rampKeys("|r|, the larger of r_q and r_k; training context", [0, 1])),
+      dom.legend(paint.rampKeys("|r|, the larger of r_q and r_k; training context", [0, 1])),
       h("div", { class: wide ? "climb-row" : "" }, h("div", {}, chart(list, wide ? width - 340 : width)), panel),
     ];
   }

@@ -23,6 +23,9 @@ const distance = (() => {
       }),
     );
 
+  /** @param {Curve} curve */
+  const nameOf = ({ population }) => (population === "all" ? "all heads" : population);
+
   /* The curve's value near a distance. */
   /** @type {(curve: Curve, at: number) => Point} */
   const near = ({ points }, at) => points[d3.leastIndex(points, (d) => Math.abs(Math.log(d.at / at))) ?? 0];
@@ -38,7 +41,7 @@ const distance = (() => {
   function numbersTable(list) {
     const found = list.map(({ points }) => new Map(points.map((point) => [point.at, point])));
     const places = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
-    const names = list.map(({ run, population }) => axes.ofRun(run, population === "all" ? "all heads" : population));
+    const names = list.map((curve) => axes.ofRun(curve.run, nameOf(curve)));
     const rows = places.map((at) => [
       text.count(at),
       ...found.map((curve) => text.withError(curve.get(at)?.value ?? null, curve.get(at)?.se)),
@@ -59,31 +62,14 @@ const distance = (() => {
     const ticks = [...places.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
     const [least, most] = range(list);
     const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
-    /** @param {Curve} curve */
-    const look = ({ run, population }) => ({
-      x: "at",
-      y: "value",
-      stroke: paint.ofPopulation(population),
-      strokeDasharray: axes.dashOf(run),
-    });
+    const tickFormat = (/** @type {number} */ v) => text.count(v);
     const svg = axes.plot({
-      ...axes.frame(drawing),
-      x: {
-        type: "log",
-        base: 2,
-        domain: [1, longest],
-        ticks,
-        tickFormat: (/** @type {number} */ v) => text.count(v),
-        label: "tokens back",
-        tickSize: 0,
-      },
+      ...{ width: axes.widthOf(drawing), height: 300, marginLeft: 40, marginRight: 12, marginTop: 26, marginBottom: 36 },
+      x: { type: "log", base: 2, domain: [1, longest], ticks, tickFormat, label: "tokens back", tickSize: 0 },
       y: { domain: [least, most], label: null, tickSize: 0, ticks: 5 },
       marks: [
-        Plot.text(["score, logits"], {
-          ...{ frameAnchor: "top-left", dy: -22, dx: -36, text: (/** @type {string} */ d) => d },
-          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
-        }),
-        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
+        axes.titled("score, logits", 36, 22),
+        axes.grid(5),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         ...list.map((curve) =>
           Plot.areaY(curve.points, {
@@ -92,44 +78,35 @@ const distance = (() => {
             y2: (/** @type {Point} */ d) => d.value + (d.se || 0),
           }),
         ),
-        ...list.map((curve) => Plot.line(curve.points, { ...look(curve), strokeWidth: 2.2 })),
-        Plot.dot(
-          marked,
-          { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) },
+        ...list.map((curve) =>
+          Plot.line(curve.points, {
+            ...{ x: "at", y: "value", strokeWidth: 2.2 },
+            ...{ stroke: paint.ofPopulation(curve.population), strokeDasharray: axes.dashOf(curve.run) },
+          }),
         ),
+        Plot.dot(marked, { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) }),
       ],
     });
+    const name = data.stops[state.stop].label;
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
-      const said = [
-        axes.ofRun(curve.run, `${curve.population}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`),
-        `${text.withError(value, se)} logits`,
-      ];
+      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`);
+      /** @param {boolean} meaning */
+      const lines = (meaning) => [where, ...text.described([{ name: "distance_score", value, se, of: "mean" }], [], meaning)];
       marks.mark(/** @type {any} */ (dot), {
         key: `distance:${curve.population}:${curve.run}:${at}`,
-        label: `${said.join(", ")}, at ${data.stops[state.stop].label}`,
-        lines: [...said, data.measureMeans("distance_score"), se === null ? null : "± one standard error over documents"],
+        label: lines(false).join(", "),
+        lines: () => lines(true),
       });
     });
-    const name = data.stops[state.stop].label;
     axes.dress(svg, `Mean score by distance at ${name}`);
-    const keys = [...new Set(list.map(({ population }) => population))].map((population) =>
-      h(
-        "span",
-        { class: "key" },
-        h("i", { class: "line", style: `border-color:${paint.ofPopulation(population)}` }),
-        population === "all" ? "all heads" : population,
-      ),
+    const keys = d3.groups(list, ({ population }) => population).map(([population, [curve]]) =>
+      dom.lineKey(paint.ofPopulation(population), nameOf(curve)),
     );
     const band = list.some(({ points }) => points.some(({ se }) => se))
-      ? h("span", { class: "key" }, h("i", { class: "band" }), "±1 se")
+      ? dom.key(h("i", { class: "band" }), "±1 se")
       : null;
-    marks.mount(
-      drawing,
-      h("p", { class: "legend" }, h("span", { class: "key" }, name), keys, band, axes.runKeys()),
-      svg,
-      numbersTable(list),
-    );
+    marks.mount(drawing, dom.legend(dom.key(null, name), keys, band, axes.runKeys()), svg, numbersTable(list));
   }
 
   /** @type {View} */

@@ -108,18 +108,20 @@ const dom = (() => {
 
   /* ---- controls ---- */
 
-  /* A row of options of which one holds: radio buttons, drawn as one strip. A third entry says why not. */
-  /** @typedef {[string, string | Child[], (string | null)?]} Choice */
-  /** @type {(name: string, legend: string, choices: Choice[], current: string,
+  /** @type {(id: string, said: Child, act: Handler, more?: Record<string, any>) => HTMLButtonElement} */
+  const button = (id, said, act, more = {}) => h("button", { type: "button", id, onclick: act, ...more }, said);
+
+  /* A row of options of which one holds: radio buttons, drawn as one strip. */
+  /** @type {(name: string, legend: string, choices: [string, string][], current: string,
    *   act: (value: any) => void) => HTMLFieldSetElement} */
   function options(name, legend, choices, current, act) {
     const set = h("fieldset", { class: "options" }, h("legend", {}, legend));
-    for (const [value, label, why] of choices) {
+    for (const [value, label] of choices) {
       const id = `${name}-${value}`;
-      const input = h("input", { type: "radio", name, value, id, disabled: Boolean(why) });
+      const input = h("input", { type: "radio", name, value, id });
       input.checked = value === current;
       input.addEventListener("change", () => act(value));
-      set.append(input, h("label", { for: id, title: why || null }, label));
+      set.append(input, h("label", { for: id }, label));
     }
     return set;
   }
@@ -142,6 +144,24 @@ const dom = (() => {
     box.addEventListener("change", () => act(box.value));
     return { field: h("label", { class: "field" }, h("span", {}, label), box), box };
   }
+
+  /* ---- legends ---- */
+
+  /* What a mark means: a block or a line of a colour, a symbol, or no mark. */
+  /** @type {(mark: Node | null, said: Child) => HTMLElement} */
+  const key = (mark, said) => h("span", { class: "key" }, mark, said);
+  /** @type {(colour: string, said: Child) => HTMLElement} */
+  const blockKey = (colour, said) => key(h("i", { class: "block", style: `background-color:${colour}` }), said);
+  /** @type {(colour: string | null, said: Child) => HTMLElement} */
+  const lineKey = (colour, said) =>
+    key(h("i", { class: "line", style: colour && `border-color:${colour}` }), said);
+  /** @type {(symbol: string, said: Child, colour?: string) => HTMLElement} */
+  const symbolKey = (symbol, said, colour) =>
+    key(h("span", { class: "swatch", style: colour && `color:${colour}` }, symbol), said);
+  /** @type {(...keys: (Child | Child[])[]) => HTMLElement} */
+  const legend = (...keys) => h("p", { class: "legend" }, ...keys);
+
+  /* ---- tables ---- */
 
   /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
    * made when it is first opened. */
@@ -170,5 +190,41 @@ const dom = (() => {
     return details;
   }
 
-  return { h, s, find, reducedMotion, download, fileName, options, choose, menu, numbers, lower };
+  /* A long table in pages. `id` tells the tables apart, `noun` names a row; `draw` is called when a page is turned. */
+  /** @type {(id: string, size: number, noun: string, draw: () => void) => { first: () => void,
+   *   cut: <T>(list: T[]) => T[], buttons: (total: number) => HTMLElement | null }} */
+  function pager(id, size, noun, draw) {
+    let page = 0;
+    /** @param {number} step */
+    const turn = (step) => () => {
+      page += step;
+      draw();
+    };
+    return {
+      first() {
+        page = 0;
+      },
+      cut(list) {
+        page = Math.min(page, Math.max(0, Math.ceil(list.length / size) - 1));
+        return list.slice(page * size, (page + 1) * size);
+      },
+      buttons(total) {
+        if (!total) return h("p", { class: "pager" }, `No ${noun} found`);
+        if (total <= size) return null;
+        const last = Math.min(total, (page + 1) * size);
+        return h(
+          "div",
+          { class: "pager" },
+          button(`${id}-before`, "‹ Previous", turn(-1), { disabled: page === 0 }),
+          h("span", {}, `${text.count(page * size + 1)}–${text.count(last)} of ${text.count(total)} ${noun}s`),
+          button(`${id}-after`, "Next ›", turn(1), { disabled: last >= total }),
+        );
+      },
+    };
+  }
+
+  return {
+    ...{ h, s, find, reducedMotion, download, fileName, lower },
+    ...{ button, options, choose, menu, numbers, pager, key, blockKey, lineKey, symbolKey, legend },
+  };
 })();

@@ -119,6 +119,8 @@ const examples = (() => {
   }
 
   const NAMES = ["attention", "distance alone", "difference"];
+  const MEANS =
+    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with the first four tokens as measured";
   const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
@@ -228,30 +230,29 @@ const examples = (() => {
       Plot.dot(course, { x: "stop", y: name, r: 3.4, fill }),
     ];
     const most = d3.max(course, (one) => Math.max(one.real, one.alone || 0)) || 1;
-    const svg = axes.plot({
-      ...axis,
-      y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
-      marks: [
-        ...axis.marks,
-        Plot.gridY({ ticks: 4, stroke: "var(--rule)", strokeOpacity: 1 }),
-        ...(shown.known ? dots("alone", alone) : []),
-        ...dots("real", real),
-      ],
-    });
-    /** @param {number} stop */
-    const lines = (stop) => {
-      const one = course.find((point) => point.stop === stop);
-      const { label } = data.stops[stop];
-      return one
-        ? [label, `attention ${percent(one.real)}`, ...(shown.known ? [`distance alone ${percent(one.alone)}`] : [])]
-        : [label, "not on the page"];
-    };
-    axes.stopColumns(svg, {
-      prefix: "course",
-      lines,
-      label: (stop) => `${lines(stop).join(", ")}. Choose this ${axes.stopWord}.`,
-    });
-    axes.dress(svg, `Attention to one token at each ${axes.stopWord}`);
+    const svg = axes.stopChart(
+      {
+        ...axis,
+        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
+        marks: [
+          ...axis.marks,
+          axes.grid(4),
+          ...(shown.known ? dots("alone", alone) : []),
+          ...dots("real", real),
+        ],
+      },
+      {
+        name: `Attention to one token at each ${axes.stopWord}`,
+        prefix: "course",
+        lines(stop, meaning) {
+          const one = course.find((point) => point.stop === stop);
+          const { label } = data.stops[stop];
+          if (!one) return [label, "not on the page"];
+          const predicted_ = shown.known ? [`distance alone ${percent(one.alone)}`] : [];
+          return [label, `attention ${percent(one.real)}`, ...predicted_, meaning ? MEANS : null];
+        },
+      },
+    );
     const title = ["Over training: attention from ", word(words[shown.query]), " to ", ...place(words, shown.query, key)];
     return [h("p", { class: "small over-training" }, ...title), svg];
   }
@@ -287,15 +288,11 @@ const examples = (() => {
       "difference: more than distance predicts",
       "less",
     ];
-    return h(
-      "p",
-      { class: "legend" },
-      names.map((name, i) =>
-        h("span", { class: "key" }, h("i", { class: "block", style: `background-color:${colours()[i]}` }), name),
-      ),
-      h("span", { class: "key" }, `full bar ${percent(longest(shown))}`),
-      h("span", { class: "key" }, `other tokens ${percent(shown.other)}`),
-      shown.sink > 0 ? h("span", { class: "key" }, `learned sink ${percent(shown.sink)}`) : null,
+    return dom.legend(
+      names.map((name, i) => dom.blockKey(colours()[i], name)),
+      dom.key(null, `full bar ${percent(longest(shown))}`),
+      dom.key(null, `other tokens ${percent(shown.other)}`),
+      shown.sink > 0 ? dom.key(null, `learned sink ${percent(shown.sink)}`) : null,
     );
   }
 

@@ -90,8 +90,8 @@ const explorer = (() => {
 
   /* A slider on a logarithmic scale with buttons at the run's own settings. */
   /** @type {(id: string, name: string, ends: [number, number], value: number, marks: { value: number, label: string }[],
-   *   drag: (value: number) => void, done: (value: number) => void) => HTMLElement} */
-  function slider(id, name, [low, high], value, ticks, drag, done) {
+   *   act: { drag: (value: number) => void, done: (value: number) => void }) => HTMLElement} */
+  function slider(id, name, [low, high], value, ticks, { drag, done }) {
     const step = (Math.log10(high) - Math.log10(low)) / 400;
     const input = h("input", {
       ...{ type: "range", id, min: Math.log10(low), max: Math.log10(high), step, value: Math.log10(value) },
@@ -122,13 +122,7 @@ const explorer = (() => {
         tokens(tick.value),
       );
     });
-    return h(
-      "div",
-      { class: "dial" },
-      h("label", { for: id }, name, " ", said),
-      input,
-      h("div", { class: "ticks" }, places),
-    );
+    return h("div", { class: "dial" }, h("label", { for: id }, name, " ", said), input, h("div", { class: "ticks" }, places));
   }
 
   /** @param {Waves} waves */
@@ -141,34 +135,26 @@ const explorer = (() => {
     return h(
       "div",
       { class: "dials" },
-      slider(
-        ...["explorer-theta", "θ"],
-        [low, high],
-        theta() || ownTheta(waves),
-        known,
-        (value) => {
+      slider("explorer-theta", "θ", [low, high], theta() || ownTheta(waves), known, {
+        drag(value) {
           dragTheta = value;
           redraw();
         },
-        (value) => {
+        done(value) {
           dragTheta = null;
           store.set({ theta: value === ownTheta(waves) ? null : value });
         },
-      ),
-      slider(
-        ...["explorer-span", "Distances up to"],
-        [64, longest],
-        span() || ownSpan(waves),
-        spans,
-        (value) => {
+      }),
+      slider("explorer-span", "Distances up to", [64, longest], span() || ownSpan(waves), spans, {
+        drag(value) {
           dragSpan = value;
           redraw();
         },
-        (value) => {
+        done(value) {
           dragSpan = null;
           store.set({ span: value === ownSpan(waves) ? null : Math.round(value) });
         },
-      ),
+      }),
     );
   }
 
@@ -181,16 +167,11 @@ const explorer = (() => {
     const own = ownSpan(waves);
     const svg = axes.plot({
       ...{ width, height: 270, marginLeft: LEFT, marginRight: RIGHT, marginTop: 26, marginBottom: 30 },
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
       x: { type: "log", base: 2, domain: [1, most], label: null, ticks: 6, tickFormat: tokens, tickSize: 0 },
       y: { label: null, tickSize: 0, ticks: 5 },
       marks: [
-        Plot.text(["mean score, logits"], {
-          ...{ frameAnchor: "top-left", dy: -22, dx: 6 - LEFT, text: (/** @type {string} */ d) => d },
-          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
-        }),
-        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 5 }),
+        axes.titled("mean score, logits", LEFT - 6, 22),
+        axes.grid(5),
         Plot.ruleX(own < most ? [own] : [], { stroke: "var(--muted)", strokeDasharray: "3 3" }),
         Plot.text(own < most ? [own] : [], {
           ...{ x: (/** @type {number} */ d) => d, frameAnchor: "top", dy: -12, fill: "var(--muted)" },
@@ -251,18 +232,14 @@ const explorer = (() => {
         const [row, col] = [Math.floor((py - 18) / tall), d3.bisectRight(edges, px) - 1];
         return row >= 0 && row < count && col >= 0 ? { row, col: Math.min(col, at.length - 1) } : null;
       },
-      box: ({ row, col }) =>
-        row < count && col < at.length
-          ? { x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall }
-          : null,
-      step: ({ row, col }, right, down) => ({
-        row: Math.max(0, Math.min(count - 1, row + down)),
-        col: Math.max(0, Math.min(at.length - 1, col + right)),
-      }),
+      rows: count,
+      cols: () => at.length,
+      box: ({ row, col }) => ({ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall }),
       lines: ({ row, col }) => [
         `Pair ${row}: wavelength ${tokens(waveLength[row])} tokens`,
-        `${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
-        `strength |q||k| ${text.number(strength[row])} logits`,
+        `adds ${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
+        `strength ${text.number(strength[row])} logits`,
+        "the pair's part of the score of the mean query and key: strength |q||k| times cos(w D + φ); no error is known",
       ],
     });
   }
@@ -292,18 +269,14 @@ const explorer = (() => {
     return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
   }
 
-  function legend() {
-    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
-    const key = (mark, said) => h("span", { class: "key" }, mark, said);
-    return h(
-      "p",
-      { class: "legend" },
-      key(h("i", { class: "line", style: "border-color:var(--share_position)" }), "predicted from mean query and key"),
-      key(h("span", { class: "swatch" }, "●"), "measured"),
-      key(h("i", { class: "block", style: `background-color:${paint.ramp([-1, 1])(1)}` }), "raises the score"),
-      key(h("i", { class: "block", style: `background-color:${paint.ramp([-1, 1])(-1)}` }), "lowers it"),
+  const legend = () =>
+    dom.legend(
+      dom.lineKey("var(--share_position)", "predicted from mean query and key"),
+      dom.symbolKey("●", "measured"),
+      axes.runKeys(),
+      dom.blockKey(paint.ramp([-1, 1])(1), "raises the score"),
+      dom.blockKey(paint.ramp([-1, 1])(-1), "lowers it"),
     );
-  }
 
   const plotPlace = h("div", {});
   const factPlace = h("div", {});

@@ -5,10 +5,13 @@
 const head = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const { correlationChart, varianceChart } = headCharts;
+  const { correlationChart, varianceChart, anatomy } = headCharts;
   const drawing = dom.find("head-drawing");
   const note = dom.find("head-note");
   const title = dom.find("head-title");
+  const PC0 =
+    "PC0 is the first principal axis of the head's queries and keys together: the direction along which they vary most. " +
+    "r_q and r_k say how closely queries and keys follow position along it.";
 
   const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
@@ -16,67 +19,30 @@ const head = (() => {
   /* ---- choosing the head ---- */
 
   /** @param {number} head */
-  function choose(head) {
-    store.set({ head });
-  }
+  const choose = (head) => store.set({ head });
 
   function pickerRow() {
     const heads = state.heads.size ? [...state.heads].sort((a, b) => a - b) : data.heads.map((d) => d.index);
     const here = heads.indexOf(index());
     /** @param {number} step */
-    const turn = (step) => choose(heads[(Math.max(here, 0) + step + heads.length) % heads.length]);
+    const turn = (step) => () => choose(heads[(Math.max(here, 0) + step + heads.length) % heads.length]);
     const { layer, head, owner } = data.heads[index()];
-    const layers = [...new Set(data.heads.filter((d) => d.owner === owner).map((d) => d.layer))];
-    const sameLayer = data.heads.filter((d) => d.owner === owner && d.layer === layer);
-    /** @type {(id: string, label: string, entries: [any, any][], value: number,
-     *   act: (value: number) => void) => HTMLElement} */
-    const select = (id, label, entries, value, act) =>
-      dom.menu(id, label, entries, value, (chosen) => act(Number(chosen))).field;
-    /** @param {(head: Head) => boolean} test */
-    const find = (test) => data.heads.find(test)?.index ?? index();
-    const parts = [];
-    if (owner !== null)
-      parts.push(
-        select(
-          "head-model",
-          "Model",
-          data.stops.map((d) => [d.index, d.label]),
-          owner,
-          (v) => choose(find((d) => d.owner === v)),
-        ),
-      );
-    parts.push(
-      select(
-        "head-layer",
-        "Layer",
-        layers.map((v) => [v, v]),
-        layer,
-        (v) => choose(find((d) => d.owner === owner && d.layer === v)),
-      ),
-      select(
-        "head-head",
-        "Head",
-        sameLayer.map((d) => [d.head, d.head]),
-        head,
-        (v) => choose(find((d) => d.owner === owner && d.layer === layer && d.head === v)),
-      ),
-      h(
-        "button",
-        { type: "button", id: "head-before", "aria-label": "Previous head", onclick: () => turn(-1) },
-        "‹",
-      ),
-      h(
-        "button",
-        { type: "button", id: "head-after", "aria-label": "Next head", onclick: () => turn(1) },
-        "›",
-      ),
-      h(
-        "span",
-        { class: "hint" },
-        state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "",
-      ),
-    );
-    return parts;
+    const ofModel = data.heads.filter((d) => d.owner === owner);
+    const ofLayer = ofModel.filter((d) => d.layer === layer);
+    /** @type {(name: string, entries: [any, any][], value: number, among: Head[], key: "owner" | "layer" | "head") => HTMLElement} */
+    const menu = (name, entries, value, among, key) =>
+      dom.menu(`head-${name.toLowerCase()}`, name, entries, value, (chosen) =>
+        choose(among.find((d) => d[key] === Number(chosen))?.index ?? index()),
+      ).field;
+    const said = state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "";
+    return [
+      owner === null ? null : menu("Model", data.stops.map((d) => [d.index, d.label]), owner, data.heads, "owner"),
+      menu("Layer", [...new Set(ofModel.map((d) => d.layer))].map((v) => [v, v]), layer, ofModel, "layer"),
+      menu("Head", ofLayer.map((d) => [d.head, d.head]), head, ofLayer, "head"),
+      dom.button("head-before", "‹", turn(-1), { "aria-label": "Previous head" }),
+      dom.button("head-after", "›", turn(1), { "aria-label": "Next head" }),
+      h("span", { class: "hint" }, said),
+    ];
   }
 
   /* ---- what it is, and the heads that share its keys ---- */
@@ -186,47 +152,25 @@ const head = (() => {
 
   function neighbours() {
     const { owner, layer, kv, index: me } = data.heads[index()];
-    if (kv === null)
-      return h(
-        "p",
-        { class: "absent" },
-        "Not known: the table has no kv_head column.",
-      );
+    /** @param {string} why */
+    const none = (why) => h("p", { class: "absent" }, why);
+    if (kv === null) return none("Not known: the table has no kv_head column.");
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
-    if (group.length === 1)
-      return h("p", { class: "absent" }, `No other measured head uses key head ${kv} of layer ${layer}.`);
-    const table = store.table();
+    if (group.length === 1) return none(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const stop = data.stopOf(data.heads[me], state.stop);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(table, name, stop, d.index)));
-      const said = `r_q ${r_q}, r_k ${r_k}`;
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, stop, d.index)));
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.stops.length > 1 ? spark(d.index) : null,
-        h("span", { class: "what" }, said),
+        h("span", { class: "what" }, `r_q ${r_q}, r_k ${r_k}`),
       ];
-      return h(
-        "li",
-        {},
-        h(
-          "button",
-          {
-            type: "button",
-            id: `near-${d.index}`,
-            class: "near",
-            "aria-current": d.index === me ? "true" : null,
-            onclick: () => choose(d.index),
-          },
-          content,
-        ),
-      );
+      const current = d.index === me ? "true" : null;
+      const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };
+      return h("li", {}, h("button", { ...near, onclick: () => choose(d.index) }, content));
     });
-    return h(
-      "div",
-      {},
-      h("p", { class: "small" }, `Layer ${layer}, key head ${kv} at ${data.stops[stop].label}:`),
-      h("ul", { class: "neighbours" }, items),
-    );
+    const where = `Layer ${layer}, key head ${kv} at ${data.stops[stop].label}:`;
+    return h("div", {}, h("p", { class: "small" }, where), h("ul", { class: "neighbours" }, items));
   }
 
   /* ---- together ---- */
@@ -234,9 +178,7 @@ const head = (() => {
   function componentPicker() {
     /** @type {[string, string][]} */
     const choices = d3.range(data.components).map((pc) => [String(pc), `PC${pc}`]);
-    return dom.options("pc", "Component", choices, String(state.pc), (value) =>
-      store.set({ pc: Number(value) }),
-    );
+    return dom.options("pc", "Component", choices, String(state.pc), (value) => store.set({ pc: Number(value) }));
   }
 
   function explain() {
@@ -250,7 +192,7 @@ const head = (() => {
             : "No head chosen: this is the one with the largest r_q.",
       );
     if (store.both())
-      said.push("Components, changes, shares, null bands and neighbours are of A; switch to B for its own.");
+      said.push("Axes, changes, null bands and neighbours are of A; switch to B for its own.");
     if (stops().length === 1) said.push("One checkpoint: there is no trend over training.");
     if (data.omitted) said.push(data.omitted);
     if (!data.has("r_q_null")) said.push("The results hold no null, so no null band is drawn.");
@@ -260,51 +202,35 @@ const head = (() => {
     note.textContent = said.join(" ");
   }
 
-  function legend() {
-    /** @type {(colour: string, shape: string, name: string) => HTMLElement} */
-    const key = (colour, shape, name) =>
-      h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${colour}` }, shape), name);
-    return h(
-      "p",
-      { class: "legend" },
-      key("var(--r_q)", "●", "r_q"),
-      key("var(--r_k)", "■", "r_k"),
-      data.has("explained_variance") ? key("var(--variance)", "▲", "explained variance") : null,
+  const legend = () =>
+    dom.legend(
+      dom.symbolKey("●", "r_q", "var(--r_q)"),
+      dom.symbolKey("■", "r_k", "var(--r_k)"),
+      data.has("explained_variance") ? dom.symbolKey("▲", "explained variance", "var(--variance)") : null,
       axes.runKeys(),
-      data.has("r_q_null")
-        ? h("span", { class: "key" }, h("i", { class: "band" }), "null band: |r| by chance")
-        : null,
-      data.matched ? h("span", { class: "key" }, data.windowName(state.window)) : null,
+      data.has("r_q_null") ? dom.key(h("i", { class: "band" }), "null band: |r| by chance") : null,
+      data.matched ? dom.key(null, data.windowName(state.window)) : null,
     );
-  }
 
   function draw() {
     const { layer, head, owner } = data.heads[index()];
     title.textContent = `${owner === null ? "" : `${data.stops[owner].label} · `}Layer ${layer} · head ${head}`;
     const width = axes.widthOf(drawing);
-    const two = width > 760;
-    const half = two ? (width - 32) / 2 : width;
-    const hasVariance = data.has("explained_variance");
-    const charts = [
-      h("div", {}, correlationChart(half)),
-      h(
-        "div",
-        {},
-        hasVariance
-          ? varianceChart(half)
-          : h("p", { class: "absent" }, "The table holds no explained variance."),
-      ),
-    ];
+    const half = width > 760 ? (width - 32) / 2 : width;
+    const variance = data.has("explained_variance")
+      ? varianceChart(half)
+      : h("p", { class: "absent" }, "The table holds no explained variance.");
     marks.mount(dom.find("head-controls"), pickerRow());
     marks.mount(
       drawing,
       store.runs().map(strip),
+      h("p", { class: "small" }, PC0),
       legend(),
       data.components > 1 ? componentPicker() : null,
-      h("div", { class: "pair" }, charts),
+      h("div", { class: "pair" }, h("div", {}, correlationChart(half)), h("div", {}, variance)),
       ...climb.draw(width),
       history(),
-      ...headMeasures.charts(half),
+      ...anatomy(half),
       h(
         "div",
         { class: "pair" },

@@ -1,10 +1,12 @@
 // @ts-check
-/* Charts of the head page: one component over training with its null band. */
+/* Charts of the head page, over training: one component with its null band, what determines the head's scores, and its
+ * scores by distance. Wavelengths have a view of their own. */
 "use strict";
 
 const headCharts = (() => {
   const { state } = store;
-    const { high, low } = data.thresholds;
+  const { h } = dom;
+  const { high, low } = data.thresholds;
 
   const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
@@ -48,115 +50,148 @@ const headCharts = (() => {
   function valueMarks(name, run, colour, symbol) {
     const points = series(name, run);
     const second = axes.isSecond(run);
-    const way = { x: "stop", y: "value", stroke: colour, strokeWidth: 2, strokeDasharray: axes.dashOf(run) };
-    const joined = data.training ? [Plot.line(points, way)] : [];
+    const at = { x: "stop", y: "value", stroke: colour };
+    const joined = data.training ? [Plot.line(points, { ...at, strokeWidth: 2, strokeDasharray: axes.dashOf(run) })] : [];
     if (joined.length && data.stops.length > 60) return joined; // dots would hide the line
-    const barred = points.filter(({ se }) => !Number.isNaN(se));
-    return [
-      ...joined,
-      Plot.ruleX(barred, {
-        x: "stop",
-        y1: (d) => d.value - d.se,
-        y2: (d) => d.value + d.se,
-        stroke: colour,
-        strokeWidth: 1.6,
-      }),
-      Plot.dot(points, {
-        x: "stop",
-        y: "value",
-        symbol,
-        r: 4.2,
-        fill: second ? "var(--paper)" : colour,
-        stroke: second ? colour : "var(--paper)",
-      }),
-    ];
+    const look = { fill: second ? "var(--paper)" : colour, stroke: second ? colour : "var(--paper)" };
+    return [...joined, axes.errorBars(points, at), Plot.dot(points, { ...at, symbol, r: 4.2, ...look })];
   }
 
-  /** @type {(stop: number, run: number) => (string | null)[]} */
-  function linesOf(stop, run) {
-    const said = ["r_q", "r_k"].map((name) => {
-      const limit = at(`${name}_null`, stop, run);
-      const band = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
-      return `${name} ${text.withError(at(name, stop, run), at(`${name}_se`, stop, run))}${band}`;
-    });
-    const variance = at("explained_variance", stop, run);
-    const more = Number.isNaN(variance) ? [] : [`explained variance ${text.number(variance)}`];
-    return [...said, ...more].map((line) => axes.ofRun(run, line));
+  /** @type {(stop: number, meaning: boolean) => (string | null)[]} */
+  function lines(stop, meaning) {
+    const numbers = store.runs().flatMap((run) =>
+      ["r_q", "r_k", "explained_variance"].map((name) => {
+        const [value, se, limit] = [name, `${name}_se`, `${name}_null`].map((one) => at(one, stop, run));
+        const more = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
+        return { name, value, se, more, whose: store.both() ? data.letters[run] : "" };
+      }),
+    );
+    const known = numbers.filter(({ name, value }) => name !== "explained_variance" || !Number.isNaN(value));
+    return [`${data.stops[stop].label} · PC${state.pc}`, ...text.described(known, [], meaning)];
   }
-
-  /** @type {(stop: number) => (string | null)[]} */
-  const lines = (stop) => [
-    `${data.stops[stop].label} · PC${state.pc}`,
-    ...store.runs().flatMap((run) => linesOf(stop, run)),
-  ];
 
   /** @param {number} width */
   function correlationChart(width) {
-    const height = 290;
     const shown = store.runs();
-    const axis = axes.stopAxis(width, height, `correlation with position, ${component()}`);
-    const svg = axes.plot({
-      ...axis,
-      y: {
-        tickSize: 0,
-        domain: [-1.03, 1.03],
-        ticks: [-1, -high, -low, 0, low, high, 1],
-        tickFormat: (/** @type {number} */ v) => text.number(v, 1),
-        label: null,
+    const axis = axes.stopAxis(width, 290, `correlation with position, ${component()}`);
+    return axes.stopChart(
+      {
+        ...axis,
+        y: {
+          ...{ tickSize: 0, label: null, domain: [-1.03, 1.03], ticks: [-1, -high, -low, 0, low, high, 1] },
+          tickFormat: (/** @type {number} */ v) => text.number(v, 1),
+        },
+        marks: [
+          ...axis.marks,
+          Plot.gridY([-high, -low, low, high], { stroke: "var(--rule)", strokeOpacity: 1, strokeDasharray: "2 4" }),
+          Plot.ruleY([0], { stroke: "var(--faint)" }),
+          ...nullMarks(series("r_q", shown[0]), "var(--r_q)"),
+          ...nullMarks(series("r_k", shown[0]), "var(--r_k)"),
+          ...shown.flatMap((run) => valueMarks("r_q", run, "var(--r_q)", "circle")),
+          ...shown.flatMap((run) => valueMarks("r_k", run, "var(--r_k)", "square")),
+        ],
       },
-      marks: [
-        ...axis.marks,
-        Plot.gridY([-high, -low, low, high], {
-          stroke: "var(--rule)",
-          strokeOpacity: 1,
-          strokeDasharray: "2 4",
-        }),
-        Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...nullMarks(series("r_q", shown[0]), "var(--r_q)"),
-        ...nullMarks(series("r_k", shown[0]), "var(--r_k)"),
-        ...shown.flatMap((run) => valueMarks("r_q", run, "var(--r_q)", "circle")),
-        ...shown.flatMap((run) => valueMarks("r_k", run, "var(--r_k)", "square")),
-      ],
-    });
-    return finish(svg, `r_q and r_k of PC${state.pc} at each ${axes.stopWord}`, "correlation");
+      { name: `r_q and r_k of PC${state.pc} at each ${axes.stopWord}`, prefix: "correlation", lines },
+    );
   }
 
   /** @param {number} width */
   function varianceChart(width) {
     const points = store.runs().flatMap((run) => series("explained_variance", run));
-    const height = 290;
-    const axis = axes.stopAxis(width, height, `explained variance, ${component()}`);
-    const svg = axes.plot({
-      ...axis,
-      y: {
-        tickSize: 0,
-        domain: [0, Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0))],
-        ticks: 5,
-        tickFormat: (/** @type {number} */ v) => text.number(v, 2),
-        label: null,
+    const axis = axes.stopAxis(width, 290, `explained variance, ${component()}`);
+    const most = Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0));
+    const tickFormat = (/** @type {number} */ v) => text.number(v, 2);
+    return axes.stopChart(
+      {
+        ...axis,
+        y: { tickSize: 0, domain: [0, most], ticks: 5, tickFormat, label: null },
+        marks: [
+          ...axis.marks,
+          axes.grid(5),
+          Plot.ruleY([0], { stroke: "var(--faint)" }),
+          ...store.runs().flatMap((run) => valueMarks("explained_variance", run, "var(--variance)", "triangle")),
+        ],
       },
+      { name: `Explained variance of PC${state.pc} at each ${axes.stopWord}`, prefix: "variance", lines },
+    );
+  }
+
+  /* ---- what determines where it looks ---- */
+
+  /** @type {(width: number, run: number) => Drawn} */
+  function sharesChart(width, run) {
+    const value = (/** @type {number} */ stop, /** @type {string} */ name) => data.value(store.table(run), name, stop, index());
+    return scores.chart({
+      ...{ width, height: 290, prefix: `shares${data.letters[run]}` },
+      title: axes.ofRun(run, "share of score variance over keys"),
+      stops: stops().map((one) => one.index),
+      share: value,
+      error: (stop, name) => value(stop, `${name}_se`),
+    });
+  }
+
+  /* ---- curves: the chosen checkpoint in ink, the others behind it, pale to deep as training goes on ---- */
+
+  /** @type {(curve: PackedCurve, width: number, run: number) => HTMLElement} */
+  function curveChart(curve, width, run) {
+    const stop = data.stopOf(data.heads[index()], state.stop);
+    const last = Math.max(1, data.stops.length - 1);
+    const colour = paint.ramp([-0.35 * last, last]);
+    const second = store.both() ? store.over(1).curves.find(({ name }) => name === curve.name) : undefined;
+    /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
+    const points = (one, of = curve, side = run) =>
+      [...data.curve(of, one, index(), `${side}:${state.window}`)].flatMap((value, i) =>
+        Number.isNaN(value) ? [] : [{ at: of.waves?.[one]?.[i] ?? of.at[i], value }],
+      );
+    /** @type {(one: number, look: any) => any} */
+    const line = (one, look) => Plot.line(points(one), { x: "at", y: "value", ...look });
+    const ink = { x: "at", y: "value", stroke: "var(--ink)", strokeWidth: 2.2 };
+    const svg = axes.plot({
+      width,
+      height: 250,
+      marginLeft: 46,
+      marginBottom: 36,
+      x: curve.log
+        ? { type: "log", base: 2, label: curve.axis, tickSize: 0, ticks: 6, tickFormat: text.tokens }
+        : { label: curve.axis, tickSize: 0 },
+      y: { label: null, tickSize: 0, ticks: 5 },
       marks: [
-        ...axis.marks,
-        Plot.gridY({ ticks: 5, stroke: "var(--rule)", strokeOpacity: 1 }),
+        axes.grid(5),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...store
-          .runs()
-          .flatMap((run) => valueMarks("explained_variance", run, "var(--variance)", "triangle")),
+        ...(store.both() ? [] : stops())
+          .filter((one) => one.index !== stop)
+          .map((one) => line(one.index, { stroke: colour(one.index), strokeWidth: 1.2 })),
+        Plot.line(points(stop), ink),
+        ...(second ? [Plot.line(points(stop, second, 1), { ...ink, strokeDasharray: axes.dashOf(1) })] : []),
       ],
     });
-    return finish(svg, `Explained variance of PC${state.pc} at each ${axes.stopWord}`, "variance");
+    axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
+    const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in bold";
+    return h(
+      "div",
+      {},
+      h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label}${whose}`),
+      svg,
+    );
   }
 
-  /** @type {(svg: Drawn, name: string, prefix: string) => Drawn} */
-  function finish(svg, name, prefix) {
-    axes.stopColumns(svg, {
-      prefix,
-      lines: (stop) => [...lines(stop), ...["r_q", "r_k"].map((name) => `${name}: ${data.measureMeans(name)}`)],
-      label: (stop) => `${lines(stop).filter(Boolean).join(", ")}. Choose this ${axes.stopWord}.`,
-    });
-    axes.dress(svg, name);
-    return svg;
+  /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */
+  /** @type {(curve: PackedCurve, run: number) => boolean} */
+  const isKnown = (curve, run) =>
+    stops().some((one) =>
+      data.curve(curve, one.index, index(), `${run}:${state.window}`).some((value) => !Number.isNaN(value)),
+    );
+
+  /* Nothing where the results hold none of it. */
+  /** @type {(width: number) => HTMLElement[]} */
+  function anatomy(width) {
+    const [run] = store.runs();
+    const shares = data.parts.length ? store.runs().map((one) => h("div", {}, scores.legend(), sharesChart(width, one))) : [];
+    const known = store.over(run).curves.filter((curve) => !curve.waves && isKnown(curve, run));
+    const found = [...shares, ...known.map((curve) => curveChart(curve, width, run))];
+    if (!found.length) return [];
+    return [h("h3", {}, "What determines where it looks"), h("div", { class: "pair" }, found)];
   }
 
-  return { correlationChart, varianceChart };
+  return { correlationChart, varianceChart, anatomy };
 })();

@@ -54,7 +54,7 @@
     if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
-      found.push(axes.signalName(shown[0]));
+      found.push(data.measureLabel(shown[0]));
     if (view === "classes" && state.taxonomy !== "published") found.push("classes by score shares");
     if (view === "spectrum" && state.carried !== "signal_q") found.push("score strength");
     if (view === "spectrum" && state.heads.size === 1) found.push("one head");

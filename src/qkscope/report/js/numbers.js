@@ -7,7 +7,7 @@ const numbers = (() => {
   const { state } = store;
   const { h } = dom;
   const drawing = dom.find("numbers-drawing");
-  const pager = pages.make("numbers", 8, "number", draw);
+  const pager = dom.pager("numbers", 8, "number", draw);
   let search = "";
 
   /* The measures of the position signal first; depth is no measurement. */

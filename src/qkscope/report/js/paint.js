@@ -89,7 +89,7 @@ const paint = (() => {
       percent ? `${text.number(100 * v, 0)}%` : text.number(v, Number.isInteger(v) ? 0 : digits),
     );
     return [
-      dom.h("span", { class: "key" }, name),
+      dom.key(null, name),
       dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1]),
     ];
   }

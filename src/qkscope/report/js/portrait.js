@@ -90,23 +90,23 @@ const portrait = (() => {
 
   function legend() {
     const { tint } = state;
-    /** @type {(colour: string, said: string) => HTMLElement} */
-    const key = (colour, said) =>
-      h("span", { class: "key" }, h("span", { class: "swatch", style: `color:${colour}` }, "●"), said);
     /** @type {HTMLElement[]} */
     let items;
     if (tint === "class")
       items = data.classes.flatMap((name, code) =>
-        name === data.unmeasured || !table().classes[data.taxonomy].codes.includes(code) ? [] : [key(paint.colour(code), name)],
+        name === data.unmeasured || !table().classes[data.taxonomy].codes.includes(code)
+          ? []
+          : [dom.symbolKey("●", name, paint.colour(code))],
       );
-    else if (tint === "rope") items = data.populations.map((name) => key(paint.ofPopulation(name), name));
+    else if (tint === "rope") items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
-    if (data.populations.length > 1) items.push(h("span", { class: "key" }, "● RoPE ◆ NoPE"));
-    if (data.heads.some(({ index }) => data.anotherAxis(table(), state.stop, index)))
-      items.push(h("span", { class: "key" }, "○ a different direction became PC0"));
-    if (store.both())
-      items.push(h("span", { class: "key" }, h("i", { class: "move" }), "from A to where it stands in B"));
-    return h("p", { class: "legend" }, items);
+    const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.stop, index));
+    return dom.legend(
+      items,
+      data.populations.length > 1 ? dom.key(null, "● RoPE ◆ NoPE") : null,
+      changed ? dom.key(null, "○ a different direction became PC0") : null,
+      store.both() ? dom.key(h("i", { class: "move" }), "from A to where it stands in B") : null,
+    );
   }
 
   /* ---- the points ---- */

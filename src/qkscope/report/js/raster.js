@@ -215,11 +215,7 @@ const raster = (() => {
     const changed = data.stops.filter(({ index }) => data.anotherAxis(table, index, head));
     const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.stops[onset].label} (${at(onset)})`;
     const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
-    const open = h(
-      "button",
-      { type: "button", class: "link", id: "emergence-open", onclick: () => go("head", { head }) },
-      "Open this head",
-    );
+    const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
@@ -381,10 +377,6 @@ const raster = (() => {
 
     /** @param {number} at */
     const rowAt = (at) => rows[d3.bisectRight(rows.map((row) => row.y), at) - 1];
-    const last = data.stops.length - 1;
-    /** @type {(value: number, most: number) => number} */
-    const within = (value, most) => Math.max(0, Math.min(most, value));
-
     const frameOf = sheet.make({
       id: "emergence",
       label: `${name()} of each ${byLayer() ? "layer" : "head"} at each ${axes.stopWord}`,
@@ -398,14 +390,11 @@ const raster = (() => {
       at(px, py) {
         const row = rowAt(py);
         const col = d3.bisectRight(edges, px) - 1;
-        return row && py < row.y + tall && col <= last ? { row: row.index, col: Math.max(0, col) } : null;
+        return row && py < row.y + tall && col < data.stops.length ? { row: row.index, col: Math.max(0, col) } : null;
       },
-      box: ({ row, col }) =>
-        rows[row] && col <= last ? { x: x(col), y: rows[row].y, width: wide(col), height: tall } : null,
-      step: ({ row, col }, right, down) => ({
-        row: within(row + down, rows.length - 1),
-        col: within(col + right, last),
-      }),
+      rows: rows.length,
+      cols: () => data.stops.length,
+      box: ({ row, col }) => ({ x: x(col), y: rows[row].y, width: wide(col), height: tall }),
       lines: ({ row, col }) => lines(rows[row], col),
       verb: byLayer() ? "Select these heads." : "Pin this head.",
       act: ({ row, col }, event) => store.select(rows[row].heads, event, { stop: col }),
@@ -417,30 +406,27 @@ const raster = (() => {
     return { frame: frameOf, rows };
   }
 
-  /** @type {(ends: [number, number], axis: boolean) => HTMLElement} */
-  function legend(ends, axis) {
-    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
-    const key = (mark, said) => h("span", { class: "key" }, mark, said);
+  /* The names that colours stand for: of the classes or roles that some head has. */
+  function nameKeys() {
     const table = store.table();
-    /** @param {string} background */
-    const block = (background) => h("i", { class: "block", style: `background-color:${background}` });
-    const bits = isNamed() && table.roles ? table.roles.reduce((all, one) => (one < 128 ? all | one : all), 0) : 0;
-    const scale = isClass()
-      ? data.classes.flatMap((kind, code) => (table.classes[data.taxonomy].codes.includes(code) ? [key(paint.block(code), kind)] : []))
-      : isNamed()
-        ? [
-            ...data.roles.flatMap(({ name: one }, role) => (bits & (1 << role) ? [key(block(paint.ofRole(role)), one)] : [])),
-            key(block("var(--rule)"), "no role"),
-          ]
-      : paint.rampKeys(name(), ends, 2, measure().startsWith("share_"));
-    const heads = byLayer() || isNamed()
-      ? []
-      : [
-          store.both() ? null : key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
-          axis ? key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
-        ];
-    return h("p", { class: "legend" }, scale, heads);
+    if (isClass())
+      return data.classes.flatMap((kind, code) =>
+        table.classes[data.taxonomy].codes.includes(code) ? [dom.key(paint.block(code), kind)] : [],
+      );
+    const bits = [...(table.roles || [])].reduce((all, one) => (one < 128 ? all | one : all), 0);
+    const found = data.roles.flatMap(({ name: one }, role) => (bits & (1 << role) ? [dom.blockKey(paint.ofRole(role), one)] : []));
+    return [...found, dom.blockKey("var(--rule)", "no role")];
   }
+
+  /** @type {(ends: [number, number], axis: boolean) => HTMLElement} */
+  const legend = (ends, axis) =>
+    isNamed()
+      ? dom.legend(nameKeys())
+      : dom.legend(
+          paint.rampKeys(name(), ends, 2, measure().startsWith("share_")),
+          byLayer() || store.both() ? null : dom.key(h("i", { class: "bar onset" }), `first ${ABOVE}`),
+          axis ? dom.key(h("i", { class: "bar changed" }), "PC0 became a different direction") : null,
+        );
 
   /* Layers at every checkpoint; heads, of which there may be a thousand, at the first, the chosen and the last. */
   /** @param {Row[]} rows */
@@ -509,30 +495,24 @@ const raster = (() => {
   }
 
   function setUp() {
-    /** @type {[string, string, string?][]} */
-    const entries = store.choices.map.map((one) => [one, data.measureLabel(one), data.measureMeans(one) || ""]);
+    const { map, rows, spacing } = store.choices;
     /** @type {Record<string, string>} */
-    const SPACING = { order: "checkpoint", step: "step", tokens: "tokens" };
-    const spaced = store.choices.spacing;
-    const spacing = dom.options("spacing", "Columns by", spaced.map((one) => [one, SPACING[one]]), state.spacing, (value) =>
+    const NAMED = {
+      ...{ order: "checkpoint", step: "step", tokens: "tokens" },
+      ...{ onset: "heads, earliest first", depth: "heads by layer", layers: "layers" },
+    };
+    /** @type {[string, string, string?][]} */
+    const entries = map.map((one) => [one, data.measureLabel(one), data.measureMeans(one) || ""]);
+    const colour = dom.menu("emergence-measure", "Colour", entries, state.map, (value) => store.set({ map: value }));
+    const rowMenu = dom.menu("emergence-rows", "Rows", rows.map((one) => [one, NAMED[one]]), state.rows, (value) =>
+      store.set({ rows: value }),
+    );
+    const spaced = dom.options("spacing", "Columns by", spacing.map((one) => [one, NAMED[one]]), state.spacing, (value) =>
       store.set({ spacing: value }),
     );
-    const colour = dom.menu("emergence-measure", "Colour", entries, state.map, (value) => store.set({ map: value }));
-    /** @type {Record<string, string>} */
-    const ROWS = { onset: "heads, earliest first", depth: "heads by layer", layers: "layers" };
-    const rows = dom.menu(
-      "emergence-rows",
-      "Rows",
-      store.choices.rows.map((one) => [one, ROWS[one]]),
-      state.rows,
-      (value) => store.set({ rows: value }),
-    );
-    controls = { measure: colour.box, rows: rows.box };
-    dom.find("emergence-controls").replaceChildren(
-      colour.field,
-      ...(store.choices.rows.length > 1 ? [rows.field] : []),
-      ...(spaced.length > 1 ? [spacing] : []),
-    );
+    controls = { measure: colour.box, rows: rowMenu.box };
+    const found = [colour.field, rows.length > 1 ? rowMenu.field : null, spacing.length > 1 ? spaced : null];
+    dom.find("emergence-controls").replaceChildren(...found.filter((one) => one !== null));
   }
 
   /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */

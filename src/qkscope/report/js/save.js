@@ -16,16 +16,7 @@ const save = (() => {
     ...["stroke-linejoin", "stroke-linecap", "paint-order", "text-anchor", "display", "visibility"],
     ...["font-family", "font-size", "font-weight", "font-variant-numeric"],
   ];
-  const SILENT = [
-    "class",
-    "style",
-    "tabindex",
-    "role",
-    "data-key",
-    "aria-label",
-    "aria-pressed",
-    "aria-hidden",
-  ];
+  const SILENT = ["class", "style", "tabindex", "role", "data-key", "aria-label", "aria-pressed", "aria-hidden"];
 
   /* A copy of a drawing that needs no style sheet. */
   /** @param {SVGElement} original */
@@ -67,15 +58,7 @@ const save = (() => {
         found.push(s("rect", { x, y, width: 2, height, fill: borderLeftColor }));
       else if (height < 3 && parseFloat(borderTopWidth))
         found.push(
-          s("line", {
-            x1: x,
-            x2: x + width,
-            y1: y,
-            y2: y,
-            stroke: borderTopColor,
-            "stroke-width": 2,
-            "stroke-dasharray": "3 3",
-          }),
+          s("line", { x1: x, x2: x + width, y1: y, y2: y, stroke: borderTopColor, "stroke-width": 2, "stroke-dasharray": "3 3" }),
         );
       else found.push(s("rect", { x, y, width, height, rx: 2, fill: backgroundColor }));
     }
@@ -88,12 +71,7 @@ const save = (() => {
       const { color, fontSize, fontFamily, fontWeight } = getComputedStyle(node.parentElement || element);
       const { x, y } = place(box, origin);
       if (!node.textContent?.trim() || !box.width) continue;
-      const look = {
-        fill: color,
-        "font-size": fontSize,
-        "font-family": fontFamily,
-        "font-weight": fontWeight,
-      };
+      const look = { fill: color, "font-size": fontSize, "font-family": fontFamily, "font-weight": fontWeight };
       found.push(s("text", { x, y: y + 0.78 * box.height, ...look }, node.textContent));
     }
     return found;
@@ -119,14 +97,7 @@ const save = (() => {
       s("rect", { width, height, fill: style.backgroundColor || paper }),
       s(
         "text",
-        {
-          x: MARGIN,
-          y: MARGIN + 15,
-          fill: style.color,
-          "font-family": style.fontFamily,
-          "font-size": 16,
-          "font-weight": 650,
-        },
+        { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
         ONE_STOP.includes(view) ? `${title} · ${data.stops[store.state.stop].label}` : title,
       ),
     );
@@ -136,14 +107,8 @@ const save = (() => {
       const box = svg.getBoundingClientRect();
       const copy = svg instanceof HTMLCanvasElement ? s("image", { href: svg.toDataURL() }) : settled(svg);
       const { x, y } = place(box, origin);
-      for (const [name, value] of Object.entries({
-        x,
-        y,
-        width: box.width,
-        height: box.height,
-        overflow: "visible",
-      }))
-        copy.setAttribute(name, String(value));
+      const at = { x, y, width: box.width, height: box.height, overflow: "visible" };
+      for (const [name, value] of Object.entries(at)) copy.setAttribute(name, String(value));
       picture.append(copy);
     }
     return { source: new XMLSerializer().serializeToString(picture), width, height };
@@ -176,17 +141,9 @@ const save = (() => {
       const name = dom.find(`${view}-title`).textContent;
       /** @type {(kind: string, act: (view: string) => void) => HTMLElement} */
       const button = (kind, act) =>
-        h(
-          "button",
-          {
-            type: "button",
-            class: "quiet small-button",
-            id: `save-${view}-${kind.toLowerCase()}`,
-            "aria-label": `Save as ${kind}: ${name}`,
-            onclick: () => act(view),
-          },
-          `↓ ${kind}`,
-        );
+        dom.button(`save-${view}-${kind.toLowerCase()}`, `↓ ${kind}`, () => act(view), {
+          ...{ class: "quiet small-button", "aria-label": `Save as ${kind}: ${name}` },
+        });
       corner.replaceChildren(button("SVG", asSvg), button("PNG", asPng));
     }
   }

@@ -34,66 +34,44 @@ const scores = (() => {
   /* The chart of stacked shares over checkpoints, for a population or for one head. */
   /** @type {(options: { width: number, height: number, title: string, prefix: string, stops: number[],
    *   share: (stop: number, name: string) => number | null | undefined,
-   *   error?: (stop: number, name: string) => number | null | undefined }) => Drawn} */
+   *   error: (stop: number, name: string) => number | null | undefined }) => Drawn} */
   function chart({ width, height, title, prefix, stops, share, error }) {
     const axis = axes.stopAxis(width, height, title);
     const half = data.stops.length > 40 ? 0.5 : 0.38;
     const room = (width / data.stops.length) * 2 * half;
     const sums = room < 17 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
-    const svg = axes.plot({
-      ...axis,
-      y: {
-        domain: [0, 1],
-        ticks: 5,
-        tickSize: 0,
-        label: null,
-        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
+    return axes.stopChart(
+      {
+        ...axis,
+        y: { domain: [0, 1], ticks: 5, tickSize: 0, label: null, tickFormat: axes.percent },
+        marks: [
+          ...axis.marks,
+          Plot.rect(stack(stops, share), {
+            ...{ x1: (d) => d.at - half, x2: (d) => d.at + half, y1: "low", y2: "high" },
+            ...{ fill: (d) => colour(d.part), stroke: "var(--paper)", strokeWidth: 0.6 },
+          }),
+          Plot.text(
+            sums.filter(({ sum }) => sum > 0.1),
+            {
+              ...{ x: "stop", y: "sum", dy: 9, text: (d) => String(Math.round(100 * d.sum)) },
+              ...{ fill: "var(--paper)", fontSize: room < 26 ? 10 : 11 },
+            },
+          ),
+        ],
       },
-      marks: [
-        ...axis.marks,
-        Plot.rect(stack(stops, share), {
-          x1: (d) => d.at - half,
-          x2: (d) => d.at + half,
-          y1: "low",
-          y2: "high",
-          fill: (d) => colour(d.part),
-          stroke: "var(--paper)",
-          strokeWidth: 0.6,
-        }),
-        Plot.text(
-          sums.filter(({ sum }) => sum > 0.1),
-          {
-            x: "stop",
-            y: "sum",
-            dy: 9,
-            text: (d) => String(Math.round(100 * d.sum)),
-            fill: "var(--paper)",
-            fontSize: room < 26 ? 10 : 11,
-          },
-        ),
-      ],
-    });
-    /** @type {(stop: number, meaning?: boolean) => (string | null)[]} */
-    const lines = (stop, meaning = true) => {
-      const parts = data.parts.map(({ name }) => ({ name, value: share(stop, name) ?? NaN, se: error?.(stop, name) }));
-      const whole = { name: "share_positional", value: positional(stop, share), se: error?.(stop, "share_positional") };
-      return [data.stops[stop].label, ...text.described([whole, ...parts], [], meaning)];
-    };
-    axes.stopColumns(svg, {
-      prefix,
-      lines,
-      label: (stop) => `${title}: ${lines(stop, false).filter(Boolean).join(", ")}. Choose this ${axes.stopWord}.`,
-    });
-    axes.dress(svg, `${title}, at each ${axes.stopWord}`);
-    return svg;
+      {
+        name: `${title}, at each ${axes.stopWord}`,
+        prefix,
+        lines(stop, meaning) {
+          const parts = data.parts.map(({ name }) => ({ name, value: share(stop, name) ?? NaN, se: error(stop, name) }));
+          const whole = { name: "share_positional", value: positional(stop, share), se: error(stop, "share_positional") };
+          return [`${data.stops[stop].label} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
+        },
+      },
+    );
   }
 
-  function legend() {
-    const keys = data.parts.map(({ label }, part) =>
-      h("span", { class: "key" }, h("i", { class: "block", style: `background-color:${colour(part)}` }), label),
-    );
-    return h("p", { class: "legend" }, keys);
-  }
+  const legend = () => dom.legend(data.parts.map(({ label }, part) => dom.blockKey(colour(part), label)));
 
   /* The mean share of a part over the heads of a layer at the chosen checkpoint. */
   /** @type {(width: number, height: number, run: number) => Drawn} */
@@ -113,21 +91,10 @@ const scores = (() => {
       marginRight: 10,
       marginTop: 44,
       marginBottom: 26,
-      className: "plot",
-      style: { fontSize: "12px", background: "none", overflow: "visible" },
-      x: {
-        domain: [0, 1],
-        ticks: [0, 0.5, 1],
-        tickSize: 0,
-        label: null,
-        tickFormat: (/** @type {number} */ v) => `${Math.round(100 * v)}%`,
-      },
+      x: { domain: [0, 1], ticks: [0, 0.5, 1], tickSize: 0, label: null, tickFormat: axes.percent },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        Plot.text([axes.ofRun(run, `By layer at ${text.shorten(data.stops[state.stop].label, 24)}`)], {
-          ...{ frameAnchor: "top-left", dy: -40, dx: 4 - axes.layerMargin, text: (/** @type {string} */ d) => d },
-          ...{ fill: "var(--muted)", textAnchor: "start", lineAnchor: "top" },
-        }),
+        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.stops[state.stop].label, 24)}`), axes.layerMargin - 4),
         axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.
@@ -139,7 +106,7 @@ const scores = (() => {
       const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
       const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`;
       marks.mark(/** @type {any} */ (rect), {
-        key: `layer:${layer}`,
+        key: `layer:${layer}${data.letters[run]}`,
         label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
         lines: () => [where, ...text.described(numbers)],
         act: (event) =>
@@ -156,7 +123,7 @@ const scores = (() => {
   function draw() {
     if (!drawing) return;
     const width = axes.widthOf(drawing);
-    const panels = data.populations.length * store.runs().length + 1;
+    const panels = (data.populations.length + 1) * store.runs().length;
     const columns = width > 640 ? Math.min(panels, 3) : 1;
     const each = (width - 24 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
@@ -181,7 +148,7 @@ const scores = (() => {
     );
     const layers = new Set(data.heads.map(({ layer }) => layer)).size;
     const tall = Math.min(560, Math.max(310, 70 + 14 * layers));
-    const cells = [...charts, byLayer(each, tall, store.runs()[0])].map((svg) => h("div", {}, svg));
+    const cells = [...charts, ...store.runs().map((run) => byLayer(each, tall, run))].map((svg) => h("div", {}, svg));
     marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
   }
 

@@ -28,11 +28,13 @@ const sheet = (() => {
   }
 
   /* `paint` draws what is in view when the sheet is scrolled to `top`; `at` finds the cell at a point of the whole
-   * sheet and `box` the place of a cell there; `step` is the cell that many columns and rows away. */
+   * sheet and `box` the place of one of its `rows` and `cols` there, null where there is no cell. */
   /** @type {(about: Sheet) => HTMLElement} */
   function make(about) {
     const { id, width, height, shown = height } = about;
     const { canvas, context } = blank(width, shown);
+    /** @type {(cell: Cell) => Box | null} */
+    const boxOf = (cell) => (cell.row < about.rows && cell.col < about.cols(cell.row) ? about.box(cell) : null);
     const over = s("svg", { width, height, class: "over", "aria-hidden": "true" }, about.over?.() || []);
     const cursor = h("button", { type: "button", id: `${id}-cursor`, class: "cursor" });
     const content = h("div", { class: "sheet", style: `width:${width}px;height:${height}px` }, canvas, over, cursor);
@@ -117,21 +119,19 @@ const sheet = (() => {
 
     /* ---- the cursor ---- */
 
+    /** @type {(value: number, count: number) => number} */
+    const within = (value, count) => Math.max(0, Math.min(count - 1, value));
     let here = places.get(id) || about.start;
-    if (!about.box(here)) here = about.start;
+    if (!boxOf(here)) here = about.start;
 
     /** @param {Cell} cell */
     function moveTo(cell) {
-      const box = about.box(cell);
+      const box = boxOf(cell);
       if (!box) return;
       here = cell;
       places.set(id, cell);
-      Object.assign(cursor.style, {
-        left: `${box.x}px`,
-        top: `${box.y}px`,
-        width: `${box.width}px`,
-        height: `${box.height}px`,
-      });
+      const place = { left: box.x, top: box.y, width: box.width, height: box.height };
+      for (const [name, pixels] of Object.entries(place)) cursor.style.setProperty(name, `${pixels}px`);
       cursor.setAttribute("aria-label", label());
     }
     const label = () => about.lines(here).filter(Boolean).join(". ") + (about.verb ? `. ${about.verb}` : "");
@@ -146,8 +146,9 @@ const sheet = (() => {
       if (!way) return;
       event.preventDefault();
       event.stopPropagation();
-      moveTo(about.step(here, ...way));
-      const { y, height: tall } = about.box(here) || { y: 0, height: 0 };
+      const row = within(here.row + way[1], about.rows);
+      moveTo({ row, col: within(here.col + way[0], about.cols(row)) });
+      const { y, height: tall } = boxOf(here) || { y: 0, height: 0 };
       const above = about.header || 0;
       if (y - above < scroller.scrollTop) scroller.scrollTop = y - above;
       else if (y + tall > scroller.scrollTop + shown) scroller.scrollTop = y + tall - shown;

@@ -73,7 +73,7 @@ const signal = (() => {
 
   /** @param {Line} line */
   const nameOf = (line) => {
-    const several = measures().length > 1 ? axes.signalName(line.measure) : "";
+    const several = measures().length > 1 ? data.measureLabel(line.measure) : "";
     const population = line.population === "all" ? (several ? "" : "all heads") : line.population;
     return [population, several, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" ");
   };
@@ -116,21 +116,11 @@ const signal = (() => {
     // Without lines, the dots of two runs would cover each other.
     const dx = store.both() && !course ? 10 * (line.run - 0.5) : 0;
     const hollow = axes.isSecond(line.run);
-    const error = {
-      y1: (/** @type {Point} */ d) => d.mean - (d.se || 0),
-      y2: (/** @type {Point} */ d) => d.mean + (d.se || 0),
-    };
     return [
-      Plot.ruleX(
-        found.filter(({ se }) => se !== null),
-        { x: "index", dx, ...error, stroke: line.colour, strokeWidth: 1.6 },
-      ),
+      axes.errorBars(found, { x: "index", y: "mean", dx, stroke: line.colour }),
       Plot.dot(found, {
-        x: "index",
-        y: "mean",
-        dx,
+        ...{ x: "index", y: "mean", dx, r: isBeside(line) ? 3 : 4.6 },
         symbol: isOpen(line.population) ? "diamond2" : "circle",
-        r: isBeside(line) ? 3 : 4.6,
         fill: hollow ? "var(--paper)" : line.colour,
         stroke: hollow ? line.colour : "var(--paper)",
         strokeWidth: hollow ? 1.6 : 1,
@@ -176,8 +166,8 @@ const signal = (() => {
     ];
   }
 
-  /** @type {(index: number, all: Line[], meaning?: boolean) => (string | null)[]} */
-  function lines(index, all, meaning = true) {
+  /** @type {(index: number, all: Line[], meaning: boolean) => (string | null)[]} */
+  function lines(index, all, meaning) {
     const means = all.map((line) => ({
       ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
       whose: [line.population === "all" ? "all heads" : line.population, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" "),
@@ -204,37 +194,29 @@ const signal = (() => {
     );
     if (!found.length || !course) return null;
     const axis = axes.stopAxis(width, 130, "loss, nats per token");
-    const svg = axes.plot({
-      ...axis,
-      marginRight: right,
-      x: { ...axis.x, axis: null },
-      marginBottom: 8,
-      y: { tickSize: 0, label: null, ticks: 3, nice: true },
-      marks: [
-        axis.marks[0],
-        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 3 }),
-        ...store.runs().map((run) =>
-          Plot.line(
-            found.filter((d) => d.run === run),
-            { x: "index", y: "value", stroke: "var(--muted)", strokeWidth: 2, strokeDasharray: axes.dashOf(run) },
+    const at = { x: "index", y: "value", stroke: "var(--muted)" };
+    return axes.stopChart(
+      {
+        ...axis,
+        marginRight: right,
+        x: { ...axis.x, axis: null },
+        marginBottom: 8,
+        y: { tickSize: 0, label: null, ticks: 3, nice: true },
+        marks: [
+          axis.marks[0],
+          axes.grid(3),
+          ...d3.groups(found, ({ run }) => run).map(([run, line]) =>
+            Plot.line(line, { ...at, strokeWidth: 2, strokeDasharray: axes.dashOf(run) }),
           ),
-        ),
-        Plot.ruleX(found, {
-          x: "index",
-          y1: (/** @type {any} */ d) => d.value - d.se,
-          y2: (/** @type {any} */ d) => d.value + d.se,
-          stroke: "var(--muted)",
-        }),
-      ],
-    });
-    axes.stopColumns(svg, {
-      prefix: "loss",
-      lines: (index) => [data.stops[index].label, ...text.described(losses(index))],
-      label: (index) =>
-        `${[data.stops[index].label, ...text.described(losses(index), [], false)].join(", ")}. Choose this ${axes.stopWord}.`,
-    });
-    axes.dress(svg, `Loss at ${data.stops.length} checkpoints`);
-    return svg;
+          axes.errorBars(found, at),
+        ],
+      },
+      {
+        name: `Loss at ${data.stops.length} checkpoints`,
+        prefix: "loss",
+        lines: (index, meaning) => [data.stops[index].label, ...text.described(losses(index), [], meaning)],
+      },
+    );
   }
 
   /* Between which checkpoints half of a population's heads began to follow position; null where they never did. */
@@ -274,30 +256,28 @@ const signal = (() => {
       const from = course && state.stop > 0 ? ` (${first} at ${data.stops[0].label})` : "";
       return line.mean[state.stop] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
     });
-    return said.length ? `At ${label}, mean ${axes.signalName(state.measure)} is ${said.join(" and ")}.` : "";
+    return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";
   }
 
   /** @type {(all: Line[], picked: Line[], shown: Set<number> | null) => HTMLElement} */
   function legend(all, picked, shown) {
-    /** @type {(mark: HTMLElement, said: string) => HTMLElement} */
-    const key = (mark, said) => h("span", { class: "key" }, mark, said);
     const counts = store.over().averages.heads;
     const items = all
       .filter((line) => line.run === store.runs()[0] && !isBeside(line))
       .map(({ population, colour }) => {
-        const shape = isOpen(population) ? "◆" : "●";
-        const name = population === "all" ? "" : ` ${population}`;
         const count = shown ? store.countOf(population) : d3.max(counts[population] || [0]) || 0;
+        const name = population === "all" ? "" : ` ${population}`;
         const said = `${text.count(count)}${name} ${count === 1 ? "head" : "heads"}`;
-        return key(h("span", { class: "swatch", style: `color:${colour}` }, shape), said);
+        return dom.symbolKey(isOpen(population) ? "◆" : "●", said, colour);
       });
-    items.push(...axes.runKeys());
-    if (all.some((line) => line.sd.some((v) => v !== null)))
-      items.push(key(h("i", { class: "band" }), "±1 sd across heads"));
-    if (all.some((line) => line.se.some((v) => v !== null)))
-      items.push(key(h("i", { class: "bar" }), "±1 se over documents"));
-    if (picked.length) items.push(key(h("i", { class: "dots" }), "selected heads"));
-    return h("p", { class: "legend" }, items);
+    const has = (/** @type {"sd" | "se"} */ error) => all.some((line) => line[error].some((v) => v !== null));
+    return dom.legend(
+      items,
+      axes.runKeys(),
+      has("sd") ? dom.key(h("i", { class: "band" }), "±1 sd across heads") : null,
+      has("se") ? dom.key(h("i", { class: "bar" }), "±1 se over documents") : null,
+      picked.length ? dom.key(h("i", { class: "dots" }), "selected heads") : null,
+    );
   }
 
   /** @param {Line[]} all */
@@ -330,18 +310,18 @@ const signal = (() => {
     const width = axes.widthOf(drawing);
     const height = Math.round(Math.min(430, Math.max(280, width * 0.46)));
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
-    const axis = axes.stopAxis(width, height, `mean ${axes.signalName(state.measure)}${over}`);
+    const axis = axes.stopAxis(width, height, `mean ${data.measureLabel(state.measure)}${over}`);
     const domain = range([...all, ...picked]);
     const share = state.measure.startsWith("share_");
     /** @param {number} v */
-    const tick = (v) => (share ? `${Math.round(100 * v)}%` : text.number(v, 1));
+    const tick = (v) => (share ? axes.percent(v) : text.number(v, 1));
     return {
       ...axis,
       marginRight: course ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,
       y: { tickSize: 0, domain, label: null, ticks: 6, tickFormat: tick },
       marks: [
         ...axis.marks,
-        Plot.gridY({ stroke: "var(--rule)", strokeOpacity: 1, ticks: 6 }),
+        axes.grid(6),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         Plot.rectX(intervals(), { x1: "x1", x2: "x2", fill: "colour", fillOpacity: 0.16 }),
         Plot.text(intervals(), {
@@ -370,27 +350,29 @@ const signal = (() => {
       return;
     }
     const options = plotOptions(all, picked);
-    const svg = axes.plot(options);
-    const every = [...all, ...picked];
-    axes.stopColumns(svg, {
-      label: (index) => `${lines(index, every, false).filter(Boolean).join(". ")}. Choose this ${axes.stopWord}.`,
-      lines: (index) => lines(index, every),
+    drawn = axes.stopChart(options, {
+      name: `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`,
+      lines: (index, meaning) => lines(index, [...all, ...picked], meaning),
     });
-    axes.dress(svg, `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`);
     marks.mount(
       drawing,
       h("p", { class: "sentence", id: "signal-sentence", "aria-live": "polite" }, sentence(all, picked)),
       legend(all, picked, shown),
-      svg,
+      drawn,
       lossChart(options.width, options.marginRight),
       numbersTable(all),
     );
-    drawn = svg;
     explain(shown);
   }
 
   function setUp() {
-    controls = axes.signalChoice("measure", "measure", "signal-controls");
+    const names = store.choices.measure;
+    if (names.length < 2) return;
+    /** @type {[string, string][]} */
+    const entries = names.map((name) => [name, data.measureLabel(name)]);
+    const { field, box } = dom.menu("measure", "Mean", entries, state.measure, (value) => store.set({ measure: value }));
+    dom.find("signal-controls").replaceChildren(field);
+    controls = box;
   }
 
   /** @type {View & { measures: () => string[] }} */

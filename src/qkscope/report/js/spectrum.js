@@ -152,14 +152,9 @@ const spectrum = (() => {
         const col = d3.bisectRight(spans[row], x.invert(px)) - 1;
         return col >= 0 && col < list[row].waves.length ? { row, col } : null;
       },
-      box: ({ row, col }) =>
-        list[row] && col < list[row].waves.length
-          ? { x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }
-          : null,
-      step: ({ row, col }, across, down) => {
-        const to = Math.max(0, Math.min(list.length - 1, row + down));
-        return { row: to, col: Math.max(0, Math.min(list[to].waves.length - 1, col + across)) };
-      },
+      rows: list.length,
+      cols: (row) => list[row].waves.length,
+      box: ({ row, col }) => ({ x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }),
       lines: ({ row, col }) => said(list[row], col),
       verb: `Choose this ${axes.stopWord}.`,
       act: ({ row }) => store.set({ stop: list[row].stop }),
@@ -218,10 +213,8 @@ const spectrum = (() => {
         return headAt(cell) === undefined ? null : cell;
       },
       box: (cell) => (headAt(cell) === undefined ? null : box(cell)),
-      step: ({ row, col }, right, down) => {
-        const to = { row: Math.max(0, Math.min(layers.length - 1, row + down)), col: Math.max(0, Math.min(across - 1, col + right)) };
-        return headAt(to) === undefined ? { row, col } : to;
-      },
+      rows: layers.length,
+      cols: () => across,
       lines: (cell) => {
         const head = headAt(cell) ?? 0;
         const line = ofHead(head, state.stop, run);
@@ -314,12 +307,10 @@ const spectrum = (() => {
     marks.mount(
       drawing,
       h("p", { class: "sentence", id: "spectrum-sentence" }, sentence(list)),
-      h(
-        "p",
-        { class: "legend" },
-        h("span", { class: "key" }, whose),
+      dom.legend(
+        dom.key(null, whose),
         paint.rampKeys(shareName(), [0, most], 2, true),
-        h("span", { class: "key" }, h("i", { class: "bar onset" }), "one window"),
+        dom.key(h("i", { class: "bar onset" }), "one window"),
       ),
       chart(list, width),
       small ? h("details", { class: "every", open }, h("summary", {}, "Every head: training downwards, fast pairs left"), small) : null,

@@ -7,7 +7,7 @@ const headTable = (() => {
   const { h } = dom;
   const drawing = dom.find("table-drawing");
   const note = dom.find("table-note");
-  const pager = pages.make("page", 12, "head", () => draw(null));
+  const pager = dom.pager("page", 12, "head", () => draw(null));
 
   const { table } = store;
   const NO_ERROR = "no error: leaving out some documents makes another axis PC0";
@@ -187,18 +187,9 @@ const headTable = (() => {
     });
     const cells = columns.map((column) => {
       const content = column.cell(head);
+      const opener = { class: "link", "aria-label": `Open ${name}` };
       const inner = column.opens
-        ? h(
-            "button",
-            {
-              type: "button",
-              id: `open-${head.index}`,
-              class: "link",
-              "aria-label": `Open ${name}`,
-              onclick: () => open(head),
-            },
-            content,
-          )
+        ? dom.button(`open-${head.index}`, String(content), () => go("head", { head: head.index }), opener)
         : content;
       return h("td", { class: column.num ? "num" : null, "data-column": column.key }, inner);
     });
@@ -208,11 +199,6 @@ const headTable = (() => {
       h("td", { class: "check" }, box),
       cells,
     );
-  }
-
-  /** @param {Head} head */
-  function open(head) {
-    go("head", { head: head.index });
   }
 
   function markSelected() {

@@ -27,14 +27,25 @@ const text = (() => {
     return `${number(100 * value, 1)}%${unsure ? "" : ` ± ${number(100 * se, 1)}`}`;
   }
 
+  /* A difference of two values of a measure: of shares in points, not percent. */
+  /** @type {(name: string, value: number | null, se?: number | null) => string} */
+  function change(name, value, se) {
+    if (!name.startsWith("share_") || value === null || Number.isNaN(value)) return withError(value, se);
+    const unsure = se === null || se === undefined || Number.isNaN(se);
+    return `${number(100 * value, 1)}${unsure ? "" : ` ± ${number(100 * se, 1)}`} points`;
+  }
+
   /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. `whose`
-   * and `of` come before the name: "RoPE: mean position share 59.0% ± 0.4". */
-  /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string }} Told */
+   * and `of` come before the name, `more` after the number: "RoPE: mean position share 59.0% ± 0.4". A number with a
+   * `sign` is a difference. */
+  /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string, more?: string,
+   *   sign?: boolean }} Told */
   /** @type {(numbers: Told[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
   function described(numbers, also = [], meaning = true) {
-    const lines = numbers.map(({ name, value, se, whose = "", of = "" }) => {
+    const lines = numbers.map(({ name, value, se, whose = "", of = "", more = "", sign = false }) => {
       const units = data.measureUnits(name);
-      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${measure(name, value, se)}${units && ` ${units}`}`;
+      const said = sign ? `${value !== null && value >= 0.0005 ? "+" : ""}${change(name, value, se)}` : measure(name, value, se);
+      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${units && ` ${units}`}${more}`;
     });
     if (!meaning) return [...lines, ...also];
     const names = [...new Set(numbers.map(({ name }) => name))];
@@ -43,8 +54,9 @@ const text = (() => {
       return means && `${names.length > 1 ? `${data.measureLabel(name)}: ` : ""}${means}`;
     });
     const sure = numbers.some(({ se }) => typeof se === "number" && !Number.isNaN(se));
-    return [...lines, ...also, ...meanings, sure ? "± one standard error over documents" : null];
+    return [...lines, ...also, ...meanings, sure ? ERROR : null];
   }
+  const ERROR = "± one standard error over documents";
 
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
@@ -77,5 +89,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, described, count, tokens, headCount, percent, shorten, mean };
+  return { number, withError, measure, change, described, error: ERROR, count, tokens, headCount, percent, shorten, mean };
 })();

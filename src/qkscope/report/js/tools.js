@@ -1,6 +1,94 @@
 // @ts-check
-/* Toolbar: the checkpoint, window and selection that all views share; the link to them; the page's colours. */
+/* Going to a view; the player of checkpoints; the toolbar: the checkpoint, window and selection that all views share, the
+ * link to them, the page's colours. */
 "use strict";
+
+/* Go to a view: show the page that it is on, scroll to it, give it the focus, and name it in the hash. */
+const go = (() => {
+  /* The head has a page of its own; all other views are on the report's. */
+  /** @param {string | null} view */
+  function show(view) {
+    const alone = view === "head";
+    dom.find("report").hidden = alone;
+    dom.find("head").hidden = !alone;
+    const section = view ? document.getElementById(view) : null;
+    const folded = section?.querySelector(":scope > details");
+    if (folded instanceof HTMLDetailsElement) folded.open = true;
+  }
+
+  /** @type {(view: string, also?: Partial<State>) => void} */
+  function to(view, also = {}) {
+    store.set({ ...also, view });
+    show(view);
+    const section = dom.find(view);
+    if (view === "head") window.scrollTo(0, 0);
+    else section.scrollIntoView({ behavior: dom.reducedMotion() ? "auto" : "smooth", block: "start" });
+    section.focus({ preventScroll: true });
+    marks.hideTip();
+  }
+
+  return Object.assign(to, { show });
+})();
+
+/* A slider over the checkpoints and, over training, a button that plays them. */
+const player = (() => {
+  const { state } = store;
+  const { h } = dom;
+  const last = data.stops.length - 1;
+  /** @type {number | null} */
+  let playing = null;
+
+  /** @type {{ button: HTMLElement, slider: HTMLInputElement, now: HTMLElement }[]} */
+  const all = [];
+
+  function pause() {
+    if (playing !== null) clearInterval(playing);
+    playing = null;
+    draw();
+  }
+
+  function toggle() {
+    if (playing !== null) {
+      pause();
+      return;
+    }
+    if (state.stop === last) store.set({ stop: 0 });
+    playing = window.setInterval(
+      () => {
+        if (state.stop >= last) pause();
+        else store.set({ stop: state.stop + 1 });
+      },
+      last >= 40 ? 250 : 900,
+    );
+    draw();
+  }
+
+  function draw() {
+    const { label: name, phase } = data.stops[state.stop];
+    for (const { button, slider, now } of all) {
+      button.textContent = playing === null ? "▶ Play" : "❚❚ Pause";
+      slider.value = String(state.stop);
+      slider.setAttribute("aria-valuetext", name);
+      now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
+    }
+  }
+
+  /* One more player, of a view; nothing where there is one checkpoint. */
+  /** @type {(view?: string) => HTMLElement[]} */
+  function make(view = "") {
+    if (last === 0) return [];
+    const button = h("button", { type: "button", id: `${view}play`, onclick: toggle }, "▶ Play");
+    const slider = h("input", {
+      ...{ type: "range", id: `${view}slider`, min: 0, max: last, step: 1, "aria-label": axes.stopWord },
+      oninput: () => store.set({ stop: Number(slider.value) }),
+    });
+    const now = h("output", { class: "now", for: `${view}slider` });
+    all.push({ button, slider, now });
+    return [h("div", { class: "player" }, data.training ? button : null, slider, now)];
+  }
+
+  return { make, draw };
+})();
 
 const tools = (() => {
   const { state } = store;
@@ -10,31 +98,23 @@ const tools = (() => {
   const controls = {};
 
   function stepper() {
-    const place = dom.find("stepper");
     const box = h(
       "select",
       { id: "stop" },
       data.stops.map(({ index, label, model }) => h("option", { value: String(index), title: model }, label)),
     );
     box.addEventListener("change", () => store.set({ stop: Number(box.value) }));
-    /** @param {number} by */
-    const step = (by) => () =>
-      store.set({ stop: Math.min(data.stops.length - 1, Math.max(0, state.stop + by)) });
+    const last = data.stops.length - 1;
+    /** @type {(id: string, sign: string, said: string, by: number) => HTMLButtonElement} */
+    const step = (id, sign, said, by) =>
+      dom.button(id, sign, () => store.set({ stop: Math.min(last, Math.max(0, state.stop + by)) }), {
+        ...{ "aria-label": `${said} ${axes.stopWord}`, hidden: last === 0 },
+      });
     controls.stop = box;
-    controls.before = h(
-      "button",
-      { type: "button", id: "stop-before", "aria-label": `Previous ${axes.stopWord}`, onclick: step(-1) },
-      "‹",
-    );
-    controls.after = h(
-      "button",
-      { type: "button", id: "stop-after", "aria-label": `Next ${axes.stopWord}`, onclick: step(1) },
-      "›",
-    );
+    controls.before = step("stop-before", "‹", "Previous", -1);
+    controls.after = step("stop-after", "›", "Next", 1);
     const word = axes.stopWord[0].toUpperCase() + axes.stopWord.slice(1);
-    place.replaceChildren(h("label", { for: "stop" }, word), controls.before, box, controls.after);
-    if (data.stops.length === 1)
-      [controls.before, controls.after].forEach((button) => button.setAttribute("hidden", ""));
+    dom.find("stepper").replaceChildren(h("label", { for: "stop" }, word), controls.before, box, controls.after);
   }
 
   /* A choice only where there is one: with a single window there is nothing to match. */
@@ -61,31 +141,14 @@ const tools = (() => {
 
   function selection() {
     controls.count = h("span", { id: "selected-count" });
-    controls.add = h(
-      "button",
-      {
-        type: "button",
-        id: "adding",
-        "aria-pressed": "false",
-        title: "Add to the selection instead of replacing it (or hold Shift)",
-      },
-      "+ add",
-    );
-    controls.add.addEventListener("click", () => {
+    const turn = () => {
       store.setAdding(!store.isAdding());
       controls.add.setAttribute("aria-pressed", String(store.isAdding()));
-    });
-    controls.clear = h(
-      "button",
-      { type: "button", id: "clear", onclick: () => store.set({ heads: new Set() }) },
-      "Clear",
-    );
-    controls.filter = h("button", {
-      type: "button",
-      id: "filter-chip",
-      class: "chip",
-      onclick: () => store.clearFilter(),
-    });
+    };
+    const adds = "Add to the selection instead of replacing it (or hold Shift)";
+    controls.add = dom.button("adding", "+ add", turn, { "aria-pressed": "false", title: adds });
+    controls.clear = dom.button("clear", "Clear", () => store.set({ heads: new Set() }));
+    controls.filter = dom.button("filter-chip", null, () => store.clearFilter(), { class: "chip" });
     dom
       .find("selection")
       .replaceChildren(controls.filter, controls.count, controls.add, controls.clear, linkButton());
@@ -120,41 +183,20 @@ const tools = (() => {
     if (said.length) announcer.textContent = said.join(", ");
   }
 
-  /* ---- the link: this page with its state, in the clipboard or, where a page may not write there, to copy by hand */
-
+  /* The link: this page with its state, in the clipboard where a page may write there. */
   function linkButton() {
-    const button = h(
-      "button",
-      { type: "button", id: "copy-link", title: "Copy a link to this very view" },
-      "Copy link",
-    );
-    button.addEventListener("click", async () => {
-      const copied = await copy(location.href);
-      announcer.textContent = copied
-        ? "Link copied"
-        : "The link could not be copied; it is in the address bar";
+    /** @param {boolean} copied */
+    const show = (copied) => {
+      announcer.textContent = copied ? "Link copied" : "The link could not be copied; it is in the address bar";
       button.textContent = copied ? "Copied ✓" : "See address bar";
       setTimeout(() => {
         button.textContent = "Copy link";
       }, 1800);
-    });
+    };
+    const copy = async () => navigator.clipboard.writeText(location.href);
+    const act = () => copy().then(() => show(true), () => show(false));
+    const button = dom.button("copy-link", "Copy link", act, { title: "Copy a link to this very view" });
     return button;
-  }
-
-  /** @type {(said: string) => Promise<boolean>} */
-  async function copy(said) {
-    try {
-      await navigator.clipboard.writeText(said);
-      return true;
-    } catch {
-      const field = h("textarea", { class: "visually-hidden", "aria-hidden": "true" });
-      field.value = said;
-      document.body.append(field);
-      field.select();
-      const done = document.execCommand("copy");
-      field.remove();
-      return done;
-    }
   }
 
   /* Colours: automatic, light or dark. Kept where the browser allows a file to keep something. */

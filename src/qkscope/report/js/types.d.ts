@@ -298,8 +298,9 @@ interface Sheet {
   paint: (context: CanvasRenderingContext2D, top: number) => void;
   over?: () => SVGElement[];
   at: (x: number, y: number) => Cell | null;
+  rows: number;
+  cols: (row: number) => number;
   box: (cell: Cell) => Box | null;
-  step: (cell: Cell, columns: number, rows: number) => Cell;
   lines: (cell: Cell) => (string | null)[];
   verb?: string; // what Enter does, in words
   act?: (cell: Cell, event: MouseEvent | KeyboardEvent) => void;
