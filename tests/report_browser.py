@@ -85,7 +85,10 @@ def numbers_of(page: Page, view: str) -> dict[tuple[str, str], str]:
 
 def unfold(page: Page) -> None:
     """Open everything that is folded."""
-    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.evaluate("""() => {
+      for (const button of document.querySelectorAll(".unfold button")) button.click();
+      for (const one of document.querySelectorAll("details")) one.open = true;
+    }""")
 
 
 def violations(page: Page) -> list[str]:

@@ -40,8 +40,7 @@ def curves(data: xr.Dataset, grid: Grid, order: Sequence[str]) -> list[dict[str,
             data["wavelength"].sel(pair=slice(0, None)).where(np.isfinite(signal)), order, curve["at"]
         )
         if waves is not None:
-            title = f"{what} from each rotary wavelength"
-            curve |= {"waves": waves, "title": title, "axis": "wavelength, tokens", "log": True}
+            curve |= {"waves": waves}
         found.append(curve)
     return [curve for curve in found if curve["column"] is not None]
 

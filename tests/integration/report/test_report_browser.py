@@ -260,6 +260,7 @@ def test_points_select_and_shift_adds(open_page: Open, report: Path) -> None:
 
 def test_beside_a_point_the_nearest_is_meant(open_page: Open, report: Path) -> None:
     page = open_page(report, width=390, has_touch=True)
+    page.locator("#portrait .unfold button").click()
     spot = page.evaluate("""() => {
       const point = document.querySelector("#portrait .point");
       point.scrollIntoView({ block: "center" });

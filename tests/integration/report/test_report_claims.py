@@ -157,7 +157,7 @@ def in_spectrum(page: Page, row: Row) -> tuple[str, float | None]:
 
 def in_distance(page: Page, row: Row) -> tuple[str, float]:
     key = f"distance:{row.population}:0:{row.at:.0f}"
-    return re.search(r"back, ([-\d.]+)", label(page, key))[1], height(page, f'[data-key="{key}"]')
+    return re.search(r"by distance ([-\d.]+)", label(page, key))[1], height(page, f'[data-key="{key}"]')
 
 
 def in_classes(page: Page, row: Row) -> tuple[str, float]:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import expect
-from report_browser import MINUS, Open, count, cursor_to, numbers_of
+from report_browser import MINUS, Open, count, cursor_to, numbers_of, unfold
 
 from qkscope.measures.registry import variables
 from qkscope.results import load_results
@@ -299,8 +299,9 @@ def test_ablations_say_what_the_table_holds(open_page: Open, full_report: Path) 
         if np.isnan(row.random):
             assert "no other heads" in said
         else:
-            assert f"random heads of the same layers +{row.random:.3f} ± {row.random_se:.3f}" in said
-            assert f"difference +{row.above_random:.3f} ± {row.above_random_se:.3f}" in said
+            random = f"random heads of the same layers ({row.draws} draws): change of loss"
+            assert f"{random} +{row.random:.3f} ± {row.random_se:.3f} nats per token" in said
+            assert f"difference: loss +{row.above_random:.3f} ± {row.above_random_se:.3f}" in said
     expect(page.locator("#ablation path.random")).to_have_count(int(table["random"].notna().sum()))
     found.first.focus()
     page.keyboard.press("ArrowDown")
@@ -371,21 +372,68 @@ def test_classes_are_by_score_shares_first_and_published_on_request(
     expect(shown).to_have_text(here["score_class"].head(12).tolist())
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "dark"), (390, "light")])
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light"), (390, "dark")]
+)
 def test_a_tooltip_names_defines_and_gives_the_error(
     open_page: Open, full_report: Path, width: int, scheme: str
 ) -> None:
     page = open_page(full_report, width=width, color_scheme=scheme)
-    for view, name in (
-        ("emergence", "share_positional"),
-        ("scores", "share_key"),
-        ("signal", "share_positional"),
+    unfold(page)
+    for place, key, name in (
+        ("#emergence-cursor", "ArrowRight", "share_positional"),
+        ("#scores .columns-layer .mark", "ArrowRight", "share_key"),
+        ("#signal .columns-layer .mark", "ArrowRight", "share_positional"),
+        ("#causes .mark", "ArrowDown", "r_q"),
+        ("#ablation .mark", "ArrowDown", "loss"),
+        ("#distance .mark", "ArrowRight", "distance_score"),
+        ("#portrait .mark", "ArrowRight", "r_k"),
     ):
-        place = "#emergence-cursor" if view == "emergence" else f"#{view} .columns-layer .mark"
         page.locator(place).first.focus()
-        page.keyboard.press("ArrowRight")
+        page.keyboard.press(key)
         tip = page.locator("#tip")
         expect(tip).to_contain_text(variables()[name].label)
         expect(tip).to_contain_text(variables()[name].description)
         expect(tip).to_contain_text(re.compile(r"\d%? ± [\d.<]+"))
+        if variables()[name].units not in ("", "share"):
+            expect(tip).to_contain_text(variables()[name].units)
         expect(tip).to_contain_text("standard error over documents")
+
+
+def test_what_a_reader_may_take_wrongly_is_said(open_page: Open, full_report: Path) -> None:
+    """That roles overlap, what PC0 is, and that the largest change has no cause but training."""
+    page = open_page(full_report)
+    data = load_results(full_report.parent).matched().sel(checkpoint=["lc-256-to-512-step-100"])
+    counts = np.sum([named(data, role).to_numpy()[0] for role in ROLES], axis=0)
+    said = f"{(counts > 1).sum()} of the {(counts > 0).sum()} heads with a role have more than one"
+    expect(page.locator("#roles-note")).to_contain_text(said)
+    expect(page.locator("#emergence-note")).to_contain_text("first principal axis")
+    expect(page.locator("#causes-note")).to_contain_text("S1-100 → S1-200, is training alone")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_folds_views_until_they_are_asked_for(
+    open_page: Open, full_report: Path, scheme: str
+) -> None:
+    page = open_page(full_report, width=390, color_scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollHeight") < 10_000
+    folded = page.locator(".folded")
+    views = folded.evaluate_all("all => all.map((one) => one.id)")
+    assert views == ["explorer", "spectrum", "distance", "examples", "classes", "portrait", "table"]
+    for view in views:
+        drawing = page.locator(f"#{view}-drawing")
+        expect(drawing).to_be_hidden()
+        page.locator(f"#{view} .unfold button").focus()
+        page.keyboard.press("Enter")
+        expect(page.locator(f"#{view}")).to_be_focused()
+        expect(drawing).to_be_visible()
+        assert drawing.evaluate("(one) => one.scrollWidth") <= 390
+    expect(folded).to_have_count(0)
+    # A link to a view and "See it" unfold it; a wide page has nothing folded.
+    page = open_page(full_report, "#view=portrait", width=390, color_scheme=scheme)
+    expect(page.locator("#portrait-drawing svg")).to_be_visible()
+    page.locator('nav a[data-view="classes"]').click()
+    expect(page.locator("#classes-drawing svg").first).to_be_visible()
+    page = open_page(full_report, width=1440, color_scheme=scheme)
+    expect(page.locator("#portrait-drawing svg")).to_be_visible()
+    expect(page.locator(".unfold button").first).to_be_hidden()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from playwright.sync_api import Page, expect
-from report_browser import MINUS, PHASES, PICTURES, Open, numbers_of, violations
+from report_browser import MINUS, PHASES, PICTURES, Open, numbers_of, unfold, violations
 from report_data import Shape, make_results, write_results
 
 from qkscope.report import write_report
@@ -125,6 +125,36 @@ def test_the_head_page_shows_a_head_of_both_runs(open_page: Open, pair: Path, ru
     expect(page.locator("#head .strip")).to_have_count(1)
 
 
+def test_the_views_of_one_head_and_of_layers_show_both_runs(open_page: Open, pair: Path) -> None:
+    page = open_page(pair, "#heads=2.1&head=2.1")
+    lines = page.locator("#explorer-drawing svg g[stroke='var(--share_position)']")
+    expect(lines).to_have_count(2)
+    expect(page.locator("#explorer-drawing svg g[stroke-dasharray='6 4']")).to_have_count(1)
+    for run in (0, 1):
+        # The curve of each run is what its own mean vectors predict.
+        ends = page.evaluate(
+            """(run) => {
+              const svg = document.querySelector("#explorer-drawing svg");
+              const path = svg.querySelectorAll("g[stroke='var(--share_position)'] path")[1 - run];
+              const waves = explorer.wavesOf(store.currentHead(), run);
+              const { total } = explorer.predict(waves, null, [1]);
+              return [path.getPointAtLength(0).y, svg.scale("y").apply(total[0])];
+            }""",
+            run,
+        )
+        assert ends[0] == pytest.approx(ends[1], abs=0.01)
+    for run in "AB":
+        expect(page.locator(f'#scores [data-key="layer:2{run}"]')).to_have_count(1)
+    page.evaluate("location.hash = '#view=head&head=2.1'")
+    expect(page.locator("#head .climb")).to_have_count(2)
+    expect(page.locator('#head [data-key^="sharesA:"]')).to_have_count(4)
+    expect(page.locator('#head [data-key^="sharesB:"]')).to_have_count(4)
+    page.locator('#head [data-key="climb:B1:1"]').focus()
+    expect(page.locator("#head .path-panel")).to_contain_text("B: Mean path along PC1")
+    show(page, "A")
+    expect(page.locator("#head .climb")).to_have_count(1)
+
+
 def test_a_flow_selects_heads_of_another_kind_in_the_second_run(open_page: Open, pair: Path) -> None:
     page = open_page(pair, "#taxonomy=published")
     flow = page.locator("#classes .flow:not(.stay)").first
@@ -159,7 +189,7 @@ def test_both_runs_download_as_csv(open_page: Open, pair: Path, tmp_path: Path) 
 )
 def test_axe_finds_no_serious_violation(open_page: Open, pair: Path, width: int, scheme: str) -> None:
     page = open_page(pair, "#heads=2.0-3", width=width, color_scheme=scheme)
-    page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert violations(page) == []
     page.screenshot(path=PICTURES / f"pair-{width}-{scheme}.png", full_page=True)

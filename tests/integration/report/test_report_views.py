@@ -16,7 +16,18 @@ import pandas as pd
 import pytest
 from matplotlib.image import imread
 from playwright.sync_api import expect
-from report_browser import MINUS, PICTURES, Open, click_on, count, cursor_to, numbers_of, selected, violations
+from report_browser import (
+    MINUS,
+    PICTURES,
+    Open,
+    click_on,
+    count,
+    cursor_to,
+    numbers_of,
+    selected,
+    unfold,
+    violations,
+)
 from report_data import Shape, make_results, page_data, unpack
 
 from qkscope.report import json_for_html, write_report
@@ -397,7 +408,7 @@ def test_noise_around_zero_stays_flat_and_the_distance_axis_ends_with_a_tick(
 @pytest.mark.parametrize("fragment", ["", "#window=own&search=L1&measure=r_q", "#view=head"])
 def test_nothing_is_wider_than_a_phone(open_page: Open, full_report: Path, fragment: str) -> None:
     page = open_page(full_report, fragment, width=420)
-    page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= 420
 
 
@@ -571,7 +582,7 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
 def test_axe_finds_no_serious_violation(open_page: Open, full_report: Path, width: int, scheme: str) -> None:
     for view in ("#heads=2.0-3&classes=mixed", "#view=head&head=2.1"):
         page = open_page(full_report, view, width=width, color_scheme=scheme)
-        page.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        unfold(page)
         assert violations(page) == []
 
 

@@ -132,7 +132,16 @@ const ablation = (() => {
       }),
     );
     const style = `display:grid;gap:16px 28px;grid-template-columns:repeat(${columns},minmax(0,1fr))`;
-    marks.mount(drawing, legend(), h("div", { style }, panels), numbersTable(all, runs));
+    const rest = columns === 1 ? panels.splice(1) : [];
+    const open = drawing.querySelector(".rest")?.hasAttribute("open");
+    const more = h("summary", {}, `${rest.length} more ${rest.length === 1 ? "set" : "sets"} of heads`);
+    marks.mount(
+      drawing,
+      legend(),
+      h("div", { style }, panels),
+      rest.length ? h("details", { class: "rest", open }, more, h("div", { style }, rest)) : null,
+      numbersTable(all, runs),
+    );
     const [first] = all;
     dom.find("ablation-note").textContent =
       `${data.stops[first.stop].label}: loss ${text.number(first.loss)} ${NATS} as it is, ` +

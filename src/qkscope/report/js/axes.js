@@ -32,6 +32,19 @@ const axes = (() => {
     return { every: 1, slant: true, room: Math.round(longest * 0.66 + 14), names };
   }
 
+  /* The names of checkpoints below a drawing, the chosen one in bold. */
+  /** @type {(stops: number[], at: (i: number) => number, y: number, labels: ReturnType<typeof labelling>) => SVGElement} */
+  function stopLabels(stops, at, y, { every, slant, names }) {
+    const layer = s("g", { class: "axis", "aria-hidden": "true" });
+    stops.forEach((stop, i) => {
+      if (i % every) return;
+      const kind = `tick${slant ? " end" : ""}${stop === store.state.stop ? " chosen" : ""}`;
+      const transform = slant ? `rotate(-40 ${at(i)} ${y})` : null;
+      layer.append(s("text", { x: at(i), y, transform, class: kind }, names[i]));
+    });
+    return layer;
+  }
+
   const stopWord = data.training ? "checkpoint" : "model";
 
   /** @type {(index: number) => [string, string]} */
@@ -272,7 +285,7 @@ const axes = (() => {
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    ...{ spread, labelling, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ spread, labelling, stopLabels, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
     ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };

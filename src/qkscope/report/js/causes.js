@@ -87,7 +87,8 @@ const causes = (() => {
     const means = data.measureMeans(measure);
     const other = cause.other.length ? [`in the other order: ${effects(number, cause.other).join(", ")}`] : [];
     return [
-      `${rowName(cause)}: change of ${named(number)} ${change(number, total, total_se)}`,
+      rowName(cause),
+      `change of ${named(number)} ${change(number, total, total_se)}`,
       ...effects(number, cause.parts),
       ...other,
       ...(meaning ? [means && `${data.measureLabel(measure)}: ${means}`, text.error] : []),
@@ -185,7 +186,20 @@ const causes = (() => {
     marks.mount(drawing, legend(list), svg, numbersTable(list));
     const gaps = lacking(list);
     const said = gaps.length ? [`Not measured: ${gaps.join(", ")}.`] : [];
-    dom.find("causes-note").textContent = [...said, ...list.flatMap(interaction)].join(" ");
+    dom.find("causes-note").textContent = [...largest(list), ...said, ...list.flatMap(interaction)].join(" ");
+  }
+
+  /* The sentence about the largest change, where it has one cause. */
+  /** @param {Change[]} list */
+  function largest(list) {
+    const cause = d3.greatest(list, ({ total }) => Math.abs(total));
+    if (!cause || list.length < 2) return [];
+    const [first, ...others] = cause.parts.filter(({ value }) => value);
+    if (first?.name !== "weights" || others.length) return [];
+    return [
+      `The largest change, ${rowName(cause)}, is training alone: neither RoPE settings nor the training context changed ` +
+        "there, so these measurements name no other cause.",
+    ];
   }
 
   /* The sentence about a change whose two orders differ by more than their error. */

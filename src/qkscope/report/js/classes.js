@@ -132,41 +132,32 @@ const classes = (() => {
     ];
   }
 
-  /** @type {(layer: SVGGElement, population: string, shown: Bar[], list: Flow[], x: Place, y: Place,
-   *   wide: number) => void} */
-  function drawFlows(layer, population, shown, list, x, y, wide) {
-    for (const flow of list) {
-      const [x0, x1] = [x(flow.i) + wide, x(flow.i + 1)];
-      const colour = paint.colour(flow.from);
-      const path = s("path", {
-        d: ribbon(x0, x1, y, flow, flow.n),
-        class: flow.from === flow.to ? "flow stay" : "flow",
-        fill: colour,
-      });
-      const lines = flowLines(shown, flow);
-      flow.element = path;
-      layer.append(
-        marks.mark(path, {
-          key: `flow:${population}:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
-          label: `${lines.join(": ")}. Select them.`,
-          lines,
-          act: (event) => store.select(flow.heads, event),
-        }),
-      );
-    }
+  /** @typedef {{ layer: SVGGElement, population: string, x: Place, y: Place, wide: number }} Ground where marks are drawn */
+
+  /** @type {(ground: Ground, shown: Bar[], flow: Flow) => void} */
+  function drawFlow({ layer, population, x, y, wide }, shown, flow) {
+    const stays = flow.from === flow.to;
+    const d = ribbon(x(flow.i) + wide, x(flow.i + 1), y, flow, flow.n);
+    const path = s("path", { d, class: stays ? "flow stay" : "flow", fill: paint.colour(flow.from) });
+    const lines = flowLines(shown, flow);
+    flow.element = path;
+    layer.append(
+      marks.mark(path, {
+        key: `flow:${population}:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
+        label: `${lines.join(": ")}. Select them.`,
+        lines,
+        act: (event) => store.select(flow.heads, event),
+      }),
+    );
   }
 
-  /** @type {(layer: SVGGElement, population: string, bar: Bar, segment: Segment, x: Place, y: Place, wide: number,
-   *   total: number) => void} */
-  function drawSegment(layer, population, bar, segment, x, y, wide, total) {
+  /** @type {(ground: Ground, bar: Bar, segment: Segment, total: number) => void} */
+  function drawSegment({ layer, population, x, y, wide }, bar, segment, total) {
     const height = y(segment.y0) - y(segment.y1);
     const box = { x: x(segment.i), y: y(segment.y1), width: wide, height: Math.max(0.5, height - 1) };
     const hatched = data.classes[segment.code] === data.unmeasured;
-    const rect = s("rect", {
-      ...box,
-      class: "segment",
-      fill: hatched ? `url(#hatch-${population})` : paint.colour(segment.code),
-    });
+    const fill = hatched ? `url(#hatch-${population})` : paint.colour(segment.code);
+    const rect = s("rect", { ...box, class: "segment", fill });
     const lines = segmentLines(population, bar, segment, total);
     segment.element = rect;
     layer.append(
@@ -177,10 +168,9 @@ const classes = (() => {
         act: (event) => store.select(segment.heads, event),
       }),
     );
-    if (height > 15 && wide > 21) {
-      const at = { x: box.x + wide / 2, y: box.y + height / 2 + 4, fill: paint.inkOn(segment.code) };
-      layer.append(s("text", { ...at, class: "segment-count", "aria-hidden": "true" }, String(segment.heads.length)));
-    }
+    if (height <= 15 || wide <= 21) return;
+    const at = { x: box.x + wide / 2, y: box.y + height / 2 + 4, fill: paint.inkOn(segment.code) };
+    layer.append(s("text", { ...at, class: "segment-count", "aria-hidden": "true" }, String(segment.heads.length)));
   }
 
   /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
@@ -220,19 +210,6 @@ const classes = (() => {
     return layer;
   }
 
-  /** @type {(stops: number[], middle: Place, bottom: number,
-   *   look: { slant: boolean, names: string[] }) => SVGElement} */
-  function axis(stops, middle, bottom, { slant, names }) {
-    const layer = s("g", { class: "axis", "aria-hidden": "true" });
-    stops.forEach((_, i) => {
-      const at = [middle(i), bottom + 16];
-      const turn = slant ? `rotate(-40 ${at[0]} ${at[1]})` : null;
-      const kind = slant ? "tick end" : "tick";
-      layer.append(s("text", { x: at[0], y: at[1], transform: turn, class: kind }, names[i]));
-    });
-    return layer;
-  }
-
   /** @param {string} population */
   function hatch(population) {
     const size = { width: 6, height: 6 };
@@ -259,27 +236,18 @@ const classes = (() => {
     const x = (i) => (two ? middle(i >> 1) + (i % 2 ? 0.35 : -1.35) * wide : middle(i) - wide / 2);
     const most = d3.max(bars, (groups) => groups[groups.length - 1].y1) || 1;
     const y = d3.scaleLinear([0, most], [bottom, top]);
-    const svg = s(
-      "svg",
-      {
-        viewBox: `0 0 ${width} ${height}`,
-        width,
-        height,
-        class: "chart",
-        role: "group",
-        "aria-label": `Classes of ${population} heads as stacked bars, with flows between ${between}`,
-      },
-      hatch(population),
-    );
-    const flowLayer = s("g", { class: "flows" });
-    const barLayer = s("g", {});
-    drawFlows(flowLayer, population, shown, list, x, y, wide);
+    const label = `Classes of ${population} heads as stacked bars, with flows between ${between}`;
+    const size = { viewBox: `0 0 ${width} ${height}`, width, height };
+    const svg = s("svg", { ...size, class: "chart", role: "group", "aria-label": label }, hatch(population));
+    const [flowLayer, barLayer] = [s("g", { class: "flows" }), s("g", {})];
+    const ground = { population, x, y, wide };
+    for (const flow of list) drawFlow({ ...ground, layer: flowLayer }, shown, flow);
     bars.forEach((groups, i) => {
       const total = d3.sum(groups, (g) => (data.classes[g.code] === data.unmeasured ? 0 : g.heads.length));
       for (const segment of groups)
-        if (segment.heads.length) drawSegment(barLayer, population, shown[i], segment, x, y, wide, total);
+        if (segment.heads.length) drawSegment({ ...ground, layer: barLayer }, shown[i], segment, total);
     });
-    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axis(stops, middle, bottom, labels));
+    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axes.stopLabels(stops, middle, bottom + 16, labels));
     return { svg, population, stops, bars, list, x, y, wide };
   }
 

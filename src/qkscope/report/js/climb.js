@@ -11,28 +11,27 @@ const climb = (() => {
   const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
 
-  /** @typedef {{ stop: number, pc: number, r_q: number, r_k: number, variance: number, before: number, overlap: number }} Axis */
+  /** @typedef {{ run: number, stop: number, pc: number, r_q: number, r_k: number, variance: number, before: number, overlap: number }} Axis */
 
-  /** @type {(stop: number, pc: number) => Axis} */
-  function axisAt(stop, pc) {
-    const [run] = store.runs();
+  /** @type {(run: number, stop: number, pc: number) => Axis} */
+  function axisAt(run, stop, pc) {
     const [r_q, r_k, variance] = ["r_q", "r_k", "explained_variance"].map((name) =>
       data.component(name, stop, index(), pc, run),
     );
-    return { stop, pc, r_q, r_k, variance, ...data.axisBefore(run, stop, index(), pc) };
+    return { run, stop, pc, r_q, r_k, variance, ...data.axisBefore(run, stop, index(), pc) };
   }
 
-  /** @returns {Axis[]} */
-  const all = () =>
+  /** @type {(run: number) => Axis[]} */
+  const all = (run) =>
     stops()
-      .flatMap(({ index: stop }) => d3.range(data.components).map((pc) => axisAt(stop, pc)))
+      .flatMap(({ index: stop }) => d3.range(data.components).map((pc) => axisAt(run, stop, pc)))
       .filter(({ r_q }) => !Number.isNaN(r_q));
 
   /** @param {Axis} axis */
   const size = ({ r_q, r_k }) => Math.max(Math.abs(r_q), Math.abs(r_k) || 0);
 
   /** @type {(axis: Axis, meaning: boolean) => (string | null)[]} */
-  function lines({ stop, pc, r_q, r_k, variance, before, overlap }, meaning) {
+  function lines({ run, stop, pc, r_q, r_k, variance, before, overlap }, meaning) {
     const from =
       before < 0
         ? null
@@ -43,7 +42,7 @@ const climb = (() => {
       ...[{ name: "r_q", value: r_q }, { name: "r_k", value: r_k }],
       { name: "explained_variance", value: variance },
     ];
-    return [`${data.stops[stop].label} · PC${pc}`, ...text.described(numbers, [from], meaning)];
+    return [axes.ofRun(run, `${data.stops[stop].label} · PC${pc}`), ...text.described(numbers, [from], meaning)];
   }
 
   /* ---- the path along an axis ---- */
@@ -51,10 +50,10 @@ const climb = (() => {
   const panel = h("div", { class: "path-panel" });
 
   /** @param {Axis} axis */
-  function showPath({ stop, pc }) {
-    const paths = data.axisPaths(store.runs()[0], stop, index(), pc);
+  function showPath({ run, stop, pc }) {
+    const paths = data.axisPaths(run, stop, index(), pc);
     const size_ = data.stops[stop].window || 1;
-    const title = h("p", { class: "small" }, `Mean path along PC${pc} at ${data.stops[stop].label}, by position`);
+    const title = h("p", { class: "small" }, axes.ofRun(run, `Mean path along PC${pc} at ${data.stops[stop].label}, by position`));
     if (!paths) {
       panel.replaceChildren(h("p", { class: "absent" }, "The page has no mean paths of these heads."));
       return;
@@ -97,16 +96,10 @@ const climb = (() => {
     /** @param {Axis} axis */
     const thick = ({ variance }) => 1.5 + 20 * (variance || 0);
     const svg = s("svg", { width, height: bottom + room.room + 8, class: "chart climb", role: "group" });
-    svg.setAttribute("aria-label", `Principal axes by rank at each ${axes.stopWord}, joined where they continue`);
+    svg.setAttribute("aria-label", axes.ofRun(list[0].run, `Principal axes by rank at each ${axes.stopWord}, joined where they continue`));
     const behind = s("g", { "aria-hidden": "true" });
     for (const pc of d3.range(data.components))
       behind.append(s("text", { x: left - 10, y: y(pc) + 4, class: "rank" }, `PC${pc}`));
-    here.forEach((stop, i) => {
-      if (i % room.every) return;
-      const at = { x: across(stop), y: bottom + 16 };
-      const turned = room.slant ? { transform: `rotate(-40 ${at.x} ${at.y})`, "text-anchor": "end" } : {};
-      behind.append(s("text", { ...at, class: stop === state.stop ? "step chosen" : "step", ...turned }, room.names[i]));
-    });
     for (const axis of list) {
       const place = here.indexOf(axis.stop);
       if (place < 1 || axis.before < 0 || axis.overlap < JOINED) continue;
@@ -117,14 +110,14 @@ const climb = (() => {
         s("path", { d, fill: "none", stroke: colour(size(axis)), "stroke-width": thick(axis), "stroke-opacity": axis.overlap }),
       );
     }
-    svg.append(behind);
+    svg.append(behind, axes.stopLabels(here, (i) => across(here[i]), bottom + 16, room));
     for (const axis of list) {
       const dot = s("circle", {
         ...{ cx: across(axis.stop), cy: y(axis.pc), r: Math.max(3.5, thick(axis) / 2) },
         ...{ fill: colour(size(axis)), class: "axis-dot" },
       });
       marks.mark(dot, {
-        key: `climb:${axis.stop}:${axis.pc}`,
+        key: `climb:${data.letters[axis.run]}${axis.stop}:${axis.pc}`,
         label: `${lines(axis, false).filter(Boolean).join(", ")}. Show this component.`,
         lines: () => lines(axis, true),
         pressed: axis.stop === state.stop && axis.pc === state.pc,
@@ -138,20 +131,24 @@ const climb = (() => {
 
   /** @type {(width: number) => HTMLElement[]} */
   function draw(width) {
-    const list = all();
-    if (data.components < 2 || !list.length) return [];
+    const lists = store.runs().map(all).filter((list) => list.length);
+    if (data.components < 2 || !lists.length) return [];
+    const [list] = lists;
     const wide = width > 760;
-    const chosen = list.find(({ stop, pc }) => stop === state.stop && pc === state.pc) || list[0];
-    showPath(chosen);
+    showPath(list.find(({ stop, pc }) => stop === state.stop && pc === state.pc) || list[0]);
     const joined = list.some(({ before }) => before >= 0);
     const lead =
       "A line per principal axis, the widest at the top: thickness is its variance, depth of colour how closely it follows position." +
       (joined ? " A line that climbs becomes PC0. Point at an axis to see its mean path." : "");
+    const charts = lists.flatMap((one) => [
+      store.both() ? h("p", { class: "small" }, `Run ${data.letters[one[0].run]}`) : null,
+      chart(one, wide ? width - 340 : width),
+    ]);
     return [
       h("h3", {}, "How axes climb to PC0"),
       h("p", { class: "small" }, lead),
       dom.legend(paint.rampKeys("|r|, the larger of r_q and r_k; training context", [0, 1])),
-      h("div", { class: wide ? "climb-row" : "" }, h("div", {}, chart(list, wide ? width - 340 : width)), panel),
+      h("div", { class: wide ? "climb-row" : "" }, h("div", {}, charts), panel),
     ];
   }
 

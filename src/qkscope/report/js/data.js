@@ -363,6 +363,10 @@ const data = (() => {
     /** @type {(head: Head, stop: number) => number} */
     stopOf: (head, stop) => (training ? stop : (head.owner ?? 0)),
 
+    /* L3H1 */
+    /** @param {number} head */
+    shortName: (head) => `L${heads[head].layer}H${heads[head].head}`,
+
     /** @type {(head: number) => string} */
     headName(head) {
       const { layer, head: number, owner } = heads[head];

@@ -139,9 +139,15 @@ const examples = (() => {
     const most = longest(shown);
     const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text that the query does not see has no bars below it. */
+    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars only neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
-    const seen = ends.map(([number]) => boxes.some((box, key) => box.line === number && masses.has(key)));
+    const least = narrow ? most / 6 : 0;
+    /** @param {number} key */
+    const tells = (key) => {
+      const { real: mass, alone: predicted_ } = masses.get(key) || { real: -1, alone: -1 };
+      return Math.max(mass, predicted_ || 0) >= least;
+    };
+    const seen = ends.map(([number]) => boxes.some((box, key) => box.line === number && tells(key)));
     const tops = [0, ...d3.cumsum(seen, (bars) => line + (bars ? 4 * bar + 3 * gap + (narrow ? 8 : 14) : 4))];
     const svg = s("svg", { width, height: tops[tops.length - 1], class: "chart excerpt" });
     /* Where the bars of each row stand; those of the last go down as well. */
@@ -163,7 +169,7 @@ const examples = (() => {
       /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
       const bars = (i, value, fill) => {
         const size = Math.min(1, Math.abs(value) / most) * bar;
-        if (!(size > 0.25)) return [];
+        if (!(size > 0.25) || !seen[boxes[key].line]) return [];
         const top = y + floors[i] - (value < 0 ? 0 : size);
         const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
         // A bar that is longer than there is room for is broken.
@@ -364,8 +370,11 @@ const examples = (() => {
         ]),
       ),
     );
-    dom.find("examples-note").textContent =
-      shown.stop === state.stop ? "" : `The page has excerpts of some checkpoints: this is ${data.stops[shown.stop].label}.`;
+    const { label } = data.stops[shown.stop];
+    dom.find("examples-note").textContent = [
+      shown.stop === state.stop ? "" : `The page has excerpts of some checkpoints: this is ${label}.`,
+      store.both() ? "This is run A; choose B above for the other." : "",
+    ].join(" ");
   }
 
   /** @type {View & { row: typeof row, visible: typeof visible }} */

@@ -160,10 +160,26 @@ const explorer = (() => {
 
   /* ---- drawing ---- */
 
-  /** @type {(waves: Waves, at: number[], total: number[], width: number) => Drawn} */
-  function curve(waves, at, total, width) {
+  /* The measured and the predicted curve of a run; of the second one hollow and dashed. */
+  /** @type {(waves: Waves, at: number[], run: number) => any[]} */
+  function curveMarks(waves, at, run) {
+    const measured = waves.measured.filter((point) => point.at <= at[at.length - 1]);
+    const { total } = predict(waves, theta(), at);
+    const second = axes.isSecond(run);
+    const look = { fill: second ? "var(--paper)" : "var(--ink)", stroke: second ? "var(--ink)" : "none" };
+    return [
+      Plot.dot(measured, { x: "at", y: "value", r: 2.4, ...look, opacity: 0.55 }),
+      Plot.line(
+        at.map((distance, i) => ({ at: distance, value: total[i] })),
+        { x: "at", y: "value", stroke: "var(--share_position)", strokeWidth: 2.4, strokeDasharray: axes.dashOf(run) },
+      ),
+    ];
+  }
+
+  /** @type {(waves: Waves, at: number[], width: number) => Drawn} */
+  function curve(waves, at, width) {
     const most = at[at.length - 1];
-    const measured = waves.measured.filter((point) => point.at <= most);
+    const second = store.both() ? wavesOf(head(), 1) : null;
     const own = ownSpan(waves);
     const svg = axes.plot({
       ...{ width, height: 270, marginLeft: LEFT, marginRight: RIGHT, marginTop: 26, marginBottom: 30 },
@@ -177,11 +193,8 @@ const explorer = (() => {
           ...{ x: (/** @type {number} */ d) => d, frameAnchor: "top", dy: -12, fill: "var(--muted)" },
           text: (/** @type {number} */ d) => `window ${tokens(d)}`,
         }),
-        Plot.dot(measured, { x: "at", y: "value", r: 2.4, fill: "var(--ink)", fillOpacity: 0.55 }),
-        Plot.line(
-          at.map((distance, i) => ({ at: distance, value: total[i] })),
-          { x: "at", y: "value", stroke: "var(--share_position)", strokeWidth: 2.4 },
-        ),
+        ...(second ? curveMarks(second, at, 1) : []),
+        ...curveMarks(waves, at, store.runs()[0]),
       ],
     });
     axes.dress(svg, "Mean score by distance, predicted and measured");
@@ -287,9 +300,9 @@ const explorer = (() => {
     if (!drawing || !waves) return;
     const width = axes.widthOf(drawing);
     const at = distances(span() || ownSpan(waves));
-    const { total, parts } = predict(waves, theta(), at);
+    const { parts } = predict(waves, theta(), at);
     factPlace.replaceChildren(facts(waves));
-    marks.mount(plotPlace, curve(waves, at, total, width), strip(waves, at, parts, width));
+    marks.mount(plotPlace, curve(waves, at, width), strip(waves, at, parts, width));
   }
 
   function numbersTable() {
@@ -340,8 +353,10 @@ const explorer = (() => {
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
     const kept = data.stops[waves.stop].label;
-    dom.find("explorer-note").textContent =
-      waves.stop === state.stop ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`;
+    dom.find("explorer-note").textContent = [
+      waves.stop === state.stop ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`,
+      store.both() ? "The pairs below the curves, and the table, are of A." : "",
+    ].join(" ");
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */

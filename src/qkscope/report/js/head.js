@@ -9,9 +9,7 @@ const head = (() => {
   const drawing = dom.find("head-drawing");
   const note = dom.find("head-note");
   const title = dom.find("head-title");
-  const PC0 =
-    "PC0 is the first principal axis of the head's queries and keys together: the direction along which they vary most. " +
-    "r_q and r_k say how closely queries and keys follow position along it.";
+  const PC0 = `PC0 is ${text.pc0} r_q and r_k say how closely queries and keys follow position along it.`;
 
   const index = () => store.currentHead();
   const stops = () => data.stopsOf(index());
@@ -192,7 +190,7 @@ const head = (() => {
             : "No head chosen: this is the one with the largest r_q.",
       );
     if (store.both())
-      said.push("Axes, changes, null bands and neighbours are of A; switch to B for its own.");
+      said.push("Changes, null bands and neighbours are of A; switch to B for its own.");
     if (stops().length === 1) said.push("One checkpoint: there is no trend over training.");
     if (data.omitted) said.push(data.omitted);
     if (!data.has("r_q_null")) said.push("The results hold no null, so no null band is drawn.");

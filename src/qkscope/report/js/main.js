@@ -15,10 +15,12 @@
 
   /** @param {MouseEvent} event */
   function follow(event) {
-    const link = event.target instanceof Element ? event.target.closest("a[data-view]") : null;
+    const link = event.target instanceof Element ? event.target.closest("a[data-view], .unfold button") : null;
     if (!link) return;
     event.preventDefault();
-    go(link.getAttribute("data-view") || "signal", link.matches(".see") ? claimed(link) : {});
+    const view = link.getAttribute("data-view") || link.getAttribute("aria-controls") || "signal";
+    unfold(view);
+    go(view, link.matches(".see") ? claimed(link) : {});
   }
 
   /* What "See it" sets so that the picture shows the claim's numbers: window, checkpoint and measure, no filter. */
@@ -85,8 +87,23 @@
   /** @type {ReturnType<typeof setTimeout> | null} */
   let soon = null;
 
-  /* The views of the page that is shown: a hidden one has no width to draw in. */
-  const isShown = (/** @type {View} */ view) => view === tools || (view === head) === (state.view === "head");
+  /* On a phone some views stay folded until they are asked for. */
+  const narrow = window.matchMedia("(max-width: 44rem)");
+  const folded = new Set([...document.querySelectorAll(".folded")].map(({ id }) => sections[id]));
+
+  /* A hidden view has no width to draw in. */
+  const isShown = (/** @type {View} */ view) =>
+    view === tools || ((view === head) === (state.view === "head") && !(narrow.matches && folded.has(view)));
+
+  /** @param {string} id */
+  function unfold(id) {
+    const section = document.getElementById(id);
+    if (!section?.classList.contains("folded")) return;
+    section.classList.remove("folded");
+    section.querySelector(".unfold")?.remove();
+    folded.delete(sections[id]);
+    drawPending(sections[id]);
+  }
 
   /** @param {View} view */
   function drawPending(view) {
@@ -109,6 +126,7 @@
   /** @param {Set<string>} keys */
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
+    if (keys.has("view") && state.view) unfold(state.view);
     if (["window", "stop", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
@@ -153,6 +171,7 @@
     /** @type {HTMLDetailsElement[]} */
     let opened = [];
     window.addEventListener("beforeprint", () => {
+      for (const id of Object.keys(sections)) unfold(id);
       drawAllPending();
       opened = [...document.querySelectorAll("details")].filter(({ open }) => !open);
       for (const details of opened) details.open = true;
@@ -168,6 +187,7 @@
     dom.lower(dom.find("main"));
     save.setUp();
     go.show(state.view);
+    if (state.view) unfold(state.view);
     markClaims();
     for (const view of views) pending.set(view, new Set(["first"]));
     drawAllPending();

@@ -56,8 +56,6 @@ const raster = (() => {
 
   /* ---- rows ---- */
 
-  /** @param {number} head */
-  const shortName = (head) => `L${data.heads[head].layer}H${data.heads[head].head}`;
 
   /** @returns {Group[]} */
   function groups() {
@@ -75,7 +73,7 @@ const raster = (() => {
         }));
       else
         rows = members.map((d) => ({
-          ...{ name: shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
+          ...{ name: data.shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
         }));
       if (state.rows === "onset")
         rows = d3.sort(
@@ -218,7 +216,7 @@ const raster = (() => {
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
-      h("strong", {}, `${shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
+      h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
       `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.stops[last].label}${moved}. `,
       open,
     ];
@@ -457,6 +455,7 @@ const raster = (() => {
     if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
     if (isClass()) said.push(axes.taxonomyMeans());
+    else if (!byLayer() && !isNamed() && data.has("same_axis")) said.push(`PC0: ${text.pc0}`);
     note.textContent = said.join(" ");
   }
 

@@ -54,8 +54,6 @@ const roles = (() => {
   /** @param {number[][]} counts */
   const first = (counts) => data.stops.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
 
-  /** @param {number} head */
-  const shortName = (head) => `L${data.heads[head].layer}H${data.heads[head].head}`;
 
   /** @type {(role: number, population: string, run: number) => HTMLElement} */
   function cell(role, population, run) {
@@ -64,32 +62,47 @@ const roles = (() => {
     const label = `${text.headCount(heads.length)} of ${all}${population === "all" ? "" : ` ${population}`}: ${data.roles[role].name}. Select them.`;
     if (!heads.length) return h("td", { class: "num none" }, "0");
     const id = `role-${role}-${population}-${run}`;
-    const pick = h("button", { type: "button", id, class: "link", "aria-label": label, title: heads.map(shortName).join(", ") }, String(heads.length));
+    const pick = h("button", { type: "button", id, class: "link", "aria-label": label, title: heads.map(data.shortName).join(", ") }, String(heads.length));
     pick.addEventListener("click", (event) => store.select(heads, event));
     return h("td", { class: "num" }, pick);
   }
 
-  /** @type {(role: number, run: number, counts: number[][], most: number) => HTMLElement} */
-  function row(role, run, counts, most) {
-    const { name, means, threshold } = data.roles[role];
+  /* What a role means, and from which score on a head has it. */
+  /** @param {number} role */
+  const meaning = (role) => `${data.roles[role].means} (above ${data.roles[role].threshold})`;
+
+  /** @type {(role: number, run: number, counts: number[][], most: number, narrow: boolean) => HTMLElement} */
+  function row(role, run, counts, most, narrow) {
     const heads = data.populations.flatMap((population) => having(role, population, run));
-    const named = heads.slice(0, MOST).map(shortName).join(", ");
+    const named = heads.slice(0, MOST).map(data.shortName).join(", ");
     const more = heads.length > MOST ? ` and ${heads.length - MOST} more` : "";
     const swatch = h("i", { class: "block", style: `background-color:${paint.ofRole(role)}` });
-    const said = axes.ofRun(run, name);
+    const means = narrow ? null : h("span", { class: "means" }, meaning(role));
     return h(
       "tr",
       { class: heads.length ? null : "none" },
-      h("th", { scope: "row" }, swatch, said, h("span", { class: "means" }, `${means} (above ${threshold})`)),
+      h("th", { scope: "row" }, swatch, axes.ofRun(run, data.roles[role].name), means),
       ...data.populations.map((population) => cell(role, population, run)),
       ...(data.training && data.stops.length > 1 ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
       h("td", { class: "which" }, heads.length ? `${named}${more}` : "–"),
     );
   }
 
+  /* How many of the heads with a role have more than one. */
+  function overlap() {
+    const [run] = store.runs();
+    const counts = data.populations
+      .flatMap(members)
+      .map((head) => data.rolesOf(store.table(run), data.stopOf(head, state.stop), head.index).length);
+    const [some, several] = [0, 1].map((least) => counts.filter((count) => count > least).length);
+    if (!several) return "";
+    return `Roles overlap: ${several} of the ${text.headCount(some)} with a role have more than one.`;
+  }
+
   function draw() {
     const drawing = dom.find("roles-drawing");
     const places = d3.range(data.roles.length);
+    const narrow = axes.widthOf(drawing) < 560;
     const counts = new Map(store.runs().map((run) => [run, countsOf(run)]));
     /** @type {(run: number, role: number) => number[][]} */
     const of = (run, role) => counts.get(run)?.[role] || [];
@@ -97,19 +110,25 @@ const roles = (() => {
     const ever = places.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
     const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
     const course = data.training && data.stops.length > 1 ? ["over training", "first at"] : [];
-    const kinds = data.populations.map((one) => (one === "all" ? "heads" : `${one} heads`));
+    const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
     const head = ["role", ...kinds, ...course, `heads at ${data.stops[state.stop].label}`];
     const numeric = (/** @type {number} */ i) => i > 0 && i <= kinds.length;
     const table = h(
       "table",
       { class: "plain roles" },
       h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: numeric(i) ? "num" : null }, name)))),
-      h("tbody", {}, ever.flatMap((role) => store.runs().map((run) => row(role, run, of(run, role), most)))),
+      h("tbody", {}, ever.flatMap((role) => store.runs().map((run) => row(role, run, of(run, role), most, narrow)))),
     );
     const region = { class: "scroller", tabindex: "0", role: "region", "aria-label": "Heads by role" };
-    marks.mount(drawing, ever.length ? h("div", region, table) : h("p", { class: "absent" }, "No head has a role beyond its error."));
+    const terms = ever.map((role) => h("div", {}, h("dt", {}, data.roles[role].name), h("dd", {}, meaning(role))));
+    marks.mount(
+      drawing,
+      ever.length ? h("div", region, table) : h("p", { class: "absent" }, "No head has a role beyond its error."),
+      narrow && ever.length ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms)) : null,
+    );
     dom.find("roles-note").textContent = [
-      "A head has a role if its score is more than two standard errors above the threshold; it can have several.",
+      "A head has a role if its score is more than two standard errors above the threshold.",
+      overlap(),
       never.length ? `No head is ever ${never.join(", ")}.` : "",
     ].join(" ");
   }

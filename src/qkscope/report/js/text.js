@@ -58,6 +58,8 @@ const text = (() => {
   }
   const ERROR = "± one standard error over documents";
 
+  const PC0 = "the first principal axis of a head's queries and keys together, the direction along which they vary most.";
+
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
 
@@ -89,5 +91,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, change, described, error: ERROR, count, tokens, headCount, percent, shorten, mean };
+  return { number, withError, measure, change, described, error: ERROR, pc0: PC0, count, tokens, headCount, percent, shorten, mean };
 })();
