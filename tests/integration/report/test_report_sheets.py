@@ -404,7 +404,7 @@ def test_what_a_reader_may_take_wrongly_is_said(open_page: Open, full_report: Pa
     """That roles overlap, what PC0 is, and that the largest change has no cause but training."""
     page = open_page(full_report)
     data = load_results(full_report.parent).matched().sel(checkpoint=["lc-256-to-512-step-100"])
-    counts = np.sum([named(data, role).to_numpy()[0] for role in ROLES], axis=0)
+    counts = np.sum([named(data, role)[0] for role in ROLES], axis=0)
     said = f"{(counts > 1).sum()} of the {(counts > 0).sum()} heads with a role have more than one"
     expect(page.locator("#roles-note")).to_contain_text(said)
     expect(page.locator("#emergence-note")).to_contain_text("first principal axis")

@@ -154,10 +154,7 @@ const axes = (() => {
         tickRotate: slant ? -40 : 0,
         tickFormat: (/** @type {number} */ i) => names[i],
       },
-      marks: [
-        titled(title),
-        ...stopGround(step),
-      ],
+      marks: [titled(title), ...stopGround(step)],
     };
   }
 

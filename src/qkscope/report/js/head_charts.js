@@ -167,12 +167,7 @@ const headCharts = (() => {
     });
     axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
     const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in bold";
-    return h(
-      "div",
-      {},
-      h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label}${whose}`),
-      svg,
-    );
+    return h("div", {}, h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label}${whose}`), svg);
   }
 
   /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */

@@ -40,8 +40,7 @@ const numbers = (() => {
       data.classes.flatMap((name, code) => {
         const heads = data.heads.filter((d) => d.population === population);
         const cells = columns().map(
-          ({ stop, run }) =>
-            heads.filter((d) => data.code(store.table(run), stop, d.index) === code).length,
+          ({ stop, run }) => heads.filter((d) => data.code(store.table(run), stop, d.index) === code).length,
         );
         return cells.some(Boolean)
           ? [{ what: `${name} heads`, means: null, population, cells: cells.map(String) }]

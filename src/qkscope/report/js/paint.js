@@ -88,10 +88,7 @@ const paint = (() => {
     const end = ends.map((v) =>
       percent ? `${text.number(100 * v, 0)}%` : text.number(v, Number.isInteger(v) ? 0 : digits),
     );
-    return [
-      dom.key(null, name),
-      dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1]),
-    ];
+    return [dom.key(null, name), dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1])];
   }
 
   return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };

@@ -109,11 +109,7 @@ const scores = (() => {
         key: `layer:${layer}${data.letters[run]}`,
         label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
         lines: () => [where, ...text.described(numbers)],
-        act: (event) =>
-          store.select(
-            here.filter((d) => d.layer === layer).map((d) => d.index),
-            event,
-          ),
+        act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
     axes.dress(svg, `What determines attention in each layer at ${data.stops[state.stop].label}`);

@@ -72,8 +72,7 @@ const text = (() => {
   const headCount = (n) => `${count(n)} ${n === 1 ? "head" : "heads"}`;
 
   /** @type {(part: number, whole: number) => string} */
-  const percent = (part, whole) =>
-    whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
+  const percent = (part, whole) => whole ? `${((100 * part) / whole).toFixed(part === whole ? 0 : 1)}%` : "–";
 
   /** @type {(said: string, length?: number) => string} */
   const shorten = (said, length = 14) => (said.length > length ? `${said.slice(0, length - 1)}…` : said);
