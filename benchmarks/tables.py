@@ -168,7 +168,7 @@ def vectors(size: Size) -> Iterator[Row]:
     further heads are links to those of the first.
     """
     from qkscope.measures.registry import optional_names
-    from qkscope.scanning.vectors import analyze
+    from qkscope.scanning.analyze import analyze
 
     rows, dim = size.pick(8000, 200), size.pick(128, 16)
     counts = size.pick((64, 576), (8, 16))

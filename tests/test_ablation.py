@@ -14,7 +14,6 @@ from small_study import make_study, run_undrawn
 from tiny import tiny_model
 
 import qkscope
-from qkscope.ablation.heads import choose, draw
 from qkscope.capture.ablation import (
     PARTS,
     Ablation,
@@ -32,6 +31,7 @@ from qkscope.claims import claims
 from qkscope.corpus import documents_from
 from qkscope.errors import StudyError, TableError
 from qkscope.results import load_results, manifest
+from qkscope.scanning.head_sets import choose, draw
 from studies import training
 
 RNG = np.random.default_rng(0)

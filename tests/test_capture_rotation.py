@@ -17,8 +17,8 @@ from qkscope.capture.architecture import read_architecture
 from qkscope.capture.consumers import unknown_rotation_warning
 from qkscope.capture.probe_rotation import RotaryCalls
 from qkscope.errors import CaptureError, VectorsError
-from qkscope.scanning.model import scan
-from qkscope.scanning.vectors import analyze
+from qkscope.scanning.analyze import analyze
+from qkscope.scanning.scan import scan
 from qkscope.sums.path import Bins
 from qkscope.sums.rotation import Rotation
 

@@ -16,13 +16,13 @@ from click.testing import CliRunner
 import qkscope
 from qkscope.checkpoints import Source
 from qkscope.cli import main
-from qkscope.scanning import scan
+from qkscope.scanning.scan import scan
 from qkscope.study import Study
 
 SOURCE = Path(qkscope.__file__).parent
 # Which commands can say what a file says: a file that names an option has its line here.
 SAID_BY = {
-    "ablation/heads.py": ["ablate"],
+    "scanning/head_sets.py": ["ablate"],
     "checkpoints/rope.py": ["whatif"],
     "results/lock.py": ["run", "demo", "scan", "whatif", "analyze", "figures", "report"],
     "results/manifest.py": ["run", "demo", "scan", "whatif", "analyze", "figures", "report"],
@@ -32,8 +32,9 @@ SAID_BY = {
     "run/pipeline.py": ["run"],
     "run/status.py": ["run"],
     "run/watch.py": ["watch"],
-    "scanning/model.py": ["scan"],
-    "scanning/vectors.py": ["analyze"],
+    "scanning/scan.py": ["scan"],
+    "scanning/subject.py": ["scan"],
+    "scanning/analyze.py": ["analyze"],
     "study/init.py": ["init"],
     "vectors.py": ["analyze"],
 }

@@ -12,7 +12,7 @@ import torch
 from families import build, tokens
 from tiny import tiny_model
 
-from qkscope.scanning import scan
+from qkscope.scanning.scan import scan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

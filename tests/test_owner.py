@@ -25,8 +25,8 @@ from qkscope.nano import demo
 from qkscope.report import write_report
 from qkscope.results import load_results, lock, manifest, owner
 from qkscope.run import run, status
-from qkscope.scanning import scan
-from qkscope.scanning.vectors import analyze
+from qkscope.scanning.analyze import analyze
+from qkscope.scanning.scan import scan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TEXTS = [tokens(1, 40, seed=n)[0].tolist() for n in range(4)]

@@ -147,7 +147,6 @@ ORDER = [
     ["report"],
     ["run"],
     ["scanning"],
-    ["ablation"],
     ["monitor"],
     ["integrations"],
     ["nano"],

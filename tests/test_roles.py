@@ -19,7 +19,7 @@ from qkscope.results.aggregate import jackknife as over_documents
 from qkscope.results.dataset import dataset
 from qkscope.results.results_folder import results_of
 from qkscope.results.roles import BEYOND, ROLES, role_shares
-from qkscope.scanning import ScanResult, scan
+from qkscope.scanning.scan import ScanResult, scan
 from qkscope.stats.behaviour import RoleEmergence, role_emergence
 from qkscope.stats.evidence import own_evidence
 from qkscope.stats.levels import t_quantile
@@ -125,7 +125,7 @@ def test_roles_appear_when_the_model_learns_to_repeat(snapshots: list[tuple[floa
 def emergence(scans: list[ScanResult], role: str) -> RoleEmergence:
     """Of checkpoints 20 steps apart."""
     cells = [
-        replace(each.cell, info=replace(each.cell.info, checkpoint=f"step-{20 * i}"))
+        replace(each.cells[0], info=replace(each.cells[0].info, checkpoint=f"step-{20 * i}"))
         for i, each in enumerate(scans)
     ]
     found = results_of(dataset(cells), Path("training"), "training")

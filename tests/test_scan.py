@@ -23,7 +23,7 @@ from qkscope.errors import CaptureError, CheckpointError, CorpusError, QkscopeEr
 from qkscope.results import load_results
 from qkscope.results.tables import QK_COLUMNS, read_qk
 from qkscope.results.taxonomy import CLASSES
-from qkscope.scanning import ScanResult, scan
+from qkscope.scanning.scan import ScanResult, scan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -328,7 +328,7 @@ def test_texts_that_cannot_be_read(checkpoint: Path, tmp_path: Path, content: by
 def test_too_little_memory_is_said_before_the_weights_are_loaded(
     checkpoint: Path, texts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkscope.scanning.model.available_bytes", lambda: 1000)
+    monkeypatch.setattr("qkscope.scanning.subject.available_bytes", lambda: 1000)
     monkeypatch.setattr("qkscope.checkpoints.load_model", lambda source: pytest.fail("loaded"))
     with pytest.raises(CaptureError, match=r"loading tiny-llama and measuring 8 heads .* needs about"):
         scan(checkpoint, text_paths=[texts], max_length=16, device="cpu")

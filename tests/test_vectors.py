@@ -16,7 +16,7 @@ from synthetic import make_head
 from qkscope.cli import main
 from qkscope.errors import VectorsError
 from qkscope.results.tables import read_qk
-from qkscope.scanning.vectors import analyze
+from qkscope.scanning.analyze import analyze
 from qkscope.vectors import ModelFolder, infer_ratio, read_moments, write_vectors
 
 DIM = 8

@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from qkscope.ablation import ablate
     from qkscope.claims import Claim
     from qkscope.claims import claims as claims_of
     from qkscope.comparison import Comparison, compare
@@ -35,15 +34,16 @@ if TYPE_CHECKING:
     from qkscope.results.tables import read_qk
     from qkscope.results.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.run import run as run_study
-    from qkscope.scanning import scan
-    from qkscope.scanning.vectors import analyze
+    from qkscope.scanning.ablate import ablate
+    from qkscope.scanning.analyze import analyze
+    from qkscope.scanning.scan import scan
     from qkscope.scanning.whatif import whatif
     from qkscope.study import Study, load_study
     from qkscope.sums.head_index import HeadIndex
     from qkscope.sums.moments import Accumulator, Moments
     from qkscope.sums.unit import Unit
 
-# Where each public name lives: "module", or "module:name" where a module has the public name itself.
+# Where each public name is defined: "module", or "module:name" if it has another name there.
 _HOME = {
     "Accumulator": "sums.moments",
     "Axes": "measures",
@@ -57,8 +57,8 @@ _HOME = {
     "Study": "study",
     "Thresholds": "results.taxonomy",
     "Unit": "sums.unit",
-    "ablate": "ablation",
-    "analyze": "scanning.vectors",
+    "ablate": "scanning.ablate",
+    "analyze": "scanning.analyze",
     "claims_of": "claims:claims",
     "classify": "results.taxonomy",
     "compare": "comparison",
@@ -71,44 +71,18 @@ _HOME = {
     "polarity": "results.taxonomy",
     "read_qk": "results.tables",
     "run_study": "run:run",
-    "scan": "scanning",
+    "scan": "scanning.scan",
     "transitions": "results.taxonomy",
     "whatif": "scanning.whatif",
     "write_report": "report",
 }
 __version__ = "0.2.0"
 __all__ = [
-    "Accumulator",
-    "Axes",
-    "Claim",
-    "Comparison",
-    "HeadIndex",
-    "Moments",
-    "Monitor",
-    "QkscopeError",
-    "Results",
-    "Study",
-    "Thresholds",
-    "Unit",
-    "ablate",
-    "analyze",
-    "claims_of",
-    "classify",
-    "compare",
-    "concat",
-    "draw_all",
-    "figure",
-    "load_results",
-    "load_study",
-    "measure",
-    "polarity",
-    "read_qk",
-    "run_study",
-    "scan",
-    "transitions",
-    "whatif",
-    "write_report",
-]
+    "Accumulator", "Axes", "Claim", "Comparison", "HeadIndex", "Moments", "Monitor", "QkscopeError",
+    "Results", "Study", "Thresholds", "Unit", "ablate", "analyze", "claims_of", "classify", "compare",
+    "concat", "draw_all", "figure", "load_results", "load_study", "measure", "polarity", "read_qk",
+    "run_study", "scan", "transitions", "whatif", "write_report"
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

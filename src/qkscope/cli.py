@@ -273,7 +273,7 @@ def list_checkpoints(model: str, as_json: bool) -> None:
 @clear_errors
 def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     """Measure one model: print a summary of its heads and write their tables."""
-    from qkscope.scanning import scan as scan_model
+    from qkscope.scanning.scan import scan as scan_model
     from qkscope.study import folder_name
 
     if heads != "all" and not (
@@ -355,8 +355,8 @@ def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | N
 @clear_errors
 def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
     """Measure what a model loses without a part of its attention scores in some heads."""
-    from qkscope.ablation import ablate as remove
     from qkscope.capture.ablation import PARTS
+    from qkscope.scanning.ablate import ablate as remove
 
     _print(remove(place, parts=parts or PARTS, **options))
 
@@ -402,7 +402,7 @@ def analyze(
     **options: Any,
 ) -> None:
     """Measure stored query and key vectors (public parquet layout), from a folder or the hub."""
-    from qkscope.scanning.vectors import analyze as analyze_vectors
+    from qkscope.scanning.analyze import analyze as analyze_vectors
     from qkscope.sums.rotation import Rotation
 
     if rope_theta is None and (rotary_dim is not None or interleaved):

@@ -11,7 +11,7 @@ query heads at a time on each core; vectors are never all in memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from qkscope.sums.moments import Accumulator, Moments
 from qkscope.sums.path import SINK, Bins, bin_edges
 from qkscope.sums.path import Path as BinSums
 from qkscope.sums.rotation import Rotation
-from qkscope.words import some
+from qkscope.words import listing, some
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
     group = examples % groups
     sums = [Accumulator() for _ in range(groups)]
     dim = 0
-    for rows, batch in _checked_batches(path):
+    for rows, batch in _batches(path):
         dim = batch.shape[1]
         for g in np.unique(group[rows]):
             member = np.flatnonzero(group[rows] == g)
@@ -61,37 +61,32 @@ def read_moments(path: Path, groups: int) -> list[Moments]:
 
 @dataclass(frozen=True)
 class Rows:
-    """All rows of one file: example and position (n,) int64; bucket too, None where the file has none.
+    """All rows of one file: example, position and bucket (n,) int64 and vector (n, dim).
 
-    vector (n, dim), empty if not requested.
+    Buckets are empty where the file has none, vectors if they were not requested.
     """
 
     example: NDArray[np.int64]
     position: NDArray[np.int64]
-    bucket: NDArray[np.int64] | None
+    bucket: NDArray[np.int64]
     vector: NDArray[Any]
+
+    def take(self, rows: NDArray[np.bool_]) -> Rows:
+        """Some of the rows, of a file with buckets."""
+        vector = self.vector[rows] if len(self.vector) else self.vector
+        return Rows(self.example[rows], self.position[rows], self.bucket[rows], vector)
 
 
 def read_rows(path: Path, vectors: bool = True) -> Rows:
     """A file's rows with its own buckets."""
-    examples, positions = _labels(path)
-    found = [batch for _, batch in _checked_batches(path)] if vectors else []
-    return Rows(examples, positions, _buckets(path), np.concatenate(found) if found else np.empty((0, 0)))
-
-
-def _buckets(path: Path) -> NDArray[np.int64] | None:
-    with _parquet(path) as file:
-        if "bucket" not in file.schema_arrow.names:
-            return None
-        column = file.read(columns=["bucket"])["bucket"]
-        if column.null_count:
-            raise VectorsError(f"{path}: {column.null_count} rows without a bucket; every row needs one")
-        bucket: NDArray[np.int64] = column.to_numpy().astype(np.int64)
-    if bucket.min() < 0 or bucket.max() > MAX_BUCKET:
+    examples, positions, *buckets = _labels(path, "bucket")
+    bucket = buckets[0] if buckets else np.empty(0, np.int64)
+    if len(bucket) and (bucket.min() < 0 or bucket.max() > MAX_BUCKET):
         raise VectorsError(
             f"{path}: buckets from {bucket.min()} to {bucket.max()}; expected 0 to {MAX_BUCKET}"
         )
-    return bucket
+    found = [batch for _, batch in _batches(path)] if vectors else []
+    return Rows(examples, positions, bucket, np.concatenate(found) if found else np.empty((0, 0)))
 
 
 @dataclass(frozen=True)
@@ -117,17 +112,20 @@ def document_lengths(path: Path) -> dict[int, int]:
     return {int(i): int(count) for i, count in zip(ids, counts, strict=True)}
 
 
-def read_turned(path: Path, groups: int, width: int, rotation: Rotation) -> Turned:
-    """Bin sums of one head's vectors before `rotation`, and the moments of the first four tokens."""
+def read_turned(path: Path, groups: int, lengths: Mapping[int, int], rotation: Rotation) -> Turned:
+    """Bin sums of one head's vectors before `rotation`, and the moments of the first four tokens.
+
+    `lengths` are the `document_lengths` of the file.
+    """
     examples, positions = _labels(path)
     group = examples % groups
-    edges = bin_edges((width,))
+    edges = bin_edges((max(lengths.values()),))
     sinks = [Accumulator() for _ in range(groups)]
     n, total = (
         np.zeros((groups, len(edges) - 1), np.int64),
         np.zeros((groups, 1, len(edges) - 1, rotation.dim)),
     )
-    for rows, batch in _checked_batches(path):
+    for rows, batch in _batches(path):
         t = positions[rows]
         u = rotation.derotate(batch.astype(np.float64), t.astype(np.float64))
         for g in np.unique(group[rows]):
@@ -137,7 +135,6 @@ def read_turned(path: Path, groups: int, width: int, rotation: Rotation) -> Turn
             total[g] += bins.sums(u[None, here])
             first = here & (t < SINK)
             sinks[g].update(batch[first][None], t[first])
-    lengths = document_lengths(path)
     return Turned(
         sinks=[s.moments() if n[g].any() else Moments.empty(1, rotation.dim) for g, s in enumerate(sinks)],
         paths=[BinSums(edges, n[g], total[g]) for g in range(groups)],
@@ -146,19 +143,6 @@ def read_turned(path: Path, groups: int, width: int, rotation: Rotation) -> Turn
             for g in range(groups)
         ],
     )
-
-
-def _checked_batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """(rows, vectors) a batch at a time, all of one length."""
-    seen, dim = 0, None
-    for batch in _vector_batches(path):
-        dim = dim or batch.shape[1]
-        if batch.shape[1] != dim:
-            raise VectorsError(
-                f"{path}: vectors of {dim} and of {batch.shape[1]} dimensions; expected all to have the same"
-            )
-        yield slice(seen, seen + len(batch)), batch
-        seen += len(batch)
 
 
 def write_vectors(
@@ -184,25 +168,18 @@ def write_vectors(
 
     rows, dim = vector.shape
     flat = pa.array(np.ascontiguousarray(vector, dtype=np.float32).reshape(-1))
-    sliding = (
-        pa.nulls(rows, pa.int32())
-        if sliding_window is None
-        else pa.array(np.full(rows, sliding_window, "i4"))
-    )
-    table = pa.table(
-        {
-            "bucket": pa.array((np.asarray(position) // bucket_size(window)).astype(np.int32)),
-            "example_id": pa.array(np.asarray(example_id, dtype=np.int32)),
-            "position": pa.array(np.asarray(position, dtype=np.int32)),
-            "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
-            "sliding_window": sliding,
-        }
-    )
+    columns = {
+        "bucket": (np.asarray(position) // bucket_size(window)).astype(np.int32),
+        "example_id": np.asarray(example_id, dtype=np.int32),
+        "position": np.asarray(position, dtype=np.int32),
+        "vector": pa.FixedSizeListArray.from_arrays(flat, dim),
+        "sliding_window": pa.repeat(pa.scalar(sliding_window, pa.int32()), rows),
+    }
     if token_str is not None:
-        table = table.append_column("token_str", pa.array(list(token_str), pa.string()))
+        columns["token_str"] = pa.array(list(token_str), pa.string())
     path = root / model / f"l{layer:02d}h{head:02d}{kind}" / "data.parquet"
     with replacing(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(pa.table(columns), temporary, compression="zstd")
     return path
 
 
@@ -223,8 +200,8 @@ def _parquet(path: Path) -> Iterator[Any]:
         ) from error
 
 
-def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(example_id, position) of every row, after checking the file's columns."""
+def _labels(path: Path, *optional: str) -> list[NDArray[np.int64]]:
+    """example_id and position of every row and, if the file has them, `optional` columns; its columns are checked."""
     with _parquet(path) as file:
         _check_schema(path, file.schema_arrow)
         rows = file.metadata.num_rows
@@ -232,14 +209,12 @@ def _labels(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
             raise VectorsError(
                 f"{path}: {f'{rows:,}' if rows else 'no'} rows; expected 2 to {MAX_ROWS:,} per head"
             )
-        table = file.read(columns=["example_id", "position"])
-        for name in table.column_names:
-            if table[name].null_count:
-                raise VectorsError(
-                    f"{path}: {table[name].null_count} rows without {name}; every row needs one"
-                )
-        examples, positions = (table[name].to_numpy().astype(np.int64) for name in ("example_id", "position"))
-        return examples, positions
+        names = ["example_id", "position", *(name for name in optional if name in file.schema_arrow.names)]
+        table = file.read(columns=names)
+        for name in names:
+            if missing := table[name].null_count:
+                raise VectorsError(f"{path}: {missing} rows without {name}; every row needs one")
+        return [table[name].to_numpy().astype(np.int64) for name in names]
 
 
 def _check_schema(path: Path, schema: pa.Schema) -> None:
@@ -264,26 +239,33 @@ def _check_schema(path: Path, schema: pa.Schema) -> None:
         raise VectorsError(f"{path}: column vector is {kind}, expected a list of float32")
 
 
-def _vector_batches(path: Path) -> Iterator[NDArray[Any]]:
-    """The vectors (rows, dim), a batch of rows at a time, without a Python loop over them."""
+def _batches(path: Path) -> Iterator[tuple[slice, NDArray[Any]]]:
+    """(rows, vectors (rows, dim)) a batch at a time, all of one dimension, without a Python loop over the rows."""
+    seen, dim = 0, None
     with _parquet(path) as file:
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=["vector"], use_threads=False):
             vectors, rows = batch.column(0), batch.num_rows
             flat = vectors.flatten()
-            lengths = vectors.value_lengths() if hasattr(vectors, "value_lengths") else None
             if vectors.null_count or flat.null_count:
                 raise VectorsError(
                     f"{path}: some vectors or their values are null; every row needs a complete vector"
                 )
-            if lengths is not None and len(lengths.unique()) > 1:
-                short, long = lengths.to_numpy().min(), lengths.to_numpy().max()
+            # Lists of a fixed size have no lengths.
+            lengths = (
+                vectors.value_lengths().to_numpy()
+                if hasattr(vectors, "value_lengths")
+                else [len(flat) // rows]
+            )
+            dim = int(lengths[0]) if dim is None else dim
+            if other := {int(n) for n in np.unique(lengths)} - {dim}:
+                short, *_, long = sorted({dim, *other})
                 raise VectorsError(
                     f"{path}: vectors of {short} and of {long} dimensions; expected all to have the same"
                 )
-            dim = len(flat) // rows
             if dim == 0:
                 raise VectorsError(f"{path}: empty vectors; expected a list of float32 in every row")
-            yield flat.to_numpy(zero_copy_only=False).reshape(rows, dim)
+            yield slice(seen, seen + rows), flat.to_numpy(zero_copy_only=False).reshape(rows, dim)
+            seen += rows
 
 
 # l100h128q is head 128 of layer 100. More digits would be no head of any model, but hours of looking for ratios.
@@ -363,7 +345,7 @@ def infer_ratio(model: ModelFolder) -> int:
         return fitting[0]
     if fitting:
         raise VectorsError(
-            f"{model.path}: the folders fit {_words(fitting)} query heads per key head; "
+            f"{model.path}: the folders fit {listing([str(ratio) for ratio in fitting])} query heads per key head; "
             "set the right one with --gqa-ratio (the model's number of query heads over its number of key heads)"
         )
     raise VectorsError(f"{model.path}: {_no_ratio(queries, keys)}")
@@ -404,20 +386,15 @@ def _no_ratio(queries: set[Head], keys: set[Head]) -> str:
 
     ratio = min(range(1, max(head for _, head in queries) + 2), key=lambda r: wrong(r)[0])
     _, lost, spare = wrong(ratio)
-    found = [f"{_names(lost, 'k')} missing"] if lost else []
-    found += [f"{_names(spare, 'k')} not used by any query head"] if spare else []
+    found = [
+        f"{some([f'l{layer:02d}h{head:02d}k' for layer, head in sorted(heads)], 5)} {what}"
+        for heads, what in ((lost, "missing"), (spare, "not used by any query head"))
+        if heads
+    ]
     return (
         f"no number of query heads per key head fits the folders; {ratio} is closest, with "
         f"{' and '.join(found)}; add what is missing, or set the ratio with --gqa-ratio"
     )
-
-
-def _names(heads: set[Head], kind: str) -> str:
-    return some([f"l{layer:02d}h{head:02d}{kind}" for layer, head in sorted(heads)], 5)
-
-
-def _words(numbers: Sequence[int]) -> str:
-    return f"{', '.join(str(n) for n in numbers[:-1])} and {numbers[-1]}"
 
 
 def fetch_vectors(place: Path | str) -> tuple[Path, str]:

@@ -20,7 +20,7 @@ from qkscope.capture import measure
 from qkscope.corpus import Document, load_corpus
 from qkscope.measures.anatomy import SHARES
 from qkscope.results.tables import read_qk
-from qkscope.scanning import ScanResult, scan
+from qkscope.scanning.scan import ScanResult, scan
 from qkscope.study import CorpusSpec
 from qkscope.sums import AttentionSum, LogitSum, LossSum
 from qkscope.sums.attention import COLUMNS

@@ -108,9 +108,9 @@ def demo(
 
     Another training or other results in `out` are refused unless `replace` is true.
     """
-    from qkscope.ablation import ablate
     from qkscope.results import Results, load_results
     from qkscope.run import run
+    from qkscope.scanning.ablate import ablate
 
     recipe, out = recipe or Recipe(), Path(out)
     _refuse_other_results(out, recipe, replace)

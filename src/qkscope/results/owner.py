@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -24,6 +24,9 @@ from qkscope.results.lock import claimed
 from qkscope.results.provenance import read_provenance
 from qkscope.study import Study, load_study, sources
 from qkscope.words import some
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
 PRODUCTS = (
@@ -304,8 +307,12 @@ def _same_texts(before: Part, now: Part) -> bool:
 
 
 @contextmanager
-def writing(folder: Path, holds: Holding, made_from: str, replace: bool) -> Iterator[Path]:
-    """Yield an empty folder for the tables of one command; put them in place if the block succeeds."""
+def writing(folder: Path, holds: Holding, numbers: pd.DataFrame, replace: bool) -> Iterator[Path]:
+    """Yield an empty folder for the tables of one command; put them in place if the block succeeds.
+
+    `numbers` identify this set of tables, with what it holds.
+    """
+    made_from = store.short_digest([holds.record(), numbers.to_csv()])
     with store.clear_errors(folder), claimed(folder, holds.name) as claim:
         refuse_other(folder, holds, replace=replace)
         with manifest.replacing_set(folder, made_from, holds.record(), claim.require) as staged:

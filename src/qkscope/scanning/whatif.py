@@ -15,7 +15,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +31,8 @@ from qkscope.measures.jackknife import jackknife
 from qkscope.measures.registry import chosen, sums_for, variables
 from qkscope.progress import progress
 from qkscope.results.owner import Holding, refuse_other, writing
-from qkscope.scanning.model import Subject, _layers, _warn, check_room, choose_heads, read_documents
-from qkscope.study import CorpusSpec
+from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare
 from qkscope.sums import LossSum, PathSum
-from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.loss import position_bins
 from qkscope.sums.path import SINK
 from qkscope.sums.path import Path as MeanPath
@@ -47,8 +44,8 @@ from qkscope.words import number, tokens
 if TYPE_CHECKING:
     import pandas as pd
 
+    from qkscope.checkpoints import Source
     from qkscope.checkpoints.rope import Candidate
-    from qkscope.corpus import Document
 
 Array = NDArray[np.float64]
 
@@ -130,8 +127,7 @@ class WhatIf:
         """
         from qkscope.figures.whatif import save_figure
 
-        made_from = store.short_digest([self.holds.record(), self.table.to_csv()])
-        with writing(Path(out), self.holds, made_from, replace) as staged:
+        with writing(Path(out), self.holds, self.table, replace) as staged:
             store.write_csv(staged / "whatif.csv", self.table)
             store.write_csv(staged / "whatif_heads.csv", self.heads)
             store.write_csv(staged / "whatif_wavelengths.csv", self.wavelengths)
@@ -170,35 +166,38 @@ def whatif(
     windows  tokens read from each document, ascending (default: the model's positions, at most 2,048)
     texts, text_paths, documents, heads, replace, ...  as in `scan`
     """
+    from qkscope.checkpoints import load_config
     from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
 
-    if not isinstance(model, str | Path):
+    subject, source = None, None
+    if isinstance(model, str | Path):
+        reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+        subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading)
+        source = subject.source
+    if subject is None or source is None:
         raise CaptureError("whatif builds the model several times: give its folder, hub name or GGUF file")
     where = parse_layers(layers) if layers else None
     candidates = [parse_candidate(text, where) for text in dict.fromkeys(rope)]
-    subject = Subject.of(model, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
-    edges = tuple(sorted(set(windows or [min(2048, subject.architecture.max_positions or 2048)])))
-    warnings: list[str] = []
-    _warn(warnings, subject.architecture.window_warning(edges[-1]))
-    spec = CorpusSpec(source=[str(path) for path in text_paths] or ["stdlib"], documents=documents, seed=seed)
-    corpus, _ = read_documents(subject, texts, spec, edges[-1], warnings)
-    index = choose_heads(subject.architecture, _layers(subject, corpus, edges[-1], False), heads, seed)
-    count = min(groups, len(corpus))
+    edges = tuple(sorted(set(windows or [subject.window])))
+    setup = prepare(subject, edges[-1], texts, corpus_spec(text_paths, documents, seed), heads, groups)
     # The same weights and texts, once for each candidate.
-    measured = dict.fromkeys(
-        [f"{subject.name} with {each.name}" for each in candidates], subject.part(corpus, index)
-    )
-    settings = {"groups": count, "seed": seed, "dtype": dtype}
-    holds = Holding("whatif", subject.name, measured, list(edges), settings=settings)
+    parts = dict.fromkeys([f"{subject.name} with {each.name}" for each in candidates], setup.part())
+    settings = {"groups": len(setup.groups), "seed": seed, "dtype": dtype}
+    holds = Holding("whatif", subject.name, parts, list(edges), settings=settings)
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
-    check_room(subject, index, count)
-    parts = [corpus[group::count] for group in range(count)]
-    configs = {each.name: _with(subject, each) for each in candidates}
-    run = partial(_measured, subject, parts, index, edges)
-    found = {CURRENT: run(None, subject.config)}
-    found |= {each.name: run(each, configs[each.name]) for each in candidates}
-    described = {CURRENT: subject.config} | configs
+    setup.check_memory()
+    configs: dict[str, Any] = {CURRENT: subject.config}
+    tried: dict[str, tuple[Source, tuple[int, ...] | None]] = {CURRENT: (source, None)}
+    for each in candidates:
+        rotated = changed(source, rotation=each.settings(subject.config))
+        configs[each.name] = load_config(rotated)
+        tried[each.name] = (rotated, None) if each.layers is None else (source, each.layers)
+    found = {name: _measured(setup, edges, name, *how, configs[name]) for name, how in tried.items()}
+    bounds = {}
+    for name, config in configs.items():
+        known = frequencies(config, edges[-1])
+        bounds[name] = first_negative(known[0]) if known else None
     result = WhatIf(
         subject.name,
         edges,
@@ -206,26 +205,14 @@ def whatif(
         _head_table(found, edges),
         _wavelength_table(found, edges[-1]),
         {each.name: _snippet(each, subject.config) for each in candidates},
-        {
-            name: first_negative(known[0]) if (known := frequencies(config, edges[-1])) else None
-            for name, config in described.items()
-        },
-        len(corpus),
+        bounds,
+        len(setup.documents),
         holds,
-        warnings,
+        setup.warnings,
     )
     if out is not None:
         result.save(out, replace=replace)
     return result
-
-
-def _with(subject: Subject, candidate: Candidate) -> Any:
-    """The configuration with a candidate's settings; refused now where it cannot be built."""
-    from qkscope.checkpoints import load_config
-
-    if subject.source is None:
-        raise CaptureError("whatif needs the model's files")
-    return load_config(changed(subject.source, rotation=candidate.settings(subject.config)))
 
 
 def _snippet(candidate: Candidate, config: Any) -> str:
@@ -243,41 +230,38 @@ class _Tried:
 
 
 def _measured(
-    subject: Subject,
-    parts: Sequence[Sequence[Document]],
-    heads: HeadIndex,
+    setup: Setup,
     windows: tuple[int, ...],
-    candidate: Candidate | None,
+    name: str,
+    source: Source,
+    layers: tuple[int, ...] | None,
     config: Any,
 ) -> _Tried:
-    """One candidate on all documents; windows share a pass unless the rotation depends on its length."""
-    source, only = subject.source, candidate.layers if candidate else None
-    if candidate is not None and only is None and source is not None:
-        source = changed(source, rotation=candidate.settings(subject.config))
-    model = changed(subject, source=source).load()
+    """One candidate on all documents; windows share a pass unless the rotation depends on its length.
+
+    `config` has its settings, which the model at `source` has too, or else only `layers` get them here.
+    """
+    model = changed(setup.subject, source=source).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
     apart = depends_on_length(config, windows[-1]) is not None
     passes = [(window,) for window in windows] if apart else [windows]
-    name = candidate.name if candidate else "current settings"
-    total = sum(min(len(d.tokens), rings[-1]) for rings in passes for part in parts for d in part)
+    total = sum(min(len(d.tokens), rings[-1]) for rings in passes for d in setup.documents)
     units: dict[int, list[Unit]] = {}
-    inside = rope_in_layers(model, config, only) if only is not None else contextlib.nullcontext()
-    with inside, progress(f"Measuring {name}", total, unit="tokens") as bar:
+    inside = contextlib.nullcontext() if layers is None else rope_in_layers(model, config, layers)
+    title = "current settings" if name == CURRENT else name
+    with inside, progress(f"Measuring {title}", total, unit="tokens") as bar:
         probe = Probing(model)
         for rings in passes:
-            options: dict[str, Any] = {
-                "windows": rings,
-                "sums": sums,
-                "on_tokens": bar.advance,
-                "probe": probe,
-            }
-            made = [measure(model, part, heads, **options) for part in parts]
+            made = [
+                measure(model, part, setup.heads, rings, sums=sums, on_tokens=bar.advance, probe=probe)
+                for part in setup.groups
+            ]
             units |= dict.fromkeys(rings, made)
-        bar.done(f"{name}: {total:,} tokens")
-    layers = subject.architecture.num_layers
-    cells = {w: Cell.of(units[w], w, defaults.COMPONENTS, layers) for w in windows}
-    return _Tried(units, {w: measure_cell(cell, groups) for w, cell in cells.items()})
+        bar.done(f"{title}: {total:,} tokens")
+    num_layers = setup.subject.architecture.num_layers
+    cells = {window: Cell.of(units[window], window, num_layers=num_layers) for window in windows}
+    return _Tried(units, {window: measure_cell(cell, groups) for window, cell in cells.items()})
 
 
 def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
@@ -285,36 +269,38 @@ def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
 
     rows = []
     for window in windows:
-        samples = {name: samples_of(tried.units[window], LossSum, window) for name, tried in found.items()}
         starts = position_bins(window)
         ends = np.append(starts[1:], window) - 1
-        for name, sums in samples.items():
-            own = samples[CURRENT]
-            whole = np.array([[each.mean for each in some] for some in (sums, own)])[..., None]
-            bins = np.array([[each.by_position for each in some] for some in (sums, own)])  # (2, 1 + G, B)
-            for part, values, first, last, counts in (
-                ("window", whole, [1], [window - 1], [sums[0].n.sum()]),
-                ("position", bins, starts, ends, sums[0].n[0]),
+        sums = {name: samples_of(tried.units[window], LossSum, window) for name, tried in found.items()}
+        nats = {
+            name: {
+                "window": np.array([[each.mean] for each in samples]),  # (1 + G, 1)
+                "position": np.array([each.by_position for each in samples]),  # (1 + G, B)
+            }
+            for name, samples in sums.items()
+        }
+        for name, samples in sums.items():
+            n = samples[0].n
+            for part, first, last, counts in (
+                ("window", [1], [window - 1], [n.sum()]),
+                ("position", starts, ends, n[0]),
             ):
-                nats, current = values
-                se = [jackknife(each[1:]) for each in (nats, current, nats - current)]
-                rows.append(
-                    pd.DataFrame(
-                        {
-                            "candidate": name,
-                            "window": window,
-                            "part": part,
-                            "position_from": first,
-                            "position_to": last,
-                            "tokens": counts,
-                            "nats": nats[0],
-                            "nats_se": se[0],
-                            "difference": nats[0] - current[0],
-                            "difference_se": se[2],
-                            "difference_se_unpaired": np.hypot(se[0], se[1]) if name != CURRENT else 0.0,
-                        }
-                    )
-                )
+                own, current = nats[name][part], nats[CURRENT][part]
+                se, se_current = jackknife(own[1:]), jackknife(current[1:])
+                columns = {
+                    "candidate": name,
+                    "window": window,
+                    "part": part,
+                    "position_from": first,
+                    "position_to": last,
+                    "tokens": counts,
+                    "nats": own[0],
+                    "nats_se": se,
+                    "difference": own[0] - current[0],
+                    "difference_se": jackknife((own - current)[1:]),
+                    "difference_se_unpaired": np.hypot(se, se_current) if name != CURRENT else 0.0,
+                }
+                rows.append(pd.DataFrame(columns))
     return pd.concat(rows, ignore_index=True)
 
 
@@ -410,33 +396,26 @@ def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
     """Which rotary pairs carry the predicted change of the distance curves, over all RoPE heads."""
     import pandas as pd
 
-    own, rows = found[CURRENT].units[window], []
+    own = found[CURRENT].units[window]
+    columns = ["candidate", "pair", "wavelength_current", "wavelength", "share_of_change"]
+    rows = [pd.DataFrame(columns=columns)]
     for name, tried in found.items():
         if name == CURRENT:
             continue
         changes = (predicted_changes(own, tried.units[window], window) ** 2).sum(axis=2)  # (H, P)
         total = changes.sum(axis=1, keepdims=True)
         shares = np.nanmean(np.where(total > 0, changes / np.where(total > 0, total, 1), np.nan), axis=0)
+        new = tried.units[window][0].rotations
         turning = [
             (a, b)
             for layer, a in own[0].rotations.items()
-            if a is not None and (b := tried.units[window][0].rotations[layer]) is not None and len(a.pairs)
+            if a is not None and (b := new[layer]) is not None and len(a.pairs)
         ]
         differ = [(a, b) for a, b in turning if not np.allclose(a.frequency, b.frequency)]
         for a, b in (differ or turning)[:1]:
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "candidate": name,
-                        "pair": np.arange(len(a.pairs)),
-                        "wavelength_current": a.wavelength,
-                        "wavelength": b.wavelength,
-                        "share_of_change": shares,
-                    }
-                )
-            )
-    columns = ["candidate", "pair", "wavelength_current", "wavelength", "share_of_change"]
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
+            values = [name, np.arange(len(a.pairs)), a.wavelength, b.wavelength, shares]
+            rows.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
+    return pd.concat(rows[1:] or rows, ignore_index=True)
 
 
 def _at_fault(rows: pd.DataFrame) -> str:

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,14 @@ from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import VectorsError
 from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
 from qkscope.measures.pca import whole_and_without
-from qkscope.measures.plasticity import NAMES, Plasticity, QueryLine, plasticity, query_line
+from qkscope.measures.plasticity import NAMES, Plasticity, plasticity, query_line
 from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
 from qkscope.measures.reservoir import GROUP
 from qkscope.progress import progress
-from qkscope.results import Results
-from qkscope.results.dataset import CellData, CellInfo, dataset
-from qkscope.results.owner import Holding, Part, head_mask, refuse_other, writing
-from qkscope.results.results_folder import results_of
-from qkscope.results.tables import write_tables
+from qkscope.results.dataset import CellData, CellInfo
+from qkscope.results.owner import Holding, Part, head_mask, refuse_other
 from qkscope.results.taxonomy import Thresholds, transitions
+from qkscope.scanning.measured import Measured, results_in_memory
 from qkscope.store import short_digest
 from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.sums.head_index import HeadIndex
@@ -53,8 +51,8 @@ from qkscope.workers import cores, one_thread_each
 
 if TYPE_CHECKING:
     import pandas as pd
-    import xarray as xr
 
+Array = NDArray[np.float64]
 
 # Bytes at the end of a parquet file that tell it from others.
 FOOTER = 65536
@@ -62,30 +60,14 @@ FOOTER = 65536
 Turn = Rotation | Callable[[int], Rotation]
 
 
-@dataclass(frozen=True)
-class Analysis:
+@dataclass(frozen=True, repr=False)
+class Analysis(Measured):
     """Stored vectors of all models under one root, measured: one cell per model, as `results`.
 
     `problems` has a line for each head that could not be measured, with the reason.
     """
 
-    results: Results
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def data(self) -> xr.Dataset:
-        """Every measure over (cell, sample, head)."""
-        return self.results.data
-
-    @property
-    def heads(self) -> pd.DataFrame:
-        """A row per model and head: every scalar measure with its error, and the class."""
-        return self.results.heads
-
-    @property
-    def qk(self) -> pd.DataFrame:
-        """A row per model, head and principal component."""
-        return self.results.qk
+    problems: list[str]
 
     @property
     def transitions(self) -> pd.DataFrame:
@@ -132,9 +114,8 @@ def analyze(
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation, tuple(measures))
-    holds = None
+    holds = _holding(Path(root).name, models, ratios, settings)
     if out is not None:
-        holds = _holding(Path(root).name, models, ratios, settings)
         refuse_other(Path(out), holds, replace=replace)
     cells, problems = [], []
     with progress("Analysing vectors", sum(len(model.queries) for model in models), unit="heads") as bar:
@@ -144,13 +125,12 @@ def analyze(
             cells.append(CellData.of(CellInfo(model.name, numbers.window, groups=numbers.groups), numbers))
             problems += _unmeasured(model, numbers)
             bar.done(f"{model.name}: {len(heads)} heads")
-    limits, name = thresholds or Thresholds(), Path(root).name
-    results = dataclasses.replace(results_of(dataset(cells), Path(out or root), name), thresholds=limits)
-    if out is not None and holds is not None:
-        made_from = short_digest([holds.record(), results.qk.to_csv()])
-        with writing(Path(out), holds, made_from, replace) as folder:
-            write_tables(folder, cells, results.timeline.models, limits)
-    return Analysis(results, problems)
+    results = results_in_memory(cells, Path(root).name, Path(out or root))
+    results = dataclasses.replace(results, thresholds=thresholds or Thresholds())
+    found = Analysis(results, cells, holds, problems)
+    if out is not None:
+        found.save(out, replace=replace)
+    return found
 
 
 def _holding(name: str, models: Sequence[ModelFolder], ratios: Sequence[int], settings: _Settings) -> Holding:
@@ -170,10 +150,8 @@ def _files_digest(model: ModelFolder, ratio: int) -> str:
     for kind, files in (("q", model.queries), ("k", model.keys)):
         for place, path in sorted(files.items()):
             end = b""
-            with (
-                suppress(OSError),
-                path.open("rb") as file,
-            ):  # those who read it all say what is wrong with it
+            # A file that cannot be read is reported when its vectors are read.
+            with suppress(OSError), path.open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - FOOTER))
                 end = size.to_bytes(8, "little") + file.read()
@@ -207,16 +185,17 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
         layer, kv_head = (int(i) for i in heads.keys[key])
         key_file, rows = model.keys[layer, kv_head], np.flatnonzero(heads.kv_row == key)
         k = read_moments(key_file, settings.groups)
+        dim = k[0].M.shape[1]
         key_rows = read_rows(key_file, vectors="plasticity" in settings.measures)
         files = [model.queries[layer, int(heads.head[row])] for row in rows]
         queries = [read_moments(file, settings.groups) for file in files]
         for file, q in zip(files, queries, strict=True):
-            if q[0].M.shape != k[0].M.shape:
+            if q[0].M.shape[1] != dim:
                 raise VectorsError(
-                    f"{file}: vectors have {q[0].M.shape[1]} dimensions, but those in {key_file} have "
-                    f"{k[0].M.shape[1]}; a query head and its key head must have the same: check --gqa-ratio"
+                    f"{file}: vectors have {q[0].M.shape[1]} dimensions, but those in {key_file} have {dim}; "
+                    "a query head and its key head must have the same: check --gqa-ratio"
                 )
-        rotation = settings.turn(layer, k[0].M.shape[1])
+        rotation = settings.turn(layer, dim)
         turned = None if rotation is None else _turned(files, key_file, settings.groups, rotation)
         found = []
         for i, (row, file, q) in enumerate(zip(rows, files, queries, strict=True)):
@@ -225,14 +204,12 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
                 some["rope"] = [int(len(rotation.pairs) > 0)]
             query_rows = read_rows(file, vectors=False)
             width = int(max(query_rows.position.max(), key_rows.position.max())) + 1
-            sums = _Stored(
-                HeadIndex.from_meta(some), width, q, k, rotation, (turned[i], turned[-1]) if turned else None
-            )
-            units = [unit for g in range(settings.groups) if (unit := sums.unit(g)) is not None]
+            extra = (turned[i], turned[-1]) if turned else None
+            units = _units(HeadIndex.from_meta(some), width, q, k, rotation, extra)
             numbers = measure_cell(Cell.of(units, width, settings.components), settings.measured)
             if "plasticity" in settings.measures:
-                pairs = [(a, b) for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
-                exact = exact_plasticity(query_rows, key_rows, pairs, settings.groups)
+                groups = [a for a, b in zip(q, k, strict=True) if a.n[0] or b.n[0]]
+                exact = exact_plasticity(query_rows, key_rows, groups, settings.groups)
                 numbers = dataclasses.replace(numbers, arrays={**numbers.arrays, **exact})
             found.append(numbers)
             advance(1)
@@ -244,36 +221,32 @@ def _measure_model(model: ModelFolder, heads: HeadIndex, settings: _Settings, ad
     return joined.select(np.argsort(np.concatenate([rows for rows, _ in parts])))
 
 
-@dataclass(frozen=True)
-class _Stored:
-    """One query head and its key head on disk: moments by group of documents, and, with a rotation, what it adds."""
+def _units(
+    heads: HeadIndex,
+    width: int,
+    q: Sequence[Moments],
+    k: Sequence[Moments],
+    rotation: Rotation | None,
+    turned: tuple[Turned, Turned] | None,
+) -> list[Unit]:
+    """One query head and its key head, a unit for each group of documents that has vectors.
 
-    heads: HeadIndex
-    width: int
-    q: list[Moments]
-    k: list[Moments]
-    rotation: Rotation | None
-    turned: tuple[Turned, Turned] | None
-
-    def unit(self, group: int) -> Unit | None:
-        """One group of documents; None if it has no vectors."""
-        q, k, layer = self.q[group], self.k[group], int(self.heads.layer[0])
-        tokens = int(max(q.n[0], k.n[0]))
+    `turned` is what the rotation adds to the moments of the queries and of the keys.
+    """
+    units, layer, dim = [], int(heads.layer[0]), k[0].M.shape[1]
+    for group, (of_q, of_k) in enumerate(zip(q, k, strict=True)):
+        tokens = int(max(of_q.n[0], of_k.n[0]))
         if not tokens:
-            return None
-        none = Moments.empty(1, q.mean_x.shape[1])
-        facts = FactSum(
-            self.heads, (self.width,), (tokens,), {layer: self.rotation}, {layer: q.mean_x.shape[1] ** -0.5}
-        )
-        moments = MomentSum((self.width,), (q,), (k,), none, none)
-        if self.turned is None:
-            return Unit.of(facts, moments)
-        of_q, of_k = self.turned
-        return Unit.of(
-            dataclasses.replace(facts, lengths=of_k.lengths[group]),
-            dataclasses.replace(moments, sink_q=of_q.sinks[group], sink_k=of_k.sinks[group]),
-            PathSum(of_q.paths[group], of_k.paths[group]),
-        )
+            continue
+        facts = FactSum(heads, (width,), (tokens,), {layer: rotation}, {layer: dim**-0.5})
+        sink_q = sink_k = Moments.empty(1, dim)
+        paths = []
+        if turned is not None:
+            facts = dataclasses.replace(facts, lengths=turned[1].lengths[group])
+            sink_q, sink_k = (each.sinks[group] for each in turned)
+            paths = [PathSum(*(each.paths[group] for each in turned))]
+        units.append(Unit.of(facts, MomentSum((width,), (of_q,), (of_k,), sink_q, sink_k), *paths))
+    return units
 
 
 def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotation) -> list[Turned]:
@@ -284,7 +257,7 @@ def _turned(files: Sequence[Path], key_file: Path, groups: int, rotation: Rotati
         raise VectorsError(
             f"{key_file}: has other documents than the files of its query heads; expected the same"
         )
-    return [read_turned(path, groups, max(lengths[-1].values()), rotation) for path in every]
+    return [read_turned(path, groups, lengths[-1], rotation) for path in every]
 
 
 def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
@@ -310,88 +283,48 @@ def _unmeasured(model: ModelFolder, numbers: CellNumbers) -> list[str]:
     return lines
 
 
-Array = NDArray[np.float64]
-
-
 def exact_plasticity(
-    queries: Rows, keys: Rows, groups: Sequence[tuple[Moments, Moments]], documents: int
+    queries: Rows, keys: Rows, groups: Sequence[Moments], documents: int
 ) -> dict[str, Array]:
     """Plasticity of one head from all pairs of its stored keys, as variables of a cell of one head.
 
-    Documents are dealt into `documents` groups. NaN where a file has no buckets.
+    Documents are dealt into `documents` groups; `groups` are the moments of the queries of those that have vectors.
+    NaN where a file has no buckets.
     """
-    shape = (1 + len(groups) if len(groups) > 1 else 1, len(NAMES))
-    values, cells = np.full(shape, np.nan), np.full((1, 1), np.nan)
-    if queries.bucket is not None and keys.bucket is not None:
-        rows = _Placed.of(queries, keys, queries.bucket, keys.bucket, documents)
-        values, cells = _exact(rows, [q for q, _ in groups])
+    several = len(groups) > 1
+    values, cells = np.full((1 + len(groups) if several else 1, len(NAMES)), np.nan), np.full((1, 1), np.nan)
+    if len(queries.bucket) and len(keys.bucket):
+        buckets = int(max(queries.bucket.max(), keys.bucket.max())) + 1
+        of_query, of_key = queries.example % documents, keys.example % documents
+        left_out = np.union1d(of_query, of_key) if several else ()
+        samples = [(queries, keys)]
+        samples += [(queries.take(of_query != group), keys.take(of_key != group)) for group in left_out]
+        pairs = zip(whole_and_without(groups), samples, strict=True)
+        found = [_plasticity(moments, *sample, buckets) for moments, sample in pairs]
+        values, cells = np.stack([each.numbers for each in found]), found[0].cells
     names = [variable.name for variable in GROUP.variables]
     return dict(zip(names, [*values.T[:, :, None], np.zeros(1), cells[None]], strict=True))
 
 
-@dataclass(frozen=True)
-class _Placed:
-    """A head's rows: where the queries stand, and the keys by document and bucket; groups of documents of both."""
-
-    position: NDArray[np.int64]
-    query_bucket: NDArray[np.int64]
-    query_group: NDArray[np.int64]
-    vector: NDArray[Any]
-    key_bucket: NDArray[np.int64]
-    key_group: NDArray[np.int64]
-    document: NDArray[np.int64]
-
-    @classmethod
-    def of(
-        cls, q: Rows, k: Rows, q_bucket: NDArray[np.int64], k_bucket: NDArray[np.int64], documents: int
-    ) -> _Placed:
-        groups = q.example % documents, k.example % documents
-        return cls(q.position, q_bucket, groups[0], k.vector, k_bucket, groups[1], k.example)
-
-    @property
-    def groups(self) -> list[int]:
-        return sorted({*self.query_group.tolist(), *self.key_group.tolist()})
-
-    @property
-    def buckets(self) -> int:
-        return int(max(self.query_bucket.max(), self.key_bucket.max())) + 1
-
-    def by_bucket(self, buckets: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """For each bucket its keys, document after document, and how many each document has."""
-        order = np.lexsort([self.document, self.key_bucket])
-        document = self.document[order]
-        for start, stop in pairwise(np.searchsorted(self.key_bucket[order], np.arange(buckets + 1))):
-            yield self.vector[order[start:stop]], np.unique(document[start:stop], return_counts=True)[1]
-
-    def without(self, group: int) -> _Placed:
-        q, k = self.query_group != group, self.key_group != group
-        queries = self.position[q], self.query_bucket[q], self.query_group[q]
-        return _Placed(*queries, self.vector[k], self.key_bucket[k], self.key_group[k], self.document[k])
-
-
-def _exact(rows: _Placed, sums: Sequence[Moments]) -> tuple[Array, Array]:
-    """Over all documents and without each group of them: values (1 + G, 4), and cells (B, B) of all."""
-    left = [rows, *(rows.without(group) for group in rows.groups)] if len(sums) > 1 else [rows]
-    pairs = zip(whole_and_without(sums), left, strict=True)
-    found = [_of_sample(moments, part, rows.buckets) for moments, part in pairs]
-    return np.stack([each.numbers for each in found]), found[0].cells
-
-
-def _of_sample(moments: Moments, rows: _Placed, buckets: int) -> Plasticity:
-    """NaN where queries do not vary in position, or some vectors are broken."""
-    broken = bool(moments.bad[0]) or not np.isfinite(rows.vector).all()
-    if broken or moments.n[0] < 2 or moments.T[0] <= 0 or not len(rows.vector):
+def _plasticity(moments: Moments, queries: Rows, keys: Rows, buckets: int) -> Plasticity:
+    """Of one sample of the documents; NaN where queries do not vary in position, or some vectors are not finite."""
+    broken = bool(moments.bad[0]) or not np.isfinite(keys.vector).all()
+    if broken or moments.n[0] < 2 or moments.T[0] <= 0 or not len(keys.vector):
         return Plasticity(np.full((buckets, buckets), np.nan))
-    line = _line(moments, rows, buckets)
-    return plasticity(line, rows.by_bucket(buckets))
-
-
-def _line(moments: Moments, rows: _Placed, buckets: int) -> QueryLine:
-    n = np.bincount(rows.query_bucket, minlength=buckets)
+    n = np.bincount(queries.bucket, minlength=buckets)
     with np.errstate(invalid="ignore"):
-        places = np.bincount(rows.query_bucket, rows.position, minlength=buckets) / n
+        places = np.bincount(queries.bucket, queries.position, minlength=buckets) / n
     means = np.stack(
-        [rows.vector[rows.key_bucket == c].mean(axis=0, dtype=np.float64) for c in np.unique(rows.key_bucket)]
+        [keys.vector[keys.bucket == c].mean(axis=0, dtype=np.float64) for c in np.unique(keys.bucket)]
     )
     one = moments.mean_x[0], float(moments.mean_t[0]), moments.M[0], moments.C[0], float(moments.T[0])
-    return query_line(int(moments.n[0]), *one, places, means)
+    line = query_line(int(moments.n[0]), *one, places, means)
+    return plasticity(line, _by_bucket(keys, buckets))
+
+
+def _by_bucket(keys: Rows, buckets: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+    """For each bucket its keys, document after document, and how many each document has."""
+    order = np.lexsort([keys.example, keys.bucket])
+    document = keys.example[order]
+    for start, stop in pairwise(np.searchsorted(keys.bucket[order], np.arange(buckets + 1))):
+        yield keys.vector[order[start:stop]], np.unique(document[start:stop], return_counts=True)[1]

@@ -10,9 +10,9 @@ set of heads and part. Beside each set, random heads of the same layers lose the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,28 +20,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope import defaults
-from qkscope.ablation.heads import Head, choose, draw, population, standard_sets
 from qkscope.capture import Probing, measure
 from qkscope.capture.ablation import PARTS, Ablation, MeanVectors, check_ablation, document_nats
 from qkscope.capture.head import LanguageHead
 from qkscope.errors import CaptureError, StudyError, TableError
 from qkscope.measures.anatomy import path_about
-from qkscope.measures.cell import Cell, measure_cell
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.position import bin_phases
-from qkscope.measures.registry import chosen as chosen_measures
 from qkscope.progress import progress, say
 from qkscope.results import Results, load_results
-from qkscope.results.dataset import NAME, CellData, CellInfo, dataset
-from qkscope.results.results_folder import results_of
+from qkscope.results.dataset import NAME
 from qkscope.results.tables import ABLATION, ABLATION_COLUMNS
-from qkscope.scanning.model import LONGEST, Subject, read_documents
+from qkscope.scanning.head_sets import Head, choose, draw, population, standard_sets
+from qkscope.scanning.measured import measured_cell, results_in_memory
+from qkscope.scanning.subject import Subject, corpus_spec, read_documents
 from qkscope.store import write_csv
-from qkscope.study import CorpusSpec, load_study, sources
+from qkscope.study import load_study, sources
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import merge_all
 from qkscope.sums.path import SINK
 from qkscope.sums.path import Path as HeadPath
+from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit, window
 
 if TYPE_CHECKING:
@@ -65,11 +64,8 @@ class Ablated:
         line = "{:<16} {:<34} {:>6} {:>18} {:>18}".format
         lines = [line("without", "in heads", "heads", "nats per token", "random heads")]
         for row in self.table.to_dict("records"):
-            own, other = (
-                _with_error(row[name], row[f"{name}_se"]) if math.isfinite(row[name]) else "none left"
-                for name in ("delta", "random")
-            )
-            lines.append(line(row["part"], row["heads"], row["n_heads"], own, other))
+            costs = [_with_error(row[name], row[f"{name}_se"]) for name in ("delta", "random")]
+            lines.append(line(row["part"], row["heads"], row["n_heads"], *costs))
         first = self.table.iloc[0]
         lines += [
             "",
@@ -79,12 +75,11 @@ class Ablated:
         ]
         return "\n".join(lines)
 
-    def __rich__(self) -> str:
-        return str(self)
-
 
 def _with_error(value: float, se: float) -> str:
-    """`+0.866 ± 0.147`; without the error where there is none, as of a single draw."""
+    """`+0.866 ± 0.147`; without the error where there is none, as of a single draw; no heads, no number."""
+    if not math.isfinite(value):
+        return "none left"
     return f"{value:+.3f} ± {se:.3f}" if math.isfinite(se) else f"{value:+.3f}"
 
 
@@ -137,13 +132,18 @@ def ablate(
     """
     if unknown := [part for part in parts if part not in PARTS]:
         raise TableError(f"part {unknown[0]!r}; expected some of {', '.join(PARTS)}")
-    results = _as_results(place)
-    options = {"max_length": max_length, "documents": documents, "dtype": dtype, "device": device}
+    results = place if isinstance(place, Results) else None
+    if isinstance(place, str | Path) and (Path(place) / NAME).is_file():
+        results = load_results(place)
     if results is None:
-        subject = Subject.of(place, revision, tokenizer, dtype, device, trust_remote_code, allow_pickle)
-        task = _model_task(subject, texts, text_paths, seed, options)
+        reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+        subject = Subject.of(place, tokenizer, revision, dtype=dtype, device=device, **reading)
+        window = max_length or subject.window
+        spec = corpus_spec(text_paths, 2 * documents, seed)
+        found, _ = read_documents(subject, window, texts, spec, [])
+        task = _Task(subject.name, subject.identity(), subject, window, *_halves(found, documents), None)
     else:
-        task = _study_task(results, checkpoint, options)
+        task = _study_task(results, checkpoint, max_length, documents, dtype=dtype, device=device)
     table = _run(task, heads, parts, draws, seed, batch_tokens)
     if out is not None:
         write_csv(Path(out) / ABLATION, table)
@@ -154,14 +154,14 @@ def ablate(
     return Ablated(table)
 
 
-def _as_results(place: Any) -> Results | None:
-    if isinstance(place, Results):
-        return place
-    found = isinstance(place, str | Path) and (Path(place) / NAME).is_file()
-    return load_results(place) if found else None
-
-
-def _study_task(results: Results, checkpoint: str | None, options: Mapping[str, Any]) -> _Task:
+def _study_task(
+    results: Results,
+    checkpoint: str | None,
+    max_length: int | None,
+    documents: int,
+    dtype: str,
+    device: str | None,
+) -> _Task:
     from qkscope.capture.architecture import read_architecture
     from qkscope.checkpoints import load_config, load_tokenizer, resolve
     from qkscope.corpus import load_corpus
@@ -174,7 +174,7 @@ def _study_task(results: Results, checkpoint: str | None, options: Mapping[str, 
     if name not in names:
         raise StudyError(f"checkpoint {name!r} was not measured; measured are {', '.join(names)}")
     given = next(each for each in sources(study) if each.name == name)
-    source = replace(given.source, dtype=options["dtype"], device=options["device"] or given.source.device)
+    source = replace(given.source, dtype=dtype, device=device or given.source.device)
     resolved, commit = resolve(source), results.record.checkpoints[name].commit
     if commit and resolved.commit != commit:
         raise StudyError(
@@ -183,27 +183,10 @@ def _study_task(results: Results, checkpoint: str | None, options: Mapping[str, 
         )
     config = load_config(resolved.source)
     subject = Subject(name, read_architecture(config), config, source=resolved.source)
-    width = min(given.window, options["max_length"] or given.window)
+    window = min(given.window, max_length or given.window)
     corpus = load_corpus(study.corpus, load_tokenizer(resolved.source), max(study.windows))
-    for_paths, scored = _halves(corpus.documents, options["documents"])
     heads = results.heads[results.heads["model"] == name]
-    return _Task(name, resolved.commit, subject, width, for_paths, scored, heads)
-
-
-def _model_task(
-    subject: Subject,
-    texts: Iterable[Any] | None,
-    text_paths: Sequence[Path | str],
-    seed: int,
-    options: Mapping[str, Any],
-) -> _Task:
-    most = subject.architecture.max_positions or LONGEST
-    width = options["max_length"] or min(LONGEST, most)
-    count = 2 * options["documents"]
-    spec = CorpusSpec(source=[str(path) for path in text_paths] or ["stdlib"], documents=count, seed=seed)
-    found, _ = read_documents(subject, texts, spec, width, [])
-    for_paths, scored = _halves(found, options["documents"])
-    return _Task(subject.name, subject.identity(), subject, width, for_paths, scored, None)
+    return _Task(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
 
 
 def _halves(documents: Sequence[Document], most: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -220,107 +203,94 @@ def _run(
 ) -> pd.DataFrame:
     import pandas as pd
 
-    longest = max(len(document.tokens) for document in task.for_paths)
-    width = min(task.window, longest)
+    width = min(task.window, max(len(document.tokens) for document in task.for_paths))
     if width <= SINK:
         raise CaptureError(
             f"documents of {width} tokens are too short: scores are changed from token {SINK} on"
         )
-    architecture, model = task.subject.architecture, task.subject.load()
+    shape, model = task.subject.architecture, task.subject.load()
     # A study may have measured layers with a sliding window too.
-    sliding = task.table is not None and any(
-        architecture.sliding[layer] for layer in set(task.table["layer"])
-    )
-    layers = architecture.measured_layers(sliding, longest=width)
-    pairs = [(layer, head) for layer in layers for head in range(architecture.q_heads[layer])]
-    every = HeadIndex.of(pairs, architecture.gqa_ratios, architecture.rope_by_layer())
-    probe, head = Probing(model), LanguageHead(model)
+    sliding = task.table is not None and any(shape.sliding[layer] for layer in set(task.table["layer"]))
+    layers = shape.measured_layers(sliding, longest=width)
+    probe = Probing(model)
     say(f"{task.name}: mean vectors from {len(task.for_paths)} documents")
-    groups = min(defaults.GROUPS, len(task.for_paths)) if task.table is None else 1
-    dealt = [task.for_paths[group::groups] for group in range(groups)]
-    units = [
-        measure(model, some, every, (width,), batch_tokens=batch_tokens, include_sliding=sliding, probe=probe)
-        for some in dealt
-    ]
-    table = task.table if task.table is not None else _heads_table(task, units, width)
-    texts = list(heads) or standard_sets(table)
-    sets = {text: choose(text, table) for text in texts}
-    beside = {text: draw(found, table, draws, seed) for text, found in sets.items()}
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "include_sliding": sliding, "probe": probe}
+    units = _units(task, model, layers, width, **options)
+    table = task.table
+    if table is None:
+        cell = measured_cell(task.name, units, width, shape.num_layers)
+        table = results_in_memory([cell], task.name).heads
+    sets = {text: choose(text, table) for text in heads or standard_sets(table)}
+    beside = {text: draw(chosen, table, draws, seed) for text, chosen in sets.items()}
     through = probe(tuple(layers))[1].through
-    means = _Means(units, width)
-    used = sorted({layer for found in sets.values() for layer, _ in found})
-    _check(task, units[0], through, used, parts, model)
-    seen = architecture.sliding_window
-    windows = {layer: seen for layer in layers if architecture.sliding[layer] and seen is not None}
-    scoring = _Scoring(model, head, task.scored, width, batch_tokens, through, means, windows)
+    means: dict[int, MeanVectors] = {}
+    if set(parts) != {"head"}:
+        used = sorted({layer for chosen in sets.values() for layer, _ in chosen})
+        rotations = _known_rotations(units[0], used, shape.family)
+        dims = {
+            layer: (shape.q_heads[layer], shape.kv_heads[layer], shape.head_dims[layer]) for layer in used
+        }
+        check_ablation(model, through, dims)
+        means = {layer: mean_vectors(units, width, layer, rotations[layer]) for layer in used}
+    seen = shape.sliding_window
+    windows = {layer: seen for layer in layers if shape.sliding[layer] and seen is not None}
+    head = LanguageHead(model)
+
+    def nats(ablation: Ablation | None = None) -> tuple[Array, NDArray[np.int64]]:
+        return document_nats(model, head, task.scored, width, batch_tokens, through, ablation)
+
+    def cost(part: str, chosen: Sequence[Head]) -> Array:
+        """Nats that each document costs more without the part in these heads."""
+        by_layer: dict[int, list[int]] = {}
+        for layer, number in chosen:
+            by_layer.setdefault(layer, []).append(number)
+        return np.asarray(nats(Ablation(part, by_layer, means, windows))[0] - base)
+
     rows = []
     passes = len(parts) * sum(1 + len(beside[text]) for text in sets)
     tokens = 1 + sum(min(len(document.tokens), width) for document in task.scored)
     with progress(f"Ablating {task.name}", tokens * (passes + 1)) as bar:
-        scoring.base  # noqa: B018  # the baseline, once
+        base, counts = nats()
         bar.advance(tokens)
-        for text, found in sets.items():
+        about: dict[str, Any] = {"checkpoint": task.name, "weights": task.weights, "window": width}
+        about |= {"loss": _per_token(base, counts)[0], "documents": len(counts), "tokens": int(counts.sum())}
+        for text, chosen in sets.items():
             for part in parts:
-                row = _row(scoring, text, part, found, beside[text])
-                rows.append(row | {"population": population(found, table)})
-                bar.advance(tokens * (1 + len(beside[text])))
-                bar.done(
-                    f"{part} in {text}: {rows[-1]['delta']:+.3f} ± {rows[-1]['delta_se']:.3f} nats per token"
-                )
-    found_table = pd.DataFrame(rows).assign(checkpoint=task.name, weights=task.weights, window=width)
-    return found_table[list(ABLATION_COLUMNS)]
+                others = [cost(part, some) for some in beside[text]]
+                row = _row(cost(part, chosen), others, counts)
+                row |= {"part": part, "heads": text, "n_heads": len(chosen), "draws": len(others)}
+                row |= {"random_heads": len(beside[text][0]) if others else 0}
+                rows.append(row | {"population": population(chosen, table)} | about)
+                bar.advance(tokens * (1 + len(others)))
+                bar.done(f"{part} in {text}: {row['delta']:+.3f} ± {row['delta_se']:.3f} nats per token")
+    return pd.DataFrame(rows)[list(ABLATION_COLUMNS)]
 
 
-def _check(
-    task: _Task, unit: Unit, through: str, layers: Sequence[int], parts: Sequence[str], model: Any
-) -> None:
-    """Refuse what cannot be done before the first pass."""
-    if set(parts) <= {"head"}:
-        return
-    unknown = [layer for layer in layers if unit.rotations[layer] is None]
-    if unknown:
+def _units(task: _Task, model: Any, layers: Sequence[int], width: int, **options: Any) -> list[Unit]:
+    """Sums of all heads over the documents that give the mean vectors; in groups where they also give the table."""
+    shape = task.subject.architecture
+    pairs = [(layer, head) for layer in layers for head in range(shape.q_heads[layer])]
+    every = HeadIndex.of(pairs, shape.gqa_ratios, shape.rope_by_layer())
+    groups = min(defaults.GROUPS, len(task.for_paths)) if task.table is None else 1
+    dealt = [task.for_paths[group::groups] for group in range(groups)]
+    return [measure(model, documents, every, (width,), **options) for documents in dealt]
+
+
+def _known_rotations(unit: Unit, layers: Sequence[int], family: str) -> dict[int, Rotation]:
+    """Refuse layers whose rotation is not known before the first pass that changes scores."""
+    found = {layer: rotation for layer in layers if (rotation := unit.rotations[layer]) is not None}
+    if unknown := [layer for layer in layers if layer not in found]:
         raise CaptureError(
-            f"the rotation of layers {unknown} of this {task.subject.architecture.family} model is not known "
+            f"the rotation of layers {unknown} of this {family} model is not known "
             f"({unit.unknown_rotations[unknown[0]]}), so their mean vectors by position are not: only the part `head` "
             "can be removed there"
         )
-    shape = task.subject.architecture
-    dims = {layer: (shape.q_heads[layer], shape.kv_heads[layer], shape.head_dims[layer]) for layer in layers}
-    check_ablation(model, through, dims)
+    return found
 
 
-def _heads_table(task: _Task, units: Sequence[Unit], width: int) -> pd.DataFrame:
-    """The measures of the heads of a model, from the documents that give the mean vectors."""
-    cell = Cell.of(units, width, num_layers=task.subject.architecture.num_layers)
-    numbers = measure_cell(cell, chosen_measures(defaults.MEASURES))
-    info = CellInfo(task.name, width, groups=numbers.groups)
-    return results_of(dataset([CellData.of(info, numbers)]), Path(task.name), task.name).heads
-
-
-class _Means(Mapping[int, MeanVectors]):
-    """m_q and m_k at every position, by layer; computed when a layer is first used."""
-
-    def __init__(self, units: Sequence[Unit], width: int) -> None:
-        self._units, self._width = units, width
-        self._found: dict[int, MeanVectors] = {}
-
-    def __getitem__(self, layer: int) -> MeanVectors:
-        if layer not in self._found:
-            self._found[layer] = mean_vectors(self._units, self._width, layer)
-        return self._found[layer]
-
-    def __iter__(self) -> Any:
-        return iter(self._units[0].rotations)
-
-    def __len__(self) -> int:
-        return len(self._units[0].rotations)
-
-
-def mean_vectors(units: Sequence[Unit], width: int, layer: int) -> MeanVectors:
+def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotation) -> MeanVectors:
     """m(t) of a layer's heads: R_t mu_b(t) of queries; of keys about their mean, kbar + R_t mu_b(t)."""
-    heads, rotation = units[0].heads, units[0].rotations[layer]
-    if rotation is None:
-        raise CaptureError(f"the rotation of layer {layer} is not known")
+    heads = units[0].heads
     rows_q, rows_k = np.flatnonzero(heads.layer == layer), np.flatnonzero(heads.keys[:, 0] == layer)
     q, k = (
         reduce(HeadPath.merge, [path.window(width) for path in paths if path is not None]).select(rows)
@@ -337,54 +307,23 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int) -> MeanVectors:
     return MeanVectors(m_q.astype(np.float32), m_k.astype(np.float32))
 
 
-@dataclass(frozen=True)
-class _Scoring:
-    """Passes over the scored documents."""
-
-    model: Any
-    head: LanguageHead
-    documents: Sequence[Document]
-    width: int
-    batch_tokens: int
-    through: str
-    means: Mapping[int, MeanVectors]
-    windows: Mapping[int, int]
-
-    @cached_property
-    def base(self) -> tuple[Array, NDArray[np.int64]]:
-        """Nats and tokens of each document as the model is."""
-        return self._nats(None)
-
-    def cost(self, part: str, heads: Sequence[Head]) -> Array:
-        """Nats that each document costs more without the part in these heads."""
-        by_layer: dict[int, list[int]] = {}
-        for layer, head in heads:
-            by_layer.setdefault(layer, []).append(head)
-        return np.asarray(self._nats(Ablation(part, by_layer, self.means, self.windows))[0] - self.base[0])
-
-    def _nats(self, ablation: Ablation | None) -> tuple[Array, NDArray[np.int64]]:
-        options = self.width, self.batch_tokens, self.through, ablation
-        return document_nats(self.model, self.head, self.documents, *options)
-
-
-def _row(
-    scoring: _Scoring, text: str, part: str, heads: Sequence[Head], beside: Sequence[Sequence[Head]]
-) -> dict[str, Any]:
-    base, counts = scoring.base
-    cost = scoring.cost(part, heads)
+def _row(cost: Array, others: Sequence[Array], counts: NDArray[np.int64]) -> dict[str, Any]:
+    """What a part costs in the chosen heads, in random ones, and the difference; costs (documents,) in nats."""
     delta, se = _per_token(cost, counts)
-    row: dict[str, Any] = {"part": part, "heads": text, "n_heads": len(heads), "delta": delta, "delta_se": se}
-    row |= {"random": math.nan, "random_se": math.nan, "above_random": math.nan, "above_random_se": math.nan}
-    row |= {"random_heads": len(beside[0]) if beside else 0, "draws": len(beside)}
-    if beside:
-        others = np.stack([scoring.cost(part, some) for some in beside])  # (draws, documents)
-        each = others.sum(axis=1) / counts.sum()
+    random, spread, above, above_se = math.nan, math.nan, math.nan, math.nan
+    if others:
+        each = np.array([_per_token(other, counts)[0] for other in others])
+        random = float(each.mean())
         spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else math.nan
-        above, above_se = _per_token(cost - others.mean(axis=0), counts)
-        row |= {"random": float(each.mean()), "random_se": spread}
-        row |= {"above_random": above, "above_random_se": math.hypot(above_se, spread)}
-    loss, _ = _per_token(base, counts)
-    return row | {"loss": loss, "documents": len(counts), "tokens": int(counts.sum())}
+        above, above_se = _per_token(cost - np.mean(others, axis=0), counts)
+    return {
+        "delta": delta,
+        "delta_se": se,
+        "random": random,
+        "random_se": spread,
+        "above_random": above,
+        "above_random_se": math.hypot(above_se, spread),
+    }
 
 
 def _per_token(nats: Array, counts: NDArray[np.int64]) -> tuple[float, float]:

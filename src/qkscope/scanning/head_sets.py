@@ -43,19 +43,21 @@ def choose(text: str, table: pd.DataFrame) -> list[Head]:
 
 def standard_sets(table: pd.DataFrame) -> list[str]:
     """Every class of scores that has heads, RoPE and NoPE heads apart."""
-    flags = set(table["rope"].dropna())
-    populations = ["&rope", "&nope"] if flags == {0.0, 1.0} else [""]
-    wanted = [f"class:{kind}{population}" for population in populations for kind in SCORE_CLASSES]
     if "score_class" not in table:
         return ["all"]
-    return [text for text in wanted if _matches(text, table)] or ["all"]
+    populations = ["&rope", "&nope"] if _has_both(table) else [""]
+    there = {
+        f"class:{kind}{which}"
+        for which in populations
+        for kind in table.loc[table["rope"].eq(float(which == "&rope")) | (which == ""), "score_class"]
+    }
+    wanted = [f"class:{kind}{which}" for which in populations for kind in SCORE_CLASSES]
+    return [text for text in wanted if text in there] or ["all"]
 
 
-def _matches(text: str, table: pd.DataFrame) -> bool:
-    try:
-        return bool(choose(text, table))
-    except TableError:
-        return False
+def _has_both(table: pd.DataFrame) -> bool:
+    """Whether some layers rotate and others do not."""
+    return set(table["rope"].dropna()) == {0.0, 1.0}
 
 
 def draw(chosen: Sequence[Head], table: pd.DataFrame, count: int, seed: int) -> list[list[Head]]:
@@ -77,7 +79,7 @@ def draw(chosen: Sequence[Head], table: pd.DataFrame, count: int, seed: int) -> 
 
 def population(chosen: Sequence[Head], table: pd.DataFrame) -> str:
     """RoPE or NoPE where the model has both kinds of layers and all heads are of one; else all, or both."""
-    if set(table["rope"].dropna()) != {0.0, 1.0}:
+    if not _has_both(table):
         return "all"
     flags = {
         flag for *head, flag in table[["layer", "head", "rope"]].to_numpy() if tuple(head) in set(chosen)
