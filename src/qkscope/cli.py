@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,24 +26,23 @@ from qkscope.progress import quieten
 if TYPE_CHECKING:
     from types import FrameType
 
-    from rich.console import Console
-
 FOLDER = click.Path(path_type=Path, file_okay=False)
 PLACE = click.Path(path_type=Path)
-Command = Callable[..., None]
+AT_LEAST_0, AT_LEAST_1, AT_LEAST_2 = (click.IntRange(min=n) for n in (0, 1, 2))
 # Of `qkscope status`.
 EXIT_STATUS = {"finished": 0, "failed": 3, "unfinished": 4}
 # Of `qkscope watch --until`.
 ALARMED = 3
+Command = Callable[..., None]
+flag = partial(click.option, is_flag=True)
 
 
-def clear_errors(command: Command) -> Command:
+class Commands(click.Group):
     """Print a user's mistake as a sentence and exit with status 1; Ctrl-C exits with 130 and no traceback."""
 
-    @functools.wraps(command)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
+    def invoke(self, ctx: click.Context) -> Any:
         try:
-            command(*args, **kwargs)
+            return super().invoke(ctx)
         except QkscopeError as error:
             click.echo(f"qkscope: {error}", err=True)
             sys.exit(1)
@@ -51,19 +51,31 @@ def clear_errors(command: Command) -> Command:
             click.echo(f"qkscope: {words}", err=True)
             sys.exit(130)
 
-    return wrapped
+
+def names(ctx: click.Context, param: click.Parameter, text: str | None) -> list[str]:
+    """The names in a comma-separated list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def windows(ctx: click.Context, param: click.Parameter, text: str | None) -> list[int]:
+    found = names(ctx, param, text)
+    if wrong := [each for each in found if not re.fullmatch("[1-9][0-9]{1,8}", each)]:
+        raise click.BadParameter(f"{wrong[0]!r} is not a number of tokens (10 or more)")
+    return [int(each) for each in found]
+
+
+def all_or_count(ctx: click.Context, param: click.Parameter, text: str) -> str | int:
+    if text != "all" and not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise click.BadParameter(f"{text!r} is neither 'all' nor a number of heads")
+    return text if text == "all" else int(text)
 
 
 def model_options(command: Command) -> Command:
     """Options of the commands that read one model."""
     for option in (
-        click.option(
-            "--trust-remote-code",
-            is_flag=True,
-            help="Run code that comes with the model. Only if you trust it.",
-        ),
+        flag("--trust-remote-code", help="Run code that comes with the model. Only if you trust it."),
         click.option("--device", help="cpu, cuda, cuda:1, mps.  [default: cuda, mps or cpu, in that order]"),
-        click.option("--seed", type=click.IntRange(min=0), default=0),
+        click.option("--seed", type=AT_LEAST_0, default=0),
         click.option(
             "--text", "text_paths", multiple=True, type=PLACE, help="Text file or folder; may be repeated."
         ),
@@ -74,9 +86,7 @@ def model_options(command: Command) -> Command:
     return command
 
 
-replace_option = click.option(
-    "--replace", is_flag=True, help="Overwrite finished results of another study in this folder."
-)
+replace_option = flag("--replace", help="Overwrite finished results of another study in this folder.")
 
 
 def end_on_second_interrupt() -> Callable[[], object]:
@@ -102,18 +112,17 @@ def end_on_second_interrupt() -> Callable[[], object]:
 
 
 @click.group(
+    cls=Commands,
     context_settings={
         "help_option_names": ["-h", "--help"],
         "max_content_width": 110,
         "auto_envvar_prefix": "QKSCOPE",
         "show_default": True,
-    }
+    },
 )
 @click.version_option(__version__, prog_name="qkscope")
-@click.option("-q", "--quiet", is_flag=True, help="Only results, warnings and errors.")
-@click.option(
-    "-v", "--verbose", is_flag=True, help="Also print what transformers and other libraries report."
-)
+@flag("-q", "--quiet", help="Only results, warnings and errors.")
+@flag("-v", "--verbose", help="Also print what transformers and other libraries report.")
 def main(quiet: bool, verbose: bool) -> None:
     """How a language model's attention heads come to encode position while it trains."""
     click.get_current_context().call_on_close(end_on_second_interrupt())
@@ -124,14 +133,13 @@ def main(quiet: bool, verbose: bool) -> None:
 
 @main.command()
 @click.option("--out", type=FOLDER, default=Path("results/nano"), help="Results folder.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, help="Training seed.")
+@click.option("--seed", type=AT_LEAST_0, default=0, help="Training seed.")
 @replace_option
-@clear_errors
 def demo(out: Path, seed: int, replace: bool) -> None:
     """Train a nano SmolLM3 here, save its checkpoints, and run the whole pipeline on them."""
     from qkscope.nano import demo as train_and_measure
 
-    _print(train_and_measure(out, seed=seed, replace=replace))
+    click.echo(train_and_measure(out, seed=seed, replace=replace))
 
 
 @main.command()
@@ -140,7 +148,6 @@ def demo(out: Path, seed: int, replace: bool) -> None:
 @click.option("--engine", type=click.Choice(["local", "ray"]), default="local")
 @click.option("--shard", metavar="I/N", help="Do only the I-th of N parts of the work (1/8 to 8/8).")
 @replace_option
-@clear_errors
 def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: bool) -> None:
     """Measure a study and write tables, figures and report. Resumes where it stopped."""
     from qkscope.run import run as run_study
@@ -151,11 +158,10 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 @main.command()
 @click.argument("place", type=PLACE, metavar="STUDY|FOLDER")
 @click.option("--out", type=FOLDER, help="Results folder.  [default: results/<name of the study or folder>]")
-@click.option("--until", type=click.IntRange(min=0), metavar="STEP", help="End when this step is measured.")
+@click.option("--until", type=AT_LEAST_0, metavar="STEP", help="End when this step is measured.")
 @click.option(
     "--poll", type=click.FloatRange(min=0, min_open=True), default=10.0, help="Seconds between looks."
 )
-@clear_errors
 def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
     """Measure checkpoints as a training run writes them, and keep the report current.
 
@@ -172,7 +178,6 @@ def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None
 @main.command()
 @click.argument("places", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
 @click.option("--out", type=PLACE, help="The file to write.  [default: <name>.yaml]")
-@clear_errors
 def init(places: tuple[str, ...], out: Path | None) -> None:
     """Write a commented study file for the checkpoints in a folder or of a hub model.
 
@@ -189,8 +194,7 @@ def init(places: tuple[str, ...], out: Path | None) -> None:
 
 @main.command()
 @click.argument("study", type=PLACE)
-@click.option("--json", "as_json", is_flag=True, help="Print mistakes, warnings, findings and cost as JSON.")
-@clear_errors
+@flag("--json", "as_json", help="Print mistakes, warnings, findings and cost as JSON.")
 def validate(study: Path, as_json: bool) -> None:
     """Check a study file: print every mistake with its line, suspicious checkpoints, and the cost of the study."""
     from qkscope.run.preflight import preflight
@@ -208,8 +212,7 @@ def validate(study: Path, as_json: bool) -> None:
 
 @main.command(name="ls")
 @click.argument("model")
-@click.option("--json", "as_json", is_flag=True, help="Print checkpoints and findings as JSON.")
-@clear_errors
+@flag("--json", "as_json", help="Print checkpoints and findings as JSON.")
 def list_checkpoints(model: str, as_json: bool) -> None:
     """List a model's checkpoints in training order as YAML to paste, and those that are not what they seem."""
     from qkscope.checkpoints import checkpoints_yaml, list_revisions
@@ -232,22 +235,24 @@ def list_checkpoints(model: str, as_json: bool) -> None:
 @model_options
 @click.option(
     "--max-length",
-    type=click.IntRange(min=2),
+    type=AT_LEAST_2,
     help="Number of tokens read from each document.  [default: 2048, or the model's positions if it has fewer]",
 )
-@click.option("--documents", type=click.IntRange(min=1), default=32, help="Maximum number of documents.")
+@click.option("--documents", type=AT_LEAST_1, default=32, help="Maximum number of documents.")
 @click.option(
     "--start",
     type=click.Choice(["random", "beginning"]),
     default="random",
     help="Where to start reading long texts.",
 )
-@click.option(
-    "--chunk", is_flag=True, help="Cut long texts into consecutive documents.  [default: only a single text]"
-)
+@flag("--chunk", help="Cut long texts into consecutive documents.  [default: only a single text]")
 @click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
 @click.option(
-    "--heads", default="all", metavar="all|N", help="Query heads to measure: all, or a random sample of N."
+    "--heads",
+    callback=all_or_count,
+    default="all",
+    metavar="all|N",
+    help="Query heads to measure: all, or a random sample of N.",
 )
 @click.option(
     "--save-vectors",
@@ -257,33 +262,26 @@ def list_checkpoints(model: str, as_json: bool) -> None:
     metavar="[RATE]",
     help="Also write this share of the vectors as parquet.  [0.05 without a value]",
 )
-@click.option("--token-str", is_flag=True, help="Also write the token of each vector.")
+@flag("--token-str", help="Also write the token of each vector.")
 @click.option(
     "--measures",
+    callback=names,
     default=",".join(MEASURES),
     metavar="NAME,...",
     help="Optional measures: rotation, per_kind, plasticity; empty for none.",
 )
-@click.option("--sliding", "include_sliding", is_flag=True, help="Include sliding-window layers.")
-@click.option(
-    "--allow-pickle", is_flag=True, help="Read .bin weights, which can run code. Only if you trust them."
-)
+@flag("--sliding", "include_sliding", help="Include sliding-window layers.")
+@flag("--allow-pickle", help="Read .bin weights, which can run code. Only if you trust them.")
 @click.option("--out", type=FOLDER, help="Write the tables here.  [default: results/<model name>]")
 @replace_option
-@clear_errors
-def scan(model: str, heads: str, measures: str, **options: Any) -> None:
+def scan(model: str, out: Path | None, chunk: bool, **options: Any) -> None:
     """Measure one model: print a summary of its heads and write their tables."""
     from qkscope.scanning.scan import scan as scan_model
     from qkscope.study import folder_name
 
-    if heads != "all" and not (
-        heads.isascii() and heads.isdigit() and 0 < len(heads) < 10 and int(heads) > 0
-    ):
-        raise click.BadParameter(f"{heads!r} is neither 'all' nor a number of heads", param_hint="--heads")
     revision = f"@{options['revision']}" if options["revision"] else ""
-    out = options.pop("out") or Path("results") / folder_name(Path(model).name + revision)
-    options["measures"], options["chunk"] = _names(measures), options["chunk"] or None
-    result = scan_model(model, heads=heads if heads == "all" else int(heads), out=out, **options)
+    out = out or Path("results") / folder_name(Path(model).name + revision)
+    result = scan_model(model, out=out, chunk=chunk or None, **options)
     _print(result)
     if result.problem:
         raise QkscopeError(f"{out}: {result.problem}")
@@ -301,28 +299,26 @@ def scan(model: str, heads: str, measures: str, **options: Any) -> None:
     "only in these layers; may be repeated.",
 )
 @click.option("--layers", help="Layers of settings that name none, such as 0-11.  [default: all]")
-@click.option("--windows", metavar="N,...", help="Tokens read from each document.  [default: 2048 or fewer]")
+@click.option(
+    "--windows",
+    callback=windows,
+    metavar="N,...",
+    help="Tokens read from each document.  [default: 2048 or fewer]",
+)
 @model_options
-@click.option("--documents", type=click.IntRange(min=1), default=16)
+@click.option("--documents", type=AT_LEAST_1, default=16)
 @click.option("--dtype", default="auto", help="auto, float32, bfloat16 or float16.")
 @click.option(
     "--out", type=FOLDER, help="Write tables and figure here.  [default: results/<model name>-whatif]"
 )
 @replace_option
-@clear_errors
-def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | None, **options: Any) -> None:
+def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) -> None:
     """Try other RoPE settings on a model without training: loss by position and what changes in each head."""
     from qkscope.scanning.whatif import whatif as try_settings
     from qkscope.study import folder_name
 
-    given = _names(windows or "")
-    if wrong := [text for text in given if not (text.isascii() and text.isdigit() and 1 < len(text) < 10)]:
-        raise click.BadParameter(
-            f"{wrong[0]!r} is not a number of tokens (10 or more)", param_hint="--windows"
-        )
-    counts = [int(text) for text in given] or None
     place = out or Path("results") / f"{folder_name(Path(model).name)}-whatif"
-    click.echo(str(try_settings(model, rope, windows=counts, out=place, **options)))
+    click.echo(try_settings(model, rope, out=place, **options))
     click.echo(
         f"written to {place}: whatif.csv, whatif_heads.csv, whatif_wavelengths.csv, candidates.json, figure"
     )
@@ -348,17 +344,16 @@ def whatif(model: str, rope: tuple[str, ...], windows: str | None, out: Path | N
 @click.option(
     "--max-length", type=click.IntRange(min=8), help="Tokens of each document.  [default: the window]"
 )
-@click.option("--documents", type=click.IntRange(min=1), default=16, help="Maximum of scored documents.")
-@click.option("--draws", type=click.IntRange(min=0), default=3, help="Random sets of heads beside each.")
+@click.option("--documents", type=AT_LEAST_1, default=16, help="Maximum of scored documents.")
+@click.option("--draws", type=AT_LEAST_0, default=3, help="Random sets of heads beside each.")
 @click.option("--dtype", default="float32", help="auto, float32, bfloat16 or float16.")
 @click.option("--out", type=FOLDER, help="Folder for ablation.csv.  [default: RESULTS]")
-@clear_errors
 def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
     """Measure what a model loses without a part of its attention scores in some heads."""
     from qkscope.capture.ablation import PARTS
     from qkscope.scanning.ablate import ablate as remove
 
-    _print(remove(place, parts=parts or PARTS, **options))
+    click.echo(remove(place, parts=parts or PARTS, **options))
 
 
 @main.command()
@@ -366,13 +361,11 @@ def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
 @click.option("--out", type=FOLDER, required=True, help="Folder for the dataset and its tables.")
 @click.option(
     "--gqa-ratio",
-    type=click.IntRange(min=1),
+    type=AT_LEAST_1,
     help="Query heads per key head, if the folder names do not show it.",
 )
-@click.option(
-    "--groups", type=click.IntRange(min=1), default=GROUPS, help="Groups of documents for the jackknife."
-)
-@click.option("--components", type=click.IntRange(min=1), default=COMPONENTS)
+@click.option("--groups", type=AT_LEAST_1, default=GROUPS, help="Groups of documents for the jackknife.")
+@click.option("--components", type=AT_LEAST_1, default=COMPONENTS)
 @click.option(
     "--rope-theta",
     type=click.FloatRange(min=0, min_open=True),
@@ -380,22 +373,21 @@ def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
 )
 @click.option(
     "--rotary-dim",
-    type=click.IntRange(min=2),
+    type=AT_LEAST_2,
     help="Number of leading dimensions that were rotated.  [default: all]",
 )
-@click.option("--interleaved", is_flag=True, help="Rotary pairs are neighbouring dimensions (2i, 2i + 1).")
+@flag("--interleaved", help="Rotary pairs are neighbouring dimensions (2i, 2i + 1).")
 @click.option(
     "--measures",
+    callback=names,
     default="rotation,per_kind,plasticity",
     metavar="NAME,...",
     help="Optional measures; plasticity needs files with buckets; empty for none (four times faster).",
 )
 @replace_option
-@clear_errors
 def analyze(
     vectors: Path,
     out: Path,
-    measures: str,
     rope_theta: float | None,
     rotary_dim: int | None,
     interleaved: bool,
@@ -407,14 +399,12 @@ def analyze(
 
     if rope_theta is None and (rotary_dim is not None or interleaved):
         raise QkscopeError("--rotary-dim and --interleaved need --rope-theta: add it, or leave them out")
-
-    def rotation(dim: int) -> Rotation:
-        return Rotation.plain(dim, float(rope_theta or 0), rotary_dim, interleaved)
-
-    options["measures"] = _names(measures)
-    result = analyze_vectors(vectors, out=out, rotation=rotation if rope_theta else None, **options)
-    _print(result.summary())
-    _print(f"written to {out}: measures.safetensors, qk.csv, heads.csv, transitions.csv")
+    rotation = None
+    if rope_theta is not None:
+        rotation = partial(Rotation.plain, theta=rope_theta, rotary_dim=rotary_dim, interleaved=interleaved)
+    result = analyze_vectors(vectors, out=out, rotation=rotation, **options)
+    click.echo(result.summary())
+    click.echo(f"written to {out}: measures.safetensors, qk.csv, heads.csv, transitions.csv")
     if result.problems:
         raise QkscopeError("\n".join(["some heads could not be measured:", *result.problems]))
 
@@ -428,7 +418,6 @@ def analyze(
     default="order",
     help="How line plots space checkpoints: evenly, or by training steps.",
 )
-@clear_errors
 def figures(results: Path, out: Path | None, spacing: Literal["order", "steps"]) -> None:
     """Draw all figures of a results folder or a qk.csv, each with its data and a README."""
     from qkscope.figures import draw_all
@@ -442,7 +431,6 @@ def figures(results: Path, out: Path | None, spacing: Literal["order", "steps"])
 @click.option(
     "--out", type=PLACE, help="The file to write.  [default: RESULTS/report.html, or report_with_OTHER.html]"
 )
-@clear_errors
 def report(results: Path, other: Path | None, out: Path | None) -> None:
     """Write report.html for a results folder or a qk.csv, or for two of them together."""
     from qkscope.report import write_report
@@ -461,9 +449,8 @@ def report(results: Path, other: Path | None, out: Path | None) -> None:
     metavar="published|RESULTS",
     help="What to compare with; may be repeated.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
+@flag("--json", "as_json", help="Print the comparison as JSON.")
 @click.option("--csv", type=PLACE, help="Also write the rows to this file, and all heads to a second one.")
-@clear_errors
 def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, csv: Path | None) -> None:
     """Compare two results: which numbers agree within their errors and which differ.
 
@@ -485,13 +472,8 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
 
 @main.command()
 @click.argument("results", type=PLACE)
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Check every byte of units, tables, figures and report against the manifest.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print every unit as JSON.")
-@clear_errors
+@flag("--verify", help="Check every byte of units, tables, figures and report against the manifest.")
+@flag("--json", "as_json", help="Print every unit as JSON.")
 def status(results: Path, verify: bool, as_json: bool) -> None:
     """Show which units are done, running, failed or waiting, from the files alone.
 
@@ -517,22 +499,14 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 @main.command()
 @click.argument("results", type=FOLDER)
 @click.argument("place", metavar="hub:OWNER/NAME")
-@click.option("--space", is_flag=True, help="Publish the report alone, as the page of a static Space.")
-@click.option("--private", is_flag=True, help="Make the dataset or Space private if it is new.")
-@click.option(
-    "--examples", is_flag=True, help="Publish the excerpts of the texts that the report shows, too."
-)
-@clear_errors
+@flag("--space", help="Publish the report alone, as the page of a static Space.")
+@flag("--private", help="Make the dataset or Space private if it is new.")
+@flag("--examples", help="Publish the excerpts of the texts that the report shows, too.")
 def push(results: Path, place: str, **options: bool) -> None:
     """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""
     from qkscope.run.publish import push as publish
 
     click.echo(publish(results, place, **options))
-
-
-def _names(text: str) -> list[str]:
-    """Names from a comma-separated list."""
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _local(place: Path | str) -> Path:
@@ -544,11 +518,8 @@ def _local(place: Path | str) -> Path:
 
 def _print(thing: object) -> None:
     """Print to standard output without interpreting names as markup."""
-    _console().print(thing, markup=False, highlight=False)
-
-
-def _console() -> Console:
     from rich.console import Console
 
     # Without a terminal there is no width to fit: tables keep their columns.
-    return Console() if sys.stdout.isatty() else Console(width=160)
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    console.print(thing, markup=False, highlight=False)
