@@ -190,7 +190,7 @@ class Monitor:
 
     def heads(self, step: int) -> dict[str, np.ndarray[Any, Any]]:
         """Layer, head and the main measures of every head at a measured step, each (heads,)."""
-        record = _read(self._folder(step) / NUMBERS)
+        record = store.read_json(self._folder(step) / NUMBERS)
         layer, head = np.array(record["heads"], dtype=np.int64).T
         numbers = {name: np.array(each, dtype=np.float64) for name, each in record["by_head"].items()}
         return {"layer": layer, "head": head, **numbers}
@@ -217,10 +217,13 @@ class Monitor:
             raise StoreError(
                 f"{self.out} has results that are not of a monitored training run; choose another `out`"
             )
-        elif self.steps and tokens.exists() and _kept(tokens) != tokens_digest(documents):
-            raise StoreError(
-                f"{self.out} has measurements on other documents; choose another `out`, or pass replace=True"
-            )
+        elif self.steps and tokens.exists():
+            arrays, _ = store.read_tensors(tokens)
+            before = documents_from([arrays[name] for name in sorted(arrays)])
+            if tokens_digest(before) != tokens_digest(documents):
+                raise StoreError(
+                    f"{self.out} has measurements on other documents; choose another `out`, or pass replace=True"
+                )
         store.sweep(self.out)
         write_tokens(tokens, documents)
         self._write_study(self.steps or [0])  # finds mistakes in the settings now
@@ -233,7 +236,7 @@ class Monitor:
         """A folder with measurements is continued after its last step, or from the same weights at an earlier one."""
         if not self.steps or step > self.steps[-1]:
             return
-        if step not in self.steps or _read(self._folder(step) / LIVE)["commit"] != commit:
+        if step not in self.steps or store.read_json(self._folder(step) / LIVE)["commit"] != commit:
             raise StoreError(
                 f"{self.out} has measurements of another training run, at steps {self.steps[0]} to {self.steps[-1]}; "
                 "choose another `out`, or pass replace=True to discard them"
@@ -290,7 +293,7 @@ class Monitor:
         if self._study.alarms is None:
             return
         steps = [each for each in self.steps if each <= step]
-        records = [_read(self._folder(each) / NUMBERS)["numbers"] for each in steps]
+        records = [store.read_json(self._folder(each) / NUMBERS)["numbers"] for each in steps]
         shared = [name for name in records[-1] if all(name in record for record in records)]
         history = {name: np.array([record[name] for record in records], dtype=np.float64) for name in shared}
         names = [self._folder(each).name for each in steps]
@@ -334,16 +337,9 @@ class _LiveMeasurer(UnitMeasurer):
         """It is loaded."""
 
 
-def refresh(study: str, out: str) -> None:
-    """Write the tables and the report of a monitored training run; runs in a process of its own."""
-    from qkscope.run import run
-
-    run(study, out, replace=True, figures=False)
-
-
 def _refreshing(study: Path, out: Path, low_priority: bool) -> subprocess.Popen[bytes]:
-    """`refresh` in another process, on one thread; its output goes to report.log."""
-    call = f"from qkscope.monitor import refresh; refresh({str(study)!r}, {str(out)!r})"
+    """Write tables and report in another process, on one thread; its output goes to report.log."""
+    call = f"from qkscope.run import run; run({str(study)!r}, {str(out)!r}, replace=True, figures=False)"
     path = os.pathsep.join(each or "." for each in sys.path)
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     with (out / "report.log").open("wb") as log:
@@ -371,16 +367,6 @@ def _chosen(found: Sequence[Document], window: int, count: int, groups: int) -> 
     return [Document(index, document.name, document.tokens) for index, document in enumerate(kept)]
 
 
-def _kept(path: Path) -> str:
-    """The digest of the documents in a file of tokens."""
-    arrays, _ = store.read_tensors(path)
-    return tokens_digest(documents_from([arrays[name] for name in sorted(arrays)]))
-
-
 def _plain(values: np.ndarray[Any, Any]) -> list[float | None]:
     """For JSON, which has no NaN."""
     return [float(x) if np.isfinite(x) else None for x in values]
-
-
-def _read(path: Path) -> Any:
-    return store.read_json(path)

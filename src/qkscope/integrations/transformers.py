@@ -93,21 +93,18 @@ class QKScopeCallback(TrainerCallback):  # type: ignore[misc]
         self._last = step
         self._seconds += time.perf_counter() - began
         numbers["overhead"] = self._seconds / max(time.perf_counter() - self._began, 1e-9)
-        if state.is_world_process_zero:
-            logged = dict(list(numbers.items())[: MOST_KEYS - 2]) | {
-                name: numbers[name] for name in ("seconds", "overhead")
-            }
-            state.log_history.append({"step": step} | {f"qkscope/{name}": x for name, x in logged.items()})
-            self._log(self.monitor, args, step, {f"qkscope/{name}": x for name, x in logged.items()})
-            for alarm in self.monitor.alarms:
-                log.warning("qkscope alarm: %s", alarm)
-
-    def _log(self, monitor: Monitor, args: Any, step: int, numbers: Mapping[str, float]) -> None:
-        """To the reporters of the Trainer, which do not pass on what other callbacks find."""
-        heads, alarms = monitor.heads(step), [str(alarm) for alarm in monitor.alarms]
-        for name in args.report_to:
-            if name in REPORTERS:
-                REPORTERS[name](self, args, step, numbers, heads, alarms)
+        if not state.is_world_process_zero:
+            return
+        logged = dict(list(numbers.items())[: MOST_KEYS - 2])
+        logged |= {name: numbers[name] for name in ("seconds", "overhead")}
+        logged = {f"qkscope/{name}": x for name, x in logged.items()}
+        alarms = [str(alarm) for alarm in self.monitor.alarms]
+        state.log_history.append({"step": step} | logged)
+        # Reporters of the Trainer do not pass on what other callbacks find.
+        for reporter in [REPORTERS[name] for name in args.report_to if name in REPORTERS]:
+            reporter(self, args, step, logged, self.monitor.heads(step), alarms)
+        for alarm in alarms:
+            log.warning("qkscope alarm: %s", alarm)
 
     def _safely(self, work: Callable[[], object]) -> None:
         if self._retired:

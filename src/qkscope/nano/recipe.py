@@ -7,7 +7,6 @@ training itself is in `training.py`.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 import shutil
 import sysconfig
@@ -280,8 +279,8 @@ def _visible(folder: Path) -> list[Path]:
 def _json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; empty if there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = store.read_json(path)
+    except StoreError:
         return {}
     return found if isinstance(found, dict) else {}
 

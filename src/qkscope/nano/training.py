@@ -68,10 +68,6 @@ class Training:
     folder: Path
     checkpoints: tuple[dict[str, Any], ...]
 
-    @property
-    def seconds(self) -> float:
-        return float(sum(each["seconds"] for each in self.checkpoints))
-
 
 @dataclass(frozen=True)
 class DemoResult:
@@ -94,9 +90,6 @@ class DemoResult:
                 f"{nope.share_positional:<5.0%}   {rope.r_q:.2f} / {nope.r_q:.2f}"
             )
         return "\n".join([*lines, "", f"report: {self.report}"])
-
-    def __rich__(self) -> str:
-        return str(self)
 
 
 def demo(
