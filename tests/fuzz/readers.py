@@ -371,9 +371,9 @@ def token_caches() -> list[bytes]:
 
 
 def read_tokens(path: Path) -> object:
-    from qkscope.corpus.documents import _Memory
+    from qkscope.corpus.documents import _TokenCache
 
-    memory = _Memory(None, spec_of(path), None, 16)
+    memory = _TokenCache(None, spec_of(path), None, 16)
     memory._path = path
     return memory._load()
 

@@ -63,10 +63,7 @@ class VectorSample:
         seed: int = 0,
         names: Callable[[int], str] | None = None,
     ) -> None:
-        self._numbers = {
-            "q": {layer: heads.head[rows] for layer, rows in _rows_by_layer(heads.layer).items()},
-            "k": {layer: heads.keys[rows, 1] for layer, rows in _rows_by_layer(heads.keys[:, 0]).items()},
-        }
+        self._numbers = heads_by_layer(heads)
         self._rate, self._window, self._seed, self._names = rate, window, seed, names
         self._labels: list[NDArray[np.int64]] = []  # (document, position, token) x tokens, a batch each
         self._vectors: dict[tuple[str, int], list[NDArray[np.float32]]] = {}
@@ -104,7 +101,7 @@ class VectorSample:
                 )
                 for head, vector in zip(numbers, vectors, strict=True):
                     write_vectors(
-                        root, model, layer, int(head), kind, **labels, vector=vector, window=self._window
+                        root, model, layer, head, kind, **labels, vector=vector, window=self._window
                     )
 
 
@@ -113,8 +110,13 @@ def sampled_positions(document: int, length: int, rate: float, seed: int) -> NDA
     return np.flatnonzero(np.random.default_rng([seed, document]).random(length) < rate)
 
 
-def _rows_by_layer(layers: NDArray[np.int64]) -> dict[int, NDArray[np.int64]]:
-    return {int(layer): np.flatnonzero(layers == layer) for layer in np.unique(layers)}
+def heads_by_layer(heads: HeadIndex) -> dict[str, dict[int, list[int]]]:
+    """Of each kind ("q" or "k") and layer, the numbers of its query or key heads."""
+    kinds = (("q", heads.layer, heads.head), ("k", heads.keys[:, 0], heads.keys[:, 1]))
+    return {
+        kind: {int(layer): numbers[layers == layer].tolist() for layer in np.unique(layers)}
+        for kind, layers, numbers in kinds
+    }
 
 
 def unknown_rotation_warning(units: Sequence[Unit]) -> str | None:

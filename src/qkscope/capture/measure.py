@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.consumers import BatchConsumer, batches
+from qkscope.capture.consumers import BatchConsumer, batches, heads_by_layer
 from qkscope.capture.head import LanguageHead
 from qkscope.capture.hooks import capture, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
@@ -119,11 +118,7 @@ class _Watch:
         self._sums, self._rotations, self._scales, self._save = sums, rotations, scales, save
         self._softmaxes = softmaxes
         self._softmax: Softmax | None = None
-        heads = request.heads
-        self._numbers = {
-            kind: {layer: numbers[rows].tolist() for layer, rows in request.rows(kind).items()}
-            for kind, numbers in (("q", heads.head), ("k", heads.keys[:, 1]))
-        }
+        self._numbers = heads_by_layer(request.heads)
 
     def begin(self, batch: Batch) -> None:
         for each in self._sums:
@@ -152,22 +147,19 @@ class _Watch:
     def _facts(self, index: int, q: Any, k: Any) -> LayerFacts:
         numbers = self._numbers["q"][index]
         softmax = None if self._softmax is None else self._softmax.select(numbers)
-        facts = LayerFacts(
+        rotation = before_q = before_k = None
+        unknown = "not determined in passes of a sum's own documents"
+        if self._rotations is not None:
+            before_q, before_k = self._rotations.before(index, q, k)
+            rotation, unknown = self._rotations.found[index], self._rotations.reasons.get(index, "")
+        return LayerFacts(
             scale=self._scales[index],
-            rotation=None,
-            unknown="not looked for in passes of a sum's own documents",
-            softmax=softmax,
-            no_softmax=self._softmaxes.reasons.get(index, ""),
-        )
-        if self._rotations is None:
-            return facts
-        before_q, before_k = self._rotations.before(index, q, k)
-        return replace(
-            facts,
-            rotation=self._rotations.found[index],
-            unknown=self._rotations.reasons.get(index, ""),
+            rotation=rotation,
+            unknown=unknown,
             before_q=_selected_before(before_q, numbers),
             before_k=_selected_before(before_k, self._numbers["k"][index]),
+            softmax=softmax,
+            no_softmax=self._softmaxes.reasons.get(index, ""),
         )
 
     def end(self, hidden: Any) -> None:

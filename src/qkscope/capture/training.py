@@ -31,7 +31,15 @@ def undisturbed(model: Any) -> Iterator[None]:
     import torch
 
     python, numbers = random.getstate(), np.random.get_state()
-    before = [_state(module) for module in model.modules() if module._buffers]
+    before = [
+        (
+            module,
+            {name: (x, None if x is None else x.clone()) for name, x in module._buffers.items()},
+            {name: value for name, value in vars(module).items() if isinstance(value, int | float | str)},
+        )
+        for module in model.modules()
+        if module._buffers
+    ]
     cuda = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     device = next(model.parameters()).device.type
     try:
@@ -47,7 +55,14 @@ def undisturbed(model: Any) -> Iterator[None]:
     finally:
         with torch.no_grad():
             for module, buffers, plain in before:
-                _restore(module, buffers, plain)
+                for name, (buffer, value) in buffers.items():
+                    if buffer is not None and not bool((buffer == value).all()):
+                        buffer.copy_(value)
+                    if module._buffers.get(name) is not buffer:
+                        module._buffers[name] = buffer
+                for name, value in plain.items():
+                    if vars(module).get(name) != value:
+                        setattr(module, name, value)
         random.setstate(python)
         np.random.set_state(numbers)
 
@@ -63,24 +78,6 @@ def _without_accelerate(model: Any) -> Iterator[None]:
     finally:
         if wrapped is not None:
             model.forward = wrapped
-
-
-def _state(module: Any) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """A module, its buffers with copies of their values, and its attributes that are numbers or text."""
-    buffers = {name: (x, None if x is None else x.clone()) for name, x in module._buffers.items()}
-    plain = {name: value for name, value in vars(module).items() if isinstance(value, int | float | str)}
-    return module, buffers, plain
-
-
-def _restore(module: Any, buffers: dict[str, Any], plain: dict[str, Any]) -> None:
-    for name, (buffer, value) in buffers.items():
-        if buffer is not None and not bool((buffer == value).all()):
-            buffer.copy_(value)
-        if module._buffers.get(name) is not buffer:
-            module._buffers[name] = buffer
-    for name, value in plain.items():
-        if vars(module).get(name) != value:
-            setattr(module, name, value)
 
 
 class WholeModel:

@@ -37,6 +37,7 @@ _TOKENIZER_FILE = re.compile(
 )
 _DAMAGED = (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
 Part = Literal["config", "tokenizer", "model"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 FileMarks = tuple[tuple[str, int, int], ...]
 
 

@@ -116,14 +116,12 @@ def list_files(
             "inside it; nothing was downloaded"
         )
     known = {name: size for name, size in files.items() if size is not None}
-    digests = {each.rfilename: digest for each in info.siblings or () if (digest := _digest(each))}
+    # The sha256 of a file in large file storage, else the hash of its git blob.
+    hashes = {
+        each.rfilename: each.lfs["sha256"] if each.lfs else each.blob_id for each in info.siblings or ()
+    }
+    digests = {name: str(digest) for name, digest in hashes.items() if digest}
     return Listing(repo, kind, revision, info.sha, tuple(files), sizes=known, digests=digests)
-
-
-def _digest(sibling: Any) -> str | None:
-    """The sha256 of a file in large file storage, else the hash of its git blob; None if the hub did not say."""
-    found = sibling.lfs["sha256"] if sibling.lfs else sibling.blob_id
-    return None if found is None else str(found)
 
 
 def is_safe(name: str) -> bool:

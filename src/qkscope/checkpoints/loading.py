@@ -20,11 +20,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from qkscope.checkpoints import hub
 from qkscope.checkpoints.files import (
     WEIGHTS,
+    Dtype,
     FileMarks,
     Source,
     digest,
@@ -51,7 +52,7 @@ _UNUSED = re.compile(
     r"(attn|attention)\.bias$|\b(rotary_emb|inv_freq|masked_bias|causal_mask|embed_positions|position_ids|"
     r"cos_cached|sin_cached|[qkv]{1,2}_scale)\b"
 )
-DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+DTYPES: tuple[str, ...] = get_args(Dtype)
 
 
 @dataclass(frozen=True)

@@ -62,11 +62,16 @@ def parse_revision(name: str) -> Revision | None:
     match = _NAME.fullmatch(re.split(r"[/@\\]", name)[-1])
     if match is None:
         return None
-    key = _phase_key(match)
-    tokens = match["tokens"] or match["bt"]
+    if match["stage"]:
+        key = STAGE, int(match["stage"]), int(match["ingredient"] or 0)
+    elif match["from"]:
+        key = LONG_CONTEXT, _context(match["from"]), _context(match["to"])
+    else:
+        key = PLAIN, 0, 0
+    size = match["tokens"] or match["bt"]
+    tokens = round(float(size[:-1]) * _UNITS[size[-1].lower()]) if size else None
     step = int(match["step"])
-    label = _prefix(key, None) + short_number(step)
-    return Revision(name, key, _phase_label(key), step, _tokens(tokens) if tokens else None, label)
+    return Revision(name, key, _phase_label(key), step, tokens, _prefix(key, None) + short_number(step))
 
 
 def split_revisions(names: Iterable[str]) -> tuple[list[Revision], list[str]]:
@@ -143,14 +148,6 @@ def phases_yaml(revisions: Sequence[Revision], place: str = "revision", parent: 
     return "\n".join(lines)
 
 
-def _phase_key(match: re.Match[str]) -> tuple[int, int, int]:
-    if match["stage"]:
-        return STAGE, int(match["stage"]), int(match["ingredient"] or 0)
-    if match["from"]:
-        return LONG_CONTEXT, _context(match["from"]), _context(match["to"])
-    return PLAIN, 0, 0
-
-
 def _phase_label(key: tuple[int, int, int]) -> str:
     kind, first, second = key
     if kind == STAGE:
@@ -191,10 +188,6 @@ def _distinct(steps: Sequence[int]) -> list[str]:
             for i in clash:
                 texts[i] = short_number(steps[i], decimals)
     return texts
-
-
-def _tokens(text: str) -> int:
-    return round(float(text[:-1]) * _UNITS[text[-1].lower()])
 
 
 def _context(text: str) -> int:

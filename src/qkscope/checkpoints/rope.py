@@ -67,7 +67,8 @@ def describe_rotation(settings: Mapping[str, Any]) -> str:
     parts = []
     for layers, fields in kinds.items():  # some models have one set for each kind of layer
         rest = {name: value for name, value in fields.items() if name != "rope_type"}
-        parts.append(" ".join(filter(None, ("RoPE", str(fields.get("rope_type", "")), _kind(str(layers))))))
+        of = f"({str(layers).replace('_', ' ')})" if layers else ""
+        parts.append(" ".join(filter(None, ("RoPE", str(fields.get("rope_type", "")), of))))
         parts += [
             _field(name, value) for name, value in sorted(rest.items(), key=lambda x: x[0] != "rope_theta")
         ]
@@ -78,10 +79,6 @@ def describe_rotation(settings: Mapping[str, Any]) -> str:
     if still:
         parts.append(f"none in layer{'' if len(still) == 1 else 's'} {listing(still)}")
     return ", ".join(parts)
-
-
-def _kind(layers: str) -> str:
-    return f"({layers.replace('_', ' ')})" if layers else ""
 
 
 def _field(name: str, value: Any) -> str:
@@ -162,15 +159,17 @@ class Candidate:
                 f"this {text.model_type} model has no single set of rope_parameters in its configuration, so its "
                 "settings cannot be exchanged"
             )
-        kept = {name: own[name] for name in ("rope_theta", "partial_rotary_factor") if name in own}
-        made: dict[str, Any] = {**kept, "rope_type": self.kind}
+        found: dict[str, Any] = {
+            name: own[name] for name in ("rope_theta", "partial_rotary_factor") if name in own
+        }
+        found["rope_type"] = self.kind
         if self.kind in ("yarn", "llama3"):
-            made["original_max_position_embeddings"] = text.max_position_embeddings
-        made |= LLAMA3 if self.kind == "llama3" else {}
+            found["original_max_position_embeddings"] = text.max_position_embeddings
+        if self.kind == "llama3":
+            found |= LLAMA3
         for name, value in self.values.items():
-            whole = name == "original"
-            made[SHORT.get(name, name)] = int(value) if whole else float(value)
-        return made
+            found[SHORT.get(name, name)] = int(value) if name == "original" else float(value)
+        return found
 
     def settings(self, config: Any) -> str:
         """As `rotation_settings` writes them: the configuration's, with this candidate's rope_parameters."""

@@ -166,13 +166,12 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
     ):
         first = list(islice(texts, 2))
         wanted = len(first) == 1 if spec.chunk is None else spec.chunk
-        chunk = (
-            max_tokens if wanted is True else int(wanted)
-        ) or None  # tokens of each document; None: not cut
+        # Tokens of each document; None: not cut.
+        chunk = (max_tokens if wanted is True else int(wanted)) or None
         excerpt = Excerpt(None) if chunk else Excerpt(max_tokens, spec.start, spec.seed)
-        memory = _Memory(cache, spec, tokenizer, excerpt)
+        token_cache = _TokenCache(cache, spec, tokenizer, excerpt)
         with (
-            closing(memory.tokenised(chain(first, texts), spec.documents)) as tokenised,
+            closing(token_cache.tokenised(chain(first, texts), spec.documents)) as tokenised,
             closing(_pieces(tokenised, chunk)) as pieces,
         ):
             for name, tokens, length in pieces:
@@ -185,18 +184,17 @@ def load_corpus(spec: CorpusSpec, tokenizer: Any, max_tokens: int, cache: Path |
                 if len(documents) == spec.documents:
                     break
     _check_selection(spec, read, short, documents, notes)
-    memory.save()
-    origin = "; ".join(notes.origins)
+    token_cache.save()
     cut = chunk is not None or spec.chunk is not None or len(documents) == spec.documents
-    possible = 0 if cut else memory.met // max_tokens
+    possible = 0 if cut else token_cache.available // max_tokens
     selection = [spec.documents, spec.min_tokens, spec.chunk, spec.start, spec.seed]
-    texts_digest = store.short_digest([memory.texts, memory.tokenizer_identity, selection])
+    texts_digest = store.short_digest([token_cache.texts, token_cache.tokenizer_identity, selection])
     return Corpus(
         documents,
         digest(documents),
-        notes=notes.warnings + memory.warnings,
-        origin=origin,
-        available=memory.met,
+        notes=notes.warnings + token_cache.warnings,
+        origin="; ".join(notes.origins),
+        available=token_cache.available,
         requested=spec.documents or 0,
         possible=possible,
         texts=texts_digest,
@@ -250,19 +248,16 @@ def digest(documents: Sequence[Document]) -> str:
 def tokenizer_identity(tokenizer: Any) -> str:
     """Equal for tokenizers that give equal tokens, wherever they were loaded from."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
+    flags = ["add_bos_token", "add_eos_token"]
     if backend is not None:
-        state = json.loads(backend.to_str())
-        # Left behind by earlier calls; a corpus uses neither.
-        parts = [
-            json.dumps({k: v for k, v in state.items() if k not in ("truncation", "padding")}, sort_keys=True)
-        ]
+        # Truncation and padding are set by earlier calls; a corpus uses neither.
+        state = {k: v for k, v in json.loads(backend.to_str()).items() if k not in ("truncation", "padding")}
+        parts = [json.dumps(state, sort_keys=True)]
     else:
         vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
         parts = [type(tokenizer).__name__, json.dumps(vocabulary, sort_keys=True)]
-    flags = [
-        str(getattr(tokenizer, name, None)) for name in ("add_bos_token", "add_eos_token", "name_or_path")
-    ]
-    parts += flags[:2] if backend is not None else flags
+        flags.append("name_or_path")
+    parts += [str(getattr(tokenizer, name, None)) for name in flags]
     return hashlib.blake2b("\0".join(parts).encode(), digest_size=20).hexdigest()
 
 
@@ -314,7 +309,7 @@ def _lead(tokenizer: Any, ids: Tokens) -> int:
     return next((i for i, token in enumerate(ids.tolist()) if token not in special), len(ids))
 
 
-class _Memory:
+class _TokenCache:
     """A cache of tokenised texts: one file per source, tokenizer and excerpt."""
 
     def __init__(self, folder: Path | None, spec: CorpusSpec, tokenizer: Any, excerpt: Excerpt) -> None:
@@ -322,34 +317,32 @@ class _Memory:
         self._excerpt = excerpt
         self.tokenizer_identity = tokenizer_identity(tokenizer)
         self._used: dict[bytes, tuple[Tokens, int]] = {}
-        self._kept: dict[bytes, tuple[Tokens, int]] = {}
+        self._cached: dict[bytes, tuple[Tokens, int]] = {}
         self._path: Path | None = None
         self._changed = False
-        self.met = 0
+        self.available = 0
         self.warnings: list[str] = []
         if folder is not None:
             source = [str(spec.source), spec.split, spec.text_column, str(spec.revision)]
             key = "\0".join([*source, self.tokenizer_identity, str(excerpt)])
-            self._path = (
-                Path(folder)
-                / f"tokens-{hashlib.blake2b(key.encode(), digest_size=8).hexdigest()}.safetensors"
-            )
-            self._kept = self._load()
+            name = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+            self._path = Path(folder) / f"tokens-{name}.safetensors"
+            self._cached = self._load()
 
     def tokenised(self, texts: Iterator[Text], wanted: int | None) -> Generator[tuple[str, Tokens, int]]:
         """Each text's name, with where it was entered, its tokens (n,) and the number it has in all."""
-        # No more at once than are wanted: texts beyond the selection are not tokenised in vain.
+        # At most as many at once as are wanted, so that texts beyond the selection are not tokenised.
         while batch := list(islice(texts, min(BATCH, wanted or BATCH))):
             keys = [hashlib.blake2b(text.text.encode(), digest_size=16).digest() for text in batch]
-            new = {key: text.text for key, text in zip(keys, batch, strict=True) if key not in self._kept}
+            new = {key: text.text for key, text in zip(keys, batch, strict=True) if key not in self._cached}
             if new:
                 for key, ids in zip(new, _encode(self._tokenizer, list(new.values())), strict=True):
                     tokens = self._excerpt.of(ids, key, _lead(self._tokenizer, ids))
-                    self._kept[key] = tokens, len(ids)
+                    self._cached[key] = tokens, len(ids)
                     self._changed = True
             for key, text in zip(keys, batch, strict=True):
-                self._used[key] = tokens, length = self._kept[key]
-                self.met += length
+                self._used[key] = tokens, length = self._cached[key]
+                self.available += length
                 offset = self._excerpt.offset(key, length)
                 where = f"[{offset}:{offset + len(tokens)}]" if offset else ""
                 yield text.name + where, tokens, length
@@ -385,8 +378,5 @@ class _Memory:
             log.warning("cached tokens cannot be used, tokenising the texts again: %s", error)
             return {}
         parts = np.split(tensors["tokens"], np.cumsum(tensors["sizes"])[:-1])
-        keys = [bytes(key) for key in tensors["keys"]]
-        return {
-            key: (part, int(length))
-            for key, part, length in zip(keys, parts, tensors["lengths"], strict=True)
-        }
+        rows = zip(tensors["keys"], parts, tensors["lengths"], strict=True)
+        return {bytes(key): (part, int(length)) for key, part, length in rows}

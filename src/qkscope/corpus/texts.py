@@ -125,7 +125,11 @@ def _file(path: Path, name: str, spec: CorpusSpec, notes: Notes) -> Generator[Te
     elif name.endswith(JSONL):
         yield from _filled(_jsonl(path, name, spec), name, notes)
     else:
-        text = _decode(_read(path), str(path))
+        try:
+            _check_length(path.stat().st_size, str(path))
+            text = _decode(path.read_bytes(), str(path))
+        except OSError as error:
+            raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
         if not text.strip():
             raise CorpusError(f"{path}: an empty file; expected text")
         yield Text(name, text)
@@ -296,14 +300,6 @@ def _text_or_none(path: Path) -> str | None:
             return (start + file.read(TEXT_BYTES)).decode("utf-8-sig")
     except UnicodeDecodeError:
         return None
-    except OSError as error:
-        raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
-
-
-def _read(path: Path) -> bytes:
-    try:
-        _check_length(path.stat().st_size, str(path))
-        return path.read_bytes()
     except OSError as error:
         raise CorpusError(f"{path}: cannot be read ({error.strerror})") from error
 

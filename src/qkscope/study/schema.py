@@ -21,11 +21,10 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qkscope import defaults
-from qkscope.checkpoints.files import Source
+from qkscope.checkpoints.files import Dtype, Source
 from qkscope.checkpoints.revisions import order_revisions, parse_revision, phase_labels
 from qkscope.study.yaml_lines import Loc
 
-Dtype = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
 NotNegative = Annotated[int, Field(ge=0)]
 
