@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.layer_calls import LayerCall, Observer, attention_interface, same_call, score_products
+from qkscope.capture.layer_calls import LayerCall, Observer, attention_interface, score_products
 from qkscope.errors import CaptureError
 
 # (layer, q (batch, q_heads, tokens, dim), k (batch, kv_heads, tokens, dim)), on the model's device and in its dtype.
@@ -120,12 +120,15 @@ class _Layers:
         self._seen, self._last = [], None
 
     def observe(self, call: LayerCall) -> None:
-        if (
-            call.layer not in self._layers
-            or call.q.shape[2] != call.k.shape[2]
-            or same_call(self._last, call)
-        ):
+        if call.layer not in self._layers or call.q.shape[2] != call.k.shape[2]:
             return
+        pointers = (call.layer, call.q.data_ptr(), call.k.data_ptr())
+        if self._last is not None and pointers == (
+            self._last.layer,
+            self._last.q.data_ptr(),
+            self._last.k.data_ptr(),
+        ):
+            return  # some layers weigh two sets of values with the same queries and keys
         self._last = replace(call, scores=None, values=None, output=None, weights=None)
         self._seen.append(call.layer)
         if self._observe is not None:
@@ -138,25 +141,16 @@ class _Layers:
         if sorted(self._seen) == self._layers:
             return
         family = self._architecture.family
-        twice = sorted({layer for layer in self._seen if self._seen.count(layer) > 1})
-        if twice:
-            raise ran_twice(family, twice)
-        raise not_shown(family, len(self._seen), len(self._layers))
-
-
-def ran_twice(family: str, layers: Collection[int]) -> CaptureError:
-    return CaptureError(
-        f"this {family} model ran layers {sorted(layers)} more than once in one pass, so their tokens cannot be "
-        "counted exactly once"
-    )
-
-
-def not_shown(family: str, found: int, expected: int) -> CaptureError:
-    """The error for layers that neither hook saw."""
-    return CaptureError(
-        f"the {family} family cannot be captured: only {found} of its {expected} attention layers have one "
-        "query and one key per token in transformers' attention interface or in a product that goes into a softmax"
-    )
+        if twice := sorted({layer for layer in self._seen if self._seen.count(layer) > 1}):
+            raise CaptureError(
+                f"this {family} model ran layers {twice} more than once in one pass, so their tokens cannot be counted "
+                "exactly once"
+            )
+        raise CaptureError(
+            f"the {family} family cannot be captured: only {len(self._seen)} of its {len(self._layers)} attention "
+            "layers have one query and one key per token in transformers' attention interface or in a product that "
+            "goes into a softmax"
+        )
 
 
 def _own_keys(architecture: Architecture, call: LayerCall) -> Any:

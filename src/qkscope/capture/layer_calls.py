@@ -51,16 +51,6 @@ class LayerCall:
     weights: Any = None
 
 
-def same_call(a: LayerCall | None, b: LayerCall) -> bool:
-    """Whether both are the very same queries and keys: some layers weigh two sets of values with one of them."""
-    return (
-        a is not None
-        and a.layer == b.layer
-        and a.q.data_ptr() == b.q.data_ptr()
-        and a.k.data_ptr() == b.k.data_ptr()
-    )
-
-
 Observer = Callable[[LayerCall], None]
 Change = Callable[[LayerCall], tuple[Any, Any] | None]
 """Other queries and keys of a layer, which may have more dimensions; None to leave them as they are."""

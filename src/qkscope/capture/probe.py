@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from qkscope.capture.architecture import Architecture, read_architecture
-from qkscope.capture.hooks import HOOKS, capture, find_backbone, find_hook, input_device, not_shown, ran_twice
-from qkscope.capture.layer_calls import LayerCall, same_call
+from qkscope.capture.hooks import capture, find_backbone, find_hook, input_device
+from qkscope.capture.layer_calls import LayerCall
 from qkscope.capture.probe_rotation import depends_on_length
 from qkscope.capture.softmax import read_slopes
 from qkscope.errors import CaptureError
@@ -89,9 +89,9 @@ def probe(model: Any, layers: Collection[int]) -> Probe:
     ids = _two_documents(backbone)
     with evaluating(backbone), torch.no_grad():
         through = find_hook(backbone)
-        seen, plain = look_and_compare(backbone, through, layers, ids)
+        seen, plain = _look_and_compare(model, through, layers, ids)
         with _alike([call.module for call in seen.values()]) as replaced:
-            turned, _ = _look(backbone, through, layers, ids)
+            turned, _ = _look(model, through, layers, ids)
     scales = {layer: _scale(call) for layer, call in seen.items()}
     return Probe(
         through=through,
@@ -163,14 +163,15 @@ def padding_difference(model: Any, through: str, layers: Collection[int], ids: A
     return max(found)
 
 
-def look_and_compare(
-    backbone: Any, through: str, layers: Collection[int], ids: Any
+def _look_and_compare(
+    model: Any, through: str, layers: Collection[int], ids: Any
 ) -> tuple[dict[int, LayerCall], Any]:
-    """The first call of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
+    """The call of each layer in a pass, and its output: that of the same pass unwatched, bit for bit."""
     import torch
 
+    backbone = find_backbone(model)
     plain = backbone(input_ids=ids, use_cache=False)[0]
-    seen, watched = _look(backbone, through, layers, ids)
+    seen, watched = _look(model, through, layers, ids)
     # Some models never give the same output twice.
     if not torch.equal(watched, plain) and torch.equal(backbone(input_ids=ids, use_cache=False)[0], plain):
         raise CaptureError(
@@ -180,24 +181,13 @@ def look_and_compare(
     return seen, plain
 
 
-def _look(backbone: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, LayerCall], Any]:
-    """The first call of each layer in one pass, and the pass's output."""
+def _look(model: Any, through: str, layers: Collection[int], ids: Any) -> tuple[dict[int, LayerCall], Any]:
+    """The call of each layer in one pass, and the pass's output."""
     seen: dict[int, LayerCall] = {}
-    twice: set[int] = set()
-
-    def keep(call: LayerCall) -> None:
-        if call.layer in layers and call.q.shape[2] == call.k.shape[2]:
-            first = seen.setdefault(call.layer, call)
-            if not same_call(first, call):
-                twice.add(call.layer)
-
-    with HOOKS[through](backbone, keep):
-        output = backbone(input_ids=ids, use_cache=False)[0]
-    if twice:
-        raise ran_twice(backbone.config.model_type, twice)
-    if set(seen) != set(layers):
-        raise not_shown(backbone.config.model_type, len(seen), len(layers))
-    return seen, output
+    with capture(
+        model, lambda *_: None, layers, through, lambda call: seen.update({call.layer: call})
+    ) as backbone:
+        return seen, backbone(input_ids=ids, use_cache=False)[0]
 
 
 def _two_documents(backbone: Any) -> Any:
