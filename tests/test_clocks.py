@@ -16,7 +16,7 @@ from qkscope.errors import EngineError
 from qkscope.results import lock
 from qkscope.results.lock import claimed
 from qkscope.run import run, status
-from qkscope.run.units import Mark
+from qkscope.run.units import mark_running
 
 DAY = 86_400.0
 JUMPS = pytest.mark.parametrize("jump", [-DAY, DAY], ids=["back", "forward"])
@@ -90,10 +90,9 @@ def test_a_run_under_a_clock_that_jumps_to_and_fro_gives_the_same_bytes(tmp_path
 def test_a_unit_under_way_is_shown_as_running(tmp_path, clock, jump):
     folder = tmp_path / "units"
     unit = {"checkpoint": "a", "folder": "a", "group": 0, "key": {"seed": 0}, "sums": {"facts": {}}}
-    mark = Mark(folder / "a" / "0")
+    mark_running(folder / "a" / "0")
     lock.store.write_json(folder / "plan.json", {"study": "small", "missing": {}, "units": [unit]})
     clock(jump)
     (found,) = status(tmp_path).units
     assert found.state == "running"
     assert found.detail.endswith("for 0 min" if jump < 0 else "for 1440 min")
-    mark.remove()

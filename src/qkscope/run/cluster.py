@@ -4,16 +4,14 @@ The driver plans, assigns units and puts results together. A worker keeps its mo
 Tokens go once through Ray's object store, 4 bytes each. Workers that see the driver's results folder write units
 themselves; from others the bytes come back through the object store and the driver writes them.
 
-Ray's own retries (`max_restarts`, `max_task_retries`) and `ActorPool` are not used: a retry here may be in smaller
-passes, alone, or on a node whose versions have to be checked first, a unit has a time limit, and every retry is
-reported.
+Ray's own retries (`max_restarts`, `max_task_retries`) and `ActorPool` do not suffice: a retry here may be in smaller
+passes, alone, or on a node whose versions have to be checked first, and every retry is reported.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Sequence
@@ -31,12 +29,12 @@ from qkscope.run.units import (
     CAPTURE_VERSION,
     UNITS,
     Job,
-    Mark,
     SumFiles,
     UnitMeasurer,
     import_libraries,
     in_words,
     mark_failed,
+    mark_running,
     unmark,
     write_sums,
 )
@@ -70,7 +68,6 @@ class Outcome:
     error: str = ""
     disk: bool = False
     data: SumFiles | None = None
-    peak_bytes: int = 0
 
 
 class Worker:
@@ -87,17 +84,17 @@ class Worker:
     def do(self, job: Job, documents: Sequence[Document], results: str | None) -> Outcome:
         """Measure a unit and write it below `results`, or return its bytes if `results` is None."""
         started = time.monotonic()
-        data = None
+        data, error, disk = None, "", False
         try:
             if results is None:
                 data = self._measurer.unit_bytes(job, documents, lambda _: None)
             else:
-                do_unit(self._measurer, job, documents, job.path(Path(results)), lambda _: None)
-        except StoreError as error:
-            return Outcome(time.monotonic() - started, str(error), disk=True)
-        except Exception as error:
-            return Outcome(time.monotonic() - started, in_words(error))
-        return Outcome(time.monotonic() - started, data=data, peak_bytes=peak_bytes())
+                do_unit(self._measurer, job, documents, Path(results), lambda _: None)
+        except StoreError as raised:
+            error, disk = f"{socket.gethostname()}: {raised}", True
+        except Exception as raised:
+            error = in_words(raised)
+        return Outcome(time.monotonic() - started, error, disk, data)
 
 
 @dataclass
@@ -106,11 +103,9 @@ class WorkerHandle:
 
     number: int
     actor: Any
-    since: float
     facts: WorkerFacts | None = None
     job: Job | None = None
     began: float = 0.0
-    mark: Mark | None = None
 
 
 class RayEngine:
@@ -125,11 +120,6 @@ class RayEngine:
         except EngineError:
             self.close()
             raise
-        self._busy: dict[Any, WorkerHandle] = {}
-        self._idle: list[WorkerHandle] = []
-        self._started = 0
-        self.peak_bytes = 0
-        """Largest memory use of any worker so far."""
         self.busy_seconds = 0.0
         """Time that workers spent on units; the rest is overhead of the engine."""
 
@@ -141,27 +131,28 @@ class RayEngine:
         bar: Bar,
         finished: Finished = lambda name: None,
     ) -> dict[str, str]:
-        results = Path(results).resolve()
-        queue = UnitQueue(jobs, self._retries)
-        tally = Tally.of(jobs, bar, finished)
-        texts = _Texts(self._ray, documents)
-        token = results / UNITS / f".seen-{uuid.uuid4().hex}"
+        self._results = Path(results).resolve()
+        self._queue = UnitQueue(jobs, self._retries)
+        self._tally = Tally(jobs, bar, finished)
+        self._busy: dict[Any, WorkerHandle] = {}
+        self._idle: list[WorkerHandle] = []
+        self._started = self._starts_lost = 0
+        self._placed = time.monotonic()
+        texts: dict[str, Any] = {}
+        token = self._results / UNITS / f".seen-{uuid.uuid4().hex}"
         store.write_text(token, "")
         try:
-            while queue.unfinished:
-                self._start_workers(queue, token)
-                self._assign(queue, texts, results)
-                self._collect(queue, tally, results)
-                self._stop_timed_out(queue, tally, results)
+            while self._queue.unfinished:
+                self._start_workers(token)
+                self._assign(documents, texts)
+                self._collect()
+                self._stop_timed_out()
                 bar.describe(f"measuring on {sum(1 for each in self._all() if each.facts)} workers")
         finally:
             token.unlink(missing_ok=True)
             for worker in self._all():
-                self._ray.kill(worker.actor)
-                if worker.job:
-                    unmark(worker.job.path(results))
-            self._busy, self._idle = {}, []
-        return queue.failures
+                self._end(worker)
+        return self._queue.failures
 
     def close(self) -> None:
         if self._owned:
@@ -170,40 +161,42 @@ class RayEngine:
     def _all(self) -> list[WorkerHandle]:
         return [*self._busy.values(), *self._idle]
 
-    def _start_workers(self, queue: UnitQueue, token: Path) -> None:
+    def _start_workers(self, token: Path) -> None:
         """Start workers for the work that is left, as many as fit on the nodes that are there now."""
         room = sum(_slots_of(node, self._gpus, self._cpus) for node in self._ray.nodes() if node["Alive"])
         workers = self._all()
-        for _ in range(min(room, queue.unfinished) - len(workers)):
+        for _ in range(min(room, self._queue.unfinished) - len(workers)):
             actor = self._ray.remote(Worker).options(num_gpus=self._gpus, num_cpus=self._cpus).remote()
             self._started += 1
-            worker = WorkerHandle(self._started, actor, time.monotonic())
-            self._busy[actor.facts.remote(str(token), self._timeout is not None)] = worker
-        ready = [worker for worker in workers if worker.facts]
-        youngest = max((worker.since for worker in workers), default=time.monotonic())
-        if not ready and (not workers or time.monotonic() - youngest > PLACEMENT_SECONDS):
-            queue.stalled_since = queue.stalled_since or time.monotonic()
-            if workers or time.monotonic() - queue.stalled_since > PLACEMENT_SECONDS:
-                raise EngineError(
-                    f"the cluster could not place a worker with {self._gpus} GPUs and {self._cpus} CPUs within "
-                    f"{PLACEMENT_SECONDS:.0f} s; free some, or lower gpus and cpus in the study"
-                )
-        else:
-            queue.stalled_since = None
+            self._placed = time.monotonic()
+            facts = actor.facts.remote(str(token), self._timeout is not None)
+            self._busy[facts] = WorkerHandle(self._started, actor)
+        if any(worker.facts for worker in workers):
+            self._placed = time.monotonic()
+        elif time.monotonic() - self._placed > PLACEMENT_SECONDS:
+            raise EngineError(
+                f"the cluster could not place a worker with {self._gpus} GPUs and {self._cpus} CPUs within "
+                f"{PLACEMENT_SECONDS:.0f} s; free some, or lower gpus and cpus in the study"
+            )
 
-    def _assign(self, queue: UnitQueue, texts: _Texts, results: Path) -> None:
-        """Give each idle worker a unit."""
+    def _assign(self, documents: DocumentsOf, texts: dict[str, Any]) -> None:
+        """Give each idle worker a unit. `texts` are documents in Ray's object store, by their digest."""
         for worker in list(self._idle):
-            job = queue.take(worker.number)
+            job = self._queue.take(worker.number)
             if job is None:
                 continue
-            self._idle.remove(worker)
+            digest = job.key["documents"]
+            if digest not in texts:
+                texts[digest] = self._ray.put(documents(job))
             shared = bool(worker.facts and worker.facts.shared)
-            worker.job, worker.mark = job, None if shared else Mark(job.path(results))
-            worker.began = time.monotonic()
-            self._busy[worker.actor.do.remote(job, texts.of(job), str(results) if shared else None)] = worker
+            if not shared:
+                mark_running(job.path(self._results))
+            self._idle.remove(worker)
+            worker.job, worker.began = job, time.monotonic()
+            ref = worker.actor.do.remote(job, texts[digest], str(self._results) if shared else None)
+            self._busy[ref] = worker
 
-    def _collect(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
+    def _collect(self) -> None:
         """Wait up to a second and handle finished units, new workers and lost ones."""
         if not self._busy:
             time.sleep(0.5)
@@ -214,93 +207,65 @@ class RayEngine:
             try:
                 said = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
-                self._lost(worker, queue, tally, results, error)
+                self._lost(worker, error)
                 continue
             if isinstance(said, WorkerFacts):
                 check_versions(agreed_versions(), said)
                 worker.facts = said
-            else:
-                self._finished(worker, said, queue, tally, results)
+            elif worker.job is not None:
+                job, worker.job = worker.job, None
+                self._finished(job, said)
             self._idle.append(worker)
 
-    def _stop_timed_out(self, queue: UnitQueue, tally: Tally, results: Path) -> None:
-        """Kill workers whose unit takes longer than the study's timeout; new ones replace them."""
+    def _stop_timed_out(self) -> None:
+        """End workers whose unit takes longer than the study's timeout; new ones replace them."""
+        if self._timeout is None:
+            return
         for ref, worker in list(self._busy.items()):
-            if (
-                self._timeout is None
-                or worker.job is None
-                or time.monotonic() - worker.began <= self._timeout
-            ):
-                continue
-            del self._busy[ref]
-            self._ray.kill(worker.actor)
-            path = worker.job.path(results)
-            unmark(path)
-            why = too_long(worker.job, self._timeout)
-            queue.fail(worker.job, why)
-            mark_failed(path, why)
-            tally.failed(worker.job, why)
+            if worker.job is not None and time.monotonic() - worker.began > self._timeout:
+                del self._busy[ref]
+                self._end(worker)
+                self._queue.fail(worker.job, why := too_long(worker.job, self._timeout))
+                self._report_failed(worker.job, why)
 
-    def _finished(
-        self, worker: WorkerHandle, outcome: Outcome, queue: UnitQueue, tally: Tally, results: Path
-    ) -> None:
-        job, worker.job = worker.job, None
-        if job is None:
-            return
-        path = job.path(results)
+    def _finished(self, job: Job, outcome: Outcome) -> None:
         if outcome.data is not None:
-            write_sums(path, outcome.data)
-            path.with_suffix(".failed").unlink(missing_ok=True)
-        if worker.mark:
-            worker.mark.remove()
+            write_sums(job.path(self._results), outcome.data)
+        unmark(job.path(self._results))
         if outcome.disk:
-            raise StoreError(f"{worker.facts.host if worker.facts else 'a worker'}: {outcome.error}")
+            raise StoreError(outcome.error)
         if outcome.error:
-            queue.fail(job, outcome.error)
-            mark_failed(path, outcome.error)
-            tally.failed(job, outcome.error)
+            self._queue.fail(job, outcome.error)
+            self._report_failed(job, outcome.error)
             return
-        self.peak_bytes = max(self.peak_bytes, outcome.peak_bytes)
         self.busy_seconds += outcome.seconds
-        queue.finish(job)
-        tally.bar.advance(job.tokens)
-        tally.finished(job, outcome.seconds)
+        self._queue.finish(job)
+        self._tally.bar.advance(job.tokens)
+        self._tally.finished(job, outcome.seconds)
 
-    def _lost(
-        self, worker: WorkerHandle, queue: UnitQueue, tally: Tally, results: Path, error: Exception
-    ) -> None:
+    def _lost(self, worker: WorkerHandle, error: Exception) -> None:
         """A worker or its node died: only the unit it was measuring has to be repeated."""
-        job = worker.job
-        self._ray.kill(worker.actor)
+        self._end(worker)
         where = f"on {worker.facts.host}" if worker.facts else "before it started"
         short = isinstance(error, self._ray.exceptions.OutOfMemoryError)
-        if job is None:
-            queue.starts_lost += 1
-            if queue.starts_lost > self._retries and not any(each.facts for each in self._all()):
+        if worker.job is None:
+            self._starts_lost += 1
+            if self._starts_lost > self._retries and not any(each.facts for each in self._all()):
                 raise EngineError(f"workers end before they start: {_cause(error, short)}") from error
-            return
-        unmark(job.path(results))
-        why = queue.lose(job, where, short_of_memory=short)
-        if why is None:
-            how = " alone and in smaller passes, because memory ran out" if short else ""
-            tally.bar.done(f"{job}: its worker {where} was lost; measuring it again{how}")
+        elif why := self._queue.lose(worker.job, where, short_of_memory=short):
+            self._report_failed(worker.job, why)
         else:
-            mark_failed(job.path(results), why)
-            tally.failed(job, why)
+            how = " alone and in smaller passes, because memory ran out" if short else ""
+            self._tally.bar.done(f"{worker.job}: its worker {where} was lost; measuring it again{how}")
 
+    def _end(self, worker: WorkerHandle) -> None:
+        self._ray.kill(worker.actor)
+        if worker.job is not None:
+            unmark(worker.job.path(self._results))
 
-class _Texts:
-    """Puts documents into Ray's object store, each group of each corpus once."""
-
-    def __init__(self, ray: Any, documents: DocumentsOf) -> None:
-        self._ray, self._documents = ray, documents
-        self._refs: dict[str, Any] = {}
-
-    def of(self, job: Job) -> Any:
-        digest = job.key["documents"]
-        if digest not in self._refs:
-            self._refs[digest] = self._ray.put(self._documents(job))
-        return self._refs[digest]
+    def _report_failed(self, job: Job, why: str) -> None:
+        mark_failed(job.path(self._results), why)
+        self._tally.failed(job, why)
 
 
 def agreed_versions() -> dict[str, str]:
@@ -321,14 +286,6 @@ def check_versions(driver: dict[str, str], worker: WorkerFacts) -> None:
             f"the worker on {worker.host} has {', '.join(differ)}; install the same versions on every node, "
             "otherwise the numbers would come from different code"
         )
-
-
-def peak_bytes() -> int:
-    """Largest memory use of this process so far."""
-    import resource  # does not exist on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _import_ray() -> Any:

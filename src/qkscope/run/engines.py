@@ -8,9 +8,9 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -26,8 +26,11 @@ from qkscope.run.units import (
     import_libraries,
     in_smaller_passes,
     in_words,
-    marked,
+    mark_failed,
+    mark_running,
     smaller,
+    touch_mark,
+    unmark,
     write_sums,
 )
 from qkscope.study import Study
@@ -153,37 +156,29 @@ def open_engine(name: str, study: Study) -> Engine:
     raise EngineError(f"unknown engine {name!r}; use local or ray")
 
 
-@dataclass
 class Tally:
     """Counts finished units and reports each in one line, with an estimate of the time left."""
 
-    units: int
-    tokens: int
-    bar: Bar
-    started: float = field(default_factory=time.monotonic)
-    done_units: int = 0
-    done_tokens: int = 0
-    waiting: Counter[str] = field(default_factory=Counter)
-    on_checkpoint: Finished = lambda name: None
-
-    @classmethod
-    def of(cls, jobs: Sequence[Job], bar: Bar, finished: Finished) -> Tally:
-        waiting = Counter(job.name for job in jobs)
-        tokens = sum(job.tokens for job in jobs)
-        return cls(len(jobs), tokens, bar, waiting=waiting, on_checkpoint=finished)
+    def __init__(self, jobs: Sequence[Job], bar: Bar, finished: Finished) -> None:
+        self.bar = bar
+        self._checkpoint_finished = finished
+        self._units, self._tokens = len(jobs), sum(job.tokens for job in jobs)
+        self._waiting = Counter(job.name for job in jobs)
+        self._started = time.monotonic()
+        self._done_units = self._done_tokens = 0
 
     def finished(self, job: Job, seconds: float) -> None:
-        self.done_units += 1
-        self.done_tokens += job.tokens
-        rate = self.done_tokens / max(time.monotonic() - self.started, 1e-9)
-        left = (self.tokens - self.done_tokens) / max(rate, 1e-9)
+        self._done_units += 1
+        self._done_tokens += job.tokens
+        rate = self._done_tokens / max(time.monotonic() - self._started, 1e-9)
+        left = (self._tokens - self._done_tokens) / max(rate, 1e-9)
         self.bar.done(
-            f"[{self.done_units}/{self.units}] {job}: {job.tokens:,} tokens in {seconds:.1f} s"
-            + (f", about {duration(left)} left" if self.done_units < self.units else "")
+            f"[{self._done_units}/{self._units}] {job}: {job.tokens:,} tokens in {seconds:.1f} s"
+            + (f", about {duration(left)} left" if self._done_units < self._units else "")
         )
-        self.waiting[job.name] -= 1
-        if not self.waiting[job.name]:
-            self.on_checkpoint(job.name)
+        self._waiting[job.name] -= 1
+        if not self._waiting[job.name]:
+            self._checkpoint_finished(job.name)
 
     def failed(self, job: Job, why: str) -> None:
         self.bar.done(f"{job}: failed: {why}")
@@ -207,67 +202,58 @@ class LocalEngine:
         finished: Finished = lambda name: None,
     ) -> dict[str, str]:
         measurer = UnitMeasurer() if self._timeout is None else SubprocessMeasurer(self._timeout)
-        try:
-            return self._each(jobs, measurer, documents, results, Tally.of(jobs, bar, finished))
-        finally:
-            measurer.end()
-
-    def _each(
-        self, jobs: Sequence[Job], measurer: Measurer, documents: DocumentsOf, results: Path, tally: Tally
-    ) -> dict[str, str]:
+        tally = Tally(jobs, bar, finished)
         failures: dict[str, str] = {}
         prefetcher = WeightPrefetcher([job.source.source for job in jobs], self._keep_weights)
-        last = {str(job.source.source): number for number, job in enumerate(jobs)}
+        last = {str(job.source.source): job for job in jobs}
         try:
-            for number, job in enumerate(jobs):
+            for job in jobs:
                 source = job.source.source
                 if job.name not in failures:  # its other units would fail in the same way
                     prefetcher.wait_for(source)
-                    if why := self._do(measurer, job, documents, results, tally):
-                        failures[job.name] = why
+                    started = time.monotonic()
+                    bar.describe(str(job))
+                    try:
+                        do_unit(measurer, job, documents(job), results, bar.advance)
+                    except StoreError:
+                        raise  # no other unit could be written either
+                    except Exception as error:
+                        failures[job.name] = in_words(error)
+                        tally.failed(job, in_words(error))
+                    else:
+                        tally.finished(job, time.monotonic() - started)
                     prefetcher.fetch_after(source)
-                if number == last[str(source)] and not self._keep_weights:
+                if job is last[str(source)] and not self._keep_weights:
                     measurer.end()
                     prefetcher.done(source)
         finally:
             prefetcher.close()
+            measurer.end()
         return failures
-
-    def _do(
-        self, measurer: Measurer, job: Job, documents: DocumentsOf, results: Path, tally: Tally
-    ) -> str | None:
-        """Measure one unit and write its file; returns why it failed, or None."""
-        started = time.monotonic()
-        tally.bar.describe(str(job))
-        try:
-            do_unit(measurer, job, documents(job), job.path(results), tally.bar.advance)
-        except StoreError:
-            raise  # no other unit could be written either
-        except Exception as error:
-            tally.failed(job, in_words(error))
-            return in_words(error)
-        tally.finished(job, time.monotonic() - started)
-        return None
 
     def close(self) -> None:
         """Nothing to close."""
 
 
 def do_unit(
-    measurer: Measurer,
-    job: Job,
-    documents: Sequence[Document],
-    path: Path,
-    on_tokens: Tick,
+    measurer: Measurer, job: Job, documents: Sequence[Document], results: Path, on_tokens: Tick
 ) -> None:
     """Measure one unit and write its files, each atomically, with a mark beside them while it runs."""
-    with marked(path) as mark:
+    path = job.path(results)
 
-        def tick(tokens: int) -> None:
-            mark.beat()
-            on_tokens(tokens)
+    def tick(tokens: int) -> None:
+        touch_mark(path)
+        on_tokens(tokens)
 
+    try:
+        # Inside, because Ctrl-C may come at any line.
+        mark_running(path)
         write_sums(path, measurer.unit_bytes(job, documents, tick))
+    except Exception as error:
+        mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
+        raise
+    finally:
+        unmark(path)
 
 
 class UnitQueue:
@@ -283,8 +269,6 @@ class UnitQueue:
         self._holding: dict[int, str] = {}
         self.unfinished = len(jobs)
         self.failures: dict[str, str] = {}
-        self.starts_lost = 0
-        self.stalled_since: float | None = None
 
     def take(self, worker: int) -> Job | None:
         """The next unit: of the worker's checkpoint, else of one that no worker has, else of the one with most units.

@@ -13,9 +13,8 @@ import os
 import socket
 import sys
 import time
-import traceback
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,36 +343,19 @@ def _known_sums(job: Job) -> dict[type[Sum], Mapping[str, Any]]:
     return {known[name]: wanted["parameters"] for name, wanted in job.sums.items()}
 
 
-class Mark:
-    """`<group>.running`: the process that measures a unit; touched while it runs."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.with_suffix(".running")
-        self._touched = time.monotonic()
-        who = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
-        store.write_json(self._path, who)
-
-    def beat(self) -> None:
-        if time.monotonic() - self._touched > HEARTBEAT_SECONDS and self._path.exists():
-            self._touched = time.monotonic()
-            self._path.touch()
-
-    def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
-
-
-@contextmanager
-def marked(path: Path) -> Iterator[Mark]:
-    """Mark the unit at `path` as running, and as failed if the block raises anything but an interruption."""
-    try:
-        # Inside, because Ctrl-C may come at any line.
-        yield Mark(path)
-    except Exception as error:
-        mark_failed(path, f"{in_words(error)}\n\n{traceback.format_exc()}")
-        raise
-    finally:
-        unmark(path)
+def mark_running(path: Path) -> None:
+    """Write `<group>.running`: this process measures the unit at `path`, whatever failed before."""
+    who = {"host": socket.gethostname(), "pid": os.getpid(), "since": time.time()}
+    store.write_json(path.with_suffix(".running"), who)
     path.with_suffix(".failed").unlink(missing_ok=True)
+
+
+def touch_mark(path: Path) -> None:
+    """Show that the unit at `path` is still being measured."""
+    mark = path.with_suffix(".running")
+    with suppress(FileNotFoundError):
+        if abs(time.time() - mark.stat().st_mtime) > HEARTBEAT_SECONDS:
+            os.utime(mark)
 
 
 def unmark(path: Path) -> None:
