@@ -124,7 +124,7 @@ def _cached_cells(root: Path, checkpoints: int, layers: int, dim: int) -> tuple[
     from qkscope.run.assemble import assemble
 
     study, planned = study_of_units(root, checkpoints, 1, dim, (512, 2048), growing=False)
-    (first,) = assemble(study, planned[:1], root).drawn.values()
+    (first,) = assemble(study, planned[:1], root).drawn
     for path in sorted(first.parent.iterdir()):
         if path != first:
             arrays, meta = store.read_tensors(path)

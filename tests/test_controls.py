@@ -61,7 +61,7 @@ def change(study: Path, **changes) -> None:
 
 def found(study: Path) -> dict[str, int]:
     loaded = load_study(study)
-    return {each.name: each.window for each in controls(loaded, sources(loaded))}
+    return {each.name: each.window for each in controls(loaded, sources(loaded))[0]}
 
 
 def test_neighbours_that_rotate_differently_are_completed_over_the_shorter_window(study):

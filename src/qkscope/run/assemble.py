@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import platform
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, reduce
 from importlib import metadata
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,17 +35,15 @@ from qkscope.results.examples import CheckpointExamples, shown, spell, write_exa
 from qkscope.results.tables import select
 from qkscope.run.plan import Plan, Planned
 from qkscope.run.units import Job, read_unit
-from qkscope.study import Study, dump_study
+from qkscope.study import Checkpoint, Study, dump_study
 from qkscope.sums import ExampleSum, FactSum
 from qkscope.sums.examples import shown_heads
-from qkscope.sums.unit import Unit
 from qkscope.workers import in_processes, worth
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
-Result = TypeVar("Result")
 
 # Bytes in memory for one of a unit's file (triangles become squares), and of a process beside its units.
 UNPACKED, BESIDE = 3, 400_000_000
@@ -60,12 +58,12 @@ class Assembled:
     """The measured cells of a study, in its order, with numbers that are read from their files when used.
 
     warnings    notes on some checkpoints, as `a, b: ...`
-    drawn       file with the axes, means and paths of each checkpoint of the training run
+    drawn       files with the axes, means and paths of the checkpoints of the training run
     """
 
     cells: tuple[CellData, ...]
     files: Mapping[tuple[str, int], Path]
-    drawn: Mapping[str, Path]
+    drawn: Sequence[Path]
     warnings: tuple[str, ...]
 
     def same_axis(self, before: CellInfo, after: CellInfo) -> dict[tuple[int, int], bool]:
@@ -85,17 +83,11 @@ class Task:
     """A checkpoint and the windows it is measured over; small enough to travel to another process."""
 
     study: Study
-    name: str
-    folder: str
-    own: int
+    checkpoint: Checkpoint
     windows: tuple[int, ...]
     jobs: tuple[Job, ...]
     results: Path
     num_layers: int
-    counterfactual: bool
-
-    def units(self) -> list[Unit]:
-        return [read_unit(job.path(self.results), job.keys) for job in self.jobs]
 
     @property
     def bytes(self) -> int:
@@ -103,31 +95,50 @@ class Task:
         return sum(path.stat().st_size for job in self.jobs for path in job.files(self.results))
 
     def cell_path(self, window: int) -> Path:
-        return self.results / "cells" / self.folder / f"{window}.safetensors"
+        return self.results / "cells" / self.checkpoint.folder / f"{window}.safetensors"
 
     @property
     def axes_path(self) -> Path:
-        return self.results / "cells" / self.folder / "axes.safetensors"
+        return self.results / "cells" / self.checkpoint.folder / "axes.safetensors"
 
 
 def assemble(study: Study, measured: Sequence[Planned], results: Path) -> Assembled:
     """Measure every cell that is needed and not cached."""
-    tasks = [_task(study, each, windows, results) for each, windows in wanted_cells(study, measured)]
+    tasks = [
+        Task(study, each.checkpoint, windows, each.jobs, results, each.architecture.num_layers)
+        for each, windows in wanted_cells(study, measured)
+    ]
     warnings: dict[str, list[str]] = {}
-    for task, warning in zip(tasks, _by_checkpoint(_measure, tasks, "measures"), strict=True):
-        if warning and not task.counterfactual:
-            warnings.setdefault(warning, []).append(task.name)
-    files = {(task.name, window): task.cell_path(window) for task in tasks for window in task.windows}
+    for task, warning in zip(tasks, _measure_all(tasks), strict=True):
+        if warning and not task.checkpoint.counterfactual:
+            warnings.setdefault(warning, []).append(task.checkpoint.name)
+    files = {
+        (task.checkpoint.name, window): task.cell_path(window) for task in tasks for window in task.windows
+    }
     before = _checkpoints_before(study, measured)
     cells = []
     for task, each in zip(tasks, measured, strict=True):
+        earlier = before.get(task.checkpoint.name)
         for window in task.windows:
-            earlier = before.get(task.name)
             known = earlier and (files.get((earlier[0], window)) or files[earlier])
             cells.append(_cell(study, each, task.cell_path(window), window, known))
     notes = tuple(f"{', '.join(names)}: {warning}" for warning, names in warnings.items())
-    drawn = {task.name: task.axes_path for task in tasks if not task.counterfactual}
+    drawn = [task.axes_path for task in tasks if not task.checkpoint.counterfactual]
     return Assembled(tuple(cells), files, drawn, notes)
+
+
+def _measure_all(tasks: Sequence[Task]) -> Iterator[str | None]:
+    """`_measure` of every task in order, here or in processes where that pays; reports each finished checkpoint."""
+    largest, room = max((task.bytes for task in tasks), default=0), available_bytes()
+    processes = worth(len(tasks), largest / BYTES_A_SECOND)
+    if processes > 1 and room is not None:
+        processes = min(processes, room // (BESIDE + UNPACKED * largest))
+    with progress("measures", len(tasks), "checkpoints") as bar:
+        found = map(_measure, tasks) if processes < 2 else in_processes(_measure, tasks, processes)
+        for count, (task, warning) in enumerate(zip(tasks, found, strict=True), 1):
+            bar.advance()
+            bar.done(f"measures: {task.checkpoint.name} ({count} of {len(tasks)})")
+            yield warning
 
 
 def wanted_cells(study: Study, measured: Sequence[Planned]) -> Iterator[tuple[Planned, tuple[int, ...]]]:
@@ -159,24 +170,12 @@ def _checkpoints_before(study: Study, measured: Sequence[Planned]) -> dict[str, 
     if study.kind != "training":
         return {}
     run = [each.checkpoint for each in measured if not each.checkpoint.counterfactual]
-    place = {checkpoint.name: i for i, checkpoint in enumerate(run)}
     found = {b.name: (a.name, a.window) for a, b in pairwise(run)}
-    for each in measured:
-        checkpoint = each.checkpoint
-        if checkpoint.counterfactual:
-            names = {checkpoint.weights_of, checkpoint.rotation_of} & place.keys()
-            if names:
-                first = run[min(place[name] for name in names)]
-                found[checkpoint.name] = (first.name, first.window)
+    for checkpoint in (each.checkpoint for each in measured if each.checkpoint.counterfactual):
+        parents = (each for each in run if each.name in (checkpoint.weights_of, checkpoint.rotation_of))
+        if first := next(parents, None):
+            found[checkpoint.name] = (first.name, first.window)
     return found
-
-
-def _task(study: Study, each: Planned, windows: tuple[int, ...], results: Path) -> Task:
-    checkpoint, layers = each.checkpoint, each.architecture.num_layers
-    return Task(
-        study, checkpoint.name, checkpoint.folder, checkpoint.window, windows, each.jobs, results, layers,
-        checkpoint.counterfactual,
-    )  # fmt: skip
 
 
 def _measure(task: Task) -> str | None:
@@ -195,11 +194,12 @@ def _measure(task: Task) -> str | None:
     meta = _meta(task.axes_path, key)
     if not stale and meta is not None:
         return meta["warning"] or None
-    units = task.units()
+    units = [read_unit(job.path(task.results), job.keys) for job in task.jobs]
     warning = unknown_rotation_warning(units)
     # Axes are drawn from the training context: it is measured again only where they, or its cell, are not there.
-    for window in {*stale, *((task.own,) if meta is None else ())}:
-        sampled = not task.counterfactual and window in (task.own, task.study.matched_window)
+    own = task.checkpoint.window
+    for window in {*stale, *((own,) if meta is None else ())}:
+        sampled = not task.checkpoint.counterfactual and window in (own, task.study.matched_window)
         cell = Cell.of(units, window, task.study.components, task.num_layers)
         found = measure_cell(cell, groups if sampled else without_keys)
         heads = list(zip(found.heads.layer.tolist(), found.heads.head.tolist(), strict=True))
@@ -207,8 +207,8 @@ def _measure(task: Task) -> str | None:
         shapes = {name: array.shape for name, array in arrays.items()}
         about = {"key": key, "heads": heads, "groups": found.groups, "shapes": shapes}
         store.write_tensors(task.cell_path(window), arrays, about)
-        if window == task.own:
-            tensors, entries = dump_axes({task.name: CheckpointAxes.of(units, window, found.v)})
+        if window == own:
+            tensors, entries = dump_axes({task.checkpoint.name: CheckpointAxes.of(units, window, found.v)})
             about = {**entries, "key": key, "warning": warning, "arrays": sorted(tensors)}
             store.write_tensors(task.axes_path, tensors, about)
     return warning
@@ -257,7 +257,7 @@ def _read(path: Path, name: str) -> Array:
 def write_axes(made: Assembled, path: Path) -> None:
     """The axes of all checkpoints of the training run as one file, one array in memory at a time."""
     places, entries = {}, []
-    for number, file in enumerate(made.drawn.values()):
+    for number, file in enumerate(made.drawn):
         meta = store.read_meta(file)
         entries += meta["checkpoints"]
         for name in meta["arrays"]:
@@ -313,24 +313,6 @@ class _Scattered(dict[str, Any]):
             return np.asarray(file.get_tensor(inner))
 
 
-def _by_checkpoint(work: Callable[[Task], Result], tasks: Sequence[Task], what: str) -> Iterator[Result]:
-    """`work` of every task in order, here or in processes where that pays; says each checkpoint as it is done."""
-    with progress(what, len(tasks), "checkpoints") as bar:
-        processes = _processes(tasks)
-        found = map(work, tasks) if processes < 2 else in_processes(work, tasks, processes)
-        for count, (task, each) in enumerate(zip(tasks, found, strict=True), 1):
-            bar.advance()
-            bar.done(f"{what}: {task.name} ({count} of {len(tasks)})")
-            yield each
-
-
-def _processes(tasks: Sequence[Task]) -> int:
-    """How many are worth starting, and have room."""
-    largest, room = max((task.bytes for task in tasks), default=0), available_bytes()
-    count = worth(len(tasks), largest / BYTES_A_SECOND)
-    return count if count < 2 or room is None else min(count, room // (BESIDE + UNPACKED * largest))
-
-
 @cache
 def program_digest(*parts: str) -> str:
     """Of the package's files, or of those whose path begins with one of `parts`."""
@@ -363,8 +345,7 @@ def provenance(
     """Where the numbers came from: versions, commits, texts, missing checkpoints, warnings."""
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     facts = ("family", "num_layers", "n_q_heads", "n_kv_heads", "head_dim", "rope_theta", "max_positions")
-    corpora = {each.corpus.digest: each.corpus for each in planned}
-    first = next(iter(corpora.values()))
+    first = planned[0].corpus
     return {
         "versions": versions(),
         "checkpoints": {

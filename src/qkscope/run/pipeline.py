@@ -29,22 +29,18 @@ from qkscope.run.assemble import (
     write_axes,
     write_excerpts,
 )
-from qkscope.run.doctor import inspect_results, inspect_study
 from qkscope.run.engines import Engine, Finished, open_engine
-from qkscope.run.plan import Plan, Planned, controls_and_gaps, holding, needed, pinned, plan_study
+from qkscope.run.inspection import inspect_results, inspect_study
+from qkscope.run.plan import Plan, Planned, controls, holding, needed, pinned, plan_study
 from qkscope.run.status import (
     OLD_UNITS,
     Shard,
     Status,
-    clear_shards,
-    jobs_by_shard,
     parse_shard,
-    shard_checkpoints,
-    shard_count,
-    shard_jobs,
+    shard_plans,
+    split,
     status,
     write_plan,
-    write_shard_plan,
 )
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
@@ -138,17 +134,20 @@ def run_claimed(
             f"{results / OLD_UNITS} has units of an earlier version, which are measured again; it is not changed and "
             "can be deleted"
         )
-    if count := shard_count(results):
-        for number, jobs in sorted(jobs_by_shard(todo, checkpoints, count).items()):
-            names = ", ".join(dict.fromkeys(job.name for job in jobs))
-            say(f"shard {number}/{count} is unfinished: measuring its {len(jobs)} missing units ({names})")
+    if count := max(shard_plans(results).values(), default=0):
+        shards = split(checkpoints, study.groups, count)
+        for number in range(1, count + 1):
+            if units := [job.name for job in todo if shards[job.name, job.group] == number]:
+                names = ", ".join(dict.fromkeys(units))
+                say(
+                    f"shard {number}/{count} is unfinished: measuring its {len(units)} missing units ({names})"
+                )
     if extra := [each.name for each in checkpoints if each.counterfactual]:
         say(
             f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: "
             + ", ".join(extra)
         )
     write_plan(results, study.name, plan.jobs, plan.missing)
-    clear_shards(results)
     _measure(plan, todo, results, engine, _Partial(plan, todo, results, claim, replace))
     measured = [each for each in plan.planned if each.checkpoint.name not in plan.missing]
     if all(each.checkpoint.counterfactual for each in measured):
@@ -166,7 +165,7 @@ def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[st
     """The checkpoints to measure, counterfactual ones included, and what cannot be separated without others."""
     store.sweep(results)
     course = pinned(sources(study))
-    counterfactual, gaps = controls_and_gaps(study, course)
+    counterfactual, gaps = controls(study, course)
     return course + counterfactual, gaps
 
 
@@ -225,11 +224,18 @@ def _run_shard(
     replace: bool,
 ) -> Status:
     checkpoints, _ = _checkpoints(study, results)
-    mine = shard_checkpoints(checkpoints, study.groups, shard)
-    plan = plan_study(study, mine, results / TOKENS)
+    mine = {
+        unit
+        for unit, number in split(checkpoints, study.groups, shard.count).items()
+        if number == shard.number
+    }
+    names = {name for name, _ in mine}
+    plan = plan_study(study, [each for each in checkpoints if each.name in names], results / TOKENS)
     _own(plan, results, replace, [checkpoint.name for checkpoint in checkpoints])
-    write_shard_plan(results, study, checkpoints, plan, shard)
-    todo = needed(plan, results, shard_jobs(plan.jobs, checkpoints, shard))
+    jobs = [job for job in plan.jobs if (job.name, job.group) in mine]
+    every = [(each.name, each.folder, group) for each in checkpoints for group in range(study.groups)]
+    write_plan(results, study.name, jobs, plan.missing, shard, every)
+    todo = needed(plan, results, jobs)
     if not todo:
         say(
             f"shard {shard}: nothing to do"

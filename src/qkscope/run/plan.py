@@ -16,7 +16,8 @@ without it and says which change is not separable, and why.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -43,7 +44,7 @@ from qkscope.sums import ExampleSum
 from qkscope.sums.head_index import HeadIndex, sample_heads
 
 if TYPE_CHECKING:
-    from qkscope.checkpoints import Resolved, Source
+    from qkscope.checkpoints import Source
     from qkscope.checkpoints.doctor import Finding
     from qkscope.corpus import Corpus, Document
 
@@ -87,21 +88,16 @@ class Plan:
 
 
 def pinned(checkpoints: Iterable[Checkpoint]) -> list[Checkpoint]:
-    """Checkpoints on the hub by their commits, since a branch may move while a study runs.
-
-    One that the hub does not give stays as it is: planning tells why.
-    """
+    """Checkpoints on the hub by their commits, since a branch may move while a study runs."""
     from qkscope.checkpoints import resolve
 
-    def at_commit(checkpoint: Checkpoint) -> Checkpoint:
-        if checkpoint.source.path is not None:
-            return checkpoint
-        try:
-            return replace(checkpoint, source=resolve(checkpoint.source).source)
-        except QkscopeError:
-            return checkpoint
-
-    return [at_commit(checkpoint) for checkpoint in checkpoints]
+    found = []
+    for checkpoint in checkpoints:
+        if checkpoint.source.path is None:
+            with suppress(QkscopeError):  # planning reports it
+                checkpoint = replace(checkpoint, source=resolve(checkpoint.source).source)
+        found.append(checkpoint)
+    return found
 
 
 def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | None = None) -> Plan:
@@ -126,7 +122,12 @@ def plan_study(study: Study, checkpoints: Iterable[Checkpoint], cache: Path | No
         raise StudyError(
             "no checkpoint can be measured:" + (f" {reasons.pop()}" if alike else "\n" + "\n".join(lines))
         )
-    _collect_warnings(plan, texts)
+    found = [warning for corpus in texts.by_digest.values() for warning in corpus_warnings(study, corpus)]
+    for planned in plan.planned:
+        warning = planned.architecture.window_warning(planned.checkpoint.window)
+        if warning and not planned.checkpoint.counterfactual:  # there it is the purpose
+            found.append(f"{planned.checkpoint.name}: {warning}")
+    plan.warnings.extend(dict.fromkeys(found))
     return plan
 
 
@@ -193,19 +194,23 @@ class _Texts:
         if key not in self._by_tokenizer:
             tokenizer = None if tokens else load_tokenizer(source)
             corpus = load_corpus(self._study.corpus, tokenizer, max(self._study.windows), self._cache)
-            self._check_filled(corpus)
+            for _, unfilled in unfilled_windows(self._study, corpus):
+                raise CorpusError(unfilled)
             # Checkpoints that carry equal tokenizers share one copy of the tokens.
             self._by_tokenizer[key] = self.by_digest.setdefault(corpus.digest, corpus)
         return self._by_tokenizer[key]
 
-    def _check_filled(self, corpus: Corpus) -> None:
-        for window in self._study.windows:
-            if corpus.filled(window) == 0:
-                longest = max((len(document.tokens) for document in corpus.documents), default=0)
-                raise CorpusError(
-                    f"no document fills the window of {window} tokens: the longest of {len(corpus.documents)} has "
-                    f"{longest}; give longer texts or remove this window from the study"
-                )
+
+def unfilled_windows(study: Study, corpus: Corpus) -> Iterator[tuple[int, str]]:
+    """The windows that no document fills: index and message."""
+    longest = max((len(document.tokens) for document in corpus.documents), default=0)
+    for i, window in enumerate(study.windows):
+        if corpus.filled(window) == 0:
+            yield (
+                i,
+                f"no document fills the window of {window} tokens: the longest of {len(corpus.documents):,} has "
+                f"{longest:,}; give longer texts or remove this window from the study",
+            )
 
 
 def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Planned:
@@ -215,12 +220,35 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
     resolved = resolve(checkpoint.source)
     checkpoint = replace(checkpoint, source=resolved.source)
     config = load_config(checkpoint.source)
-    check_windows(config, checkpoint.rings(study.windows))
+    rings = checkpoint.rings(study.windows)
+    check_windows(config, rings)
     architecture = read_architecture(config)
     heads = heads_of(study, checkpoint, architecture)
     corpus = texts.of(checkpoint.source)
+    key: dict[str, Any] = {
+        "checkpoint": resolved.commit,
+        "groups": study.groups,
+        "windows": list(rings),
+        "heads": short_digest(heads.to_meta()),
+        "dtype": checkpoint.source.dtype,
+        "batch_tokens": study.batch_tokens,
+        "capture": CAPTURE_VERSION,
+    }
+    if checkpoint.source.rotation is not None:
+        key["rotation"] = checkpoint.source.rotation
     jobs = [
-        _job(study, checkpoint, resolved, heads, documents, group)
+        Job(
+            name=checkpoint.name,
+            folder=checkpoint.folder,
+            group=group,
+            source=resolved,
+            key={**key, "documents": documents_digest(documents, rings[-1])},
+            sums=_sums(study, checkpoint, documents),
+            heads=heads,
+            rings=rings,
+            batch_tokens=study.batch_tokens,
+            tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
+        )
         for group in range(study.groups)
         if (documents := group_documents(corpus, group, study.groups))
     ]
@@ -235,41 +263,6 @@ def _plan_checkpoint(study: Study, checkpoint: Checkpoint, texts: _Texts) -> Pla
         rotation_settings(config),
         None if described is None else tuple(described[0].tolist()),
         getattr(config.get_text_config(), "vocab_size", None),
-    )
-
-
-def _job(
-    study: Study,
-    checkpoint: Checkpoint,
-    resolved: Resolved,
-    heads: HeadIndex,
-    documents: list[Document],
-    group: int,
-) -> Job:
-    rings = checkpoint.rings(study.windows)
-    key: dict[str, Any] = {
-        "checkpoint": resolved.commit,
-        "documents": documents_digest(documents, rings[-1]),
-        "groups": study.groups,
-        "windows": list(rings),
-        "heads": short_digest(heads.to_meta()),
-        "dtype": checkpoint.source.dtype,
-        "batch_tokens": study.batch_tokens,
-        "capture": CAPTURE_VERSION,
-    }
-    if checkpoint.source.rotation is not None:
-        key["rotation"] = checkpoint.source.rotation
-    return Job(
-        name=checkpoint.name,
-        folder=checkpoint.folder,
-        group=group,
-        source=resolved,
-        key=key,
-        sums=_sums(study, checkpoint, documents),
-        heads=heads,
-        rings=rings,
-        batch_tokens=study.batch_tokens,
-        tokens=sum(min(len(document.tokens), rings[-1]) for document in documents),
     )
 
 
@@ -321,49 +314,59 @@ def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
     return found
 
 
-def _collect_warnings(plan: Plan, texts: _Texts) -> None:
-    found = [
-        warning for corpus in texts.by_digest.values() for warning in corpus_warnings(plan.study, corpus)
-    ]
-    for planned in plan.planned:
-        warning = planned.architecture.window_warning(planned.checkpoint.window)
-        if warning and not planned.checkpoint.counterfactual:  # there it is the purpose
-            found.append(f"{planned.checkpoint.name}: {warning}")
-    plan.warnings.extend(dict.fromkeys(found))
-
-
 # A folder's name may have 255 bytes; those of two checkpoints can be longer.
 LONGEST_NAME = 200
 
 
-def controls(study: Study, course: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """The counterfactual checkpoints of a study that can be measured, each once. Reads configurations only."""
-    return controls_and_gaps(study, course)[0]
+def controls(study: Study, course: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
+    """The counterfactual checkpoints of a study that can be measured, each once; reads configurations only.
 
-
-def controls_and_gaps(study: Study, course: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
-    """The counterfactual checkpoints, and a line for each change that is not separable because one cannot be built."""
+    Also a line for each change that is not separable because one of them cannot be built.
+    """
     if study.kind != "training" or not study.controls.rotation:
         return [], []
-    from qkscope.checkpoints import same_rotation
+    from qkscope.checkpoints import load_config, rotation_settings, same_rotation
 
+    known: list[tuple[Checkpoint, str]] = []
+    for checkpoint in course:
+        with suppress(QkscopeError):  # planning reports it
+            known.append((checkpoint, rotation_settings(load_config(checkpoint.source))))
     found: list[Checkpoint] = []
     gaps: list[str] = []
-    known = [(c, settings) for c in course if (settings := _settings(c)) is not None]
     for (a, of_a), (b, of_b) in pairwise(known):
         if same_rotation(of_a, of_b):
             continue
-        width = min(a.window, b.window)
-        for exchanged in (_exchanged(a, b, of_b, width), _exchanged(b, a, of_a, width)):
-            why = _why_not(study, exchanged)
-            if why is None:
-                found.append(exchanged)
-            else:
+        for exchanged in (_exchanged(a, b, of_b), _exchanged(b, a, of_a)):
+            if why := _why_not(study, exchanged):
                 gaps.append(
                     f"from {a.name} to {b.name}, the effects of training and RoPE settings are not separable, because "
                     f"{exchanged.name} cannot be measured: {why}"
                 )
-    return list(_each_once(found)), gaps
+                continue
+            # Both neighbours of a checkpoint may have the same settings: one counterfactual then serves both steps.
+            for i, other in enumerate(found):
+                same = same_rotation(other.source.rotation, exchanged.source.rotation)
+                if other.weights_of == exchanged.weights_of and same:
+                    found[i] = max(other, exchanged, key=lambda checkpoint: checkpoint.window)
+                    break
+            else:
+                found.append(exchanged)
+    return found, gaps
+
+
+def _exchanged(weights: Checkpoint, other: Checkpoint, settings: str) -> Checkpoint:
+    """The checkpoint with the RoPE settings of `other`, over the shorter of their windows."""
+    name = f"{weights.name}~rotation-of-{other.name}"
+    if len(name.encode()) > LONGEST_NAME:
+        name = f"{weights.name.encode()[:100].decode(errors='ignore')}~rotation-of-{short_digest(name)[:16]}"
+    return replace(
+        weights,
+        name=name,
+        window=min(weights.window, other.window),
+        source=replace(weights.source, rotation=settings),
+        weights_of=weights.name,
+        rotation_of=other.name,
+    )
 
 
 def _why_not(study: Study, checkpoint: Checkpoint) -> str | None:
@@ -371,53 +374,8 @@ def _why_not(study: Study, checkpoint: Checkpoint) -> str | None:
     from qkscope.checkpoints import load_config
 
     try:
-        config = load_config(checkpoint.source)
+        return why_not_together(load_config(checkpoint.source), checkpoint.rings(study.windows))
     except HubError:
         return None
     except QkscopeError as error:
         return str(error)
-    return why_not_together(config, checkpoint.rings(study.windows))
-
-
-def _settings(checkpoint: Checkpoint) -> str | None:
-    """Its RoPE settings; None where its configuration cannot be read, which planning reports."""
-    from qkscope.checkpoints import load_config, rotation_settings
-
-    try:
-        return rotation_settings(load_config(checkpoint.source))
-    except QkscopeError:
-        return None
-
-
-def _exchanged(weights: Checkpoint, other: Checkpoint, settings: str, width: int) -> Checkpoint:
-    return replace(
-        weights,
-        name=_name(weights, other),
-        window=width,
-        source=replace(weights.source, rotation=settings),
-        weights_of=weights.name,
-        rotation_of=other.name,
-    )
-
-
-def _name(weights: Checkpoint, other: Checkpoint) -> str:
-    name = f"{weights.name}~rotation-of-{other.name}"
-    if len(name.encode()) <= LONGEST_NAME:
-        return name
-    return f"{weights.name.encode()[:100].decode(errors='ignore')}~rotation-of-{short_digest(name)[:16]}"
-
-
-def _each_once(found: Iterable[Checkpoint]) -> Iterable[Checkpoint]:
-    """Both neighbours of a checkpoint may have the same settings: then one counterfactual serves both steps."""
-    from qkscope.checkpoints import same_rotation
-
-    kept: list[Checkpoint] = []
-    for each in found:
-        for i, other in enumerate(kept):
-            same = same_rotation(other.source.rotation, each.source.rotation)
-            if other.weights_of == each.weights_of and same:
-                kept[i] = max(other, each, key=lambda c: c.window)
-                break
-        else:
-            kept.append(each)
-    return kept

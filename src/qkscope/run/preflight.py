@@ -24,8 +24,8 @@ from qkscope.checkpoints import hub
 from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import QkscopeError, UnreachableError
 from qkscope.measures.registry import optional_names
-from qkscope.run.doctor import different_tokens, inspect_study, other_vocabulary
-from qkscope.run.plan import controls, controls_and_gaps, corpus_warnings, heads_of
+from qkscope.run.inspection import different_tokens, inspect_study, other_vocabulary
+from qkscope.run.plan import controls, corpus_warnings, heads_of, unfilled_windows
 from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.load import missing_files, read_study, rendered
 from qkscope.study.yaml_lines import Loc, Mistake
@@ -76,7 +76,7 @@ def preflight(path: Path | str) -> Preflight:
         found.warnings += there.warnings
         course = [each for each in whole if each in here or each in there.course]
         _look_at_checkpoints(study, course, found)
-        found.warnings += controls_and_gaps(study, course if len(course) == len(whole) else here)[1]
+        found.warnings += controls(study, course if len(course) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
         readable = [each for each in whole if each.name in found.looked or each in there.present]
         found.findings += inspect_study(
@@ -140,7 +140,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
             found.mistakes.append(Mistake(loc, str(error)))
             continue
         found.warnings += corpus_warnings(study, found.corpus)
-        found.mistakes += _unfilled(study, found.corpus)
+        found.mistakes += [Mistake(("windows", i), what) for i, what in unfilled_windows(study, found.corpus)]
     if study.kind == "training":
         found.findings += different_tokens(vocabularies)
 
@@ -148,17 +148,6 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
 def _there(study: Study) -> bool:
     """Whether all texts on this machine exist; missing ones are reported elsewhere."""
     return all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
-
-
-def _unfilled(study: Study, corpus: Corpus) -> Iterable[Mistake]:
-    longest = max((len(document.tokens) for document in corpus.documents), default=0)
-    for i, window in enumerate(study.windows):
-        if corpus.filled(window) == 0:
-            yield Mistake(
-                ("windows", i),
-                f"no document fills the window of {window:,} tokens: the longest of {len(corpus.documents):,} has "
-                f"{longest:,}; give longer texts or remove this window",
-            )
 
 
 def _each_once(mistakes: Iterable[Mistake]) -> list[Mistake]:
@@ -273,7 +262,7 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
     """As text. Only local files are read: the RoPE settings of a hub model are known when it is run."""
     course = sources(study)
     local = all(Path(each.source.model).exists() for each in course)
-    extra = controls(study, course) if local else []
+    extra = controls(study, course)[0] if local else []
     lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
     if extra:
         lines.append(

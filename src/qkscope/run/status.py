@@ -13,7 +13,8 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -25,7 +26,6 @@ from qkscope.errors import EngineError, StoreError
 from qkscope.results import manifest
 from qkscope.results.lock import at_work
 from qkscope.results.provenance import read_provenance
-from qkscope.run.plan import Plan
 from qkscope.run.units import (
     HEARTBEAT_SECONDS,
     UNITS,
@@ -36,7 +36,7 @@ from qkscope.run.units import (
     sum_path,
     unit_path,
 )
-from qkscope.study import Checkpoint, Study, load_study
+from qkscope.study import Checkpoint, load_study
 from qkscope.study.schema import folder_name
 from qkscope.sums import FactSum
 
@@ -123,37 +123,41 @@ def _notes(units: Sequence[UnitStatus]) -> list[str]:
     return [f"group {', '.join(which)}: {detail}" for detail, which in groups.items()]
 
 
-def write_plan(results: Path, study: str, jobs: Sequence[Job], missing: Mapping[str, str]) -> None:
-    """Record the units and their expected keys, for `status`."""
-    rows = [_row(job.name, job.folder, job.group, job) for job in jobs]
-    store.write_json(results / UNITS / PLAN, {"study": study, "units": rows, "missing": dict(missing)})
-
-
-def write_shard_plan(
-    results: Path, study: Study, checkpoints: Sequence[Checkpoint], plan: Plan, shard: Shard
+def write_plan(
+    results: Path,
+    study: str,
+    jobs: Iterable[Job],
+    missing: Mapping[str, str],
+    shard: Shard | None = None,
+    every: Iterable[tuple[str, str, int]] = (),
 ) -> None:
-    """The plan of one shard: all units, the keys of its own. Plans of another number of shards are superseded."""
-    jobs = {(job.name, job.group): job for job in shard_jobs(plan.jobs, checkpoints, shard)}
+    """Record the units and their expected keys, for `status`.
+
+    The plan of a shard lists `every` unit (checkpoint, folder, group), also those of other shards, whose keys it does
+    not know. Plans of another number of shards, and all with the plan of a whole run, are superseded.
+    """
+    units: dict[tuple[str, str, int], Job | None] = dict.fromkeys(every)
+    units.update({(job.name, job.folder, job.group): job for job in jobs})
     rows = [
-        _row(c.name, c.folder, group, jobs.get((c.name, group)))
-        for c in checkpoints
-        for group in range(study.groups)
+        {
+            "checkpoint": checkpoint,
+            "folder": folder,
+            "group": group,
+            "key": dict(job.key) if job else None,
+            "sums": dict(job.sums) if job else None,
+        }
+        for (checkpoint, folder, group), job in units.items()
     ]
-    clear_shards(results, keep_count=shard.count)
-    store.write_json(shard.plan_path(results), {"study": study.name, "units": rows, "missing": plan.missing})
-
-
-def _row(checkpoint: str, folder: str, group: int, job: Job | None) -> dict[str, Any]:
-    """A unit in a plan; without its keys where they are not known."""
-    keys = {"key": dict(job.key), "sums": dict(job.sums)} if job is not None else {"key": None, "sums": None}
-    return {"checkpoint": checkpoint, "folder": folder, "group": group, **keys}
+    path = shard.plan_path(results) if shard else results / UNITS / PLAN
+    store.write_json(path, {"study": study, "units": rows, "missing": dict(missing)})
+    clear_shards(results, keep_count=shard.count if shard else 0)
 
 
 def status(folder: Path | str, verify: bool = False) -> Status:
     """Which units are done, running, failed or waiting. With `verify`, every byte of units and results is checked."""
     folder = Path(folder)
     # Plans of shards are newer than the plan of the whole study.
-    paths = shard_plans(folder) or [folder / UNITS / PLAN]
+    paths = [*shard_plans(folder)] or [folder / UNITS / PLAN]
     if not paths[0].exists() and (folder / OLD_UNITS / PLAN).exists():
         raise StoreError(
             f"{folder / OLD_UNITS}: units in the format of an earlier version, which this one does not read; run the "
@@ -170,10 +174,10 @@ def status(folder: Path | str, verify: bool = False) -> Status:
         for (name, group), row in rows.items()
     )
     damage = tuple(_damage(folder)) if verify else ()
+    path = folder / "study.yaml"
+    unmeasured = read_provenance(load_study(path).provenance, path).unmeasured if path.is_file() else {}
     failures, unfinished = _outcome(folder, units, missing)
-    return Status(
-        folder, plans[0]["study"], units, missing, damage, _unmeasured(folder), failures, unfinished
-    )
+    return Status(folder, plans[0]["study"], units, missing, damage, unmeasured, failures, unfinished)
 
 
 def _outcome(
@@ -195,11 +199,6 @@ def _outcome(
     if who := at_work(folder):
         unfinished.append(f"{who} is running in this folder")
     return tuple(failures), tuple(unfinished)
-
-
-def _unmeasured(folder: Path) -> Mapping[str, int]:
-    path = folder / "study.yaml"
-    return read_provenance(load_study(path).provenance, path).unmeasured if path.is_file() else {}
 
 
 def _damage(folder: Path) -> Iterator[str]:
@@ -253,7 +252,9 @@ def _read_plan(path: Path) -> dict[str, Any]:
 
 def _state(path: Path, row: Mapping[str, Any], verify: bool) -> tuple[str, str]:
     """State and a note. Where the sums of a unit are not known, it is done if it has facts, which come last."""
-    failed, sums = _first_line(path.with_suffix(".failed")), row["sums"]
+    failed, sums = "", row["sums"]
+    with suppress(OSError), path.with_suffix(".failed").open(encoding="utf-8", errors="replace") as file:
+        failed = file.readline(1000).rstrip("\n")
     if sums is None:
         missing = {} if sum_path(path, FactSum.name).exists() else {FactSum.name: ""}
     else:
@@ -291,18 +292,6 @@ def _running(path: Path) -> tuple[str, str]:
     return f"process {pid} on {host}, for {minutes:.0f} min", ""
 
 
-def _first_line(path: Path) -> str:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.readline(1000).rstrip("\n")
-    except OSError:
-        return ""
-
-
-# Earlier versions also wrote `I-of-N.json`.
-_OURS = re.compile(r"(plan-)?[0-9]{1,6}-of-([0-9]{1,6})\.json")
-
-
 @dataclass(frozen=True)
 class Shard:
     """The `number`-th of `count` parts of the work, counted from 1."""
@@ -337,51 +326,28 @@ def shard_of(checkpoint: int, group: int, checkpoints: int, count: int) -> int:
     return own[group % len(own)] + 1
 
 
-def shard_checkpoints(checkpoints: Sequence[Checkpoint], groups: int, shard: Shard) -> list[Checkpoint]:
-    """The checkpoints of which a shard measures at least one unit."""
+def split(checkpoints: Sequence[Checkpoint], groups: int, count: int) -> dict[tuple[str, int], int]:
+    """The number of the shard that measures each unit (checkpoint, group)."""
     total = len(checkpoints)
-    return [
-        checkpoint
+    return {
+        (checkpoint.name, group): shard_of(i, group, total, count)
         for i, checkpoint in enumerate(checkpoints)
-        if any(shard_of(i, group, total, shard.count) == shard.number for group in range(groups))
-    ]
+        for group in range(groups)
+    }
 
 
-def jobs_by_shard(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], count: int) -> dict[int, list[Job]]:
-    """Units by the number of their shard; shards without a unit are left out."""
-    index = {checkpoint.name: i for i, checkpoint in enumerate(checkpoints)}
-    found: dict[int, list[Job]] = {}
-    for job in jobs:
-        found.setdefault(shard_of(index[job.name], job.group, len(checkpoints), count), []).append(job)
-    return found
+def shard_plans(results: Path) -> dict[Path, int]:
+    """The plans of the shards that were started since the last run of the whole study: number of shards by path."""
+    paths = sorted((results / "shards").glob("plan-*.json"))
+    found = {path: re.fullmatch(r"plan-[0-9]{1,6}-of-([0-9]{1,6})\.json", path.name) for path in paths}
+    return {path: int(match[1]) for path, match in found.items() if match}
 
 
-def shard_jobs(jobs: Sequence[Job], checkpoints: Sequence[Checkpoint], shard: Shard) -> list[Job]:
-    """The units that belong to a shard."""
-    return jobs_by_shard(jobs, checkpoints, shard.count).get(shard.number, [])
-
-
-def shard_plans(results: Path) -> list[Path]:
-    """The plans of the shards that were started since the last run of the whole study."""
-    return [path for path, planned, _ in _files(results) if planned]
-
-
-def shard_count(results: Path) -> int:
-    """Into how many shards the work in a folder was split last; 0 if it was not."""
-    return max((count for _, planned, count in _files(results) if planned), default=0)
-
-
-def clear_shards(results: Path, keep_count: int = 0) -> None:
+def clear_shards(results: Path, keep_count: int) -> None:
     """Remove the plans of shards, except those of a split into `keep_count`, and their folder if it is empty then."""
-    for path, _, count in _files(results):
+    for path, count in shard_plans(results).items():
         if count != keep_count:
             path.unlink(missing_ok=True)
     folder = results / "shards"
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
-
-
-def _files(results: Path) -> list[tuple[Path, bool, int]]:
-    """Our files about shards: path, whether it is a plan, number of shards."""
-    paths = sorted((results / "shards").glob("*.json"))
-    return [(path, bool(m[1]), int(m[2])) for path in paths if (m := _OURS.fullmatch(path.name))]
