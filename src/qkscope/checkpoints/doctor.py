@@ -1,7 +1,7 @@
 """Are checkpoints what they claim to be? Checks of files and configurations, without loading a model.
 
-Each check is a function that returns findings: what was seen, why it matters, what to do. `qkscope.run.inspection` has the
-checks of a study and of measured results.
+Each check is a function that returns findings: what was seen, why it matters, what to do. `qkscope.run.inspection` has
+the checks of a study and of measured results.
 """
 
 from __future__ import annotations

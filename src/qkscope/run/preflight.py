@@ -58,6 +58,17 @@ class _Found:
     looked: dict[str, Looked] = field(default_factory=dict)
     corpus: Corpus | None = None
 
+    def check(self, loc: Loc, look: Callable[[], object]) -> bool:
+        """Whether `look` succeeds; its error becomes a mistake at this place of the study."""
+        try:
+            look()
+        except UnreachableError:
+            raise
+        except QkscopeError as error:
+            self.mistakes.append(Mistake(loc, str(error)))
+            return False
+        return True
+
 
 def preflight(path: Path | str) -> Preflight:
     """Check the study at `path` as far as that needs no model."""
@@ -71,18 +82,20 @@ def preflight(path: Path | str) -> Preflight:
         found.warnings.append("models were not checked: that needs pip install 'qkscope[capture]'")
     elif not wrong:
         whole = sources(study)
-        here, there = [each for each in whole if Path(each.source.model).exists()], look_at_hub(study, whole)
-        found.mistakes += there.mistakes
-        found.warnings += there.warnings
-        course = [each for each in whole if each in here or each in there.course]
+        here = [each for each in whole if Path(each.source.model).exists()]
+        there = _look_at_hub(study, whole, found)
+        ends = there if len(there) <= MOST_LOOKED else list(_ends(there))
+        course = [each for each in whole if each in here or each in ends]
         _look_at_checkpoints(study, course, found)
         found.warnings += controls(study, course if len(course) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
-        readable = [each for each in whole if each.name in found.looked or each in there.present]
+        readable = [each for each in whole if each.name in found.looked or each in there]
         found.findings += inspect_study(
             study, readable, [each for each in readable if each.name in found.looked]
         )
-    mistakes = (*wrong, *missing_files(path, study), *rendered(path, _each_once(found.mistakes)))
+    # A mistake that several checkpoints share is reported for the first of them only.
+    first = {mistake.what: mistake for mistake in reversed(found.mistakes)}
+    mistakes = (*wrong, *missing_files(path, study), *rendered(path, [*first.values()][::-1]))
     price = "" if mistakes else cost(study, found.looked, found.corpus)
     return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
 
@@ -91,23 +104,22 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
     from qkscope.checkpoints import load_config
     from qkscope.checkpoints.files import require_files
 
-    for each in course:
-        try:
-            require_files(each.source, "model")
-            config = load_config(each.source)
-            architecture = read_architecture(config)
-            heads = heads_of(study, each, architecture)
-            check_windows(config, each.rings(study.windows))
-        except UnreachableError as error:
-            found.warnings.append(f"not checked: {each.name} ({error})")
-            continue
-        except QkscopeError as error:
-            found.mistakes.append(Mistake(each.loc, str(error)))
-            continue
-        found.looked[each.name] = Looked(each, config, architecture, heads)
-        warning = architecture.window_warning(each.window)
+    def look(checkpoint: Checkpoint) -> None:
+        require_files(checkpoint.source, "model")
+        config = load_config(checkpoint.source)
+        architecture = read_architecture(config)
+        heads = heads_of(study, checkpoint, architecture)
+        check_windows(config, checkpoint.rings(study.windows))
+        found.looked[checkpoint.name] = Looked(config, architecture, heads)
+        warning = architecture.window_warning(checkpoint.window)
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
+
+    for each in course:
+        try:
+            found.check(each.loc, partial(look, each))
+        except UnreachableError as error:
+            found.warnings.append(f"not checked: {each.name} ({error})")
 
 
 def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
@@ -122,7 +134,8 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
         # A name with an owner is a hub's.
         if Path(place).exists() or "/" not in place:
             places.setdefault(place, each)
-    of_hub = any(source.startswith("hub:") for source in study.corpus.source)
+    # Missing texts are reported elsewhere; those on the hub are not downloaded.
+    readable = all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
     vocabularies: dict[str, Mapping[str, int]] = {}
     for each in places.values():
         loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
@@ -132,7 +145,7 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
                 vocabularies[each.name] = tokenizer.get_vocab()
                 if each.name in found.looked:
                     found.findings += other_vocabulary(each.name, tokenizer, found.looked[each.name].config)
-            if of_hub or found.corpus is not None or not _there(study):
+            if found.corpus is not None or not readable:
                 continue
             loc = ("corpus",)
             found.corpus = load_corpus(study.corpus, tokenizer, max(study.windows))
@@ -140,71 +153,40 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
             found.mistakes.append(Mistake(loc, str(error)))
             continue
         found.warnings += corpus_warnings(study, found.corpus)
-        found.mistakes += [Mistake(("windows", i), what) for i, what in unfilled_windows(study, found.corpus)]
+        unfilled = unfilled_windows(study, found.corpus)
+        found.mistakes += [Mistake(("windows", i), what) for i, what in unfilled]
     if study.kind == "training":
         found.findings += different_tokens(vocabularies)
-
-
-def _there(study: Study) -> bool:
-    """Whether all texts on this machine exist; missing ones are reported elsewhere."""
-    return all(source == "stdlib" or Path(source).exists() for source in study.corpus.source)
-
-
-def _each_once(mistakes: Iterable[Mistake]) -> list[Mistake]:
-    """Report a mistake that several checkpoints share for the first of them only."""
-    first: dict[str, Mistake] = {}
-    for mistake in mistakes:
-        first.setdefault(mistake.what, mistake)
-    return list(first.values())
 
 
 # Up to this many checkpoints are checked one by one; of more, the first and the last of every phase.
 MOST_LOOKED = 12
 
 
-@dataclass
-class HubLook:
-    """What was found; `present` are the checkpoints there, `course` those whose configurations are read."""
-
-    mistakes: list[Mistake] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    present: list[Checkpoint] = field(default_factory=list)
-    course: list[Checkpoint] = field(default_factory=list)
-
-    def check(self, loc: Loc, look: Callable[[], object]) -> bool:
-        """Whether `look` succeeds; its error becomes a mistake at this place of the study."""
-        try:
-            look()
-        except UnreachableError:
-            raise
-        except QkscopeError as error:
-            self.mistakes.append(Mistake(loc, str(error)))
-            return False
-        return True
-
-
-def look_at_hub(study: Study, course: Sequence[Checkpoint]) -> HubLook:
-    """Repositories, revisions, tokenizers and texts of a study that are on the hub: are they there?"""
+def _look_at_hub(study: Study, course: Sequence[Checkpoint], found: _Found) -> list[Checkpoint]:
+    """Are the repositories, revisions, tokenizers and texts on the hub there? Returns the checkpoints that are."""
+    from qkscope.checkpoints import find_tokenizer
     from qkscope.corpus.texts import files_on_hub
 
-    found = HubLook()
     there = [each for each in course if _is_hubs(each.source.model) and each.source.path is None]
     texts = [source for source in study.corpus.source if on_hub(source)]
     try:
         repositories = dict.fromkeys(each.source.model for each in there)
-        found.course = [each for repo in repositories for each in _present(repo, there, found)]
-        _tokenizers(study, [*found.course, *(each for each in course if each not in there)], found)
+        present = [each for repo in repositories for each in _present(repo, there, found)]
+        users = [*present, *(each for each in course if each not in there)]
+        tokenizers = {each.source.tokenizer or each.source.model: each for each in reversed(users)}
+        for place, each in reversed(tokenizers.items()):
+            if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
+                loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
+                found.check(loc, partial(find_tokenizer, each.source))
         for text in texts:
             found.check(("corpus",), partial(files_on_hub, text, study.corpus))
     except UnreachableError as error:
         what = [count(len(there), "checkpoint")] if there else []
         what += [count(len(texts), "text source")] if texts else []
         found.warnings.append(f"not checked: {listing(what) or 'the tokenizer'} on the hub ({error})")
-        found.course = []
-    found.present = found.course
-    if len(found.course) > MOST_LOOKED:
-        found.course = list(_ends(found.course))
-    return found
+        return []
+    return present
 
 
 def _is_hubs(name: str) -> bool:
@@ -212,8 +194,8 @@ def _is_hubs(name: str) -> bool:
     return name.count("/") == 1 and not name.startswith((".", "/", "~"))
 
 
-def _present(repo: str, there: Sequence[Checkpoint], found: HubLook) -> Iterator[Checkpoint]:
-    """The checkpoints of a repository whose revisions are there. One question tells of all branches and tags."""
+def _present(repo: str, there: Sequence[Checkpoint], found: _Found) -> Iterator[Checkpoint]:
+    """The checkpoints of a repository whose revisions are there. One request lists all branches and tags."""
     members = [each for each in there if each.source.model == repo]
     known: set[str | None] = {None}
     if not found.check(members[0].loc, lambda: known.update(hub.list_refs(repo, attempts=1))):
@@ -225,18 +207,8 @@ def _present(repo: str, there: Sequence[Checkpoint], found: HubLook) -> Iterator
             yield each
 
 
-def _tokenizers(study: Study, course: Sequence[Checkpoint], found: HubLook) -> None:
-    """Is there a tokenizer at every place on the hub where one is to come from?"""
-    from qkscope.checkpoints import find_tokenizer
-
-    places = {each.source.tokenizer or each.source.model: each for each in reversed(course)}
-    for place, each in reversed(places.items()):
-        if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
-            loc: Loc = ("tokenizer",) if study.tokenizer else each.loc
-            found.check(loc, partial(find_tokenizer, each.source))
-
-
 def _ends(course: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+    """The first and the last checkpoint of every phase."""
     for _, members in groupby(course, key=lambda each: (each.source.model, each.phase)):
         phase = list(members)
         yield from phase[:: max(1, len(phase) - 1)][:2]
@@ -250,9 +222,8 @@ SIDE = 1024
 
 @dataclass(frozen=True)
 class Looked:
-    """A checkpoint on this machine, and what its configuration tells."""
+    """What the configuration of a checkpoint tells."""
 
-    checkpoint: Checkpoint
     config: Any
     architecture: Architecture
     heads: HeadIndex

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PureWindowsPath
 from typing import Any
@@ -48,39 +48,29 @@ def push(
     """Publish a results folder as the dataset `hub:owner/name`; the address of the commit.
 
     One commit replaces the whole set that was pushed there before. Other files of the dataset stay. With `space`, the
-    report becomes the page of a static Space. Excerpts of the texts are left out, also of the report, unless `examples`
-    is true.
+    report becomes the page of a static Space, in one commit that deletes nothing. Excerpts of the texts are left out,
+    also of the report, unless `examples` is true.
     """
     folder, repo = Path(results), repository(place)
     found = checked_set(folder)
-    if space:
-        return _push_space(folder, found, repo, private, examples)
+    if space and "report.html" not in found.drawn:
+        raise StoreError(f"{folder}: no finished report.html", f"run `qkscope report {folder}`, then push")
     with tempfile.TemporaryDirectory() as temporary:
-        staged = Path(temporary) / folder.resolve().name
+        staged, page = Path(temporary) / folder.resolve().name, Path(temporary) / ".space"
         staged.mkdir()
         stage(folder, found, staged, examples)
+        if space:
+            _copy(staged / "report.html", page / "index.html")
+            store.write_text(page / "README.md", space_card(staged))
+            hub.make_repository(repo, "space", private=private)
+            there = hub.list_files(repo, kind="space")
+            _refuse_application(there)
+            return hub.upload(there, page, f"Report of {staged.name}")
         store.write_text(staged / "README.md", card(staged, repo))
         hub.make_repository(repo, "dataset", private=private)
         there = hub.list_files(repo, kind="dataset")
         gone = [name for name in _pushed_before(there) if not (staged / name).exists()]
         return hub.upload(there, staged, f"Results of {staged.name}", gone)
-
-
-def _push_space(folder: Path, found: Manifest, repo: str, private: bool, examples: bool) -> str:
-    """Make the checked report the index.html of a static Space, in one commit that deletes nothing."""
-    if "report.html" not in found.drawn:
-        raise StoreError(f"{folder}: no finished report.html", f"run `qkscope report {folder}`, then push")
-    with tempfile.TemporaryDirectory() as temporary:
-        staged, page = Path(temporary) / folder.resolve().name, Path(temporary) / ".space"
-        staged.mkdir()
-        page.mkdir()
-        stage(folder, found, staged, examples)
-        _copy(staged / "report.html", page / "index.html")
-        store.write_text(page / "README.md", space_card(staged))
-        hub.make_repository(repo, "space", private=private)
-        there = hub.list_files(repo, kind="space")
-        _refuse_application(there)
-        return hub.upload(there, page, f"Report of {staged.name}")
 
 
 def _refuse_application(there: hub.Listing) -> None:
@@ -190,27 +180,24 @@ def repository(place: str) -> str:
 def card(folder: Path, repo: str) -> str:
     """The dataset's README: what it is, its strongest sentences, its files."""
     picture = [f"![Position signal over training]({PICTURE})", ""] if (folder / PICTURE).is_file() else []
-    lines = [
-        *_card_head(folder, {"license": "apache-2.0", "tags": TAGS}, picture),
-        "Measured with qkscope: query and key vectors of every head, as used in attention scores, correlated with",
-        "token position. `report.html` has everything in one file; `measures.safetensors` and the tables made from it",
-        "(`heads.csv`, `qk.csv`) have the numbers. Open it with",
-        "",
-        "```sh",
-        f"qkscope report hub:{repo}",
-        "```",
-        "",
-        _left_out(folder),
-    ]
-    return "\n".join(lines) + "\n"
+    return f"""{_card_head(folder, {"license": "apache-2.0", "tags": TAGS}, picture)}
+Measured with qkscope: query and key vectors of every head, as used in attention scores, correlated with
+token position. `report.html` has everything in one file; `measures.safetensors` and the tables made from it
+(`heads.csv`, `qk.csv`) have the numbers. Open it with
+
+```sh
+qkscope report hub:{repo}
+```
+
+{_left_out(folder)}
+"""
 
 
 def space_card(folder: Path) -> str:
     """The README of a Space, whose metadata make the hub serve index.html."""
     title = " ".join(str(_summary(folder).get("title") or folder.name).split())
     meta = {"title": title, "emoji": "🔭", "sdk": "static", "app_file": "index.html", "tags": TAGS}
-    made = f"The report of a qkscope study in one file. {_left_out(folder)}"
-    return "\n".join([*_card_head(folder, meta), made]) + "\n"
+    return f"{_card_head(folder, meta)}\nThe report of a qkscope study in one file. {_left_out(folder)}\n"
 
 
 def _left_out(folder: Path) -> str:
@@ -219,13 +206,13 @@ def _left_out(folder: Path) -> str:
     return "No weights and no texts are part of it."
 
 
-def _card_head(folder: Path, meta: Mapping[str, Any], picture: Sequence[str] = ()) -> list[str]:
+def _card_head(folder: Path, meta: Mapping[str, Any], picture: Sequence[str] = ()) -> str:
     """Metadata, title and headlines of a README."""
     summary = _summary(folder)
     dumped = yaml.safe_dump(dict(meta), sort_keys=False, allow_unicode=True).strip()
     lines = ["---", dumped, "---", "", f"# {_line(summary.get('title') or folder.name)}", "", *picture]
     headlines = [finding.get("headline") for finding in summary.get("findings", [])]
-    return [*lines, *(f"- {_line(headline)}" for headline in headlines if headline), ""]
+    return "\n".join([*lines, *(f"- {_line(headline)}" for headline in headlines if headline), ""])
 
 
 def _summary(folder: Path) -> dict[str, Any]:
@@ -254,40 +241,33 @@ def _read_all(folder: Path) -> None:
 
 def _without_local_paths(path: Path) -> dict[str, str]:
     """Rewrite a study.yaml without the absolute paths of this machine; those that were in it, with their last parts."""
-    study = yaml.safe_load(path.read_text(encoding="utf-8"))
-    paths = {found: _last(found) for found in _paths_in(study)}
+    paths: dict[str, str] = {}
 
-    def relative(value: Any, key: str = "", said: bool = False) -> Any:
-        """`said` in the provenance, where sentences contain paths too."""
-        if isinstance(value, dict):
-            return {k: relative(v, str(k), said or k == "provenance") for k, v in value.items()}
-        if isinstance(value, list):
-            return [relative(each, key, said) for each in value]
-        if not isinstance(value, str) or key in _WORDS:
-            return value
-        if said:
-            return _PATH.sub(r"\1", paths.get(value) or _replaced(value, paths))
-        return f"./{paths[value]}" if value in paths else value
+    def collect(text: str, _: bool) -> str:
+        if text.startswith(("/", "~")) or PureWindowsPath(text).is_absolute():
+            paths[text] = re.split(r"[/\\]", text.rstrip("/\\"))[-1]
+        return text
 
-    text = yaml.safe_dump(relative(study), sort_keys=False, allow_unicode=True, width=110)
+    def relative(text: str, in_provenance: bool) -> str:
+        if in_provenance:
+            return _PATH.sub(r"\1", paths.get(text) or _replaced(text, paths))
+        return f"./{paths[text]}" if text in paths else text
+
+    study = _mapped(yaml.safe_load(path.read_text(encoding="utf-8")), collect)
+    text = yaml.safe_dump(_mapped(study, relative), sort_keys=False, allow_unicode=True, width=110)
     store.write_text(path, text)
     return paths
 
 
-def _paths_in(value: Any, key: str = "") -> Iterator[str]:
-    """Texts of a study.yaml that are absolute paths."""
+def _mapped(
+    value: Any, change: Callable[[str, bool], str], key: str = "", in_provenance: bool = False
+) -> Any:
+    """The value with every text changed that may be a path; in the provenance, sentences contain paths too."""
     if isinstance(value, dict):
-        for name, each in value.items():
-            yield from _paths_in(each, str(name))
-    elif isinstance(value, list):
-        for each in value:
-            yield from _paths_in(each, key)
-    elif isinstance(value, str) and key not in _WORDS:
-        yield from [value] if value.startswith(("/", "~")) or PureWindowsPath(value).is_absolute() else []
-
-
-def _last(path: str) -> str:
-    return re.split(r"[/\\]", path.rstrip("/\\"))[-1]
+        return {k: _mapped(v, change, str(k), in_provenance or k == "provenance") for k, v in value.items()}
+    if isinstance(value, list):
+        return [_mapped(each, change, key, in_provenance) for each in value]
+    return change(value, in_provenance) if isinstance(value, str) and key not in _WORDS else value
 
 
 def _replaced(text: str, paths: Mapping[str, str]) -> str:
