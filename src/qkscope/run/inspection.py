@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,9 +64,12 @@ def inspect_study(
 def inspect_results(measured: Sequence[Planned], results: Path, data: xr.Dataset) -> list[Finding]:
     """What is suspicious about measured checkpoints: their tokens, sums and numbers."""
     planned = [each for each in measured if not each.checkpoint.counterfactual]
-    found = [
-        finding for each in planned for finding in inspect_unit(each.checkpoint.name, _first(each, results))
-    ]
+    found = []
+    for each in planned:
+        job = each.jobs[0]  # one group tells as much as all
+        names = [sums.name for sums in (FactSum, MomentSum, PathSum) if sums.name in job.keys]
+        unit = read_unit(job.path(results), {name: job.keys[name] for name in names})
+        found += inspect_unit(each.checkpoint.name, unit)
     return [
         *different_tokens({each.checkpoint.name: each.corpus.digest for each in planned}),
         *not_finite(data),
@@ -134,13 +137,6 @@ def different_tokens(tokens: Mapping[str, object]) -> list[Finding]:
     return [Finding("tokenizer", "warning", tuple(names), seen, why, action)]
 
 
-def _first(planned: Planned, results: Path) -> Unit:
-    """The unit of a checkpoint's first group, with what the checks need: one group tells as much as all."""
-    job = planned.jobs[0]
-    keys = {name: job.keys[name] for name in (FactSum.name, MomentSum.name, PathSum.name) if name in job.keys}
-    return read_unit(job.path(results), keys)
-
-
 def inspect_unit(checkpoint: str, unit: Unit) -> list[Finding]:
     """Heads whose queries or keys are the same for every token, and heads that are equal to each other."""
     constant: list[str] = []
@@ -197,14 +193,18 @@ def _constant(
     return np.asarray((varies <= CONSTANT * squares.sum(axis=1)) & (moments.bad == 0))
 
 
-def _equal(moments: Moments, still: NDArray[np.bool_]) -> Iterable[list[int]]:
+def _equal(moments: Moments, still: NDArray[np.bool_]) -> Iterator[list[int]]:
     """Groups of heads with equal moments; those that do not vary are left out."""
 
     def same(a: int, b: int) -> bool:
         pairs = [(x[a], x[b]) for x in (moments.mean_x, moments.M)]
         return all(np.linalg.norm(x - y) <= EQUAL * np.linalg.norm(x) for x, y in pairs)
 
-    left = [i for i in range(len(moments.n)) if not still[i] and moments.bad[i] == 0]
+    return _alike(np.flatnonzero(~still & (moments.bad == 0)).tolist(), same)
+
+
+def _alike(left: list[int], same: Callable[[int, int], bool]) -> Iterator[list[int]]:
+    """Groups of at least two numbers that are the same as their first."""
     while left:
         first, *others = left
         group = [first, *(i for i in others if same(first, i))]
@@ -233,25 +233,28 @@ def other_frequencies(planned: Sequence[Planned], data: xr.Dataset) -> list[Find
     """Layers whose measured wavelengths are not those of the configuration."""
     found = []
     for each in planned:
-        name, expected = each.checkpoint.name, each.frequencies
-        cells = np.flatnonzero((data["checkpoint"].to_numpy() == name) & data["own"].to_numpy())
-        if expected is None or "wavelength" not in data or not len(cells):
+        name, here = each.checkpoint.name, _own_cell(data, each.checkpoint.name)
+        if each.frequencies is None or "wavelength" not in data or here is None:
             continue
-        here = data.isel(cell=int(cells[0]))
-        measured = here["wavelength"].transpose("head", "pair").to_numpy()
-        layers = sorted(
-            {
-                int(layer)
-                for layer, rope, waves in zip(
-                    here["layer"].values, here["rope"].values, measured, strict=True
-                )
-                if rope == 1 and not _agree(waves[np.isfinite(waves)], 2 * np.pi / np.array(expected))
-            }
-        )
-        if layers:
+        expected = np.sort(2 * np.pi / np.array(each.frequencies))
+        waves = np.sort(here["wavelength"].transpose("head", "pair").to_numpy(), axis=1)  # NaN last
+
+        def agree(measured: Array, expected: Array = expected) -> bool:
+            measured = measured[np.isfinite(measured)]
+            alike = len(measured) == len(expected)
+            return alike and np.allclose(measured, expected, rtol=OTHER_WAVELENGTH)
+
+        rotate = (here["rope"] == 1).to_numpy()
+        other = rotate & ~np.array([agree(row) for row in waves], dtype=bool)
+        if other.any():
+            layers = [str(layer) for layer in np.unique(here["layer"].to_numpy()[other]).tolist()]
+            parameters = json.loads(each.rotation).get("rope_parameters") or {}
+            settings = ", ".join(
+                f"{n} {value}" for n, value in parameters.items() if not isinstance(value, dict)
+            )
             seen = (
-                f"{name}: layers {some([str(layer) for layer in layers], 6)} rotate with other frequencies than "
-                f"config.json describes ({_settings(each.rotation)})"
+                f"{name}: layers {some(layers, 6)} rotate with other frequencies than config.json describes "
+                f"({settings})"
             )
             why = "Loading code that ignores or changes the settings gives wavelengths that its config.json does not"
             action = "Use the measured wavelengths (measures.safetensors), and check the model's own code"
@@ -259,15 +262,10 @@ def other_frequencies(planned: Sequence[Planned], data: xr.Dataset) -> list[Find
     return found
 
 
-def _agree(measured: Array, expected: Array) -> bool:
-    if len(measured) != len(expected):
-        return False
-    return bool(np.allclose(np.sort(measured), np.sort(expected), rtol=OTHER_WAVELENGTH))
-
-
-def _settings(rotation: str) -> str:
-    parameters = json.loads(rotation).get("rope_parameters") or {}
-    return ", ".join(f"{name} {value}" for name, value in parameters.items() if not isinstance(value, dict))
+def _own_cell(data: xr.Dataset, name: str) -> xr.Dataset | None:
+    """The numbers of a checkpoint over its training context."""
+    cells = np.flatnonzero((data["checkpoint"].to_numpy() == name) & data["own"].to_numpy())
+    return data.isel(cell=int(cells[0])) if len(cells) else None
 
 
 def worse_than_untrained(planned: Sequence[Planned], data: xr.Dataset) -> list[Finding]:
@@ -277,8 +275,9 @@ def worse_than_untrained(planned: Sequence[Planned], data: xr.Dataset) -> list[F
     found, untrained = [], 0.0
     for each in planned:
         name = each.checkpoint.name
-        cell = np.flatnonzero((data["checkpoint"].to_numpy() == name) & data["own"].to_numpy())
-        values = data["loss"].isel(cell=int(cell[0])).to_numpy()
+        if (here := _own_cell(data, name)) is None:
+            continue
+        values = here["loss"].to_numpy()
         se = float(jackknife(values[1:][np.isfinite(values[1:])]))
         guessing = math.log(each.vocabulary) if each.vocabulary else math.inf
         if each.checkpoint.step == 0:
@@ -300,20 +299,14 @@ def same_numbers(data: xr.Dataset) -> list[Finding]:
     names = ("r_q", "r_k", "explained_variance")
     values = np.stack([data[name].isel(sample=0).to_numpy() for name in names])  # (3, cells, heads)
     for cell in np.flatnonzero(data["own"].to_numpy()).tolist():
-        texts, settings, width = (data[name].values[cell] for name in ("texts", "settings", "window"))
-        alike[str(texts), str(settings), int(width)].append(cell)
-    groups: list[list[int]] = []
-    for cells in alike.values():
-        left = cells
-        while left:
-            first = left[0]
-            close = [
-                cell
-                for cell in left
-                if np.allclose(values[:, cell], values[:, first], rtol=0, atol=SAME_NUMBERS, equal_nan=True)
-            ]
-            left = [cell for cell in left if cell not in close]
-            groups += [close] if len(close) > 1 and np.isfinite(values[0, first]).any() else []
+        if np.isfinite(values[0, cell]).any():
+            texts, settings, width = (data[name].values[cell] for name in ("texts", "settings", "window"))
+            alike[str(texts), str(settings), int(width)].append(cell)
+
+    def same(a: int, b: int) -> bool:
+        return np.allclose(values[:, b], values[:, a], rtol=0, atol=SAME_NUMBERS, equal_nan=True)
+
+    groups = [group for cells in alike.values() for group in _alike(cells, same)]
     checkpoints = [[str(data["checkpoint"].values[cell]) for cell in group] for group in groups]
     return [
         Finding(

@@ -117,7 +117,7 @@ def watch(
                     missing = _measure(part, claim, found)
                     for name in missing & checkpoints.keys():
                         failed[name] = marks.get(name)
-                        (_record(folder / RECORDS, checkpoints[name]) / LIVE).unlink(missing_ok=True)
+                        (folder / RECORDS / checkpoints[name].folder / LIVE).unlink(missing_ok=True)
                     found.steps |= {name: each.step for name, each in checkpoints.items()}
                     show()
                 if until is not None and any((step or 0) >= until for step in found.steps.values()):
@@ -158,25 +158,19 @@ def _complete(study: Study, marks: dict[str, FileMarks]) -> tuple[list[str], dic
     """The names of complete checkpoints, and why each other one is not; `marks` are the files as last seen."""
     ready, waiting = [], {}
     for each in sources(study):
+        path = each.source.path
         try:
-            why = _why_incomplete(each, marks)
+            local_files(each.source, "model")  # raises for a missing or truncated file
+            now = None if path is None else file_marks(path, each.source)
         except QkscopeError as error:
-            why = str(error)
-        if why:
-            waiting[each.name] = why
-        else:
+            waiting[each.name] = str(error)
+            continue
+        if now is None or marks.get(each.name) == now:  # a commit on the hub is always complete
             ready.append(each.name)
+        else:
+            waiting[each.name] = "may still be written"
+            marks[each.name] = now
     return ready, waiting
-
-
-def _why_incomplete(checkpoint: Checkpoint, marks: dict[str, FileMarks]) -> str:
-    local_files(checkpoint.source, "model")  # raises for a missing or truncated file
-    path = checkpoint.source.path
-    if path is None:
-        return ""  # on the hub, where a commit is complete
-    before, now = marks.get(checkpoint.name), file_marks(path, checkpoint.source)
-    marks[checkpoint.name] = now
-    return "" if before == now else "may still be written"
 
 
 def _part(
@@ -220,7 +214,7 @@ def _recorded(
     checkpoint: Checkpoint, entry: Entry, phase: int, marks: FileMarks | None, records: Path
 ) -> Entry:
     """The entry of a complete checkpoint's record, written if it is new; of one that is no folder, its own."""
-    path, record = checkpoint.source.path, _record(records, checkpoint)
+    path, record = checkpoint.source.path, records / checkpoint.folder
     if path is None or not path.is_dir() or entry.gguf_file:
         return entry
     own = entry.model_copy(
@@ -241,10 +235,6 @@ def _recorded(
             )
         write_live(checkpoint.source, record, commit, about)
     return own
-
-
-def _record(records: Path, checkpoint: Checkpoint) -> Path:
-    return records / checkpoint.folder
 
 
 def _measure(part: Study, claim: Claim, found: Watched) -> Collection[str]:
@@ -272,9 +262,8 @@ def _measure(part: Study, claim: Claim, found: Watched) -> Collection[str]:
 
 def _note(found: Watched, results: Results) -> None:
     own = results.own()
-    names = own["checkpoint"].to_numpy().tolist()
     values = scalars(own)
-    for i, name in enumerate(names):
+    for i, name in enumerate(own["checkpoint"].to_numpy().tolist()):
         if name not in found.numbers:
             found.numbers[name] = {number: float(each[i, 0]) for number, each in values.items()}
             found.problems.pop(name, None)
