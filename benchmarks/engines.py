@@ -52,7 +52,7 @@ def engines(size: Size) -> Iterator[Row]:
 def _timed(study_path: Path, out: Path, engine_name: str) -> dict[str, float]:
     """Seconds from the start to the first finished unit, from there to the last, and what workers say of themselves."""
     from qkscope.progress import Bar
-    from qkscope.run.engines import open_engine
+    from qkscope.run.engines import Tally, open_engine
     from qkscope.run.plan import plan_study
     from qkscope.study import load_study, sources
 
@@ -66,7 +66,7 @@ def _timed(study_path: Path, out: Path, engine_name: str) -> dict[str, float]:
     engine = open_engine(engine_name, study)
     times, busy = [time.monotonic()], [0.0]
     try:
-        engine.run(plan.jobs, plan.documents, out, Clock("", None, "tokens"))
+        engine.run(plan.jobs, plan.documents, out, Tally(plan.jobs, Clock("", None, "tokens")))
     finally:
         engine.close()
     return {

@@ -22,9 +22,8 @@ from urllib.parse import urlsplit
 
 from qkscope import store
 from qkscope.errors import EngineError, StoreError
-from qkscope.progress import Bar
 from qkscope.run.assemble import versions
-from qkscope.run.engines import DocumentsOf, Finished, Tally, UnitQueue, do_unit, too_long
+from qkscope.run.engines import DocumentsOf, Tally, UnitQueue, do_unit, too_long
 from qkscope.run.units import (
     CAPTURE_VERSION,
     UNITS,
@@ -123,17 +122,10 @@ class RayEngine:
         self.busy_seconds = 0.0
         """Time that workers spent on units; the rest is overhead of the engine."""
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        documents: DocumentsOf,
-        results: Path,
-        bar: Bar,
-        finished: Finished = lambda name: None,
-    ) -> dict[str, str]:
+    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, tally: Tally) -> dict[str, str]:
         self._results = Path(results).resolve()
         self._queue = UnitQueue(jobs, self._retries)
-        self._tally = Tally(jobs, bar, finished)
+        self._tally = tally
         self._busy: dict[Any, WorkerHandle] = {}
         self._idle: list[WorkerHandle] = []
         self._started = self._starts_lost = 0
@@ -147,7 +139,7 @@ class RayEngine:
                 self._assign(documents, texts)
                 self._collect()
                 self._stop_timed_out()
-                bar.describe(f"measuring on {sum(1 for each in self._all() if each.facts)} workers")
+                tally.bar.describe(f"measuring on {sum(1 for each in self._all() if each.facts)} workers")
         finally:
             token.unlink(missing_ok=True)
             for worker in self._all():

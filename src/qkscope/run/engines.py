@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 
 DocumentsOf = Callable[[Job], "list[Document]"]
-Finished = Callable[[str], None]
-"""Called with the name of a checkpoint when its last unit is written."""
 # Importing torch from a cold network disk takes longest.
 START_SECONDS = 300.0
 
@@ -130,38 +128,17 @@ def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> SumFiles:
 Measurer = UnitMeasurer | SubprocessMeasurer
 
 
-class Engine(Protocol):
-    """Measures units; `run` returns the checkpoints that could not be finished, with the reason."""
-
-    def run(
-        self,
-        jobs: Sequence[Job],
-        documents: DocumentsOf,
-        results: Path,
-        bar: Bar,
-        finished: Finished = lambda name: None,
-    ) -> dict[str, str]: ...
-
-    def close(self) -> None: ...
-
-
-def open_engine(name: str, study: Study) -> Engine:
-    """The engine called `name`, ready to run; an EngineError if it is not installed or cannot be reached."""
-    if name == "local":
-        return LocalEngine(study.timeout, study.keep_weights)
-    if name == "ray":
-        from qkscope.run.cluster import RayEngine
-
-        return RayEngine(study)
-    raise EngineError(f"unknown engine {name!r}; use local or ray")
-
-
 class Tally:
-    """Counts finished units and reports each in one line, with an estimate of the time left."""
+    """Counts finished units and reports each in one line, with an estimate of the time left.
 
-    def __init__(self, jobs: Sequence[Job], bar: Bar, finished: Finished) -> None:
+    on_checkpoint   called with the name of a checkpoint when its last unit is written
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], bar: Bar, on_checkpoint: Callable[[str], None] = lambda name: None
+    ) -> None:
         self.bar = bar
-        self._checkpoint_finished = finished
+        self._on_checkpoint = on_checkpoint
         self._units, self._tokens = len(jobs), sum(job.tokens for job in jobs)
         self._waiting = Counter(job.name for job in jobs)
         self._started = time.monotonic()
@@ -178,10 +155,31 @@ class Tally:
         )
         self._waiting[job.name] -= 1
         if not self._waiting[job.name]:
-            self._checkpoint_finished(job.name)
+            self._on_checkpoint(job.name)
 
     def failed(self, job: Job, why: str) -> None:
         self.bar.done(f"{job}: failed: {why}")
+
+
+class Engine(Protocol):
+    """Measures units; `run` returns the checkpoints that could not be finished, with the reason."""
+
+    def run(
+        self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, tally: Tally
+    ) -> dict[str, str]: ...
+
+    def close(self) -> None: ...
+
+
+def open_engine(name: str, study: Study) -> Engine:
+    """The engine called `name`, ready to run; an EngineError if it is not installed or cannot be reached."""
+    if name == "local":
+        return LocalEngine(study.timeout, study.keep_weights)
+    if name == "ray":
+        from qkscope.run.cluster import RayEngine
+
+        return RayEngine(study)
+    raise EngineError(f"unknown engine {name!r}; use local or ray")
 
 
 class LocalEngine:
@@ -193,16 +191,8 @@ class LocalEngine:
     def __init__(self, timeout: float | None = None, keep_weights: bool = True) -> None:
         self._timeout, self._keep_weights = timeout, keep_weights
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        documents: DocumentsOf,
-        results: Path,
-        bar: Bar,
-        finished: Finished = lambda name: None,
-    ) -> dict[str, str]:
+    def run(self, jobs: Sequence[Job], documents: DocumentsOf, results: Path, tally: Tally) -> dict[str, str]:
         measurer = UnitMeasurer() if self._timeout is None else SubprocessMeasurer(self._timeout)
-        tally = Tally(jobs, bar, finished)
         failures: dict[str, str] = {}
         prefetcher = WeightPrefetcher([job.source.source for job in jobs], self._keep_weights)
         last = {str(job.source.source): job for job in jobs}
@@ -212,9 +202,9 @@ class LocalEngine:
                 if job.name not in failures:  # its other units would fail in the same way
                     prefetcher.wait_for(source)
                     started = time.monotonic()
-                    bar.describe(str(job))
+                    tally.bar.describe(str(job))
                     try:
-                        do_unit(measurer, job, documents(job), results, bar.advance)
+                        do_unit(measurer, job, documents(job), results, tally.bar.advance)
                     except StoreError:
                         raise  # no other unit could be written either
                     except Exception as error:

@@ -7,7 +7,7 @@ for any reason, continues when it is started again; only whole and current unit 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,7 +29,7 @@ from qkscope.run.assemble import (
     write_axes,
     write_excerpts,
 )
-from qkscope.run.engines import Engine, Finished, open_engine
+from qkscope.run.engines import Engine, Tally, open_engine
 from qkscope.run.inspection import inspect_results, inspect_study
 from qkscope.run.plan import Plan, Planned, controls, holding, needed, pinned, plan_study
 from qkscope.run.status import (
@@ -252,7 +252,7 @@ def _measure(
     todo: Sequence[Job],
     results: Path,
     engine: Engine,
-    finished: Finished = lambda name: None,
+    on_checkpoint: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Do units. Checkpoints that fail join the plan's missing ones."""
     for corpus in {each.corpus.digest: each.corpus for each in plan.planned}.values():
@@ -268,7 +268,8 @@ def _measure(
         say(f"{done} of {len(plan.jobs)} units are already done")
     if todo:
         with progress("measuring", sum(job.tokens for job in todo)) as bar:
-            plan.missing.update(engine.run(todo, plan.documents, results, bar, finished))
+            tally = Tally(todo, bar, on_checkpoint)
+            plan.missing.update(engine.run(todo, plan.documents, results, tally))
 
 
 def _put_together(
