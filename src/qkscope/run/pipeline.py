@@ -32,16 +32,7 @@ from qkscope.run.assemble import (
 from qkscope.run.engines import Engine, Tally, open_engine
 from qkscope.run.inspection import inspect_results, inspect_study
 from qkscope.run.plan import Plan, Planned, controls, holding, needed, pinned, plan_study
-from qkscope.run.status import (
-    OLD_UNITS,
-    Shard,
-    Status,
-    parse_shard,
-    shard_plans,
-    split,
-    status,
-    write_plan,
-)
+from qkscope.run.status import OLD_UNITS, Shard, Status, parse_shard, shard_plans, split, status, write_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
@@ -91,10 +82,7 @@ def run(
     for name, why in left_out_of(study_path).items():
         say(f"left out: {name}: {why}")
     try:
-        with (
-            store.clear_errors(results),
-            claimed(results, study.name, str(part) if part else None) as claim,
-        ):
+        with store.clear_errors(results), claimed(results, study.name, str(part) if part else None) as claim:
             place = open_engine(engine, study)
             try:
                 if part is not None:
@@ -216,13 +204,7 @@ def _problem(plan: Plan, results: Results) -> str:
     return f"{results.folder}: {problem}" if problem else ""
 
 
-def _run_shard(
-    study: Study,
-    results: Path,
-    engine: Engine,
-    shard: Shard,
-    replace: bool,
-) -> Status:
+def _run_shard(study: Study, results: Path, engine: Engine, shard: Shard, replace: bool) -> Status:
     checkpoints, _ = _checkpoints(study, results)
     mine = {
         unit

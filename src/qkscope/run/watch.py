@@ -81,10 +81,7 @@ class Watched:
 
 
 def watch(
-    place: Path | str,
-    out: Path | str | None = None,
-    until: int | None = None,
-    poll: float = POLL_SECONDS,
+    place: Path | str, out: Path | str | None = None, until: int | None = None, poll: float = POLL_SECONDS
 ) -> Watched:
     """Measure the checkpoints of a study, or of a folder, as they are written; keeps tables and report current.
 
