@@ -24,7 +24,6 @@ from qkscope.run.units import (
     Tick,
     UnitMeasurer,
     import_libraries,
-    in_smaller_passes,
     in_words,
     mark_failed,
     mark_running,
@@ -46,7 +45,7 @@ DocumentsOf = Callable[[Job], "list[Document]"]
 START_SECONDS = 300.0
 
 
-class SubprocessMeasurer:
+class SubprocessMeasurer(UnitMeasurer):
     """Measures units as `UnitMeasurer` does, but in another process and each within `seconds`.
 
     A pass that hangs inside a library responds to no exception and to no signal that Python handles: it can only be
@@ -54,20 +53,16 @@ class SubprocessMeasurer:
     """
 
     def __init__(self, seconds: float) -> None:
+        super().__init__()
         self._seconds = seconds
         self._worker: WorkerProcess | None = None
-
-    def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
-        return in_smaller_passes(
-            job, documents, on_tokens, lambda each, count: self._measure(each, documents, count)
-        )
 
     def end(self) -> None:
         if self._worker is not None:
             self._worker.kill()
             self._worker = None
 
-    def _measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
+    def _in_passes_of(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         worker = self._worker = self._worker or self._start()
         try:
             return worker.call(
@@ -123,9 +118,6 @@ def _unit_bytes(unit: tuple[Job, Sequence[Document]]) -> SumFiles:
         return _measurer().unit_bytes(*unit, report)
     except Exception as error:
         raise EngineError(in_words(error)) from error
-
-
-Measurer = UnitMeasurer | SubprocessMeasurer
 
 
 class Tally:
@@ -226,7 +218,7 @@ class LocalEngine:
 
 
 def do_unit(
-    measurer: Measurer, job: Job, documents: Sequence[Document], results: Path, on_tokens: Tick
+    measurer: UnitMeasurer, job: Job, documents: Sequence[Document], results: Path, on_tokens: Tick
 ) -> None:
     """Measure one unit and write its files, each atomically, with a mark beside them while it runs."""
     path = job.path(results)

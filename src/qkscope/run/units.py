@@ -228,9 +228,12 @@ def write_sums(unit: Path, files: SumFiles) -> None:
 
 
 def in_smaller_passes(
-    job: Job, documents: Sequence[Document], on_tokens: Tick, do: Callable[[Job, Tick], SumFiles]
+    job: Job,
+    documents: Sequence[Document],
+    on_tokens: Tick,
+    do: Callable[[Job, Sequence[Document], Tick], SumFiles],
 ) -> SumFiles:
-    """`do(job)`; if memory runs short, again in passes of half the tokens, down to one document.
+    """What `do` makes of a job; if memory runs short, again in passes of half the tokens, down to one document.
 
     The sums of a unit are the same for any size of its passes, up to the rounding of their last digits.
     """
@@ -244,7 +247,7 @@ def in_smaller_passes(
             on_tokens(tokens)
 
         try:
-            return do(job, count)
+            return do(job, documents, count)
         except MemoryShortError as error:
             if job.batch_tokens <= longest:
                 raise
@@ -288,12 +291,10 @@ class UnitMeasurer:
 
     def unit_bytes(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
         """The bytes of the files of the job's sums."""
-        return in_smaller_passes(
-            job,
-            documents,
-            on_tokens,
-            lambda each, count: dump_unit(self.measure(each, documents, count), each),
-        )
+        return in_smaller_passes(job, documents, on_tokens, self._in_passes_of)
+
+    def _in_passes_of(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> SumFiles:
+        return dump_unit(self.measure(job, documents, on_tokens), job)
 
     def measure(self, job: Job, documents: Sequence[Document], on_tokens: Tick) -> Unit:
         from qkscope.capture import measure
@@ -310,13 +311,8 @@ class UnitMeasurer:
             probe=self._probe,
         )
 
-    def release(self) -> None:
-        """Release the model, if there is one: a full collection takes half a second."""
-        if self._source is not None:
-            self.end()
-            _free()
-
     def end(self) -> None:
+        """Release the model."""
         self._source = self._model = self._probe = None
 
     def _load(self, source: Resolved) -> None:
@@ -324,7 +320,9 @@ class UnitMeasurer:
         from qkscope.checkpoints import load_resolved
 
         if self._source != source:
-            self.release()
+            if self._source is not None:  # collecting takes half a second
+                self.end()
+                _free()
             self._model = load_resolved(source)
             self._probe = Probing(self._model)
             self._source = source
