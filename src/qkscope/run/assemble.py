@@ -322,7 +322,7 @@ def program_digest(*parts: str) -> str:
     return store.short_digest([[str(path.relative_to(package)), store.file_digest(path)] for path in program])
 
 
-def made_from(study: Study, planned: Sequence[Planned], results: Path, said: object) -> str:
+def made_from(study: Study, planned: Sequence[Planned], results: Path, notes: object) -> str:
     """A digest of everything that decides the tables, figures and report: study, units, warnings and the program."""
     parts = {
         "study": dump_study(study, {}),
@@ -330,7 +330,7 @@ def made_from(study: Study, planned: Sequence[Planned], results: Path, said: obj
         "units": [
             store.read_digest(path) for each in planned for job in each.jobs for path in job.files(results)
         ],
-        "said": json.loads(json.dumps(said, default=str)),
+        "notes": json.loads(json.dumps(notes, default=str)),
         "program": program_digest(),
     }
     return store.short_digest(parts)

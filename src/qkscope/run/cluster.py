@@ -197,16 +197,16 @@ class RayEngine:
         for ref in ready:
             worker = self._busy.pop(ref)
             try:
-                said = self._ray.get(ref)
+                answer = self._ray.get(ref)
             except self._ray.exceptions.RayError as error:
                 self._lost(worker, error)
                 continue
-            if isinstance(said, WorkerFacts):
-                check_versions(agreed_versions(), said)
-                worker.facts = said
+            if isinstance(answer, WorkerFacts):
+                check_versions(agreed_versions(), answer)
+                worker.facts = answer
             elif worker.job is not None:
                 job, worker.job = worker.job, None
-                self._finished(job, said)
+                self._finished(job, answer)
             self._idle.append(worker)
 
     def _stop_timed_out(self) -> None:
@@ -351,7 +351,7 @@ def _cause(error: Exception, short_of_memory: bool) -> str:
     if short_of_memory:
         return "Ray ended them because their node is out of memory; stop other programs there, or use another node"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = lines[-1] if lines else type(error).__name__
+    last = lines[-1] if lines else type(error).__name__
     return (
-        f"{said}; is qkscope {agreed_versions()['qkscope']} with the extra `capture` installed on every node?"
+        f"{last}; is qkscope {agreed_versions()['qkscope']} with the extra `capture` installed on every node?"
     )

@@ -46,19 +46,19 @@ FEWEST_NAMED, LARGE_VOCABULARY = 0.9, 1000
 
 
 def inspect_study(
-    study: Study, course: Sequence[Checkpoint], configured: Sequence[Checkpoint] | None = None
+    study: Study, checkpoints: Sequence[Checkpoint], configured: Sequence[Checkpoint] | None = None
 ) -> list[Finding]:
     """What is suspicious before anything is measured: files, order and configurations of these checkpoints.
 
     `configured`: those whose configurations are at hand (default: all).
     """
     # Checkpoints that were measured while they trained may have no weights.
-    saved = {each.name: each.source for each in course if live_record(each.source) is None}
+    saved = {each.name: each.source for each in checkpoints if live_record(each.source) is None}
     found = identical_weights(saved)
     found += contradicting_configs(
-        {each.name: each.source for each in (course if configured is None else configured)}
+        {each.name: each.source for each in (checkpoints if configured is None else configured)}
     )
-    return found + (out_of_order(course) if study.kind == "training" else [])
+    return found + (out_of_order(checkpoints) if study.kind == "training" else [])
 
 
 def inspect_results(measured: Sequence[Planned], results: Path, data: xr.Dataset) -> list[Finding]:
@@ -66,7 +66,7 @@ def inspect_results(measured: Sequence[Planned], results: Path, data: xr.Dataset
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     found = []
     for each in planned:
-        job = each.jobs[0]  # one group tells as much as all
+        job = each.jobs[0]  # one group shows as much as all
         names = [sums.name for sums in (FactSum, MomentSum, PathSum) if sums.name in job.keys]
         unit = read_unit(job.path(results), {name: job.keys[name] for name in names})
         found += inspect_unit(each.checkpoint.name, unit)
@@ -80,20 +80,20 @@ def inspect_results(measured: Sequence[Planned], results: Path, data: xr.Dataset
     ]
 
 
-def out_of_order(course: Sequence[Checkpoint]) -> list[Finding]:
+def out_of_order(checkpoints: Sequence[Checkpoint]) -> list[Finding]:
     """Phases that go back by the names of their checkpoints, and folders whose trainer saved another step.
 
     Steps that go back within a phase are mistakes of the study, which is not run then.
     """
     found = []
     why = "Changes are computed from each checkpoint to the next, so training would appear to run backwards"
-    for a, b in pairwise(course):
+    for a, b in pairwise(checkpoints):
         keys = [known.phase_key for each in (a, b) if (known := parse_revision(each.name)) is not None]
         if len(keys) == 2 and PLAIN not in (keys[0][0], keys[1][0]) and keys[0] > keys[1]:
             seen = f"{b.name} comes after {a.name}, which by its name is of a later phase"
             action = "List phases in training order (`qkscope ls` prints it)"
             found.append(Finding("order", "warning", (a.name, b.name), seen, why, action))
-    for each in course:
+    for each in checkpoints:
         named = parse_revision(each.source.revision or each.source.model)
         saved = _saved_step(each.source.path)
         if named is not None and saved is not None and named.step != saved:

@@ -152,9 +152,9 @@ def run_claimed(
 def _checkpoints(study: Study, results: Path) -> tuple[list[Checkpoint], list[str]]:
     """The checkpoints to measure, counterfactual ones included, and what cannot be separated without others."""
     store.sweep(results)
-    course = pinned(sources(study))
-    counterfactual, gaps = controls(study, course)
-    return course + counterfactual, gaps
+    checkpoints = pinned(sources(study))
+    counterfactual, gaps = controls(study, checkpoints)
+    return checkpoints + counterfactual, gaps
 
 
 class _Partial:
@@ -196,7 +196,7 @@ def _own(plan: Plan, results: Path, replace: bool, unplanned: Collection[str]) -
 
 
 def _problem(plan: Plan, results: Results) -> str:
-    """Why a run that is through has not succeeded; empty if it has."""
+    """Why a finished run did not succeed; empty if it did."""
     if plan.missing:
         return _what_is_missing(plan.missing, results.folder)
     non_finite = results.provenance.get("unmeasured") or {}
@@ -268,8 +268,8 @@ def _put_together(
 
     planned = [each for each in measured if not each.checkpoint.counterfactual]
     computed = [[group.name, group.version, *group.needs] for group in chosen(plan.study.optional_measures)]
-    said = [plan.warnings, plan.findings, plan.missing, versions(), computed]
-    digest = made_from(plan.study, measured, results, said if figures else [*said, "without figures"])
+    notes = [plan.warnings, plan.findings, plan.missing, versions(), computed]
+    digest = made_from(plan.study, measured, results, notes if figures else [*notes, "without figures"])
     if manifest.is_finished(results, digest):
         say(f"nothing changed: {results} is up to date")
         return load_results(results)

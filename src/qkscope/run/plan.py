@@ -62,7 +62,7 @@ class Planned:
     rotation: str
     """Its rotation settings, or those it was given instead of its own."""
     frequencies: tuple[float, ...] | None = None
-    """Radians a token of each rotary pair, by its configuration; None if that does not tell, or not for all lengths."""
+    """Radians per token of each rotary pair, from its configuration; None if unknown or dependent on length."""
     vocabulary: int | None = None
     """Number of embeddings, by its configuration."""
 
@@ -318,7 +318,7 @@ def corpus_warnings(study: Study, corpus: Corpus) -> list[str]:
 LONGEST_NAME = 200
 
 
-def controls(study: Study, course: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
+def controls(study: Study, checkpoints: Sequence[Checkpoint]) -> tuple[list[Checkpoint], list[str]]:
     """The counterfactual checkpoints of a study that can be measured, each once; reads configurations only.
 
     Also a line for each change that is not separable because one of them cannot be built.
@@ -328,7 +328,7 @@ def controls(study: Study, course: Sequence[Checkpoint]) -> tuple[list[Checkpoin
     from qkscope.checkpoints import load_config, rotation_settings, same_rotation
 
     known: list[tuple[Checkpoint, str]] = []
-    for checkpoint in course:
+    for checkpoint in checkpoints:
         with suppress(QkscopeError):  # planning reports it
             known.append((checkpoint, rotation_settings(load_config(checkpoint.source))))
     found: list[Checkpoint] = []
@@ -370,7 +370,7 @@ def _exchanged(weights: Checkpoint, other: Checkpoint, settings: str) -> Checkpo
 
 
 def _why_not(study: Study, checkpoint: Checkpoint) -> str | None:
-    """Why a counterfactual checkpoint cannot be measured; None if it can, or if only the hub stands in the way."""
+    """Why a counterfactual checkpoint cannot be measured; None if it can, or if only the hub did not answer."""
     from qkscope.checkpoints import load_config
 
     try:

@@ -85,9 +85,9 @@ def preflight(path: Path | str) -> Preflight:
         here = [each for each in whole if Path(each.source.model).exists()]
         there = _look_at_hub(study, whole, found)
         ends = there if len(there) <= MOST_LOOKED else list(_ends(there))
-        course = [each for each in whole if each in here or each in ends]
-        _look_at_checkpoints(study, course, found)
-        found.warnings += controls(study, course if len(course) == len(whole) else here)[1]
+        checkpoints = [each for each in whole if each in here or each in ends]
+        _look_at_checkpoints(study, checkpoints, found)
+        found.warnings += controls(study, checkpoints if len(checkpoints) == len(whole) else here)[1]
         _look_at_texts(study, here, found)
         readable = [each for each in whole if each.name in found.looked or each in there]
         found.findings += inspect_study(
@@ -100,7 +100,7 @@ def preflight(path: Path | str) -> Preflight:
     return Preflight(mistakes, tuple(found.warnings), price, tuple(found.findings))
 
 
-def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Found) -> None:
+def _look_at_checkpoints(study: Study, checkpoints: Sequence[Checkpoint], found: _Found) -> None:
     from qkscope.checkpoints import load_config
     from qkscope.checkpoints.files import require_files
 
@@ -115,21 +115,21 @@ def _look_at_checkpoints(study: Study, course: Sequence[Checkpoint], found: _Fou
         if warning and warning not in found.warnings:
             found.warnings.append(warning)
 
-    for each in course:
+    for each in checkpoints:
         try:
             found.check(each.loc, partial(look, each))
         except UnreachableError as error:
             found.warnings.append(f"not checked: {each.name} ({error})")
 
 
-def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) -> None:
+def _look_at_texts(study: Study, checkpoints: Iterable[Checkpoint], found: _Found) -> None:
     """The texts in the tokens of every tokenizer on this machine."""
     from qkscope.checkpoints import load_tokenizer
     from qkscope.corpus import load_corpus, token_file
 
     tokens = token_file(study.corpus)
     places: dict[str, Checkpoint] = {}
-    for each in course:
+    for each in checkpoints:
         place = str(tokens) if tokens else each.source.tokenizer or each.source.model
         # A name with an owner is a hub's.
         if Path(place).exists() or "/" not in place:
@@ -163,17 +163,17 @@ def _look_at_texts(study: Study, course: Iterable[Checkpoint], found: _Found) ->
 MOST_LOOKED = 12
 
 
-def _look_at_hub(study: Study, course: Sequence[Checkpoint], found: _Found) -> list[Checkpoint]:
+def _look_at_hub(study: Study, checkpoints: Sequence[Checkpoint], found: _Found) -> list[Checkpoint]:
     """Are the repositories, revisions, tokenizers and texts on the hub there? Returns the checkpoints that are."""
     from qkscope.checkpoints import find_tokenizer
     from qkscope.corpus.texts import files_on_hub
 
-    there = [each for each in course if _is_hubs(each.source.model) and each.source.path is None]
+    there = [each for each in checkpoints if _is_hubs(each.source.model) and each.source.path is None]
     texts = [source for source in study.corpus.source if on_hub(source)]
     try:
         repositories = dict.fromkeys(each.source.model for each in there)
         present = [each for repo in repositories for each in _present(repo, there, found)]
-        users = [*present, *(each for each in course if each not in there)]
+        users = [*present, *(each for each in checkpoints if each not in there)]
         tokenizers = {each.source.tokenizer or each.source.model: each for each in reversed(users)}
         for place, each in reversed(tokenizers.items()):
             if _is_hubs(place) and (each.source.tokenizer or each.source.path is None):
@@ -207,9 +207,9 @@ def _present(repo: str, there: Sequence[Checkpoint], found: _Found) -> Iterator[
             yield each
 
 
-def _ends(course: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
+def _ends(checkpoints: Sequence[Checkpoint]) -> Iterator[Checkpoint]:
     """The first and the last checkpoint of every phase."""
-    for _, members in groupby(course, key=lambda each: (each.source.model, each.phase)):
+    for _, members in groupby(checkpoints, key=lambda each: (each.source.model, each.phase)):
         phase = list(members)
         yield from phase[:: max(1, len(phase) - 1)][:2]
 
@@ -222,7 +222,7 @@ SIDE = 1024
 
 @dataclass(frozen=True)
 class Looked:
-    """What the configuration of a checkpoint tells."""
+    """A checkpoint by its configuration."""
 
     config: Any
     architecture: Architecture
@@ -231,10 +231,10 @@ class Looked:
 
 def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpus | None = None) -> str:
     """As text. Only local files are read: the RoPE settings of a hub model are known when it is run."""
-    course = sources(study)
-    local = all(Path(each.source.model).exists() for each in course)
-    extra = controls(study, course)[0] if local else []
-    lines = [f"{len(course)} checkpoints: {_amount(study, course, corpus)}"]
+    checkpoints = sources(study)
+    local = all(Path(each.source.model).exists() for each in checkpoints)
+    extra = controls(study, checkpoints)[0] if local else []
+    lines = [f"{len(checkpoints)} checkpoints: {_amount(study, checkpoints, corpus)}"]
     if extra:
         lines.append(
             f"{len(extra)} counterfactual checkpoints, because RoPE settings change: "
@@ -249,8 +249,8 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
         many = "1 short excerpt" if study.examples == 1 else f"{study.examples} short excerpts"
         lines.append(f"the report will show {many} of the texts (examples: 0 shows none)")
     known = looked or {}
-    if corpus is not None and all(each.name in known for each in course):
-        lines.append(_disk_and_time(study, [*course, *extra], known, corpus))
+    if corpus is not None and all(each.name in known for each in checkpoints):
+        lines.append(_disk_and_time(study, [*checkpoints, *extra], known, corpus))
     return "\n".join(lines)
 
 

@@ -2,7 +2,7 @@
 
 A checkpoint counts as complete when its configuration, its index and all of its shards are there, the headers of its
 safetensors files agree with their sizes, and no file has changed since the look before. Everything else is a run: what
-is finished is not measured again, so a watch that was stopped goes on where it was.
+is finished is not measured again, so a watch that was stopped continues where it stopped.
 
 Training runs delete old checkpoints. So each complete one is recorded in `checkpoints/` of the results folder
 (configuration, tokenizer and the digest of its weights), and the study of the results consists of these records.
