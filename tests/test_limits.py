@@ -206,9 +206,9 @@ def test_on_ray_it_waits_until_all_else_is_done_and_is_done_alone():
     third = queue.take(1)
     assert (second.group, third.group) == (1, 2)
     assert queue.take(3) is None
-    queue.finish(second)
+    queue.finish()
     assert queue.take(3) is None, "the third is still under way"
-    queue.finish(third)
+    queue.finish()
     again = queue.take(3)
     assert (again.group, again.batch_tokens) == (0, 32)
     assert queue.lose(again, "on somewhere", short_of_memory=True) is None

@@ -231,7 +231,7 @@ class RayEngine:
             self._report_failed(job, outcome.error)
             return
         self.busy_seconds += outcome.seconds
-        self._queue.finish(job)
+        self._queue.finish()
         self._tally.bar.advance(job.tokens)
         self._tally.finished(job, outcome.seconds)
 
