@@ -32,7 +32,7 @@ from qkscope.run.assemble import (
 from qkscope.run.engines import Engine, Tally, open_engine
 from qkscope.run.inspection import inspect_results, inspect_study
 from qkscope.run.plan import Plan, Planned, controls, holding, needed, pinned, plan_study
-from qkscope.run.status import OLD_UNITS, Shard, Status, parse_shard, shard_plans, split, status, write_plan
+from qkscope.run.status import Shard, Status, parse_shard, shard_plans, split, status, write_plan
 from qkscope.run.units import UNITS, Job, clear_marks, in_words
 from qkscope.study import Checkpoint, Study, dump_study, left_out_of, load_study, sources
 
@@ -117,11 +117,6 @@ def run_claimed(
     # What was measured and cannot be read now is judged when the tables are made: other units are done first.
     _own(plan, results, replace, plan.missing)
     todo = needed(plan, results, plan.jobs)
-    if todo and (results / OLD_UNITS).is_dir():
-        say(
-            f"{results / OLD_UNITS} has units of an earlier version, which are measured again; it is not changed and "
-            "can be deleted"
-        )
     if count := max(shard_plans(results).values(), default=0):
         shards = split(checkpoints, study.groups, count)
         for number in range(1, count + 1):

@@ -30,7 +30,7 @@ from qkscope.study import Checkpoint, Study, left_out_of, sources
 from qkscope.study.load import missing_files, read_study, rendered
 from qkscope.study.yaml_lines import Loc, Mistake
 from qkscope.sums.head_index import HeadIndex
-from qkscope.words import count, listing
+from qkscope.words import count, duration, listing
 
 if TYPE_CHECKING:
     from qkscope.checkpoints.doctor import Finding
@@ -246,8 +246,8 @@ def cost(study: Study, looked: Mapping[str, Looked] | None = None, corpus: Corpu
             "(controls: {rotation: false} leaves them out)"
         )
     if study.examples and study.kind == "training":
-        many = "1 short excerpt" if study.examples == 1 else f"{study.examples} short excerpts"
-        lines.append(f"the report will show {many} of the texts (examples: 0 shows none)")
+        excerpts = count(study.examples, "short excerpt")
+        lines.append(f"the report will show {excerpts} of the texts (examples: 0 shows none)")
     known = looked or {}
     if corpus is not None and all(each.name in known for each in checkpoints):
         lines.append(_disk_and_time(study, [*checkpoints, *extra], known, corpus))
@@ -284,9 +284,8 @@ def _disk_and_time(
         size += groups * moments_bytes(vectors, of.architecture.head_dim, len(each.rings(study.windows)))
         lengths = [min(len(document.tokens), each.window) for document in corpus.documents]
         operations += pass_operations(of.config, of.architecture, lengths)
-    minutes = operations / (REACHED * matrix_speed()) / 60
-    took = "under a minute" if minutes < 1 else f"about {_rounded(minutes)} minutes"
-    took = took if minutes < 120 else f"about {_rounded(minutes / 60)} hours"
+    seconds = operations / (REACHED * matrix_speed())
+    took = "under a minute" if seconds < 60 else f"about {duration(seconds)}"
     return f"about {size / 1e6:,.0f} MB on disk; {took} on this machine's CPU, less on a GPU"
 
 
@@ -306,8 +305,3 @@ def matrix_speed() -> float:
         square @ square
         seconds.append(time.perf_counter() - started)
     return 2 * SIDE**3 / min(seconds)
-
-
-def _rounded(value: float) -> str:
-    """Two digits: more would be pretended."""
-    return f"{float(f'{value:.1e}'):,.0f}"

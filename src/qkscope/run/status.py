@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 
 
 PLAN = "plan.json"
-# Where earlier versions kept units, in a format that is not read any more.
-OLD_UNITS = "moments"
 STATES = ("done", "running", "failed", "waiting")
 
 
@@ -158,11 +156,6 @@ def status(folder: Path | str, verify: bool = False) -> Status:
     folder = Path(folder)
     # Plans of shards are newer than the plan of the whole study.
     paths = [*shard_plans(folder)] or [folder / UNITS / PLAN]
-    if not paths[0].exists() and (folder / OLD_UNITS / PLAN).exists():
-        raise StoreError(
-            f"{folder / OLD_UNITS}: units in the format of an earlier version, which this one does not read; run the "
-            f"study again to measure them in {folder / UNITS}"
-        )
     plans = [_read_plan(path) for path in paths]
     rows: dict[tuple[str, int], dict[str, Any]] = {}
     for row in (row for plan in plans for row in plan["units"]):
@@ -241,7 +234,7 @@ class _PlanFile(BaseModel, strict=True):
 
 def _read_plan(path: Path) -> dict[str, Any]:
     if not path.exists():
-        raise StoreError(f"{path}: no such file; give a results folder of `qkscope run`")
+        raise StoreError(f"{path}: no such file; give a results folder of `qkscope run` (of this version)")
     try:
         return _PlanFile.model_validate(store.read_json(path)).model_dump()
     except ValidationError as error:
