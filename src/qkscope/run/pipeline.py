@@ -119,12 +119,12 @@ def run_claimed(
     todo = needed(plan, results, plan.jobs)
     if count := max(shard_plans(results).values(), default=0):
         shards = split(checkpoints, study.groups, count)
-        for number in range(1, count + 1):
-            if units := [job.name for job in todo if shards[job.name, job.group] == number]:
-                names = ", ".join(dict.fromkeys(units))
-                say(
-                    f"shard {number}/{count} is unfinished: measuring its {len(units)} missing units ({names})"
-                )
+        unfinished: dict[int, list[str]] = {}
+        for job in todo:
+            unfinished.setdefault(shards[job.name, job.group], []).append(job.name)
+        for number, units in sorted(unfinished.items()):
+            names = ", ".join(dict.fromkeys(units))
+            say(f"shard {number}/{count} is unfinished: measuring its {len(units)} missing units ({names})")
     if extra := [each.name for each in checkpoints if each.counterfactual]:
         say(
             f"RoPE settings change, so {len(extra)} counterfactual checkpoints are measured as well: "
