@@ -1,4 +1,4 @@
-"""Each statistical constant is assigned once: in inference/levels.py."""
+"""Each statistical constant is assigned once: in stats/levels.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONSTANTS = [
 ]
 # Who judges, or tells what was judged. Pictures have sizes of letters and inches, measures have formulas.
 JUDGES = [
-    *(SOURCE / "inference").glob("*.py"),
+    *(SOURCE / "stats").glob("*.py"),
     *(SOURCE / "claims").rglob("*.py"),
     *(SOURCE / "comparison").glob("*.py"),
 ]

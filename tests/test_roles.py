@@ -22,7 +22,7 @@ from qkscope.results.roles import BEYOND, ROLES, role_shares
 from qkscope.scanning.scan import ScanResult, scan
 from qkscope.stats.behaviour import RoleEmergence, role_emergence
 from qkscope.stats.evidence import own_evidence
-from qkscope.stats.levels import t_quantile
+from qkscope.stats.levels import margin
 from qkscope.sums import AttentionSum, Batch, LayerFacts, Request, Softmax, Unrotated, attention
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation
@@ -229,7 +229,7 @@ def test_sampled_queries_agree_with_all_queries_within_their_errors(monkeypatch:
         found, expected = (_of_sample(_merged([each[i] for i in some])) for each in (sampled, whole))
         for name in names:
             se = jackknife(np.stack([each[name] for each in left]))
-            within[name].append(np.abs(found[name] - expected[name]) <= t_quantile(0.975, 7) * se + 1e-9)
+            within[name].append(np.abs(found[name] - expected[name]) <= margin(se, 7) + 1e-9)
     for name, each in within.items():
         assert (np.mean(each, axis=0) >= 0.95).all(), name  # of every head and bin
 

@@ -18,7 +18,8 @@ from qkscope.measures.pca import measure
 from qkscope.measures.registry import groups
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import qk_table, select
-from qkscope.stats import own_evidence, transition_noise
+from qkscope.stats.evidence import own_evidence
+from qkscope.stats.transitions import transition_noise
 from qkscope.sums.unit import Unit
 
 STEPS = [f"step{1000 * i}" for i in range(10)]

@@ -79,7 +79,8 @@ def points(difference: float, se: float = math.nan) -> str:
     known = math.isfinite(se) and se > 0.0
     places = _percent_decimals(se) if known else 0
     error = f" ± {_error(100 * se, places)}" if known else ""
-    return f"{bare(100 * difference, places, signed=True)}{error} points"
+    text = bare(100 * difference, places, signed=True) + error
+    return f"{text} point" + ("" if text.lstrip(f"+{MINUS}") == "1" else "s")
 
 
 def measured(value: float, se: float, unit: Unit, signed: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -10,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from qkscope.claims.claim import Claim, Row, See
-from qkscope.claims.context import Context
-from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, rank
-from qkscope.stats.contrast import judged
+from qkscope.claims.context import DIFFERENT, LEVEL, UNCLEAR, Context, rank
+from qkscope.stats.contrast import compared
 from qkscope.stats.levels import rule_of_contrast
-from qkscope.words import bare, joined, measured, sentence
+from qkscope.words import bare, joined, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +27,7 @@ PARTS = {
     "sink": "the first token's advantage",
     "head": "everything",
 }
-MOST_ROWS = 6  # ablations that a claim tells besides the first
+MOST_ROWS = 6  # ablations in a claim besides the first
 _SET = re.compile(
     r"(?:class:(?P<kind>[\w-]+)|(?P<end>top|bottom):\d+:(?P<by>\w+)|layer:(?P<layer>[\d-]+)|all)(?:&(rope|nope))?"
 )
@@ -74,77 +72,65 @@ def ablation(c: Context) -> Claim | None:
     known = table[table["above_random"].notna() & (table["part"] != "head") & (table["population"] != "both")]
     if known.empty:
         return None
-    order = known.sort_values("above_random", ascending=False, kind="stable")
-    first = order.iloc[0].to_dict()
-    verdict = _verdict(first, len(known))
-    rest = order.to_dict("records")[1 : 1 + MOST_ROWS]
-    part, heads = (
-        PARTS.get(first["part"], first["part"]),
-        in_words(first["heads"], first["n_heads"], first["population"]),
-    )
-    cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
-    controls = f"{first['random_heads']} random heads of the same layers"
-    headlines = {
-        "higher": f"The model needs {part} in {heads}: {cost} nats per token without it, {other} in "
-        f"{controls}",
-        "equal": f"No part of the scores costs more in the chosen heads than in random ones: {part} in {heads} {cost} "
-        f"nats per token, random heads {other}",
-    }
-    unclear = (
-        f"Without {part} in {heads} the loss changes by {cost} nats per token, in {controls} by {other}, which "
-        "errors do not tell apart"
-    )
-    rows = [
-        _row(c, first, verdict),
-        _random(c, first),
-        *(_row(c, row, _verdict(row, len(known))) for row in rest),
+    order = known.sort_values("above_random", ascending=False, kind="stable").to_dict("records")
+    order = order[: 1 + MOST_ROWS]
+    verdicts = [
+        compared(row["above_random"], row["above_random_se"], int(row["documents"]) - 1, len(known))
+        for row in order
     ]
-    return Claim(
-        "ablation",
-        "Does the model need it?",
-        sentence(headlines.get(verdict, unclear)),
-        joined(*(sentence(_told(row)) for row in (first, *rest[:2]))),
-        "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
-        "heads of the same layers show what removing it from any heads would cost."
-        + (
-            f" Only {first['random_heads']} other heads are in these layers, fewer than the {first['n_heads']} chosen."
-            if first["random_heads"] < first["n_heads"]
-            else ""
-        ),
-        "In one model, on these texts; a head whose work others can take over looks unneeded.",
-        verdict,
-        tuple(rows),
-        "own",
-        f"± is one standard error over {first['documents']} documents, of random heads over {first['draws']} draws. "
-        + rule_of_contrast(),
-        See("ablation", c.lead, first["checkpoint"], c.main),
-        rank(
-            DIFFERENT if verdict == "higher" else LEVEL if verdict == "equal" else UNCLEAR,
-            first["above_random"],
+    first, verdict = order[0], verdicts[0]
+    cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
+    what, random = _removed(first), f"{first['random_heads']} random heads of the same layers"
+    if verdict == "higher":
+        headline = f"The model needs {what}: {cost} nats per token without it, {other} in {random}."
+    elif verdict == "unclear":
+        headline = (
+            f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}, which errors do not "
+            "tell apart."
+        )
+    else:
+        headline = (
+            f"No part of the scores costs more in the chosen heads than in random ones: {what} {cost} nats per token, "
+            f"random heads {other}."
+        )
+    rows = [
+        _row(row, f"loss without {_removed(row)}, minus loss", "delta", each)
+        for row, each in zip(order, verdicts, strict=True)
+    ]
+    rows.insert(
+        1,
+        _row(
+            first, f"the same in random heads of the same layers ({first['draws']} draws)", "random", "level"
         ),
     )
+    few = f"Only {first['random_heads']} other heads are in these layers, fewer than the {first['n_heads']} chosen."
+    meaning = joined(
+        "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
+        "heads of the same layers show what removing it from any heads would cost.",
+        few if first["random_heads"] < first["n_heads"] else "",
+    )
+    detail = []
+    for row in order[:3]:
+        own, others = (measured(row[n], row[f"{n}_se"], "nats per token", True) for n in ("delta", "random"))
+        detail.append(f"Without {_removed(row)} {own}, in random heads {others}.")
+    caveat = "In one model, on these texts; a head whose work others can take over looks unneeded."
+    sizes = f"{first['documents']} documents, of random heads over {first['draws']} draws"
+    tier = {"higher": DIFFERENT, "unclear": UNCLEAR}.get(verdict, LEVEL)
+    text = (headline, joined(*detail), meaning, caveat, verdict)
+    how, see = (
+        joined(f"± is one standard error over {sizes}.", rule_of_contrast()),
+        See("ablation", c.lead, first["checkpoint"], c.main),
+    )
+    surprise = rank(tier, first["above_random"])
+    return Claim("ablation", "Does the model need it?", *text, tuple(rows), "own", how, see, surprise)
 
 
-def _verdict(row: Mapping[Hashable, Any], looks: int) -> str:
-    return judged(row["above_random"], row["above_random_se"], int(row["documents"]) - 1, looks)
-
-
-def _told(row: Mapping[Hashable, Any]) -> str:
+def _removed(row: Mapping[Hashable, Any]) -> str:
+    """`content match in the 8 positional RoPE heads`."""
     heads = in_words(row["heads"], row["n_heads"], row["population"])
-    own, other = (measured(row[n], row[f"{n}_se"], "nats per token", True) for n in ("delta", "random"))
-    return f"without {PARTS.get(row['part'], row['part'])} in {heads} {own}, in random heads {other}"
+    return f"{PARTS.get(row['part'], row['part'])} in {heads}"
 
 
-def _row(c: Context, row: Mapping[Hashable, Any], verdict: str) -> Row:
-    heads = in_words(row["heads"], row["n_heads"], row["population"])
-    what = f"loss without {PARTS.get(row['part'], row['part'])} in {heads}, minus loss"
-    return Row(
-        what, "loss", row["population"], row["checkpoint"], row["delta"], row["delta_se"], unit="nats per token",
-        verdict=verdict,
-    )  # fmt: skip
-
-
-def _random(c: Context, row: Mapping[Hashable, Any]) -> Row:
-    se = row["random_se"] if row["random_se"] is not None else math.nan
-    what = f"the same in random heads of the same layers ({row['draws']} draws)"
-    return Row(what, "loss", row["population"], row["checkpoint"], row["random"], se, unit="nats per token")
+def _row(row: Mapping[Hashable, Any], what: str, column: str, verdict: str) -> Row:
+    ends = (row["checkpoint"], row[column], row[f"{column}_se"])
+    return Row(what, "loss", row["population"], *ends, unit="nats per token", verdict=verdict)

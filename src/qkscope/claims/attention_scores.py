@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import MOST_NAMED, Context, head_names
-from qkscope.claims.templates import DIFFERENT, LEVEL, UNCLEAR, Largest, rank, rule
+from qkscope.claims.context import DIFFERENT, LEVEL, MOST_NAMED, UNCLEAR, Context, head_names, rank
 from qkscope.results.curves import carried_by, score_by_distance
 from qkscope.results.taxonomy import SCORE_CLASSES, SCORE_HIGH, SCORE_LOW, score_class
 from qkscope.stats.contrast import exceeds
-from qkscope.stats.levels import MOST, rule_of_sign
+from qkscope.stats.levels import CONFIDENCE, MOST, rule_of_contrast
 from qkscope.words import bare, in_words, joined, listing, number, percent, sentence, tokens
 
 LONG = 8  # windows: up to this length, wavelengths are counted together
@@ -20,20 +20,61 @@ NEAR = 16  # tokens: a key within these is near
 PARTS = {"position": "share_positional", "key content": "share_key", "content match": "share_match"}
 
 
-def _parts_detail(c: Context) -> str:
-    said = []
-    for p in c.populations:
-        levels = [f"{name} {c.level(m, p, c.last)}" for name, m in PARTS.items()]
-        said.append(f"{', '.join(levels)}{c.heads(p)}")
+def scores(c: Context) -> Claim | None:
+    """The largest of the three parts of score variance, at the last checkpoint."""
+    if c.several_models or not all(c.best.known(m, p) for m in PARTS.values() for p in c.populations):
+        return None
+    verdict, order = _ranked(c, c.main)
+    rows = [c.row(PARTS[name], c.main, c.last) for name in order]
+    top, second = (c.value(PARTS[name], c.main, c.last) for name in order[:2])
+    whole = f"score variance{c.heads()}{c.at(c.last)}"
+    lead = f"of the {whole}: {top}, ahead of {order[1]} with {second}"
+    headline = {
+        "majority": f"{order[0]} explains most {lead}",
+        "largest": f"{order[0]} explains the largest part {lead}",
+        "tie": f"{order[0]} and {order[1]} explain equal parts of the {whole}: {top} and {second}",
+        "unclear": f"{order[0]} and {order[1]} explain parts of the {whole} that errors do not tell apart: {top} and "
+        f"{second}",
+    }[verdict]
+    differ = c.other is not None and _ranked(c, c.other)[1][0] != order[0]
+    tier = {"unclear": UNCLEAR, "tie": LEVEL}.get(verdict, DIFFERENT)
+    surprise = rank(tier, rows[0].value - rows[1].value + (0.5 if differ else 0.0))
+    rows += [c.row(m, c.other, c.last) for m in PARTS.values()] if c.other else []
+    ends = (c.last, 0) if c.follows else (c.last,)
+    rows += [_count(c, kind, p, i) for i in ends for p in c.populations for kind in SCORE_CLASSES]
+    shares = [
+        ", ".join(f"{name} {c.level(m, p, c.last)}" for name, m in PARTS.items()) + c.heads(p)
+        for p in c.populations
+    ]
     query = c.level("share_query_position", c.main, c.last)
-    return joined(
-        sentence(f"{c.over}mean shares{c.at(c.last)} are {'; '.join(said)}"),
+    detail = joined(
+        sentence(f"{c.over}mean shares{c.at(c.last)} are {'; '.join(shares)}"),
         sentence(f"position includes query-dependent position, {query}{c.heads()}"),
-        _kinds(c),
+        _classes(c),
     )
+    meaning = (
+        "A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
+        "matches the query (content match). The shares sum to 1."
+    )
+    text = ("What determines where heads look?", sentence(headline), detail, meaning, c.caveat, verdict)
+    how, see = c.rule(rule_of_contrast()), See("scores", PARTS[order[0]], c.model(c.last), c.main)
+    return Claim("scores", *text, tuple(rows), c.best.name, how, see, surprise)
 
 
-def _kinds(c: Context) -> str:
+def _ranked(c: Context, population: Population) -> tuple[str, list[str]]:
+    """The verdict on the parts of score variance, and the parts by falling share."""
+    shares = {name: c.best.level(m, population, c.last) for name, m in PARTS.items()}
+    order = sorted(PARTS, key=lambda name: shares[name][0], reverse=True)
+    first, *rest = (PARTS[name] for name in order)
+    verdicts = [c.best.compare(first, m, population, c.last, len(rest)).verdict for m in rest]
+    if verdicts[0] == "equal":
+        return "tie", order
+    if set(verdicts) != {"higher"}:
+        return "unclear", order
+    return "majority" if exceeds(*shares[order[0]], MOST, c.best.groups - 1) else "largest", order
+
+
+def _classes(c: Context) -> str:
     """How many heads of each score class there are, and were at first."""
 
     def counts(p: Population, i: int) -> str:
@@ -41,89 +82,66 @@ def _kinds(c: Context) -> str:
         return ", ".join(f"{count} {kind}" for kind, count in found if count)
 
     said = [f"{c.kind(p)}{c.at(c.last)}: {counts(p, c.last)}" for p in c.populations]
-    before = f" ({c.labels[0]}: {counts(c.main, 0)})" if c.training and c.comparable else ""
+    said[0] += f" ({c.labels[0]}: {counts(c.main, 0)})" if c.follows else ""
     limits = f"positional above {percent(SCORE_HIGH)} of score variance, content below {percent(SCORE_LOW)}"
-    return sentence(
-        f"by score class ({limits}), {said[0]}{before}{''.join(f'; {rest}' for rest in said[1:])}"
-    )
+    return sentence(f"by score class ({limits}), {'; '.join(said)}")
 
 
 def _count(c: Context, kind: str, p: Population, i: int) -> Row:
     here = score_class(c.best.value("share_positional", i)[c.best.mask(i, p)]) == kind
-    what = f"{kind} {c.kind(p)} (score class)"
-    return Row(
-        what, f"score_class {kind}", p, c.model(i), float(here.sum()), window=c.best.name, unit="heads"
-    )
-
-
-def _counts(c: Context) -> tuple[Row, ...]:
-    ends = dict.fromkeys((c.last, 0) if c.training and c.comparable else (c.last,))
-    return tuple(_count(c, kind, p, i) for i in ends for p in c.populations for kind in SCORE_CLASSES)
-
-
-scores = Largest(
-    id="scores",
-    question="What determines where heads look?",
-    parts=PARTS,
-    verb=("explains", "explain"),
-    whole="score variance",
-    meaning="A query's scores vary over its keys with where a key is (position), what it is (key content) and how it "
-    "matches the query (content match). The shares sum to 1.",
-    detail=_parts_detail,
-    more=_counts,
-    view="scores",
-)
+    return c.counted(f"{kind} {c.kind(p)} (score class)", f"score_class {kind}", p, i, int(here.sum()))
 
 
 def wavelengths(c: Context) -> Claim | None:
     """The rotary pair that carries most of r_q at the last checkpoint."""
-    data = c.best.data
-    if c.several_models or "signal_q" not in data:
-        return None
     p: Population = "RoPE" if c.other else "all"
-    model = c.model(c.last)
-    if not _above_noise(c, p):
+    if c.several_models or "signal_q" not in c.best.data or not _above_noise(c, p):
         return None
-    found = carried_by(data, "q").dropna()
+    found, model = carried_by(c.best.data, "q").dropna(), c.model(c.last)
     now = found[found["model"] == model].sort_values("share", ascending=False, kind="stable")
     if len(now) < 2:
         return None
-    window = int(now["window"].iloc[0])
+    waves, shares = now["wavelength"].tolist(), now["share"].tolist()
+    lengths = [tokens(round(wave)) for wave in waves]
     rows = [
-        _wave(c, p, model, wave, share) for wave, share in zip(now["wavelength"], now["share"], strict=True)
-    ]
-    top, second = rows[0], rows[1]
-    tie = percent(top.value) == percent(second.value)
-    verdict = "tie" if tie else "majority" if top.value > MOST else "largest"
-    waves = [tokens(round(row.at or 0)) for row in rows[:2]]
-    where, size = f"r_q{c.heads(p)}{c.at(c.last)}", percent(top.value)
+        Row(
+            f"share of r_q at a wavelength of {length}", "signal_q", p, model, share, window=c.best.name,
+            unit="share", at=wave,
+        )
+        for length, wave, share in zip(lengths, waves, shares, strict=True)
+    ]  # fmt: skip
+    size, where = percent(shares[0]), f"r_q{c.heads(p)}{c.at(c.last)}"
+    verdict = "tie" if size == percent(shares[1]) else "majority" if shares[0] > MOST else "largest"
     part = "most" if verdict == "majority" else "the largest part"
-    said = f"The rotary pair with a wavelength of {waves[0]} carries {part} of {where}: {size}"
+    headline = f"The rotary pair with a wavelength of {lengths[0]} carries {part} of {where}: {size}"
     if verdict == "tie":
-        said = f"Rotary pairs of {waves[0]} and {waves[1]} carry the largest parts of {where}, {size} each"
+        headline = (
+            f"Rotary pairs of {lengths[0]} and {lengths[1]} carry the largest parts of {where}, {size} each"
+        )
+    window = int(now["window"].iloc[0])
     length = now["wavelength"] / window
-    some = [
+    middle, short, long = (
         percent(float(now["share"][here].sum()))
         for here in (length.between(1, LONG), length < 1, length > LONG)
-    ]
-    detail = [
-        f"that is {bare((top.at or 0) / window, 1)} times the {tokens(window)} measured; the next pair, {waves[1]}, "
-        f"carries {percent(second.value)}",
-        f"pairs of one to {in_words(LONG)} windows carry {some[0]} of r_q together, shorter ones {some[1]} and longer "
-        f"ones {some[2]}",
-    ]
+    )
+    detail = joined(
+        f"That is {bare(waves[0] / window, 1)} times the {tokens(window)} measured; the next pair, {lengths[1]}, "
+        f"carries {percent(shares[1])}.",
+        f"Pairs of one to {in_words(LONG)} windows carry {middle} of r_q together, shorter ones {short} and longer "
+        f"ones {long}.",
+    )
     meaning = joined(
-        "r_q rewards what rises or falls steadily, as a wave at least twice as long as the window can.",
+        "r_q is large for what rises or falls over the whole window, as a wave at least twice as long does.",
         _constant(c, p),
     )
-    how = (
+    rule = (
         "A wavelength's share is the size of its part of r_q over the sum of these sizes, as a mean over heads "
         "weighted by |r_q|."
     )
-    text = (sentence(said), joined(*map(sentence, detail)), meaning, "Shares of r_q have no standard error.")
+    text = (f"{headline}.", detail, meaning, "Shares of r_q have no standard error.", verdict)
     question, see = "Which wavelengths carry the position signal?", See("spectrum", "r_q", model, p)
-    surprise = rank(LEVEL, top.value - second.value)
-    return Claim("wavelengths", question, *text, verdict, tuple(rows), c.best.name, how, see, surprise)
+    surprise = rank(LEVEL, shares[0] - shares[1])
+    return Claim("wavelengths", question, *text, tuple(rows), c.best.name, rule, see, surprise)
 
 
 def _above_noise(c: Context, p: Population) -> bool:
@@ -144,29 +162,7 @@ def _constant(c: Context, p: Population) -> str:
         return ""
     alone, whole = (c.best.level(m, p, c.last)[0] for m in ("r_q_const", "r_q"))
     most = ": most of r_q is the rotation of a constant vector" if alone > whole / 2 else ""
-    return sentence(
-        f"rotating each head's mean query alone gives {bare(alone)} of mean r_q {bare(whole)}{most}"
-    )
-
-
-def _wave(c: Context, p: Population, model: str, wave: float, share: float) -> Row:
-    what = f"share of r_q at a wavelength of {tokens(round(wave))}"
-    return Row(what, "signal_q", p, model, float(share), window=c.best.name, unit="share", at=float(wave))
-
-
-def _near(c: Context) -> str:
-    """How many heads score highest within NEAR tokens, and which do not."""
-    score = c.best.data["distance_score"].isel(checkpoint=c.last).to_numpy()
-    here = c.best.mask(c.last, c.main) & np.isfinite(score).any(axis=1)
-    top = c.best.data["distance"].to_numpy()[np.nanargmax(score[here], axis=1)]
-    far = top > NEAR
-    said = f"{int((~far).sum())} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
-    if 0 < far.sum() <= MOST_NAMED:
-        names = np.array(head_names(c.best.heads(here)))[far]
-        places = zip(names.tolist(), top[far].tolist(), strict=True)
-        others = listing([f"{name} ({tokens(int(at))} back)" for name, at in places])
-        said += f"; the other{'s are' if far.sum() > 1 else ' is'} {others}"
-    return sentence(said)
+    return f"Rotating each head's mean query alone gives {bare(alone)} of mean r_q {bare(whole)}{most}."
 
 
 def distance(c: Context) -> Claim | None:
@@ -177,40 +173,52 @@ def distance(c: Context) -> Claim | None:
     curve = score_by_distance(c.best.data, model, c.best.where(p))
     if curve.empty:
         return None
-    near = curve.iloc[0]
-    value, se = float(near["score"]), float(near["se"])
-    df = c.best.groups - 1
+    lags = [tokens(int(lag)) for lag in curve["distance"]]
+    values, errors = curve["score"].tolist(), curve["se"].tolist()
+    value, se, df = values[0], errors[0], c.best.groups - 1
     above, below = exceeds(value, se, 0.0, df), exceeds(-value, se, 0.0, df)
-    verdict = "higher" if above == "yes" else "lower" if below == "yes" else "unclear"
-    lag = tokens(int(near["distance"]))
+    verdict = "higher" if above else "lower" if below else "unclear"
+    said = f"Position alone {'moves' if verdict == 'unclear' else 'puts'} the key {lags[0]} back"
+    where = f"{c.heads()}{c.at(c.last)}"
     says = {
-        "higher": f"Position alone puts the key {lag} back {bare(value, 1)} logits above the average key",
-        "lower": f"Position alone puts the key {lag} back {bare(-value, 1)} logits below the average key",
-        "unclear": f"Position alone moves the key {lag} back by {bare(value, 1, signed=True)} logits, which is not "
-        "clear of noise",
+        "higher": f"{bare(value, 1)} logits above the average key{where}",
+        "lower": f"{bare(-value, 1)} logits below the average key{where}",
+        "unclear": f"by {bare(value, 1, signed=True)} logits{where}, which errors do not tell from 0",
     }
-    top, low = curve.loc[curve["score"].idxmax()], curve.loc[curve["score"].idxmin()]
-    ends = [
-        f"{tokens(int(e['distance']))} back ({number(float(e['score']), float(e['se']), signed=True)} logits)"
-        for e in (top, low)
-    ]
     rows = [
         Row(
-            f"mean score {tokens(int(row['distance']))} back, relative to the average key",
-            "score", p, model, float(row["score"]), float(row["se"]), None, c.best.name, "logits",
-            verdict if i == 0 else "level", float(row["distance"]),
+            f"mean score {lag} back, relative to the average key", "score", p, model, score, error, None,
+            c.best.name, "logits", "level", float(at),
         )
-        for i, row in enumerate(curve.to_dict("records"))
+        for lag, score, error, at in zip(lags, values, errors, curve["distance"], strict=True)
     ]  # fmt: skip
+    rows[0] = replace(rows[0], verdict=verdict)
+    high, low = (
+        f"{lags[i]} back ({number(values[i], errors[i], signed=True)} logits)"
+        for i in (int(np.argmax(values)), int(np.argmin(values)))
+    )
+    detail = sentence(f"{c.over}the mean curve{c.heads()} is highest {high} and lowest {low}")
     meaning = joined(
-        "Predicted from mean queries and keys at each position, so content plays no part.",
-        _near(c),
+        "Predicted from mean queries and keys at each position, so content plays no part.", _near(c)
     )
     bound = "The error shown is the mean of the heads' errors, an upper bound of that of their mean."
-    curve_text = sentence(f"{c.over}the mean curve{c.heads()} is highest {ends[0]} and lowest {ends[1]}")
-    text = (sentence(f"{says[verdict]}{c.heads()}{c.at(c.last)}"), curve_text, meaning, "", verdict)
-    how, see = rule(c, joined(bound, rule_of_sign())), See("distance", "score", model, p)
+    sign = f"It is above or below 0 with {percent(CONFIDENCE)} confidence."
+    headline = f"{said} {says[verdict]}."
+    text = ("Do heads prefer near keys?", headline, detail, meaning, "", verdict)
     surprise = rank(UNCLEAR if verdict == "unclear" else DIFFERENT, math.tanh(value) / 2)
-    return Claim(
-        "distance", "Do heads prefer near keys?", *text, tuple(rows), c.best.name, how, see, surprise
-    )
+    how, see = c.rule(bound, sign), See("distance", "score", model, p)
+    return Claim("distance", *text, tuple(rows), c.best.name, how, see, surprise)
+
+
+def _near(c: Context) -> str:
+    """How many heads score highest within NEAR tokens, and which do not."""
+    score = c.best.data["distance_score"].isel(checkpoint=c.last).to_numpy()
+    here = c.best.mask(c.last, c.main) & np.isfinite(score).any(axis=1)
+    top = c.best.data["distance"].to_numpy()[np.nanargmax(score[here], axis=1)]
+    far = top > NEAR
+    said = f"{int((~far).sum())} of {len(top)} {c.kind()} score highest within {tokens(NEAR)}"
+    if 0 < far.sum() <= MOST_NAMED:
+        names = zip(np.array(head_names(c.best.heads(here)))[far], top[far], strict=True)
+        others = listing([f"{name} ({tokens(int(at))} back)" for name, at in names])
+        said += f"; the other{'s are' if far.sum() > 1 else ' is'} {others}"
+    return sentence(said)

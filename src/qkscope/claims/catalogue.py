@@ -11,27 +11,15 @@ from qkscope.claims.causes import causes
 from qkscope.claims.claim import Claim
 from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
+from qkscope.claims.emergence import emergence
 from qkscope.claims.roles import behaviour, roles
-from qkscope.claims.trends import between_models, emergence, long_context, plasticity, position
+from qkscope.claims.trends import between_models, long_context, plasticity, position
 from qkscope.results import Results
 
 # Each gives its claim, or None where the study was not measured for it.
 CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
-    position,
-    between_models,
-    emergence,
-    roles,
-    scores,
-    behaviour,
-    wavelengths,
-    classes,
-    queries_keys,
-    long_context,
-    causes,
-    linearity,
-    distance,
-    plasticity,
-    ablation,
+    *(position, between_models, emergence, roles, scores, behaviour, wavelengths, classes, queries_keys),
+    *(long_context, causes, linearity, distance, plasticity, ablation),
 )
 
 MOST_CLAIMS = 10  # claims that a study has

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qkscope.claims.claim import Claim, Population, Row, See, Window
-from qkscope.claims.context import COORDINATES, Context, name_of, published_r, small, unit_of
-from qkscope.claims.templates import CHANGED, LEVEL, OPPOSED, UNCLEAR, rank, rule
+from qkscope.claims.context import (
+    CHANGED,
+    COORDINATES,
+    LEVEL,
+    OPPOSED,
+    UNCLEAR,
+    Context,
+    name_of,
+    published_r,
+    rank,
+    small,
+    unit_of,
+)
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
 from qkscope.stats.attribution import NUMBERS
 from qkscope.stats.levels import rule_of_cause
@@ -28,21 +40,33 @@ def causes(c: Context) -> Claim | None:
     if step is None:
         return None
     verdict, measure = _verdict(c, step, measures)
-    shown = [m for m in (measure, *measures) if (m, c.main) in step.rows]
-    pairs = [(m, p) for p in c.populations for m in dict.fromkeys(shown) if (m, p) in step.rows]
-    rows = [_row(c, step, m, p, factor) for m, p in pairs for factor in step.columns]
+    shown = [m for m in dict.fromkeys((measure, *measures)) if (m, c.main) in step.rows]
+    pairs = [(m, p) for p in c.populations for m in shown if (m, p) in step.rows]
+    rows = [
+        _row(
+            c,
+            step,
+            m,
+            p,
+            column,
+            f"effect of {_short(step, factor, m, p)}",
+            step.effects[m, p, factor].verdict,
+        )
+        for m, p in pairs
+        for factor, column in step.columns.items()
+    ]
     if verdict == "coordinates only":
         rows.sort(key=lambda row: row.effect not in (step.columns.get(WEIGHTS), UNDIVIDED))
-    if len(step.columns.keys() - {WINDOW}) > 1:
-        rows += [
-            _interaction(c, step, m, p) for m, p in pairs if math.isfinite(step.rows[m, p]["interaction"])
-        ]
-    rows += [row for m, p in pairs for row in _same_axis(c, step, m, p)]
+    crossed, interacting = _interactions(c, step, pairs)
+    split, axes = _axes(c, step)
+    rows += [*crossed, *split]
+    trained = {WEIGHTS, UNDIVIDED} & set(step.clear("r_q", c.main)) and verdict != "coordinates only"
+    changed = step.training_changed(c.main)
     detail = joined(
         *(_parts(c, step, m, p) for m, p in pairs),
-        _coordinates(c, step, verdict),
-        _interacting(c, step, pairs),
-        _axes(c, step),
+        published_r(changed, f"training's effect on mean r_q{c.heads()}") if trained else "",
+        interacting,
+        axes,
     )
     meaning = (
         "Effects are given in the order of training: settings first, then training, then window. In another order the "
@@ -50,24 +74,14 @@ def causes(c: Context) -> Claim | None:
         if len(step.columns) > 1
         else "Nothing else changed between the two checkpoints."
     )
-    text = (_headline(c, step, measure, verdict), detail, meaning, _caveat(c, step), verdict)
     effects = [step.effects[measure, c.main, factor] for factor in step.clear(measure, c.main)]
     size = max((abs(effect.delta) for effect in effects), default=0.0)
-    opposed = len({effect.verdict for effect in effects}) > 1
-    tier = UNCLEAR if verdict == "unclear" else OPPOSED if opposed else CHANGED if effects else LEVEL
-    tier = LEVEL if len(step.columns) == 1 and tier == CHANGED else tier
-    see = See("causes", NUMBERS[measure], step.after, c.main)
-    question = "What caused the change?"
-    return Claim(
-        "causes",
-        question,
-        *text,
-        tuple(rows),
-        rows[0].window,
-        rule(c, rule_of_cause()),
-        see,
-        rank(tier, size),
-    )
+    opposed, several = len({effect.verdict for effect in effects}) > 1, effects and len(step.columns) > 1
+    tier = UNCLEAR if verdict == "unclear" else OPPOSED if opposed else CHANGED if several else LEVEL
+    text = (_headline(c, step, measure, verdict), detail, meaning, _caveat(c, step), verdict)
+    how, see = c.rule(rule_of_cause()), See("causes", NUMBERS[measure], step.after, c.main)
+    surprise = rank(tier, size)
+    return Claim("causes", "What caused the change?", *text, tuple(rows), rows[0].window, how, see, surprise)
 
 
 def _chosen(c: Context, found: Sequence[Step]) -> Step | None:
@@ -75,8 +89,8 @@ def _chosen(c: Context, found: Sequence[Step]) -> Step | None:
     at = [each for each in found if onset is not None and each.after == c.model(onset)]
 
     def size(step: Step) -> tuple[bool, float]:
-        effects = [step.effects[c.lead, c.main, factor] for factor in step.columns]
-        return any(e.clear for e in effects), max((abs(e.delta) for e in effects if e.clear), default=0.0)
+        clear = [abs(step.effects[c.lead, c.main, factor].delta) for factor in step.clear(c.lead, c.main)]
+        return bool(clear), max(clear, default=0.0)
 
     return max(at or found, key=size, default=None)
 
@@ -98,22 +112,8 @@ def _verdict(c: Context, step: Step, measures: Sequence[str]) -> tuple[str, str]
             return "training and text" if name == "training" and not step.same_text else name, m
     if coordinates:
         return "coordinates only", coordinates
-    effects = [step.effects[m, c.main, factor].verdict for m in measures for factor in step.columns]
-    return "flat" if set(effects) == {"flat"} else "unclear", measures[0]
-
-
-def _name(c: Context, step: Step, factor: str) -> str:
-    """A cause as the subject of a sentence."""
-    text = "" if step.same_text else " and text (not separable)"
-    window = step.rows[c.lead, c.main]["window_tokens"]
-    stop = next(stop for stop in c.own.stops if stop.model == step.after)
-    longer = "longer" if (stop.window or 0) > window else "shorter"
-    return {
-        ROTATION: f"switching to {_label(c, step.after)}'s RoPE settings",
-        WEIGHTS: f"training{text}",
-        WINDOW: f"the {longer} window",
-        UNDIVIDED: f"training{'' if step.same_text else ', text'} and RoPE settings (not separable) together",
-    }[factor]
+    effects = {step.effects[m, c.main, factor].verdict for m in measures for factor in step.columns}
+    return "flat" if effects == {"flat"} else "unclear", measures[0]
 
 
 def _label(c: Context, model: str) -> str:
@@ -122,131 +122,119 @@ def _label(c: Context, model: str) -> str:
 
 def _headline(c: Context, step: Step, measure: str, verdict: str) -> str:
     ends = f"in this run, from {_label(c, step.before)} to {_label(c, step.after)}, "
+    unit, what = unit_of(measure), f"{name_of(measure)}{c.heads()}"
     if verdict == "coordinates only":
         effect = step.effects[measure, c.main, WEIGHTS if WEIGHTS in step.columns else UNDIVIDED]
-        size = _size(effect, unit_of(measure))
-        return sentence(f"{ends}{name_of(measure)}{c.heads()} {effect.verdict} by {size} {COORDINATES}")
-    said = []
-    for i, factor in enumerate(step.columns):
-        what = f"{name_of(measure)}{c.heads()}" if i == 0 else "it"
-        subject = _name(c, step, factor) + (" alone" if i == 0 and factor == ROTATION else "")
-        then = " then" if i > 0 and factor in (WEIGHTS, ROTATION) else ""
-        several = factor == UNDIVIDED or (factor == WEIGHTS and not step.same_text)
-        does = _does(step.effects[measure, c.main, factor], what, measure, "" if several else "s")
-        said.append(f"{subject}{then} {does}")
+        return sentence(f"{ends}{what} {effect.verdict} by {_size(effect, unit)} {COORDINATES}")
+    text = "" if step.same_text else " and text (not separable)"
+    longer = "longer" if (c.results.timeline.stop(step.after).window or 0) > step.window else "shorter"
+    subjects = {
+        ROTATION: f"switching to {_label(c, step.after)}'s RoPE settings",
+        WEIGHTS: f"training{text}",
+        WINDOW: f"the {longer} window",
+        UNDIVIDED: f"training{'' if step.same_text else ', text'} and RoPE settings (not separable) together",
+    }
+    said: list[str] = []
+    for factor in step.columns:
+        subject, effect = subjects[factor], step.effects[measure, c.main, factor]
+        if said:
+            what = "it"
+            subject += " then" if factor != WINDOW else ""
+        elif factor == ROTATION:
+            subject += " alone"
+        s = "" if factor == UNDIVIDED or (factor == WEIGHTS and not step.same_text) else "s"
+        size = _size(effect, unit)
+        does = {
+            "rises": f"raise{s} {what} by {size}",
+            "falls": f"lower{s} {what} by {size}",
+            "flat": f"change{s} {what} by less than {small(unit)}",
+            "unclear": f"change{s} {what} by {size} (not a clear effect)",
+        }[effect.verdict]
+        said.append(f"{subject} {does}")
     return sentence(f"{ends}{listing(said)}")
 
 
 def _size(effect: Change, unit: Unit) -> str:
-    text = measured(abs(effect.delta), math.nan, unit, signed=True).lstrip("+")
-    return "1 point" if text == "1 points" else text
-
-
-def _does(effect: Change, what: str, measure: str, s: str) -> str:
-    unit = unit_of(measure)
-    size = _size(effect, unit)
-    return {
-        "rises": f"raise{s} {what} by {size}",
-        "falls": f"lower{s} {what} by {size}",
-        "flat": f"change{s} {what} by less than {small(unit)}",
-        "unclear": f"change{s} {what} by {size} (not clear of noise)",
-    }[effect.verdict]
+    return measured(abs(effect.delta), math.nan, unit, signed=True).lstrip("+")
 
 
 def _short(step: Step, factor: str, measure: str, population: Population) -> str:
     """A cause in a list. New weights that changed no attention are not called training."""
     text = "" if step.same_text else " and text"
-    if factor == WEIGHTS and step.only_coordinates(measure, population):
+    if factor == WEIGHTS and measure == "r_q" and step.training_changed(population) == "coordinates":
         return f"new weights{text} (only in coordinates)"
-    return {ROTATION: "RoPE settings", WEIGHTS: f"training{text}", WINDOW: "window"}.get(
-        factor, f"training{text} and RoPE settings (not separable)"
-    )
+    return {
+        ROTATION: "RoPE settings",
+        WEIGHTS: f"training{text}",
+        WINDOW: "window",
+        UNDIVIDED: f"training{text} and RoPE settings (not separable)",
+    }[factor]
+
+
+def _effect(step: Step, measure: str, population: Population, column: str) -> str:
+    """`+14.1 ± 0.6 points`."""
+    row = step.rows[measure, population]
+    return measured(row[column], row[f"{column}_se"], unit_of(measure), signed=True)
 
 
 def _parts(c: Context, step: Step, measure: str, population: Population) -> str:
     """`Position's share ... in RoPE heads: RoPE settings −8.7 ± 0.1 points, training ..., together ...`."""
-    row, unit = step.rows[measure, population], unit_of(measure)
     said = [
-        f"{_short(step, factor, measure, population)} {measured(row[column], row[f'{column}_se'], unit, signed=True)}"
+        f"{_short(step, factor, measure, population)} {_effect(step, measure, population, column)}"
         for factor, column in step.columns.items()
     ]
-    total = (
-        f", together {measured(row['total'], row['total_se'], unit, signed=True)}" if len(said) > 1 else ""
-    )
-    return sentence(f"{name_of(measure)}{c.heads(population)}: {', '.join(said)}{total}")
+    said += [f"together {_effect(step, measure, population, 'total')}"] if len(said) > 1 else []
+    return sentence(f"{name_of(measure)}{c.heads(population)}: {', '.join(said)}")
 
 
-def _coordinates(c: Context, step: Step, verdict: str) -> str:
-    """Whether training's effect on published r is one on attention, where the headline does not say it."""
-    changed = step.training_changed(c.main)
-    if verdict == "coordinates only" or not {WEIGHTS, UNDIVIDED} & set(step.clear("r_q", c.main)):
-        return ""
-    return published_r(changed, f"training's effect on mean r_q{c.heads()}")
-
-
-def _interacting(c: Context, step: Step, pairs: Sequence[tuple[str, Population]]) -> str:
-    """Where training would have had another effect before the change of settings."""
-    said = []
-    for m, p in pairs:
-        row = step.rows[m, p]
-        acts = {ROTATION, WEIGHTS} & set(step.clear(m, p))
-        if len(step.columns.keys() - {WINDOW}) > 1 and acts and interacts(row):
-            values = [
-                measured(row[name], row[f"{name}_se"], unit_of(m), signed=True)
-                for name in ("weights_other_order", "weights_first", "interaction")
-            ]
-            said.append(
-                f"{name_of(m)}{c.heads(p)} by {values[0]} under the old settings and by {values[1]} under the new ones "
-                f"(difference {values[2]})"
+def _interactions(c: Context, step: Step, pairs: Sequence[tuple[str, Population]]) -> tuple[list[Row], str]:
+    """Rows and a sentence: how far training's effects under the old and the new settings differ."""
+    rows, said = [], []
+    for m, p in pairs if {ROTATION, WEIGHTS} <= step.columns.keys() else ():
+        value = step.rows[m, p]["interaction"]
+        if not math.isfinite(value):
+            continue
+        clear = interacts(step.rows[m, p])
+        verdict = "unclear" if not clear else "higher" if value > 0 else "lower"
+        rows.append(_row(c, step, m, p, "interaction", "interaction of training and RoPE settings", verdict))
+        if clear and {ROTATION, WEIGHTS} & set(step.clear(m, p)):
+            columns = ("weights_other_order", "weights_first", "interaction")
+            before, after, gap = (_effect(step, m, p, column) for column in columns)
+            settings = (
+                f"by {before} under the old settings and by {after} under the new ones (difference {gap})"
             )
-    return sentence(f"the causes interact: training changes {listing(said)}") if said else ""
+            said.append(f"{name_of(m)}{c.heads(p)} {settings}")
+    return rows, f"The causes interact: training changes {listing(said)}." if said else ""
 
 
-def _axes(c: Context, step: Step) -> str:
-    """How much of each effect on r_q comes from heads whose first axis stayed along that edge."""
-    if ("r_q", c.main) not in step.rows:
-        return ""
-    row, said = step.rows["r_q", c.main], []
-    for factor, column in step.columns.items():
-        kept = row.get(f"{factor}_same_axis", math.nan)
-        if column.endswith("_first") and math.isfinite(kept) and step.effects["r_q", c.main, factor].clear:
-            stayed, changed = (measured(x, math.nan, "r", signed=True) for x in (kept, row[column] - kept))
-            cause = _short(step, factor, "r_q", c.main)
-            said.append(
-                f"{cause}, {stayed} from heads that kept their first axis and {changed} from heads in which another "
-                "axis became the first"
-            )
-    return sentence(f"of the effects on mean r_q{c.heads()}: {'; '.join(said)}") if said else ""
+def _axes(c: Context, step: Step) -> tuple[list[Row], str]:
+    """Rows and a sentence: how much of each effect on r_q comes from heads whose first axis stayed along that edge."""
+    rows, said = [], []
+    for p in c.populations:
+        row = step.rows.get(("r_q", p), {})
+        for factor, column in step.columns.items():
+            kept, name = row.get(f"{factor}_same_axis", math.nan), _short(step, factor, "r_q", p)
+            if not column.endswith("_first") or not math.isfinite(kept):
+                continue
+            made = _row(c, step, "r_q", p, f"{factor}_same_axis", f"effect of {name}", "level")
+            rows.append(replace(made, what=f"{made.what} from heads that kept their axis"))
+            if p == c.main and step.effects["r_q", p, factor].clear:
+                stayed, changed = (
+                    measured(x, math.nan, "r", signed=True) for x in (kept, row[column] - kept)
+                )
+                said.append(
+                    f"{name}, {stayed} from heads that kept their first axis and {changed} from heads in which "
+                    "another axis became the first"
+                )
+    return rows, sentence(f"of the effects on mean r_q{c.heads()}: {'; '.join(said)}") if said else ""
 
 
-def _row(c: Context, step: Step, measure: str, p: Population, factor: str) -> Row:
-    effect = step.effects[measure, p, factor]
-    what = f"effect of {_short(step, factor, measure, p)} on {name_of(measure)}{c.heads(p)}"
-    return _as_row(c, step, what, measure, p, step.columns[factor], effect.verdict)
-
-
-def _interaction(c: Context, step: Step, measure: str, p: Population) -> Row:
-    row = step.rows[measure, p]
-    what = f"interaction of training and RoPE settings on {name_of(measure)}{c.heads(p)}"
-    verdict = ("higher" if row["interaction"] > 0 else "lower") if interacts(row) else "unclear"
-    return _as_row(c, step, what, measure, p, "interaction", verdict)
-
-
-def _same_axis(c: Context, step: Step, measure: str, p: Population) -> list[Row]:
-    found = []
-    for factor, column in step.columns.items():
-        name = f"{factor}_same_axis"
-        if measure == "r_q" and column.endswith("_first") and math.isfinite(step.rows[measure, p][name]):
-            what = f"{_row(c, step, measure, p, factor).what} from heads that kept their axis"
-            found.append(_as_row(c, step, what, measure, p, name, "level"))
-    return found
-
-
-def _as_row(c: Context, step: Step, what: str, measure: str, p: Population, column: str, verdict: str) -> Row:
-    row = step.rows[measure, p]
+def _row(c: Context, step: Step, m: str, p: Population, column: str, effect: str, verdict: str) -> Row:
+    row = step.rows[m, p]
     window: Window = "matched" if step.window == c.best.window and column != "window" else "own"
     ends = (step.after, row[column], row[f"{column}_se"], step.before)
-    return Row(what, measure, p, *ends, window, unit_of(measure), verdict, effect=column)
+    what = f"{effect} on {name_of(m)}{c.heads(p)}"
+    return Row(what, m, p, *ends, window, unit_of(m), verdict, effect=column)
 
 
 def _caveat(c: Context, step: Step) -> str:
@@ -255,17 +243,15 @@ def _caveat(c: Context, step: Step) -> str:
     if UNDIVIDED in step.columns:
         start = f"from {step.before} to {step.after}, "
         reasons = [text for text in c.results.record.warnings if text.startswith(start)]
-        why = (
-            reasons[0].partition("because ")[2]
-            if reasons
-            else "no checkpoint with exchanged settings was measured"
-        )
+        why = "no checkpoint with exchanged settings was measured"
+        if reasons:
+            why = reasons[0].partition("because ")[2]
         said.append(sentence(f"training and RoPE settings are not separable: {why}"))
     if not step.same_text:
         said.append(
             "The two checkpoints were measured on different documents: training and text are not separable."
         )
-    if {ROTATION, WEIGHTS} <= step.columns.keys() and next(iter(step.columns)) == WEIGHTS:
+    if next(iter(step.columns)) == WEIGHTS and ROTATION in step.columns:
         said.append("Only the order training first, then RoPE settings, could be measured.")
     if WINDOW in step.columns:
         said.append(f"Training and settings are compared over {tokens(step.window)}.")

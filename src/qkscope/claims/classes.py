@@ -7,53 +7,51 @@ from dataclasses import replace
 import numpy as np
 
 from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import MOST_NAMED, Context, head_names
-from qkscope.claims.templates import LEVEL, UNCLEAR, Compared, rank, rule
+from qkscope.claims.context import LEVEL, MOST_NAMED, UNCLEAR, Context, head_names, rank
+from qkscope.claims.templates import Compared, training_context
 from qkscope.claims.trends import SCALED
 from qkscope.results.taxonomy import CLASSES, classify
 from qkscope.stats.evidence import Evidence
 from qkscope.stats.levels import MISSED, rule_of_change, rule_of_contrast
-from qkscope.words import bare, joined, listing, percent, sentence, tokens
+from qkscope.words import bare, joined, listing, percent, sentence
 
 MOST_CHANGES = 3
 
 
 def classes(c: Context) -> Claim | None:
     """How many heads of each class there are at the last checkpoint, and which classes gained or lost."""
-    if c.several_models or not all(len(c.best.kinds(c.last, p)) for p in c.populations):
+    if c.several_models or not all(_total(c, p) for p in c.populations):
         return None
-    tops = {p: c.best.ranked_classes(p, c.last) for p in c.populations}
-    verdict, (top, second, *_) = tops[c.main]
-    rows = [_count(c, kind, p) for p in c.populations for kind in tops[p][1]]
-    rows.sort(
-        key=lambda row: row.measure != tops[row.population][1][0]
-    )  # the largest of each population first
-    said, path = _headline(c, verdict, top, second), _path(c)
-    if path:
-        said += f"; {path[1]}"
-        rows.append(path[0])
-    elif c.other and tops[c.other][0] in ("majority", "largest"):
-        kind = tops[c.other][1][0]
-        said += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}"
-    changed, text = _changed(c)
+    ranked = {p: c.best.ranked_classes(p, c.last) for p in c.populations}
+    verdict, (top, second, *_) = ranked[c.main]
+    rows = [_count(c, kind, p) for p in c.populations for kind in ranked[p][1]]
     if verdict in ("tie", "unclear"):
         rows.sort(key=lambda row: (row.population != c.main, row.measure not in (top, second)))
-    tier = (
-        UNCLEAR if verdict == "unclear" and not changed else LEVEL
-    )  # coordinates may change it: it never leads
-    meaning = joined(
-        "Classes cut r_q and |r_k| along PC0 at fixed thresholds.",
-        _content(c),
-    )
+    else:  # the largest of each population first
+        rows.sort(key=lambda row: row.measure != ranked[row.population][1][0])
+    headline = _headline(c, verdict, top, second)
+    if path := _path(c):
+        headline += f"; {path[1]}"
+        rows.append(path[0])
+    elif c.other and ranked[c.other][0] in ("majority", "largest"):
+        kind = ranked[c.other][1][0]
+        headline += f"; {_of(c, kind, c.other).lower()} NoPE heads are {kind}"
+    changed, text = _changed(c)
+    rows += changed
+    detail = joined(text, sentence(_counts(c, c.best)))
+    if c.matched:
+        rows += [_count(c, kind, c.main, c.own) for kind in CLASSES]
+        detail = joined(detail, sentence(f"{training_context(c)}, {_counts(c, c.own)}"))
+    meaning = joined("Classes cut r_q and |r_k| along PC0 at fixed thresholds.", _content(c))
+    caveat = joined(c.window_caveat, c.caveat, SCALED)
+    # Coordinates may change it: it never leads.
+    tier = UNCLEAR if verdict == "unclear" and not changed else LEVEL
     size = max((abs(row.value) / 2 / _total(c, row.population) for row in changed), default=0.0)
-    detail = joined(text, sentence(_shares(c, c.best)), _own_shares(c))
-    said_of = (sentence(said), detail, meaning, joined(c.window_caveat, c.caveat, SCALED))
-    how = rule(c, joined(rule_of_contrast(), rule_of_change() if c.training else ""))
+    how = c.rule(rule_of_contrast(), rule_of_change() if c.training else "")
     see = See("classes", "class", c.model(c.last), c.main)
     question = "Published taxonomy: how many heads follow position with queries, keys, both or neither?"
-    own = [_count(c, kind, c.main, c.own) for kind in CLASSES] if c.matched else []
-    every = (*rows, *changed, *own)
-    return Claim("classes", question, *said_of, verdict, every, c.best.name, how, see, rank(tier, size))
+    said = (sentence(headline), detail, meaning, caveat, verdict)
+    return Claim("classes", question, *said, tuple(rows), c.best.name, how, see, rank(tier, size))
 
 
 def _total(c: Context, p: Population) -> int:
@@ -66,24 +64,34 @@ def _of(c: Context, kind: str, p: Population) -> str:
 
 
 def _count(c: Context, kind: str, p: Population, e: Evidence | None = None, i: int | None = None) -> Row:
-    e, i = e or c.best, c.last if i is None else i
-    return Row(
-        f"{kind} {c.kind(p)}", kind, p, c.model(i), float(e.count(kind, p, i)), window=e.name, unit="heads"
+    i = c.last if i is None else i
+    return c.counted(f"{kind} {c.kind(p)}", kind, p, i, (e or c.best).count(kind, p, i), e)
+
+
+def _headline(c: Context, verdict: str, top: str, second: str) -> str:
+    at, kind = c.at(c.last), c.kind()
+    if verdict in ("majority", "largest"):
+        most = "" if verdict == "majority" else ", the largest class"
+        return f"{_of(c, top, c.main)} {kind} are {top}{at}{most}"
+    numbers = [c.best.count(name, c.main, c.last) for name in (top, second)]
+    if numbers[0] == numbers[1]:
+        each = f"{numbers[0]} of {_total(c, c.main)} each"
+        return f"Two classes are equally large among {kind}{at}, {each}: {top} and {second}"
+    return (
+        f"No class is clearly the largest among {kind}{at}: {numbers[0]} are {top} and {numbers[1]} {second}"
     )
 
 
 def _path(c: Context) -> tuple[Row, str] | None:
     """The class that rose and fell most clearly between the first and the last checkpoint, and its path in words."""
-    if not c.training or not c.comparable:
-        return None
     found = []
-    for kind in CLASSES:
+    for kind in CLASSES if c.follows else ():
         if c.best.direction(kind, c.main) != "rises and falls":
             continue
         counts = [c.best.count(kind, c.main, i) for i in range(c.last + 1)]
         low, high = sorted((counts[0], counts[-1]))
-        top = max(range(len(counts)), key=lambda i: max(counts[i] - high, low - counts[i]))
-        found.append((max(counts[top] - high, low - counts[top]), kind, counts, top))
+        beyond = [max(count - high, low - count) for count in counts]
+        found.append((max(beyond), kind, counts, beyond.index(max(beyond))))
     size, kind, counts, top = max(found, default=(0, "", [], 0))
     if size <= 0:
         return None
@@ -96,27 +104,14 @@ def _content(c: Context) -> str:
     kind, here = "content-focused", c.best.mask(c.last, c.main)
     r_q, r_k, share = (c.best.value(m, c.last)[here] for m in ("r_q", "r_k", "share_positional"))
     shares = share[(classify(r_q, r_k, c.best.thresholds) == kind) & np.isfinite(share)]
-    said = f"{kind.capitalize()} means low r along PC0 only"
+    said = f"{kind} means low r along PC0 only"
     if len(shares) and shares.max() > MISSED:
-        low, high = (percent(float(end)) for end in (shares.min(), shares.max()))
-        span = f"{low} to {high}" if low != high else low
+        span = " to ".join(dict.fromkeys(percent(float(end)) for end in (shares.min(), shares.max())))
         said += f": position explains {span} of score variance in such {c.kind()}"
     return sentence(said)
 
 
-def _headline(c: Context, verdict: str, top: str, second: str) -> str:
-    at, kind = c.at(c.last), c.kind()
-    number = {name: c.best.count(name, c.main, c.last) for name in (top, second)}
-    if verdict in ("majority", "largest"):
-        most = "" if verdict == "majority" else ", the largest class"
-        return f"{_of(c, top, c.main)} {kind} are {top}{at}{most}"
-    if number[top] == number[second]:
-        each = f"{number[top]} of {_total(c, c.main)} each"
-        return f"Two classes are equally large among {kind}{at}, {each}: {top} and {second}"
-    return f"No class is clearly the largest among {kind}{at}: {number[top]} are {top} and {number[second]} {second}"
-
-
-def _shares(c: Context, e: Evidence) -> str:
+def _counts(c: Context, e: Evidence) -> str:
     parts = []
     for p in c.populations:
         shown = [f"{n} {kind}" for kind in CLASSES if (n := e.count(kind, p, c.last))]
@@ -124,37 +119,27 @@ def _shares(c: Context, e: Evidence) -> str:
     return "; ".join(parts)
 
 
-def _own_shares(c: Context) -> str:
-    """The same counts over the last checkpoint's training context."""
-    if not c.matched:
-        return ""
-    window = c.own.stops[c.last].window
-    over = f" ({tokens(window)})" if window else ""
-    return sentence(f"over the training context{over}, {_shares(c, c.own)}")
-
-
 def _changed(c: Context) -> tuple[list[Row], str]:
     """The classes of each population whose share changed clearly, as rows of heads and as a sentence."""
-    if not c.training or not c.comparable:
+    if not c.follows:
         return [], ""
-    rows, said = [], []
+    found = []
     for p in c.populations:
         for kind in CLASSES:
             change = c.best.overall(kind, p)
             before, after = (c.best.count(kind, p, i) for i in (0, c.last))
             # Judged on the heads that every checkpoint has, which may go another way than all that were measured.
-            if change is None or not change.clear or (after - before) * change.delta <= 0:
-                continue
-            what = f"{kind} {c.kind(p)}"
-            rows.append(Row(what, kind, p, c.model(c.last), float(after - before), from_model=c.model(0),
-                            window=c.best.name, unit="heads", verdict=change.verdict))  # fmt: skip
-            said.append(f"{what} from {before} to {after}")
+            if change is not None and change.clear and (after - before) * change.delta > 0:
+                row = c.counted(f"{kind} {c.kind(p)}", kind, p, c.last, after - before)
+                row = replace(row, from_model=c.model(0), verdict=change.verdict)
+                found.append((row, f"{row.what} from {before} to {after}"))
     ends = f"from {c.labels[0]} to {c.labels[-1]}"
-    if not said:
+    if not found:
         return [], f"No class's number changed clearly {ends}."
-    largest = sorted(range(len(rows)), key=lambda i: -abs(rows[i].value))[:MOST_CHANGES]
-    few = "Clear changes" if len(rows) <= MOST_CHANGES else f"The {MOST_CHANGES} largest clear changes"
-    return rows, f"{few} {ends}: {listing([said[i] for i in sorted(largest)])}."
+    least = sorted((abs(row.value) for row, _ in found), reverse=True)[:MOST_CHANGES][-1]
+    largest = [text for row, text in found if abs(row.value) >= least][:MOST_CHANGES]
+    few = "Clear changes" if len(found) <= MOST_CHANGES else f"The {MOST_CHANGES} largest clear changes"
+    return [row for row, _ in found], f"{few} {ends}: {listing(largest)}."
 
 
 queries_keys = Compared(
@@ -177,53 +162,36 @@ def linearity(c: Context) -> Claim | None:
     """eta, from any function of position, against |r|, from a straight line: of keys or of queries."""
     if c.several_models or not all(c.best.known(m, c.main) for m in ("eta_q", "eta_k")):
         return None
-    made = [claim for each in (_line("k"), _line("q")) if (claim := each(c)) is not None]
-    most = max(made, key=lambda claim: claim.rows[0].value - claim.rows[1].value)
-    total = int(c.best.mask(c.last, c.main).sum())
-    beyond = [
-        f"in {_named(_missed(c, x), total)}, eta_{x} exceeds |r_{x}| by more than {bare(MISSED, 1)} (medians over "
-        f"all {c.kind()} {bare(_median(c, f'eta_{x}'))} and {bare(_median(c, f'abs_r_{x}'))})"
-        for x in KINDS
-    ]
-    lower = any(
-        c.best.level(f"eta_{x}", p, c.last)[0] < c.best.level(f"abs_r_{x}", p, c.last)[0]
-        for x in KINDS
-        for p in c.populations
-        if c.best.known(f"eta_{x}", p)
+    question = "Do linear and nonlinear measures of position agree?"
+    meaning = (
+        "eta allows any function of position, r only a straight line: where eta is much larger, a low r does not mean "
+        "that a head ignores position. eta is corrected for bias, so it may be below |r|."
     )
-    corrected = "eta is corrected for bias, so it may be below |r|." if lower else ""
-    others = [row for claim in made if claim is not most for row in claim.rows]
-    headline, x = most.headline, most.rows[0].measure[-1]
-    if most.verdict == "higher" and (few := len(_missed(c, x))):
-        headline = sentence(
-            f"A straight line misses part of how {KINDS[x]} encode position in {few} of {total} {c.kind()}"
-            f"{c.at(c.last)}; over all heads, mean eta_{x} is {bare(most.rows[0].value)} and mean |r_{x}| "
-            f"{bare(most.rows[1].value)}"
+    made = {}
+    for x, kind in KINDS.items():
+        line, misses = f"captures how {kind} encode position", f"misses part of how {kind} encode position"
+        says = dict.fromkeys(("lower", "equal"), f"A straight line {line}")
+        says |= {
+            "higher": f"A straight line {misses}",
+            "unclear": f"Errors do not tell whether a straight line {line}",
+        }
+        if claim := Compared("linearity", question, f"eta_{x}", f"abs_r_{x}", says, meaning, looks=2)(c):
+            made[x] = claim
+    x, most = max(made.items(), key=lambda item: item[1].rows[0].value - item[1].rows[1].value)
+    total, missed = int(c.best.mask(c.last, c.main).sum()), {each: _missed(c, each) for each in KINDS}
+    headline, (eta, r, *_) = most.headline, most.rows
+    if most.verdict == "higher" and missed[x]:
+        headline = (
+            f"A straight line misses part of how {KINDS[x]} encode position in {len(missed[x])} of {total} {c.kind()}"
+            f"{c.at(c.last)}; over all heads, mean eta_{x} is {bare(eta.value)} and mean |r_{x}| {bare(r.value)}."
         )
-    detail = joined(most.detail, sentence("; ".join(beyond)), corrected)
+    beyond = [f"eta_{x} exceeds |r_{x}| in {_named(heads, total, c.kind())}" for x, heads in missed.items()]
+    detail = joined(most.detail, f"By more than {bare(MISSED, 1)}, {' and '.join(beyond)}.")
+    others = [row for claim in made.values() if claim is not most for row in claim.rows]
     return replace(most, headline=headline, detail=detail, rows=(*most.rows, *others))
 
 
 KINDS = {"k": "keys", "q": "queries"}
-
-
-def _line(x: str) -> Compared:
-    kind = KINDS[x]
-    return Compared(
-        id="linearity",
-        question="Do linear and nonlinear measures of position agree?",
-        first=f"eta_{x}",
-        second=f"abs_r_{x}",
-        says={
-            "higher": f"A straight line misses part of how {kind} encode position",
-            "lower": f"A straight line captures how {kind} encode position",
-            "equal": f"A straight line captures how {kind} encode position",
-            "unclear": f"Errors do not tell whether a straight line captures how {kind} encode position",
-        },
-        meaning="eta allows any function of position, r only a straight line. Where eta is much larger, a low r does "
-        "not mean that a head ignores position.",
-        looks=2,
-    )
 
 
 def _missed(c: Context, x: str) -> list[str]:
@@ -233,11 +201,7 @@ def _missed(c: Context, x: str) -> list[str]:
     return head_names(c.best.heads(here & (eta > r + MISSED)))
 
 
-def _named(heads: list[str], total: int) -> str:
-    """`2 of 36 (layer 1 head 0 and layer 4 head 2)`; the count alone where there are many."""
+def _named(heads: list[str], total: int, kind: str) -> str:
+    """`2 of 36 RoPE heads (layer 1 head 0 and layer 4 head 2)`; the count alone where there are many."""
     names = f" ({listing(heads)})" if 0 < len(heads) <= MOST_NAMED else ""
-    return f"{len(heads)} of {total}{names}"
-
-
-def _median(c: Context, measure: str) -> float:
-    return float(np.nanmedian(c.best.value(measure, c.last)[c.best.mask(c.last, c.main)]))
+    return f"{len(heads)} of {total} {kind}{names}"

@@ -1,4 +1,4 @@
-"""A study as claims see it: its two windows, its populations, and rows and phrases made from them."""
+"""A study as claims see it: its windows and populations, rows and phrases made from them, and how claims are ranked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cached_property
 from qkscope.claims.claim import Population, Row
 from qkscope.results import Results
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
-from qkscope.stats.levels import SMALLEST
+from qkscope.stats.levels import SMALLEST, rule_of_error
 from qkscope.stats.series import Change, Changed
 from qkscope.words import Unit, bare, count, joined, measured, points, sentence, tokens
 
@@ -31,11 +31,17 @@ MOST_NAMED = 3  # heads that a sentence names one by one
 COORDINATES = "only in coordinates: balanced r and score shares did not change"
 # For errors that are not over groups of documents.
 _BASIS = {
-    "heads": "The table has no document groups: noise is judged by leaving out heads, and other texts may move the "
-    "numbers more.",
+    "heads": "Noise is judged by leaving out heads; other texts may change the numbers by more.",
     "too few groups": "Two document groups are too few to test anything: measure with more groups.",
     "nothing": "No errors are known, so nothing can be compared with noise.",
 }
+# What ranks claims: opposing directions, then changes, then differences, then levels; what is unclear comes last.
+OPPOSED, CHANGED, DIFFERENT, LEVEL, UNCLEAR = 3.0, 2.0, 1.0, 0.0, -1.0
+
+
+def rank(tier: float, size: float = 0.0) -> float:
+    """A claim's `surprise`: its tier, and within that the size of what it says."""
+    return tier + min(abs(size), 0.99)
 
 
 def name_of(measure: str) -> str:
@@ -76,7 +82,12 @@ class Context:
     @property
     def comparable(self) -> bool:
         """Whether all checkpoints were measured over one window."""
-        return self.matched is not None or not self.own.widened
+        return self.matched is not None or not self.results.timeline.window_changes
+
+    @property
+    def follows(self) -> bool:
+        """Whether there is a training to follow, checkpoint by checkpoint."""
+        return self.training and self.comparable
 
     @property
     def populations(self) -> tuple[Population, ...]:
@@ -138,13 +149,6 @@ class Context:
         window = self.best.window or (own.pop() if len(own) == 1 else None)
         return f"over the first {tokens(window)}, " if window else ""
 
-    @property
-    def contexts(self) -> str:
-        """`over each checkpoint's training context (256 to 1,024 tokens)`."""
-        windows = sorted({stop.window for stop in self.own.stops if stop.window is not None})
-        sizes = f" ({windows[0]:,} to {tokens(windows[-1])})" if len(windows) > 1 else ""
-        return f"over each checkpoint's training context{sizes}"
-
     def value(self, measure: str, population: Population, i: int, layer: int | None = None) -> str:
         """A level without its error, as a headline has it."""
         unit = unit_of(measure)
@@ -154,9 +158,11 @@ class Context:
         """A level with its error."""
         return measured(*(e or self.best).level(measure, population, i), unit_of(measure), signed=False)
 
-    def path(self, measure: str, population: Population, start: int, stop: int) -> str:
+    def path(
+        self, measure: str, population: Population, ends: tuple[int, int], e: Evidence | None = None
+    ) -> str:
         """`13.2 ± 0.2% to 63.6 ± 0.3%`."""
-        return f"{self.level(measure, population, start)} to {self.level(measure, population, stop)}"
+        return " to ".join(self.level(measure, population, i, e) for i in ends)
 
     def row(
         self,
@@ -171,16 +177,21 @@ class Context:
         value, se = e.level(measure, population, i, layer)
         at = None if layer is None else float(layer)
         what = name_of(measure) + self.heads(population) + ("" if layer is None else f", layer {layer}")
-        model, unit = e.stops[i].model, unit_of(measure)
-        return Row(what, measure, population, model, value, se, None, e.name, unit, at=at)
+        return Row(what, measure, population, self.model(i), value, se, None, e.name, unit_of(measure), at=at)
 
-    def change(self, measure: str, population: Population, c: Change, *, e: Evidence | None = None) -> Row:
+    def counted(
+        self, what: str, measure: str, population: Population, i: int, count: int, e: Evidence | None = None
+    ) -> Row:
+        """A number of heads at a checkpoint."""
+        window = (e or self.best).name
+        return Row(what, measure, population, self.model(i), float(count), window=window, unit="heads")
+
+    def change(self, measure: str, population: Population, c: Change, e: Evidence | None = None) -> Row:
         """A judged change of a mean."""
-        e = e or self.best
-        name, unit = name_of(measure), unit_of(measure)
-        ends = e.stops[c.stop].model, c.delta, c.se, e.stops[c.start].model
-        verdict = c.verdict if self.comparable else "unclear"
-        return Row(name + self.heads(population), measure, population, *ends, e.name, unit, verdict)
+        ends = self.model(c.stop), c.delta, c.se, self.model(c.start)
+        verdict, unit = c.verdict if self.comparable else "unclear", unit_of(measure)
+        what = name_of(measure) + self.heads(population)
+        return Row(what, measure, population, *ends, (e or self.best).name, unit, verdict)
 
     def new_settings(self, start: int, stop: int) -> bool:
         """Whether RoPE settings are known to have changed between two checkpoints."""
@@ -200,14 +211,17 @@ class Context:
         ends = f"from {self.labels[change.start]} to {self.labels[change.stop]}"
         return published_r(changed, f"the change of {name_of(measure)}{self.heads()} {ends}")
 
+    def rule(self, *texts: str) -> str:
+        """How errors are made, then how the verdict is."""
+        return joined(rule_of_error(self.best.basis, self.best.groups), *texts)
+
     @property
     def caveat(self) -> str:
         """What casts doubt on every comparison of the study."""
-        e = self.best
-        dropped = e.dropped if self.training else 0
+        dropped = self.best.dropped if self.training else 0
         be = "is" if dropped == 1 else "are"
         lost = f"{count(dropped, 'head').capitalize()} {be} not measured at every checkpoint; changes leave them out."
-        return joined(_BASIS.get(e.basis, ""), lost if dropped else "")
+        return joined(_BASIS.get(self.best.basis, ""), lost if dropped else "")
 
     @property
     def window_caveat(self) -> str:

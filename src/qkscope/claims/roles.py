@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from qkscope.claims.claim import Claim, Population, Row, See
-from qkscope.claims.context import Context, name_of
-from qkscope.claims.templates import CHANGED, DIFFERENT, LEVEL, UNCLEAR, rank, rule
+from collections import Counter
+
+from qkscope.claims.claim import Claim, Row, See
+from qkscope.claims.context import CHANGED, DIFFERENT, LEVEL, UNCLEAR, Context, name_of, rank
 from qkscope.results.roles import ROLES
-from qkscope.stats.behaviour import (
-    BEHAVIOUR,
-    RankCorrelation,
-    RoleEmergence,
-    rank_correlations,
-    role_emergence,
-)
+from qkscope.stats.behaviour import BEHAVIOUR, RoleEmergence, rank_correlations, role_emergence
 from qkscope.stats.contrast import contrast
 from qkscope.stats.levels import rule_of_contrast, rule_of_roles
 from qkscope.words import bare, count, joined, listing, number, sentence, some
@@ -32,91 +27,79 @@ def roles(c: Context) -> Claim | None:
     if not known or c.several_models or c.best.basis != "documents" or not c.comparable:
         return None
     found = {p: [role_emergence(c.best, role, p) for role in known] for p in c.populations}
-    main = sorted((each for each in found[c.main] if each.counts[-1]), key=_rank)
-    rows = [_row(c, p, each) for p in c.populations for each in (main if p == c.main else found[p])]
-    shown = main[:MOST_ROLES]
+    # Roles acquired during training first, then by their number of heads.
+    main = sorted(
+        (each for each in found[c.main] if each.counts[-1]),
+        key=lambda each: (all(one.after is None for one in each.acquired), -each.counts[-1]),
+    )
+    rows = [
+        c.counted(f"{each.role.name} heads among {c.kind(p)}", each.role.variable, p, c.last, each.counts[-1])
+        for p in c.populations
+        for each in (main if p == c.main else found[p])
+    ]
+    shown, heads = main[:MOST_ROLES], found[c.main][0].heads
+    headline = f"No {c.kind()[:-1]} clearly has one of the known roles{c.at(c.last)}"
     if shown:
-        parts = [f"{_counted(each)}{_when(c, each)}" for each in shown]
-        headline = f"Among {found[c.main][0].heads} {c.kind()}{c.at(c.last)} are {listing(parts)}"
-    else:
-        headline = f"No {c.kind()[:-1]} clearly has one of the known roles{c.at(c.last)}"
-    verdict = "rises" if any(each.acquired and each.first[0].after is not None for each in main) else "level"
+        parts = listing([f"{_counted(each)}{_when(c, each)}" for each in shown])
+        headline = f"Among {heads} {c.kind()}{c.at(c.last)} are {parts}"
+    acquired = any(each.acquired and each.first[0].after is not None for each in main)
+    verdict = "rises" if acquired else "level"
     rest = {p: [each for each in found[p] if each not in shown] for p in c.populations}
     detail = joined(
         *(_detail(c, each) for each in shown),
-        *(sentence(f"{c.kind(p)}: {_others(c, some)}") for p, some in rest.items() if some),
+        *(sentence(f"{c.kind(p)}: {_others(some)}") for p, some in rest.items() if some),
     )
     meaning = (
         "A head can have several roles. A role is named only where its score is clear of its threshold; a head that "
         "attends to a place may still do something else with what it reads there."
     )
     see = See("roles", (shown or found[c.main])[0].role.variable, c.model(c.last), c.main)
-    surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, found[c.main][0].heads))
+    surprise = rank(CHANGED if verdict == "rises" else LEVEL, rows[0].value / max(1, heads))
     text = ("What do heads do, and since when?", sentence(headline), detail, meaning, c.caveat, verdict)
-    return Claim("roles", *text, tuple(rows), c.best.name, rule(c, rule_of_roles()), see, surprise)
-
-
-def _rank(found: RoleEmergence) -> tuple[bool, int]:
-    """Roles acquired during training first, then by their number of heads."""
-    acquired = any(each.after is not None for each in found.acquired)
-    return not acquired, -found.counts[-1]
-
-
-def _noun(found: RoleEmergence) -> str:
-    return f"{found.role.name} heads"
+    return Claim("roles", *text, tuple(rows), c.best.name, c.rule(rule_of_roles()), see, surprise)
 
 
 def _counted(found: RoleEmergence) -> str:
     """`1 broad head`, `22 local heads`."""
-    return f"{found.counts[-1]} {_noun(found)}" if found.counts[-1] != 1 else f"1 {found.role.name} head"
-
-
-def _row(c: Context, p: Population, found: RoleEmergence) -> Row:
-    what, value = f"{_noun(found)} among {c.kind(p)}", float(found.counts[-1])
-    return Row(what, found.role.variable, p, c.model(c.last), value, window=c.best.name, unit="heads")
-
-
-def _interval(c: Context, after: int | None, by: int) -> str:
-    if after is None:
-        return f"at {c.labels[by]} already" if by == 0 else f"by {c.labels[by]}"
-    return f"between {c.labels[after]} and {c.labels[by]}"
+    return f"{found.counts[-1]} {found.role.name} head{'' if found.counts[-1] == 1 else 's'}"
 
 
 def _when(c: Context, found: RoleEmergence) -> str:
+    """Between which checkpoints the first heads acquired a role."""
     if not c.training or not found.acquired:
         return ""
     first = found.first[0]
-    verb = "there" if first.by == 0 else "first acquired"
-    return f" ({verb} {_interval(c, first.after, first.by)})"
+    if first.by == 0:
+        return f" (there at {c.labels[0]} already)"
+    if first.after is None:
+        return f" (first acquired by {c.labels[first.by]})"
+    return f" (first acquired between {c.labels[first.after]} and {c.labels[first.by]})"
 
 
 def _detail(c: Context, found: RoleEmergence) -> str:
-    """Where the first heads with a role are, and when the others followed."""
+    """Where the heads with a role are, and by when they had it."""
     if not found.acquired:
         return ""
-    noun = _noun(found)
-    layers = sorted({each.layer for each in found.acquired})
-    where = f"layer{'s' if len(layers) > 1 else ''} {some([str(layer) for layer in layers], MOST_LAYERS)}"
+    layers = [str(layer) for layer in sorted({each.layer for each in found.acquired})]
+    named = listing(layers) if len(layers) <= MOST_LAYERS else some(layers, MOST_LAYERS)
+    where = f"{found.role.name} heads are in layer{'s' if len(layers) > 1 else ''} {named}"
     if not c.training:
-        return sentence(f"{noun} are in {where}")
-    groups: dict[int, int] = {}
-    for each in found.acquired:
-        groups[each.by] = groups.get(each.by, 0) + 1
-    times = [f"{n} by {c.labels[by]}" for by, n in sorted(groups.items())]
+        return sentence(where)
+    groups = Counter(each.by for each in found.acquired)
+    times = ", ".join(f"{n} by {c.labels[by]}" for by, n in sorted(groups.items()))
     lost = f"; {count(len(found.lost), 'other head')} had the role earlier and lost it" if found.lost else ""
-    return sentence(f"{noun} are in {where} ({', '.join(times)}){lost}")
+    return sentence(f"{where} ({times}){lost}")
 
 
-def _others(c: Context, found: list[RoleEmergence]) -> str:
+def _others(found: list[RoleEmergence]) -> str:
     there = [_counted(each) for each in found if each.counts[-1]]
     absent = [each.role.name for each in found if not each.counts[-1]]
     none = (
-        f"no {', '.join(absent[:-1])} or {absent[-1]} heads"
-        if len(absent) > 1
-        else f"no {''.join(absent)} heads"
+        [f"no {' or '.join(part for part in (', '.join(absent[:-1]), absent[-1]) if part)} heads"]
+        if absent
+        else []
     )
-    parts = ([listing(there)] if there else []) + ([none] if absent else [])
-    return "; ".join(parts)
+    return "; ".join([*([listing(there)] if there else []), *none])
 
 
 def behaviour(c: Context) -> Claim | None:
@@ -131,44 +114,43 @@ def behaviour(c: Context) -> Claim | None:
     best, *others = sorted(main, key=lambda each: -each.value)
     last = next((each for each in others if each.geometry == "abs_r_q"), others[-1])
     gap = contrast(best.samples, last.samples, looks=len(others))
-    what = WHAT_HEADS_DO[target]
-    names = {each.geometry: name_of(each.geometry).removeprefix("mean ") for each in main}
+    what, where = WHAT_HEADS_DO[target], f"{c.heads()}{c.at(c.last)}"
+    first, second = (name_of(each.geometry).removeprefix("mean ") for each in (best, last))
+    values = bare(best.value), bare(last.value)
     if gap.verdict == "higher":
-        headline = (
-            f"{names[best.geometry]} predicts {what} better than {names[last.geometry]}{c.heads()}{c.at(c.last)}: "
-            f"rank correlation {bare(best.value)} against {bare(last.value)}"
-        )
+        headline = f"{first} predicts {what} better than {second}{where}: rank correlation {' against '.join(values)}"
     else:
         headline = (
-            f"No measure clearly predicts {what} best{c.heads()}{c.at(c.last)}: rank correlation {bare(best.value)} "
-            f"for {names[best.geometry]}, {bare(last.value)} for {names[last.geometry]}"
+            f"No measure clearly predicts {what} best{where}: rank correlation {values[0]} for {first}, {values[1]} "
+            f"for {second}"
         )
     chosen = (best, last)
-    rows = [_correlation(c, c.main, each) for each in chosen]
-    rows += [_correlation(c, p, each) for p in c.populations for each in found[p] if each not in chosen]
-    detail = _table(c, c.main, found[c.main])
+    pairs = [(c.main, each) for each in chosen]
+    pairs += [(p, each) for p in c.populations for each in found[p] if each not in chosen]
+    rows = [
+        Row(
+            f"rank correlation of {each.geometry} with {each.behaviour}{c.heads(p)}",
+            f"{each.geometry}~{each.behaviour}", p, c.model(c.last), each.value, each.se, window=c.best.name,
+        )
+        for p, each in pairs
+    ]  # fmt: skip
+    parts = []
+    for y in dict.fromkeys(each.behaviour for each in found[c.main]):
+        numbers = [f"{x.geometry} {number(x.value, x.se)}" for x in found[c.main] if x.behaviour == y]
+        parts.append(f"with {WHAT_HEADS_DO[y]}: {', '.join(numbers)}")
+    detail = sentence(f"{c.over}{c.kind()} ({best.heads}), {'; '.join(parts)}")
     meaning = (
         "Spearman's rank correlation over heads, between what a measure of queries and keys says and what the head's "
         "attention weights do. Errors are over documents; with other heads the correlations may differ more."
     )
-    see = See("portrait", best.geometry, c.model(c.last), c.main)
-    tier = DIFFERENT if gap.verdict == "higher" else UNCLEAR
-    question = "Which measure predicts what heads do?"
-    text = (question, sentence(headline), detail, meaning, c.caveat, gap.verdict)
-    how = rule(c, rule_of_contrast())
-    return Claim("behaviour", *text, tuple(rows), c.best.name, how, see, rank(tier, gap.difference))
-
-
-def _correlation(c: Context, p: Population, each: RankCorrelation) -> Row:
-    what = f"rank correlation of {each.geometry} with {each.behaviour}{c.heads(p)}"
-    measure = f"{each.geometry}~{each.behaviour}"
-    return Row(what, measure, p, c.model(c.last), each.value, each.se, window=c.best.name)
-
-
-def _table(c: Context, p: Population, found: list[RankCorrelation]) -> str:
-    """All correlations of one population."""
-    parts = []
-    for y in dict.fromkeys(each.behaviour for each in found):
-        values = [f"{each.geometry} {number(each.value, each.se)}" for each in found if each.behaviour == y]
-        parts.append(f"with {WHAT_HEADS_DO[y]}: {', '.join(values)}")
-    return sentence(f"{c.over}{c.kind(p)} ({found[0].heads}), {'; '.join(parts)}")
+    text = (
+        "Which measure predicts what heads do?",
+        sentence(headline),
+        detail,
+        meaning,
+        c.caveat,
+        gap.verdict,
+    )
+    how, see = c.rule(rule_of_contrast()), See("portrait", best.geometry, c.model(c.last), c.main)
+    surprise = rank(DIFFERENT if gap.verdict == "higher" else UNCLEAR, gap.difference)
+    return Claim("behaviour", *text, tuple(rows), c.best.name, how, see, surprise)

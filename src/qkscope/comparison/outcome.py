@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -14,9 +15,9 @@ import pandas as pd
 
 from qkscope.results import Results, aggregate
 from qkscope.results.taxonomy import CLASSES, Thresholds
-from qkscope.stats.levels import AGREES_WITHIN, ONE_HEAD, ROUNDING, rule_of_agreement, rule_of_seeds
+from qkscope.stats.levels import AGREES_WITHIN, CONFIDENCE, ONE_HEAD, ROUNDING
 from qkscope.store import read_json, write_csv
-from qkscope.words import bare, capital, count, number
+from qkscope.words import bare, capital, count, number, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,7 +142,9 @@ class Comparison:
         """How many numbers agree, in a sentence."""
         agree = sum(row.agrees is True for row in self.rows)
         unknown = sum(row.agrees is None for row in self.rows)
-        rule = rule_of_agreement() if self.seeds is None else rule_of_seeds(*self.seeds)
+        rule = f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
+        if self.seeds is not None:
+            rule = f"by Welch's t-test at {percent(1 - CONFIDENCE)} over {self.seeds[0]} and {self.seeds[1]} seeds"
         text = f"{agree} of {len(self.rows)} numbers agree {rule}"
         return text + (f"; {unknown} cannot be judged." if unknown else ".")
 
@@ -163,12 +166,14 @@ class Comparison:
     def closing(self) -> list[str]:
         """The lines below the table."""
         equal = sum(row.equal for row in self.headline_rows)
-        lines = [f"{equal} numbers are exactly equal and not shown." if equal else ""]
-        lines += [_depth_map(self.rows, kind) for kind in CELLS]
-        lines += [self.verdict()]
+        lines = [f"{equal} numbers are exactly equal and not shown."] if equal else []
+        lines += [
+            _depth_map(cells, kind) for kind in CELLS if (cells := [r for r in self.rows if r.kind == kind])
+        ]
+        lines.append(self.verdict())
         for name, only in ((self.ours, self.only_ours), (self.theirs, self.only_theirs)):
-            lines.append(f"Only in {name}: {', '.join(only)}." if only else "")
-        return [line for line in (*lines, *self.notes) if line]
+            lines += [f"Only in {name}: {', '.join(only)}."] if only else []
+        return [*lines, *self.notes]
 
     def to_text(self) -> str:
         """The comparison as plain text."""
@@ -188,15 +193,12 @@ class Comparison:
         table = Table(title=Text(f"{self.ours} vs. {self.theirs}"))
         for name in ("quantity", "checkpoint", "ours", "theirs", "difference", "verdict"):
             table.add_column(name, justify="left" if name in ("quantity", "checkpoint") else "right")
-        above = ""
-        for quantity, *cells in self.cells():
-            if above and quantity != above:
-                table.add_section()
-            named = "" if quantity == above else quantity
-            style = "bold" if cells[-1] == "differs" else None
-            table.add_row(*(Text(cell) for cell in (named, *cells)), style=style)
-            above = quantity
-        return Group(table, *(Text(line) for line in (self.sentence(), *self.closing())))
+        for quantity, rows in groupby(self.cells(), key=lambda row: row[0]):
+            for i, (_, *cells) in enumerate(rows):
+                style = "bold" if cells[-1] == "differs" else None
+                table.add_row(*map(Text, (quantity if i == 0 else "", *cells)), style=style)
+            table.add_section()
+        return Group(table, *map(Text, (self.sentence(), *self.closing())))
 
     def _same_numbers(self) -> str:
         """Means and shares are equal to the last digit; the heads behind them need not be."""
@@ -235,17 +237,13 @@ def _most(rows: Sequence[Row]) -> Row:
     return max(first, key=lambda row: abs(row.difference))
 
 
-def _depth_map(rows: Sequence[Row], kind: Kind) -> str:
-    """A line about all cells of a depth map; empty if there are none."""
-    cells = [row for row in rows if row.kind == kind]
-    if not cells:
-        return ""
+def _depth_map(cells: Sequence[Row], kind: Kind) -> str:
+    """A line about all cells of a depth map."""
     worst = max(cells, key=lambda row: abs(row.difference))
-    agree = sum(row.agrees is True for row in cells)
+    where = worst.quantity.removeprefix(f"{kind}, ")
     return (
-        f"Mean {kind}: {agree} of {len(cells)} cells agree; the largest difference is "
-        f"{bare(worst.difference, 3, signed=True)} ({worst.quantity.removeprefix(kind).strip(' ,')}, "
-        f"{worst.checkpoint})."
+        f"Mean {kind}: {sum(row.agrees is True for row in cells)} of {len(cells)} cells agree; the largest difference "
+        f"is {bare(worst.difference, 3, signed=True)} ({where}, {worst.checkpoint})."
     )
 
 

@@ -26,7 +26,7 @@ from qkscope.comparison.published import with_published
 from qkscope.errors import TableError
 from qkscope.results import Results, as_results
 from qkscope.stats.contrast import ArmDifference, arm_difference, clear_differences
-from qkscope.stats.levels import rule_of_arms, rule_of_difference
+from qkscope.stats.levels import rule_of_agreement, rule_of_arms
 from qkscope.words import tokens
 
 Run = Path | str | Results
@@ -73,7 +73,7 @@ def compare_matched(found: Matched) -> Comparison:
         ),
         only_ours=found.only_ours,
         only_theirs=found.only_theirs,
-        notes=(*notes, rule_of_difference(), OVER_DOCUMENTS),
+        notes=(*notes, rule_of_agreement(), OVER_DOCUMENTS),
         heads=by_head(ours.heads, theirs.heads.assign(model=theirs.heads["model"].map(our_name))),
     )
 
@@ -187,17 +187,17 @@ def _row(key: tuple[Quantity, str], found: ArmDifference) -> Row:
 
 
 def _arm_names(ours: Sequence[Results], theirs: Sequence[Results]) -> tuple[str, str]:
-    """The common beginning of the names of an arm's runs if it differs between the arms, else all names."""
+    """The common beginning of the names of an arm's runs if it differs between the arms, else all names.
+
+    It ends where a part of a name ends: `wide` of `wide-10` and `wide-11`.
+    """
     for name in (run_name, lambda run: run.folder.name):
-        begins = [_common([name(run) for run in arm]) for arm in (ours, theirs)]
+        begins = []
+        for names in ([name(run) for run in arm] for arm in (ours, theirs)):
+            alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+            same = "".join(letters[0] for letters in alike)
+            whole = re.match(r"(.*)[-_. /]", same)
+            begins.append(same if same in names or whole is None else whole[1])
         if all(begins) and begins[0] != begins[1]:
             return begins[0], begins[1]
     return ", ".join(run.folder.name for run in ours), ", ".join(run.folder.name for run in theirs)
-
-
-def _common(names: Sequence[str]) -> str:
-    """What all names begin with, up to where the next part of a name begins: `wide` of `wide-10` and `wide-11`."""
-    letters = takewhile(lambda each: len(set(each)) == 1, zip(*names, strict=False))
-    same = "".join(each[0] for each in letters)
-    whole = re.match(r"(.*)[-_. /]", same)
-    return same if same in names or whole is None else whole[1]

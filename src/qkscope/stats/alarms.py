@@ -1,4 +1,4 @@
-"""Alarms: what somebody who trains a model wants to hear about at once.
+"""Alarms: changes during training that need attention at once.
 
 largest logit    above a limit: attention logits that grow without bound end in a diverged loss
 norms            mean norm of queries or keys more than a multiple of that of the first checkpoint
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.jackknife import jackknife
+
 if TYPE_CHECKING:
     from qkscope.study.schema import AlarmsSpec
 
 Array = NDArray[np.float64]
-# A fall counts if it is this many standard errors.
+# A fall or a rise counts if it is larger than this many standard errors.
 ERRORS = 3.0
 
 
@@ -70,6 +72,4 @@ def _texts(limits: AlarmsSpec, rule: str, values: Array, place: int) -> Iterator
 
 def standard_error(values: Array) -> float:
     """Jackknife standard error of one number, given (sample,): all documents, then without each group."""
-    left = values[1:][np.isfinite(values[1:])]
-    count = len(left)
-    return float(np.sqrt((count - 1) / count * ((left - left.mean()) ** 2).sum())) if count > 1 else np.nan
+    return float(jackknife(values[1:][np.isfinite(values[1:])]))

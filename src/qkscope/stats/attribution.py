@@ -18,19 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.checkpoints.rope import same_rotation
-from qkscope.results.aggregate import ROPE, error, finite, jackknife, over_heads, values
+from qkscope.results.aggregate import ROPE, finite, jackknife, over_heads, values
 from qkscope.results.dataset import CellInfo
 from qkscope.results.tables import CAUSES_COLUMNS, EFFECTS
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify
 from qkscope.stats.levels import ONE_HEAD
-from qkscope.stats.transitions import class_probabilities
+from qkscope.stats.transitions import hidden_variance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis
     import pandas as pd
 
     numbers = _numbers(data, limits)
-    hidden = _hidden(data, limits)
+    hidden = {share_of(kind): found for kind, found in hidden_variance(data, limits).items()}
     cells = _infos(data)
     rows = []
     for before, after in pairwise(order):
@@ -78,8 +78,7 @@ def causes(data: xr.Dataset, order: Sequence[str], limits: Thresholds, same_axis
 
 
 def _infos(data: xr.Dataset) -> list[CellInfo]:
-    names = CellInfo.__dataclass_fields__
-    columns = zip(*(data[name].to_numpy().tolist() for name in names), strict=True)
+    columns = zip(*(data[name].to_numpy().tolist() for name in CellInfo.__dataclass_fields__), strict=True)
     return [CellInfo(*row) for row in columns]
 
 
@@ -97,15 +96,6 @@ def _numbers(data: xr.Dataset, limits: Thresholds) -> xr.DataArray:
     return xr.concat(plain, "number", coords="minimal", compat="override", join="exact").assign_coords(
         number=list(found)
     )
-
-
-def _hidden(data: xr.Dataset, limits: Thresholds) -> Mapping[str, Array]:
-    """By class, per head the variance of its membership that leaving documents out does not show. (cell, head)"""
-    q, k = (values(data, name).isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
-    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
-    chances = class_probabilities(q, k, se_q, se_k, limits)
-    found = np.nan_to_num(chances * (1.0 - chances))
-    return {share_of(kind): each for kind, each in zip(CLASSES, found, strict=True)}
 
 
 # --- one step ---------------------------------------------------------------------------------------------------------
@@ -138,39 +128,37 @@ def _path(cells: Sequence[CellInfo], before: str, after: str) -> _Roles | None:
 
 def _effects(roles: _Roles, exchanged: bool) -> dict[str, dict[str, float]]:
     """Each effect as weights of the cells; one that cannot be separated is missing."""
+    trained = {"b": 1.0, "a": -1.0}
     found = {
         "total": {"b0": 1.0, "a0": -1.0},
         "window": _plus({"b0": 1.0, "b": -1.0}, {"a": 1.0, "a0": -1.0}),
-        "weights_and_rotation": {"b": 1.0, "a": -1.0},
+        "weights_and_rotation": trained,
     }
+    orders = ["first", "other_order"]
     if not exchanged:
-        for order in ("", "_first", "_other_order"):
-            found |= {f"weights{order}": {"b": 1.0, "a": -1.0}, f"rotation{order}": {}}
-        return found | {"interaction": {}}
-    orders = []
-    if "ab" in roles:
-        found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
-        orders.append("first")
-    if "ba" in roles:
-        found |= {
-            "weights_other_order": {"ba": 1.0, "a": -1.0},
-            "rotation_other_order": {"b": 1.0, "ba": -1.0},
+        found |= {f"weights_{order}": trained for order in orders} | {
+            f"rotation_{order}": {} for order in orders
         }
-        orders.append("other_order")
-    if len(orders) == 2:
-        found["interaction"] = {"b": 1.0, "ab": -1.0, "ba": -1.0, "a": 1.0}
+        found["interaction"] = {}
+    else:
+        orders = [order for order, cell in zip(orders, ("ab", "ba"), strict=True) if cell in roles]
+        if "ab" in roles:
+            found |= {"rotation_first": {"ab": 1.0, "a": -1.0}, "weights_first": {"b": 1.0, "ab": -1.0}}
+        if "ba" in roles:
+            found |= {
+                "weights_other_order": {"ba": 1.0, "a": -1.0},
+                "rotation_other_order": {"b": 1.0, "ba": -1.0},
+            }
+        if len(orders) == 2:
+            found["interaction"] = {"b": 1.0, "ab": -1.0, "ba": -1.0, "a": 1.0}
     for factor in ("weights", "rotation") if orders else ():
         parts = [found[f"{factor}_{order}"] for order in orders]
-        found[factor] = _plus(*({cell: w / len(parts) for cell, w in part.items()} for part in parts))
+        found[factor] = {cell: weight / len(orders) for cell, weight in _plus(*parts).items()}
     return found
 
 
 def _plus(*parts: Mapping[str, float]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for part in parts:
-        for cell, weight in part.items():
-            found[cell] = found.get(cell, 0.0) + weight
-    return found
+    return {cell: sum(part.get(cell, 0.0) for part in parts) for cell in dict.fromkeys(chain(*parts))}
 
 
 def _step(
@@ -193,40 +181,30 @@ def _step(
         for factor, ends in edges.items()
         if same_axis and set(ends) <= roles.keys() and (exchanged or factor == "weights")
     }
-    flags = rope.isel(cell=roles["b"]).to_numpy()
-    populations = [name for name, flag in ROPE.items() if (flags == flag).any()]
-    same_text = infos["a"].texts == infos["b"].texts
+    rope = rope.isel(cell=roles["b"], drop=True)
+    populations = [name for name, flag in ROPE.items() if (rope == flag).any()]
+    a, ends = infos["a"], {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
+    common = {"window_tokens": a.window, "same_text": int(a.texts == infos["b"].texts), "groups": a.groups}
     rows = []
     for population in populations if len(populations) > 1 else ["all"]:
-        here = (
-            known
-            if population == "all"
-            else known & (rope.isel(cell=roles["b"], drop=True) == ROPE[population])
-        )
-        found: dict[str, tuple[Array, Array]] = {}
-        for name, part in effects.items():
-            found[name] = _effect(part, roles, numbers, here, same_text)
-        for factor, kept in stayed.items():
-            found[f"{factor}_same_axis"] = _effect(
-                effects[f"{factor}_first"], roles, numbers, here, same_text, kept
-            )
+        here = known if population == "all" else known & (rope == ROPE[population])
+        whole = {name: (part, None) for name, part in effects.items()}
+        split = {f"{factor}_same_axis": (effects[f"{factor}_first"], kept) for factor, kept in stayed.items()}
+        found = {
+            name: _effect(part, roles, numbers, here, bool(common["same_text"]), kept)
+            for name, (part, kept) in (whole | split).items()
+        }
         counts = here.sum("head").to_numpy()
         for n, number in enumerate(numbers["number"].to_numpy().tolist()):
             if not counts[n]:
                 continue
-            row: dict[str, Any] = {"from_model": infos["a0"].checkpoint, "to_model": infos["b0"].checkpoint}
-            row |= {"number": number, "population": population, "heads": int(counts[n])}
+            row: dict[str, Any] = ends | {"number": number, "population": population, "heads": int(counts[n])}
             for name in EFFECTS:
                 value, se = (float(x[n]) for x in found[name]) if name in found else (math.nan, math.nan)
                 if number in hidden and name in effects:
                     se = math.hypot(se, _unseen(effects[name], roles, hidden[number], here[n].to_numpy()))
                 row |= {name: value, f"{name}_se": se}
-            row |= {
-                "window_tokens": infos["a"].window,
-                "same_text": int(same_text),
-                "groups": infos["a"].groups,
-            }
-            rows.append(row)
+            rows.append(row | common)
     return rows
 
 

@@ -5,32 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
-from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, holm, t_quantile, two_sided_p
+from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, holm, margin, two_sided_p
 
 Array = NDArray[np.float64]
+Compared = Literal["higher", "lower", "equal", "unclear"]
 
 
 @dataclass(frozen=True)
 class Contrast:
-    """Two numbers and their difference. `sure` is "more", "less", "same" (a difference worth a word is excluded) or
-    "" where one cannot tell."""
+    """The difference of two numbers; `equal` if a difference worth a word is excluded."""
 
-    first: float
-    second: float
     difference: float
     se: float
-    sure: str
-
-    @property
-    def verdict(self) -> str:
-        """In the words of a claim's row."""
-        return {"more": "higher", "less": "lower", "same": "equal", "": "unclear"}[self.sure]
+    verdict: Compared
 
 
 def contrast(
@@ -48,30 +42,22 @@ def contrast(
     else:
         se = math.hypot(float(jackknife(first[1:])), float(jackknife(second[1:])))
     se = math.hypot(se, math.sqrt(hidden))
-    df = min(len(first), len(second)) - 2
-    return Contrast(float(first[0]), float(second[0]), gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks))
+    return Contrast(gap, se, compared(gap, se, min(len(first), len(second)) - 2, looks))
 
 
-def judged(gap: float, se: float, df: int, looks: int = 1) -> str:
-    """`contrast`'s verdict on a difference whose error has `df` degrees of freedom."""
-    return Contrast(math.nan, math.nan, gap, se, _sure(gap, se, df, CONTRAST_LEVEL / looks)).verdict
-
-
-def _sure(gap: float, se: float, df: int, level: float) -> str:
-    if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
-        return ""
-    p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
-    if p < level and abs(gap) >= SMALLEST:
-        return "more" if gap > 0 else "less"
-    return "same" if abs(gap) + t_quantile((1 + CONFIDENCE) / 2, df) * se < SMALLEST else ""
-
-
-def exceeds(value: float, se: float, limit: float, df: int) -> str:
-    """Whether a number is above a limit with CONFIDENCE: `yes`, `no` or `unclear`."""
+def compared(gap: float, se: float, df: int, looks: int = 1) -> Compared:
+    """The verdict on a difference whose error has `df` degrees of freedom."""
     if df < FEWEST_GROUPS - 1 or not math.isfinite(se):
         return "unclear"
-    margin = t_quantile((1 + CONFIDENCE) / 2, df) * se
-    return "yes" if value - margin > limit else "no" if value + margin < limit else "unclear"
+    p = two_sided_p(gap / se, df) if se > 0 else float(gap == 0)
+    if p < CONTRAST_LEVEL / looks and abs(gap) >= SMALLEST:
+        return "higher" if gap > 0 else "lower"
+    return "equal" if abs(gap) + margin(se, df) < SMALLEST else "unclear"
+
+
+def exceeds(value: float, se: float, limit: float, df: int) -> bool:
+    """Whether a number is above a limit with CONFIDENCE."""
+    return df >= FEWEST_GROUPS - 1 and math.isfinite(se) and value - margin(se, df) > limit
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.stats.contrast import exceeds
@@ -100,12 +99,11 @@ def emergence_of(many: Mapping[int, Series]) -> Emergence:
 def half_way(series: Series, rise: Change) -> tuple[int, int]:
     """The first checkpoint at which a series has half of a rise, and the first at which by its errors it may have."""
     half = (series.values[rise.start] + series.values[rise.stop]) / 2
+
+    def clearly_below(i: int) -> bool:
+        short = half - series.values[i]  # (1 + G,)
+        return exceeds(float(short[0]), float(jackknife(short[1:])), 0.0, len(short) - 2)
+
     later = range(rise.start + 1, len(series))
     sure = next(i for i in later if series.at(i) >= half[0])
-    perhaps = next(i for i in later if i == sure or not _below(series.values[i] - half))
-    return sure, perhaps
-
-
-def _below(difference: NDArray[np.float64]) -> bool:
-    """(1 + G,): whether a difference is below zero with CONFIDENCE."""
-    return exceeds(-float(difference[0]), float(jackknife(difference[1:])), 0.0, len(difference) - 2) == "yes"
+    return sure, next(i for i in later if i == sure or not clearly_below(i))

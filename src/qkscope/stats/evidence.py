@@ -19,7 +19,6 @@ from qkscope.results.aggregate import (
     ROPE,
     Population,
     classes,
-    error,
     finite,
     ordered,
     over_heads,
@@ -31,7 +30,7 @@ from qkscope.stats.contrast import Contrast, contrast, exceeds
 from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
 from qkscope.stats.series import INVARIANT, Change, Changed, Series, change, judged, what_changed, whole
-from qkscope.stats.transitions import class_probabilities
+from qkscope.stats.transitions import hidden_variance
 from qkscope.study.timeline import Stop, Timeline
 
 if TYPE_CHECKING:
@@ -60,7 +59,6 @@ class Evidence:
     _known: dict[str, xr.DataArray] = field(default_factory=dict, repr=False)
     _where: dict[tuple[str, int | None], xr.DataArray] = field(default_factory=dict, repr=False)
     _means: dict[tuple[str, str, int | None], Array] = field(default_factory=dict, repr=False)
-    _changed: dict[tuple[str, int, int], Changed] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         """How many checkpoints there are."""
@@ -119,18 +117,14 @@ class Evidence:
             self._where[key] = here if layer is None else here & (self.data["layer"] == layer)
         return self._where[key]
 
-    def mask(self, i: int, population: Population, layer: int | None = None) -> Mask:
+    def mask(self, i: int, population: Population) -> Mask:
         """The same at one checkpoint. (H,)"""
-        return np.asarray(self.where(population, layer).to_numpy()[i])
+        return np.asarray(self.where(population).to_numpy()[i])
 
     def heads(self, here: Mask) -> list[tuple[int, int]]:
         """(layer, head) of the heads in a mask."""
         layer, number = self.data["layer"].to_numpy()[here], self.data["number"].to_numpy()[here]
         return list(zip(layer.tolist(), number.tolist(), strict=True))
-
-    def layers(self, population: Population) -> list[int]:
-        """The layers that a population has at the last checkpoint."""
-        return sorted(set(self.data["layer"].to_numpy()[self.mask(-1, population)].tolist()))
 
     def known(self, measure: str, population: Population = "all") -> bool:
         """Whether some head of every checkpoint has this measure."""
@@ -214,18 +208,23 @@ class Evidence:
         _, shared = self._shared(self.values("r_q"), "all")
         return self.data.sizes["head"] - int(shared.sum())
 
+    @cached_property
+    def _hidden(self) -> dict[str, Array]:
+        return hidden_variance(self.data, self.thresholds)
+
+    def _members(self, kind: str) -> xr.DataArray:
+        """Whether a measured head is of a class, 0 or 1. (checkpoint, sample, head)"""
+        r_q = self.values("r_q")
+        return r_q.copy(data=self._classes == kind).where(finite(r_q))
+
     def class_series(self, kind: str, population: Population) -> Series | None:
         """The course of a class's share of the heads that every checkpoint has."""
-        r_q, r_k = self.values("r_q"), self.values("r_k")
-        found, here = self._shared(r_q.copy(data=self._classes == kind).where(finite(r_q)), population)
+        found, here = self._shared(self._members(kind), population)
         heads = int(here.sum())
         if not heads:
             return None
-        se_q, se_k = (np.nan_to_num(error(self.data, name).to_numpy()) for name in ("r_q", "r_k"))
-        q, k = (r.isel(sample=0).to_numpy() for r in (r_q, r_k))
-        chances = class_probabilities(q, k, se_q, se_k, self.thresholds)[CLASSES.index(kind)]
-        chances = chances[:, here.to_numpy()]
-        unseen = tuple(max(ONE_HEAD, float((c * (1.0 - c)).sum())) / heads**2 for c in chances)
+        hidden = self._hidden[kind][:, here.to_numpy()].sum(axis=1)
+        unseen = tuple(max(ONE_HEAD, float(each)) / heads**2 for each in hidden)
         return Series(_name(kind, population), tuple(self._left_out(found, here)), heads, unseen)
 
     def ranked_classes(self, population: Population, i: int) -> tuple[str, list[str]]:
@@ -235,18 +234,14 @@ class Evidence:
         the two are equal, else `unclear`.
         """
         order = sorted(CLASSES, key=lambda kind: -self.count(kind, population, i))
-        r_q, here = self.values("r_q"), self.where(population)
-        shares = (r_q.copy(data=self._classes == kind).where(finite(r_q)) for kind in order[:2])
-        first, second = (self._left_out(share, here)[i] for share in shares)
-        heads = len(self.kinds(i, population))
-        gap = contrast(first, second, hidden=2 * ONE_HEAD / heads**2)
+        here, heads = self.where(population), len(self.kinds(i, population))
+        first, second = (self._left_out(self._members(kind), here)[i] for kind in order[:2])
         if first[0] == second[0]:
             return "tie", order
-        if gap.verdict != "higher":
+        if contrast(first, second, hidden=2 * ONE_HEAD / heads**2).verdict != "higher":
             return "unclear", order
         se = math.hypot(float(jackknife(first[1:])), math.sqrt(ONE_HEAD) / heads)
-        most = exceeds(float(first[0]), se, MOST, len(first) - 2) == "yes"
-        return "majority" if most else "largest", order
+        return "majority" if exceeds(float(first[0]), se, MOST, len(first) - 2) else "largest", order
 
     @cached_property
     def changes(self) -> dict[str, list[Change]]:
@@ -274,31 +269,22 @@ class Evidence:
     def step(self, measure: str, population: Population, stop: int) -> Change | None:
         """The change from the checkpoint before `stop`; None where it is not followed."""
         found = self.changes.get(_name(measure, population), [])
-        return next((c for c in found if c.kind == "step" and c.stop == stop), None)
+        return next((c for c in found if (c.start, c.stop) == (stop - 1, stop)), None)
 
     def what_changed(self, population: Population, start: int, stop: int) -> Changed:
         """Whether attention changed between two checkpoints, or at most the coordinates of queries and keys."""
-        key = (population, start, stop)
-        if key not in self._changed:
-            many = [self.series(measure, population) for measure in INVARIANT]
-            self._changed[key] = what_changed([change(s, start, stop) for s in many if s is not None])
-        return self._changed[key]
-
-    @cached_property
-    def widened(self) -> list[int]:
-        """Checkpoints whose own window differs from that of the one before."""
-        found = enumerate(pairwise(stop.window for stop in self.stops), start=1)
-        return [i for i, (a, b) in found if a is not None and b is not None and a != b]
+        many = [self.series(measure, population) for measure in INVARIANT]
+        return what_changed([change(s, start, stop) for s in many if s is not None])
 
     @cached_property
     def onset(self) -> int | None:
         """The first checkpoint of long-context training: the first with a longer window, or so named."""
-        longer = [i for i in self.widened if (self.stops[i].window or 0) > (self.stops[i - 1].window or 0)]
-        if longer:
-            return longer[0]
+        windows = pairwise(stop.window for stop in self.stops)
+        longer = [before is not None and after is not None and after > before for before, after in windows]
         named = [parse_revision(stop.model) for stop in self.stops]
         long = [r is not None and r.phase_key[0] == LONG_CONTEXT for r in named]
-        return next((i for i in range(1, len(long)) if long[i] and not long[i - 1]), None)
+        begins = longer if any(longer) else [after and not before for before, after in pairwise(long)]
+        return begins.index(True) + 1 if True in begins else None
 
 
 def _name(measure: str, population: Population, layer: int | None = None) -> str:

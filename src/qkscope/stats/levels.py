@@ -1,6 +1,6 @@
 """Every level, smallest size and threshold of judgement, once, each rule in words, and the tests behind them.
 
-Tests are of what chance alone would do: Student's t for few document groups, the normal curve, many tests at once.
+Tests are of what chance alone would do: Student's t for few document groups, many tests at once.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import stdtr, stdtrit
 
 from qkscope.measures.null import FEWEST_GROUPS
 from qkscope.results.roles import BEYOND
@@ -42,20 +40,15 @@ MOST = 0.5
 MISSED = 0.1
 
 
-def smallest_heads(heads: int) -> int:
-    """The fewest heads by which a share must change: SMALLEST of them, at least SMALLEST_HEADS; a whole number."""
-    return max(SMALLEST_HEADS, -(-round(100 * SMALLEST) * heads // 100))
-
-
 def rule_of_error(basis: str, groups: int) -> str:
-    """How the ± of a number was made."""
-    if basis == "documents":
-        return f"± is one standard error over documents (jackknife over {groups} groups)."
-    if basis == "heads":
-        return f"No document groups: changes are tested by leaving out {HEAD_GROUPS} groups of heads."
-    if basis == "too few groups":
-        return f"± is one standard error over {groups} groups of documents; a test needs at least {FEWEST_GROUPS}."
-    return f"No standard errors: there are no groups of documents and fewer than {FEWEST_HEADS} heads."
+    """How the ± of a number was computed."""
+    return {
+        "documents": f"± is one standard error over documents (jackknife over {groups} groups).",
+        "heads": f"No document groups: changes are tested by leaving out {HEAD_GROUPS} groups of heads.",
+        "too few groups": f"± is one standard error over {groups} groups of documents; a test needs at least "
+        f"{FEWEST_GROUPS}.",
+        "nothing": f"No standard errors: there are no groups of documents and fewer than {FEWEST_HEADS} heads.",
+    }[basis]
 
 
 def rule_of_change() -> str:
@@ -68,7 +61,7 @@ def rule_of_change() -> str:
 
 
 def rule_of_cause() -> str:
-    """When a cause counts, when two interact, and when a change is one of coordinates."""
+    """When a cause counts, and when two interact."""
     return (
         f"An effect counts if it is at least {bare(SMALLEST)} and passes a t-test held at {percent(STUDY_LEVEL)} over "
         "all effects of the study. Causes interact if training's effects in the two orders differ in a t-test at "
@@ -86,8 +79,7 @@ def rule_of_emergence() -> str:
     return (
         "A layer's signal emerges at the first checkpoint with half of its largest clear rise; layers whose "
         f"{percent(CONFIDENCE)} interval reaches that half at the same checkpoint are named as possible. "
-        f"Rises pass a t-test held at {percent(STUDY_LEVEL)} "
-        "over all layers."
+        f"Rises pass a t-test held at {percent(STUDY_LEVEL)} over all layers."
     )
 
 
@@ -100,27 +92,12 @@ def rule_of_roles() -> str:
     )
 
 
-def rule_of_sign() -> str:
-    """When a number is above or below zero."""
-    return f"It is above or below 0 with {percent(CONFIDENCE)} confidence."
-
-
 def rule_of_agreement() -> str:
-    """When numbers of two studies agree."""
-    return f"within {count(round(AGREES_WITHIN), 'standard error')} of the difference"
-
-
-def rule_of_difference() -> str:
     """When numbers of two studies differ, and when one cannot tell."""
     return (
         f"Numbers differ if more than {count(round(AGREES_WITHIN), 'standard error')} of the difference apart, and "
         "shares also by more than one head. Without a standard error on either side this cannot be judged."
     )
-
-
-def rule_of_seeds(ours: int, theirs: int) -> str:
-    """When numbers of two arms of several runs agree."""
-    return f"by Welch's t-test at {percent(1 - CONFIDENCE)} over {ours} and {theirs} seeds"
 
 
 def rule_of_arms() -> str:
@@ -131,19 +108,21 @@ def rule_of_arms() -> str:
     )
 
 
-def normal_cdf(z: ArrayLike) -> NDArray[np.float64]:
-    """P(Z < z) of the standard normal, of any shape."""
-    return np.asarray(ndtr(np.asarray(z, dtype=np.float64)))
-
-
 def two_sided_p(t: float, df: float) -> float:
     """P(|T| >= |t|) of Student's t with `df` degrees of freedom."""
     return float(2.0 * stdtr(df, -abs(t)))
 
 
-def t_quantile(p: float, df: int) -> float:
-    """The t that a Student variable with `df` degrees of freedom stays below with probability p (0 < p < 1)."""
-    return float(stdtrit(df, p))
+def margin(se: float, df: int) -> float:
+    """Half the confidence interval of a number with this error."""
+    return float(stdtrit(df, (1 + CONFIDENCE) / 2)) * se
+
+
+def smallest_change(heads: int | None) -> float:
+    """The smallest change worth a word, of a mean or of a share of `heads`: SMALLEST, in whole heads."""
+    if heads is None:
+        return SMALLEST
+    return max(SMALLEST_HEADS, -(-round(100 * SMALLEST) * heads // 100)) / heads
 
 
 def holm(p_values: Sequence[float], level: float) -> list[bool]:

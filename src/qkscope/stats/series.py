@@ -21,20 +21,20 @@ from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
 from qkscope.measures.null import FEWEST_GROUPS
-from qkscope.stats import levels
 from qkscope.stats.levels import (
-    CONFIDENCE,
     CONTRAST_LEVEL,
+    ROUNDING,
     SMALLEST,
     STEPS_TO_POOL,
     STUDY_LEVEL,
     holm,
-    t_quantile,
+    margin,
+    smallest_change,
     two_sided_p,
 )
 
 Array = NDArray[np.float64]
-Kind = Literal["step", "overall", "swing"]
+Direction = Literal["rises", "falls", "flat", "unclear"]
 
 
 @dataclass(frozen=True)
@@ -57,32 +57,13 @@ class Series:
     def at(self, i: int) -> float:
         return float(self.values[i][0])
 
-    def se(self, i: int) -> float:
-        """Standard error of the number at checkpoint i, with what the jackknife cannot see."""
-        return math.sqrt(float(jackknife(self.values[i][1:])) ** 2 + self.hidden(i))
-
-    def hidden(self, i: int) -> float:
-        return self.unseen[i] if self.unseen else 0.0
-
-    def large(self, delta: float) -> bool:
-        """Whether a difference is worth a word; shares are compared in whole heads, where ties are exact."""
-        if self.heads is None:
-            return abs(delta) >= SMALLEST
-        return abs(round(delta * self.heads)) >= levels.smallest_heads(self.heads)
-
-    @property
-    def smallest(self) -> float:
-        """The smallest change worth a word."""
-        return SMALLEST if self.heads is None else levels.smallest_heads(self.heads) / self.heads
-
 
 @dataclass(frozen=True)
 class Change:
     """A difference between two checkpoints of a series, by index.
 
-    `se` is the error that a reader sees; `steady` is the one that judges, never smaller. `clear` if it is more than
-    noise and not tiny, `excluded` if a change worth a word is. `kind` says how it was found: between neighbours, from
-    first to last, or as the deepest fall or highest rise of all.
+    `se` is the error that a reader sees. `smallest` is the smallest change worth a word: the verdict is `flat` if one
+    of that size is excluded.
     """
 
     series: str
@@ -91,58 +72,59 @@ class Change:
     delta: float
     se: float
     df: int
-    kind: Kind = "step"
-    p: float = math.nan
-    clear: bool = False
-    excluded: bool = False
-    steady: float = math.nan
+    smallest: float = SMALLEST
+    verdict: Direction = "unclear"
 
     @property
-    def verdict(self) -> str:
-        """`rises`, `falls`, `flat` (one worth a word is excluded) or `unclear`."""
-        if self.clear:
-            return "rises" if self.delta > 0 else "falls"
-        return "flat" if self.excluded else "unclear"
+    def clear(self) -> bool:
+        """Whether it is more than noise and not tiny."""
+        return self.verdict in ("rises", "falls")
 
     @property
-    def margin(self) -> float:
-        """Half the confidence interval; infinite without an error."""
-        known = self.df > 0 and math.isfinite(self.steady)
-        return t_quantile((1 + CONFIDENCE) / 2, self.df) * self.steady if known else math.inf
+    def large(self) -> bool:
+        """Whether it is worth a word."""
+        return abs(self.delta) > self.smallest - ROUNDING
 
 
-def change(series: Series, start: int, stop: int, kind: Kind = "step") -> Change:
+def change(series: Series, start: int, stop: int) -> Change:
     """The change from checkpoint `start` to `stop`, paired over groups where both have the same."""
     before, after = series.values[start], series.values[stop]
-    delta = float(after[0] - before[0])
-    df = min(len(before), len(after)) - 2
-    if df < 1:
-        return Change(series.name, start, stop, delta, math.nan, 0, kind)
     if len(before) == len(after):
-        paired = float(jackknife(after[1:] - before[1:]))
-        se = math.sqrt(paired**2 + series.hidden(start) + series.hidden(stop))
+        se = float(jackknife(after[1:] - before[1:]))
     else:
-        se = math.hypot(series.se(start), series.se(stop))
-    return Change(series.name, start, stop, delta, se, df, kind)
+        se = math.hypot(float(jackknife(before[1:])), float(jackknife(after[1:])))
+    if series.unseen:
+        se = math.sqrt(se**2 + series.unseen[start] + series.unseen[stop])
+    df = max(0, min(len(before), len(after)) - 2)
+    smallest = smallest_change(series.heads)
+    return Change(series.name, start, stop, float(after[0] - before[0]), se, df, smallest)
 
 
 def judged(many: Sequence[Series]) -> list[Change]:
     """Every step of every series, its change from first to last and its swings, judged together (Holm).
 
     A single step's error comes from G values only and may be small by luck. Where a series has several steps, it is
-    averaged with the mean over the steps unless the step's own is larger, and the degrees of freedom double.
+    averaged with the mean over the steps unless the step's own is larger, and the degrees of freedom double. A swing
+    was chosen out of all pairs of checkpoints: its p is multiplied by their number.
     """
-    found = [c for series in many for c in _measured(series)]
-    passed = holm([c.p for c in found], STUDY_LEVEL)
-    by_name = {series.name: series for series in many}
-    return [_with_verdict(c, by_name[c.series], ok) for c, ok in zip(found, passed, strict=True)]
+    found: list[Change] = []
+    tests: list[tuple[float, int, int]] = []
+    for series in many:
+        count, swings = len(series), _swings(series)
+        steps = [change(series, i - 1, i) for i in range(1, count)]
+        overall = [change(series, 0, count - 1)] if count > 2 else []
+        usual = float(np.mean([c.se**2 for c in steps])) if len(steps) >= STEPS_TO_POOL else math.nan
+        for c in (*steps, *overall, *swings):
+            pooled = math.isfinite(usual)
+            steady = math.sqrt(max(c.se**2, (c.se**2 + usual) / 2)) if pooled else c.se
+            found.append(c)
+            tests.append((steady, 2 * c.df if pooled else c.df, math.comb(count, 2) if c in swings else 1))
+    return _with_verdicts(found, tests, STUDY_LEVEL)
 
 
 def judge(changes: Sequence[Change], level: float = STUDY_LEVEL) -> list[Change]:
     """Single changes of means that answer one question, each with its own error, judged together (Holm)."""
-    tested = [replace(c, steady=c.se, p=_p(c.delta, c.se, c.df)) for c in changes]
-    passed = holm([c.p for c in tested], level)
-    return [_with_verdict(c, Series(c.series, ()), ok) for c, ok in zip(tested, passed, strict=True)]
+    return _with_verdicts(changes, [(c.se, c.df, 1) for c in changes], level)
 
 
 def whole(changes: Sequence[Change]) -> Change:
@@ -150,28 +132,21 @@ def whole(changes: Sequence[Change]) -> Change:
     return max(changes, key=lambda c: c.stop - c.start)
 
 
-def _with_verdict(c: Change, series: Series, passed: bool) -> Change:
-    if c.df < FEWEST_GROUPS - 1 or not math.isfinite(c.steady):
-        return c
-    excluded = abs(c.delta) + c.margin < series.smallest
-    return replace(c, clear=passed and series.large(c.delta), excluded=excluded and not series.large(c.delta))
-
-
-def _measured(series: Series) -> list[Change]:
-    count = len(series)
-    steps = [change(series, i - 1, i) for i in range(1, count)]
-    overall = [change(series, 0, count - 1, "overall")] if count > 2 else []
-    usual = float(np.mean([c.se**2 for c in steps])) if steps else math.nan
-    pooled = len(steps) >= STEPS_TO_POOL and math.isfinite(usual)
-    result = []
-    for c in (*steps, *overall, *_swings(series)):
-        variance = max(c.se**2, (c.se**2 + usual) / 2) if pooled else c.se**2
-        # A swing was chosen out of all pairs of checkpoints: its p is multiplied by their number.
-        looks = math.comb(count, 2) if c.kind == "swing" else 1
-        df = 2 * c.df if pooled else c.df
-        steady = math.sqrt(variance)
-        result.append(replace(c, steady=steady, df=df, p=min(1.0, looks * _p(c.delta, steady, df))))
-    return result
+def _with_verdicts(
+    changes: Sequence[Change], tests: Sequence[tuple[float, int, int]], level: float
+) -> list[Change]:
+    """Changes judged together; a test is the standard error, its degrees of freedom and how often to count its p."""
+    p = [min(looks * _p(c.delta, se, df), 1.0) for c, (se, df, looks) in zip(changes, tests, strict=True)]
+    found = []
+    for c, (se, df, _), passed in zip(changes, tests, holm(p, level), strict=True):
+        verdict: Direction = "unclear"
+        if df >= FEWEST_GROUPS - 1 and math.isfinite(se):
+            if c.large and passed:
+                verdict = "rises" if c.delta > 0 else "falls"
+            elif not c.large and abs(c.delta) + margin(se, df) < c.smallest:
+                verdict = "flat"
+        found.append(replace(c, verdict=verdict))
+    return found
 
 
 def _swings(series: Series) -> list[Change]:
@@ -184,7 +159,7 @@ def _swings(series: Series) -> list[Change]:
     for sign in (-1, 1) if count > 2 else ():
         start, stop = divmod(int(np.argmax(np.where(later, sign * rises, -np.inf))), count)
         if 1 < stop - start < count - 1 and sign * rises[start, stop] > 0:
-            found.append(change(series, start, stop, "swing"))
+            found.append(change(series, start, stop))
     return found
 
 

@@ -60,10 +60,6 @@ class Step:
         rows = [self.rows[m, population] for m in INVARIANT if (m, population) in self.rows]
         return what_changed([_effect(row, column) for row in rows if column])
 
-    def only_coordinates(self, measure: str, population: str) -> bool:
-        """Whether new weights changed this mean only through the coordinates of queries and keys."""
-        return measure == "r_q" and self.training_changed(population) == "coordinates"
-
 
 def steps(table: pd.DataFrame, measures: Sequence[str], populations: Sequence[str]) -> list[Step]:
     """The steps of causes.csv with the effects on these means, judged together."""

@@ -8,33 +8,25 @@ such measurements fall into different classes, summed over heads, is what noise 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from qkscope.measures.pca import FAINT
-from qkscope.results.aggregate import error, measured, ordered
-from qkscope.results.taxonomy import Thresholds, classify
-from qkscope.stats.levels import MOST, REACH, normal_cdf
+from qkscope.results.aggregate import error, measured, ordered, values
+from qkscope.results.taxonomy import CLASSES, Thresholds, classify
+from qkscope.stats.levels import MOST, REACH
 
 if TYPE_CHECKING:
     import xarray as xr
 
 Array = NDArray[np.float64]
-
-NOISE_COLUMNS = (
-    "from_model",
-    "to_model",
-    "changed",
-    "expected_by_noise",
-    "sign_changes",
-    "sign_changes_expected",
-)
 
 
 @dataclass(frozen=True)
@@ -42,53 +34,34 @@ class Pair:
     """Two checkpoints' values of the heads measured in both, (2, H) each: r_q, r_k and their standard errors.
 
     same_axis (H,) is 1 where the later first axis is the earlier one, 0 where another axis became the first, NaN
-    where that is not known. Below `low`, |r_k| is too small for its sign to mean something.
+    where that is not known.
     """
 
-    from_model: str
-    to_model: str
     r_q: Array
     r_k: Array
     se_q: Array
     se_k: Array
     same_axis: Array
-    low: float = Thresholds().low
-
-    def classes(self, thresholds: Thresholds | None) -> NDArray[Any]:
-        """(2, H) names."""
-        return classify(self.r_q, self.r_k, thresholds)
+    limits: Thresholds = field(default_factory=Thresholds)
 
     @property
     def turned(self) -> NDArray[np.bool_]:
         """(H,): r_k changed its sign along one axis, from clearly one to clearly the other."""
-        clear = (np.abs(self.r_k) > self.low).all(axis=0)
+        clear = (np.abs(self.r_k) > self.limits.low).all(axis=0)
         return np.asarray(clear & (self.r_k[0] * self.r_k[1] < 0) & (self.same_axis != 0))
 
-    @property
-    def judged(self) -> NDArray[np.bool_]:
-        """(H,): heads with standard errors in both checkpoints; those whose axis is lost without some documents lack
-        them."""
-        return np.asarray(np.isfinite(self.se_q).all(axis=0) & np.isfinite(self.se_k).all(axis=0))
 
-    @property
-    def has_errors(self) -> bool:
-        """Whether most heads have their errors, so that changes can be compared with noise."""
-        return bool(self.judged.sum() > MOST * len(self.judged))
-
-
-def pairs(data: xr.Dataset, order: Sequence[str], low: float = Thresholds().low) -> list[Pair]:
-    """The heads measured in both, for each two consecutive checkpoints of `order`."""
+def pairs(data: xr.Dataset, order: Sequence[str], limits: Thresholds) -> Iterator[tuple[str, str, Pair]]:
+    """The names of each two consecutive checkpoints of `order`, and the heads measured in both."""
     data = ordered(data, order)
     names, known = data["checkpoint"].to_numpy().tolist(), measured(data).to_numpy()
     r_q, r_k = (data[name].isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
     se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
     same = data["same_axis"].to_numpy() if "same_axis" in data else np.full_like(r_q, np.nan)
-    found = []
     for i, j in pairwise(range(len(names))):
         here = known[i] & known[j]
         q, k, error_q, error_k = (each[[i, j]][:, here] for each in (r_q, r_k, se_q, se_k))
-        found.append(Pair(names[i], names[j], q, k, error_q, error_k, same[j, here], low))
-    return found
+        yield names[i], names[j], Pair(q, k, error_q, error_k, same[j, here], limits)
 
 
 def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit: Thresholds) -> Array:
@@ -101,11 +74,22 @@ def class_probabilities(r_q: Array, r_k: Array, se_q: Array, se_k: Array, limit:
     return np.stack([*four, 1.0 - sum(four)])
 
 
+def hidden_variance(data: xr.Dataset, limits: Thresholds) -> dict[str, Array]:
+    """By class, per head the variance of its membership that leaving documents out does not show.
+
+    `data` has checkpoints or cells, (checkpoint or cell, head).
+    """
+    q, k = (values(data, name).isel(sample=0).to_numpy() for name in ("r_q", "r_k"))
+    se_q, se_k = (error(data, name).to_numpy() for name in ("r_q", "r_k"))
+    chances = class_probabilities(q, k, se_q, se_k, limits)
+    return dict(zip(CLASSES, np.nan_to_num(chances * (1.0 - chances)), strict=True))
+
+
 def _below(limit: float, mean: Array, se: Array) -> Array:
     """P(x < limit) for x normal; a step where there is no noise; NaN without a standard error."""
     with np.errstate(divide="ignore", invalid="ignore"):
         z = (limit - mean) / se
-    return normal_cdf(np.where(np.isnan(z) & (se == 0.0), -np.inf, z))
+    return np.asarray(ndtr(np.where(np.isnan(z) & (se == 0.0), -np.inf, z)))
 
 
 def unchanged(values: Array, se: Array) -> Array:
@@ -114,12 +98,10 @@ def unchanged(values: Array, se: Array) -> Array:
     return np.asarray(values[0] + np.clip((values[1] - values[0]) * weight, -REACH * se[0], REACH * se[0]))
 
 
-def noise_transitions(p: Pair, thresholds: Thresholds | None = None) -> Array:
+def noise_transitions(p: Pair) -> Array:
     """(classes, classes, H): the chance that noise alone shows a head in class a first and in class b then."""
-    limit = thresholds or Thresholds()
     r_q, r_k = unchanged(p.r_q, p.se_q), unchanged(p.r_k, p.se_k)
-    first = class_probabilities(r_q, r_k, p.se_q[0], p.se_k[0], limit)
-    then = class_probabilities(r_q, r_k, p.se_q[1], p.se_k[1], limit)
+    first, then = (class_probabilities(r_q, r_k, p.se_q[i], p.se_k[i], p.limits) for i in (0, 1))
     return np.asarray(first[:, None] * then[None, :])
 
 
@@ -130,11 +112,14 @@ def turn_chances(p: Pair) -> Array:
     P(q > e, k < -low) + P(q < -e, k > low), and positive with the same signs exchanged or where q is faint. A head that
     did not change and shows both signs was turned one way and the other: turned alike, its two measurements agree.
     """
-    alike = np.stack([np.ones_like(p.r_k[0]), np.where(p.r_k[0] * p.r_k[1] < 0, -1.0, 1.0)])
+    alike, low = (
+        np.stack([np.ones_like(p.r_k[0]), np.where(p.r_k[0] * p.r_k[1] < 0, -1.0, 1.0)]),
+        p.limits.low,
+    )
     r_q, r_k = unchanged(alike * p.r_q, p.se_q), unchanged(alike * p.r_k, p.se_k)
     signs = []
     for se_q, se_k in zip(p.se_q, p.se_k, strict=True):
-        above, below = 1.0 - _below(p.low, r_k, se_k), _below(-p.low, r_k, se_k)
+        above, below = 1.0 - _below(low, r_k, se_k), _below(-low, r_k, se_k)
         with_q, against_q = 1.0 - _below(FAINT, r_q, se_q), _below(-FAINT, r_q, se_q)
         negative = with_q * below + against_q * above
         signs.append((negative, above + below - negative))
@@ -143,31 +128,33 @@ def turn_chances(p: Pair) -> Array:
     return np.where(p.same_axis == 0, 0.0, chance)
 
 
-def turned(p: Pair) -> tuple[int, float]:
-    """How many heads change the sign of r_k, and how many would by noise alone (NaN where errors are not known)."""
-    return int(p.turned.sum()), _expected(p, turn_chances(p))
-
-
-def moved(p: Pair, thresholds: Thresholds | None = None) -> tuple[int, float]:
-    """How many heads change class, and how many would by noise alone (NaN where errors are not known)."""
-    before, after = p.classes(thresholds)
-    stay = np.einsum("aah->h", noise_transitions(p, thresholds))
-    return int((before != after).sum()), _expected(p, 1.0 - stay)
-
-
-def _expected(p: Pair, chances: Array) -> float:
-    """The sum of the chances of the heads that have errors, if most have."""
-    return float(chances[p.judged].sum()) if p.has_errors else math.nan
-
-
 def transition_noise(
     data: xr.Dataset, order: Sequence[str], thresholds: Thresholds | None = None
 ) -> pd.DataFrame:
     """How many heads change class or sign between consecutive checkpoints, and how many would by noise alone.
 
     Columns: from_model, to_model, changed, expected_by_noise, sign_changes, sign_changes_expected. Expectations
-    are NaN without standard errors. Only heads measured in both checkpoints count.
+    sum over the heads that have errors (a head whose axis is lost without some documents has none); NaN unless most
+    have. Only heads measured in both checkpoints count.
     """
-    found = pairs(data, order, (thresholds or Thresholds()).low)
-    rows = [(p.from_model, p.to_model, *moved(p, thresholds), *turned(p)) for p in found]
-    return pd.DataFrame(rows, columns=list(NOISE_COLUMNS))
+    rows = []
+    for before, after, p in pairs(data, order, thresholds or Thresholds()):
+        first, then = classify(p.r_q, p.r_k, p.limits)
+        judged = np.isfinite(p.se_q).all(axis=0) & np.isfinite(p.se_k).all(axis=0)
+        moves = 1.0 - np.einsum("aah->h", noise_transitions(p))
+        most = judged.sum() > MOST * judged.size
+        expected = [
+            float(chances[judged].sum()) if most else math.nan for chances in (moves, turn_chances(p))
+        ]
+        rows.append(
+            (before, after, int((first != then).sum()), expected[0], int(p.turned.sum()), expected[1])
+        )
+    columns = (
+        "from_model",
+        "to_model",
+        "changed",
+        "expected_by_noise",
+        "sign_changes",
+        "sign_changes_expected",
+    )
+    return pd.DataFrame(rows, columns=list(columns))
