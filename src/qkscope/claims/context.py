@@ -21,7 +21,7 @@ NAMES: dict[str, tuple[str, Unit]] = {
     "share_key": ("key content's share of score variance", "share"),
     "share_match": ("content match's share of score variance", "share"),
     "share_query_position": ("query-dependent position's share of score variance", "share"),
-    "share_position": ("share of score variance due to position alone", "share"),
+    "share_position": ("the share of score variance due to position alone", "share"),
     "abs_r_q_balanced": ("balanced |r_q|", "r"),
     "abs_r_k": ("mean |r_k|", "r"),
     "abs_r_q": ("mean |r_q|", "r"),

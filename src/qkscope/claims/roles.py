@@ -77,7 +77,7 @@ def _when(c: Context, found: RoleEmergence) -> str:
 
 
 def _detail(c: Context, found: RoleEmergence) -> str:
-    """Where the heads with a role are, and by when they had it."""
+    """Where the heads with a role are, and from which checkpoint on they have it."""
     if not found.acquired:
         return ""
     layers = [str(layer) for layer in sorted({each.layer for each in found.acquired})]
@@ -86,9 +86,13 @@ def _detail(c: Context, found: RoleEmergence) -> str:
     if not c.training:
         return sentence(where)
     groups = Counter(each.by for each in found.acquired)
-    times = ", ".join(f"{n} by {c.labels[by]}" for by, n in sorted(groups.items()))
+    times = ", ".join(f"{n} from {c.labels[by]}" for by, n in sorted(groups.items()))
     lost = f"; {count(len(found.lost), 'other head')} had the role earlier and lost it" if found.lost else ""
-    return sentence(f"{where} ({times}){lost}")
+    faded = len(found.acquired) - found.counts[-1]  # acquired, but now close to the threshold
+    unsure = (
+        f"; {count(faded, 'head')} of them {'is' if faded == 1 else 'are'} no longer clear" if faded else ""
+    )
+    return sentence(f"{where} ({times}){unsure}{lost}")
 
 
 def _others(found: list[RoleEmergence]) -> str:
@@ -118,7 +122,10 @@ def behaviour(c: Context) -> Claim | None:
     first, second = (name_of(each.geometry).removeprefix("mean ") for each in (best, last))
     values = bare(best.value), bare(last.value)
     if gap.verdict == "higher":
-        headline = f"{first} predicts {what} better than {second}{where}: rank correlation {' against '.join(values)}"
+        headline = (
+            f"{what} is predicted better by {first} than by {second}{where}: rank correlation {values[0]} against "
+            f"{values[1]}"
+        )
     else:
         headline = (
             f"No measure clearly predicts {what} best{where}: rank correlation {values[0]} for {first}, {values[1]} "
