@@ -10,7 +10,7 @@ from qkscope.results.roles import ROLES
 from qkscope.stats.behaviour import BEHAVIOUR, RoleEmergence, rank_correlations, role_emergence
 from qkscope.stats.contrast import contrast
 from qkscope.stats.levels import rule_of_contrast, rule_of_roles
-from qkscope.words import bare, count, joined, listing, number, sentence, some
+from qkscope.words import bare, count, in_words, joined, listing, number, sentence, some
 
 MOST_ROLES = 3  # that a headline names
 MOST_LAYERS = 4  # that a sentence lists
@@ -89,9 +89,7 @@ def _detail(c: Context, found: RoleEmergence) -> str:
     times = ", ".join(f"{n} from {c.labels[by]}" for by, n in sorted(groups.items()))
     lost = f"; {count(len(found.lost), 'other head')} had the role earlier and lost it" if found.lost else ""
     faded = len(found.acquired) - found.counts[-1]  # acquired, but now close to the threshold
-    unsure = (
-        f"; {count(faded, 'head')} of them {'is' if faded == 1 else 'are'} no longer clear" if faded else ""
-    )
+    unsure = f"; the role of {in_words(faded)} of them is no longer clear" if faded else ""
     return sentence(f"{where} ({times}){unsure}{lost}")
 
 
