@@ -11,7 +11,7 @@ from small_study import make_study, run_undrawn
 
 from qkscope.claims import claims
 from qkscope.figures.drawing import CATALOGUE, draw
-from qkscope.figures.gallery.fig08_score_variance import PARTS
+from qkscope.figures.gallery.fig08_layers import PARTS
 from qkscope.figures.view import look
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import load_results

@@ -1,4 +1,4 @@
-"""The figures of a study, each with its data and a README that tells what happened."""
+"""The figures of a study, each with its data and a README that says what happened."""
 
 from qkscope.figures.drawing import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
 from qkscope.figures.picture import Caption, Drawing, Picture

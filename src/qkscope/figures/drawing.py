@@ -12,16 +12,16 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from qkscope import store
 from qkscope.claims import Claim, claims
 from qkscope.errors import TableError
 from qkscope.figures import gallery as pictures
-from qkscope.figures.picture import Drawing, Picture, pdf, png, svg
+from qkscope.figures.picture import Drawing, Picture, save
 from qkscope.figures.readme import readme
 from qkscope.figures.view import Spacing, View, look
 from qkscope.progress import say
@@ -39,10 +39,9 @@ _FOLDER = re.compile(r"\d\d_[a-z_]+")
 
 def find_pictures() -> tuple[Picture, ...]:
     """Every `Picture` that a module of `gallery/` defines, by name."""
-    modules = [
-        import_module(f"{pictures.__name__}.{found.name}") for found in iter_modules(pictures.__path__)
-    ]
-    found = {p.name: p for module in modules for p in vars(module).values() if isinstance(p, Picture)}
+    names = [f"{pictures.__name__}.{module.name}" for module in iter_modules(pictures.__path__)]
+    values = [value for name in names for value in vars(import_module(name)).values()]
+    found = {value.name: value for value in values if isinstance(value, Picture)}
     return tuple(found[name] for name in sorted(found))
 
 
@@ -134,33 +133,22 @@ def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Sp
 
 
 def _draw(view: View, into: Path, folder: Path) -> Made:
-    """Draw into one folder what is to be in another."""
+    """Draw into one folder what is to be in another; in processes where the time of the first says that it pays."""
     reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
     names = [name for name, reason in reasons.items() if reason is None]
-    _write_all(view, [Drawn(name, into / name) for name in names])
+    started, write = time.monotonic(), partial(_write, view, claims(view.results), into)
+    write(names[:1])
+    count = worth(len(names[1:]), time.monotonic() - started)
+    if count == 1:
+        write(names[1:])
+    else:
+        list(in_processes(write, [names[1 + i :: count] for i in range(count)], count))
     left_out = [LeftOut(name, reason) for name, reason in reasons.items() if reason is not None]
     return Made(tuple(Drawn(name, folder / name) for name in names), tuple(left_out))
 
 
-def _write_all(view: View, drawn: Sequence[Drawn]) -> None:
-    """The first here; the others too, or in processes where the time of the first says that it pays."""
-    started, said = time.monotonic(), claims(view.results)
-    _write_some((view, said, drawn[:1]))
-    count = worth(len(drawn[1:]), time.monotonic() - started)
-    if count == 1:
-        _write_some((view, said, drawn[1:]))
-    else:
-        shares = [(view, said, drawn[1 + i :: count]) for i in range(count)]
-        list(in_processes(_write_some, shares, count))
-
-
-def _write_some(share: tuple[View, Sequence[Claim], Sequence[Drawn]]) -> None:
-    view, said, drawn = share
+def _write(view: View, said: Sequence[Claim], into: Path, names: Sequence[str]) -> None:
     named = {picture.name: picture for picture in CATALOGUE}
-    for each in drawn:
-        drawing = named[each.name].draw(view, None)
-        text = readme(named[each.name], view, drawing, said)
-        for kind, render in (("png", png), ("svg", svg), ("pdf", pdf)):
-            store.write_bytes(each.folder / f"figure.{kind}", render(drawing.figure))
-        store.write_csv(each.folder / "data.csv", drawing.data)
-        store.write_text(each.folder / "README.md", text)
+    for name in names:
+        drawing = named[name].draw(view, None)
+        save(drawing.figure, drawing.data, readme(named[name], view, drawing, said), into / name)

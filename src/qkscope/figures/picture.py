@@ -6,10 +6,11 @@ The same picture gives the same bytes, whenever and wherever it is drawn.
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
 from threading import Lock
 from typing import Literal
 
@@ -21,16 +22,16 @@ from matplotlib.backends.backend_pdf import FigureCanvasPdf
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
+from qkscope import store
 from qkscope.figures.view import ALL, View
 from qkscope.stats.direction import turns
 from qkscope.stats.levels import SMALLEST
 from qkscope.words import number
 
 DPI = 200
-# matplotlib names shared shapes by a salted hash, another salt each time.
-_ID = re.compile(r'(?<=id=")([A-Za-z][A-Za-z0-9_]*?)_?[0-9a-f]{10}(?=")')
-# Letters as TrueType: publishers refuse Type 3. matplotlib takes this from its settings alone.
+# What matplotlib takes from its settings alone. Letters as TrueType: publishers refuse Type 3.
 _PDF = {"pdf.fonttype": 42, "pdf.compression": 6, "pdf.use14corefonts": False, "pdf.inheritcolor": False}
+_SVG = {"svg.hashsalt": "qkscope", "svg.fonttype": "path", "svg.id": None}
 _SETTINGS = Lock()
 
 
@@ -43,10 +44,11 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> bytes:
-    """An SVG without date, its ids numbered in the order they appear."""
-    buffer = io.StringIO()
-    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "qkscope"})
-    return _numbered(buffer.getvalue()).encode("utf-8")
+    """An SVG without date, its letters as shapes."""
+    buffer = io.BytesIO()
+    with _SETTINGS, rc_context(_SVG):
+        FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "qkscope"})
+    return buffer.getvalue()
 
 
 def pdf(figure: Figure) -> bytes:
@@ -58,8 +60,16 @@ def pdf(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def save(figure: Figure, data: pd.DataFrame, text: str, folder: Path) -> None:
+    """PNG, SVG and PDF, the numbers drawn, and what the README says of them."""
+    for kind, render in (("png", png), ("svg", svg), ("pdf", pdf)):
+        store.write_bytes(folder / f"figure.{kind}", render(figure))
+    store.write_csv(folder / "data.csv", data)
+    store.write_text(folder / "README.md", text)
+
+
 class _Letters(subset.Options):  # type: ignore[misc]
-    """What is kept of a font: the letters, and nothing of how they join and kern, which a PDF says itself."""
+    """Font subsets of letters alone, without tables for joining and kerning, which a PDF does itself."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)
@@ -68,7 +78,7 @@ class _Letters(subset.Options):  # type: ignore[misc]
 
 @contextmanager
 def _letters_alone() -> Iterator[None]:
-    """Embed fonts as `_Letters`: pruning unused font tables is most of the work of a PDF."""
+    """Embed fonts as `_Letters`: pruning those tables is most of the work of a PDF."""
     before = subset.Options
     subset.Options = _Letters
     try:
@@ -77,43 +87,20 @@ def _letters_alone() -> Iterator[None]:
         subset.Options = before
 
 
-def _numbered(text: str) -> str:
-    """Replace the hashed ids, and every mention of them, by running numbers."""
-    names: dict[str, str] = {}
-    for match in _ID.finditer(text):
-        names.setdefault(match.group(0), f"{match.group(1)}-{len(names)}")
-    if not names:
-        return text
-    hashed = re.compile(r"\b(?:" + "|".join(names) + r")\b")
-    return hashed.sub(lambda found: names[found.group(0)], text)
-
-
 @dataclass(frozen=True)
 class Caption:
-    """The words of a figure, as plain text: the README escapes them.
-
-    title     the heading
-    shows     what is drawn and how to read it, two or three sentences
-    made      how heads were classified or averaged
-    drawn     how that is drawn
-    events   (headline, detail) of what happened, for figures without claims of their own
-    takeaway  how to understand it, where no claim does
-    care      what to read with care, one sentence
-    table     the file of the results that the numbers come from
-    variables which columns of it, or variables of measures.safetensors
-    window    whose numbers are drawn: each checkpoint's own window, the matched one, or both
-    """
+    """The words of a figure, as plain text: the README escapes them."""
 
     title: str
-    shows: str
-    made: str
-    drawn: str
-    events: tuple[tuple[str, str], ...] = ()
-    takeaway: str = ""
-    care: str = ""
-    table: str = "qk.csv"
-    variables: tuple[str, ...] = ()
-    window: Literal["own", "matched", "both"] = "both"
+    shows: str  # what is drawn and how to read it, two or three sentences
+    made: str  # how heads were classified or averaged
+    drawn: str  # how that is drawn
+    events: tuple[tuple[str, str], ...] = ()  # (headline, detail), for figures without claims of their own
+    takeaway: str = ""  # how to understand it, where no claim says so
+    care: str = ""  # what to read with care, one sentence
+    table: str = "qk.csv"  # the file of the results that the numbers come from
+    variables: tuple[str, ...] = ()  # which columns of it, or variables of measures.safetensors
+    window: Literal["own", "matched", "both"] = "both"  # over which the numbers are
 
 
 @dataclass(frozen=True)
@@ -131,18 +118,12 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Picture:
-    """One figure of a study. The catalogue finds every `Picture` that a module of `gallery/` defines.
+    """One figure of a study. The catalogue finds every `Picture` that a module of `gallery/` defines."""
 
-    name     its folder, beginning with its number
-    claims   ids of the claims that it shows, the most important first: its README tells them
-    draw     the figure of a study, `width` inches wide for a paper or as wide as it needs
-    why_not  why it cannot be drawn of this study, or None
-    """
-
-    name: str
-    claims: tuple[str, ...]
-    draw: Callable[[View, float | None], Drawing]
-    why_not: Callable[[View], str | None] = lambda view: None
+    name: str  # its folder, beginning with its number
+    claims: tuple[str, ...]  # ids of the claims that its README quotes, the most important first
+    draw: Callable[[View, float | None], Drawing]  # `width` inches wide for a paper, or as wide as it needs
+    why_not: Callable[[View], str | None] = lambda view: None  # why it cannot be drawn of this study
 
 
 MOST_TURNS = 3  # turning points of a series that are described one by one
@@ -160,7 +141,7 @@ def path(data: pd.DataFrame, value: str, error: str, signed: bool = False) -> st
     series turns; of one that turns often, its highest and lowest.
     """
     known = data.dropna(subset=[value])
-    values, errors = known[value].to_list(), known[error].to_list()
+    values, errors, labels = (known[column].to_list() for column in (value, error, "label"))
     if not values:
         return "unknown"
     texts = [number(v, e, signed) for v, e in zip(values, errors, strict=True)]
@@ -169,10 +150,9 @@ def path(data: pd.DataFrame, value: str, error: str, signed: bool = False) -> st
     last, at = len(values) - 1, turns(values, errors)
     if len(at) > MOST_TURNS:
         at = sorted({values.index(max(values)), values.index(min(values))} - {0, last})
-    said, before, labels = f"{texts[0]} at {known['label'].iloc[0]}", 0, known["label"].to_list()
-    for i in (*at, last):
+    said = f"{texts[0]} at {labels[0]}"
+    for before, i in pairwise([0, *at, last]):
         change = values[i] - values[before]
-        way = "and" if abs(change) < SMALLEST else "up to" if change > 0 else "down to"
-        said += f"{' ' if way == 'and' else ', '}{way} {texts[i]} at {labels[i]}"
-        before = i
+        way = " and" if abs(change) < SMALLEST else ", up to" if change > 0 else ", down to"
+        said += f"{way} {texts[i]} at {labels[i]}"
     return said

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes as Panel
 from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.lines import Line2D
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from qkscope.errors import VectorsError
 from qkscope.figures.picture import Caption, Drawing
-from qkscope.figures.tools.sheet import Key, Panels, Paper, Sheet, name_axis, sheet
-from qkscope.figures.tools.style import FAINT, R_K, R_Q, pale
+from qkscope.figures.sheet import Key, Paper, dot, draw_panels
+from qkscope.figures.style import FAINT, R_K, R_Q, pale
 from qkscope.measures.pca import Axes, measure_batch
 from qkscope.sums.moments import Accumulator, Moments
 from qkscope.vectors import ModelFolder, Rows, find_models, infer_ratio, read_rows, require_keys
@@ -47,20 +49,17 @@ def scatter(
     `vectors_root` is a folder as `scan` with `save_vectors` writes it, and `analyze` reads it. Axes are those of all
     vectors there, about the mean of queries and keys together; of either kind at most 2,000 are drawn, evenly chosen.
     """
-    folder = _model(Path(vectors_root), model)
+    root = Path(vectors_root)
+    models = {found.name: found for found in find_models(root)}
+    if model not in models:
+        raise VectorsError(f"{root}: no vectors of {model!r}; there are those of {', '.join(models)}")
+    folder = models[model]
     files = _files(folder, layer, head, gqa_ratio)
     rows = {kind: read_rows(path) for kind, path in files.items()}
     axes, centre = _axes(files, rows)
     data = _points(rows, axes, centre)
     data.insert(0, "model", folder.name)
-    return Drawing(_draw(data, axes, f"layer {layer} head {head}", Paper(width)).figure, data, CAPTION)
-
-
-def _model(root: Path, name: str) -> ModelFolder:
-    found = {model.name: model for model in find_models(root)}
-    if name not in found:
-        raise VectorsError(f"{root}: no vectors of {name!r}; there are those of {', '.join(found)}")
-    return found[name]
+    return Drawing(_draw(data, axes, f"layer {layer} head {head}", Paper(width)), data, CAPTION)
 
 
 def _files(folder: ModelFolder, layer: int, head: int, gqa_ratio: int | None) -> dict[str, Path]:
@@ -108,33 +107,29 @@ def _points(rows: dict[str, Rows], axes: Axes, centre: NDArray[np.float64]) -> p
     return pd.concat(frames, ignore_index=True)
 
 
-def _draw(data: pd.DataFrame, found: Axes, name: str, paper: Paper) -> Sheet:
-    panels = Panels.of(paper, 1, wide=5.4)
-    subtitle = f"{data['model'].iloc[0]}: {found.n_q[0]:,} queries, {found.n_k[0]:,} keys"
-    page = sheet(paper, CAPTION.title, subtitle, panels.width, panels.body, _keys(data))
-    r_q, r_k = (bare(float(r[0, 0]), signed=True) for r in (found.r_q, found.r_k))
-    axes = panels.axes(page, 0, f"{name}: r_q = {r_q}, r_k = {r_k}")
+def _draw(data: pd.DataFrame, found: Axes, name: str, paper: Paper) -> Figure:
     last = max(int(data["position"].max()), 1)
     # In an order that hides neither kind behind the other.
     mixed = data.iloc[np.random.default_rng(0).permutation(len(data))]
     colours = [SHADES[kind](t / last) for kind, t in zip(mixed["kind"], mixed["position"], strict=True)]
-    axes.scatter(
-        mixed["pc0"], mixed["pc1"], 9 * paper.factor**2, c=colours, linewidths=0, alpha=0.8, zorder=3
-    )
-    axes.margins(0.04)
-    axes.grid(True, color=FAINT, linewidth=0.6)
+
+    def points(axes: Panel) -> None:
+        look: dict[str, Any] = {"c": colours, "linewidths": 0, "alpha": 0.8, "zorder": 3}
+        axes.scatter(mixed["pc0"], mixed["pc1"], 9 * paper.factor**2, **look)
+        axes.margins(0.04)
+        axes.grid(True, color=FAINT, linewidth=0.6)
+
+    subtitle = f"{data['model'].iloc[0]}: {found.n_q[0]:,} queries, {found.n_k[0]:,} keys"
+    r_q, r_k = (bare(float(r[0, 0]), signed=True) for r in (found.r_q, found.r_k))
     shares = [f"PC{i} ({percent(float(found.explained_variance[0, i]))} of the variance)" for i in (0, 1)]
-    name_axis(axes, paper, x=shares[0], y=shares[1])
-    return page
+    drawn = [(f"{name}: r_q = {r_q}, r_k = {r_k}", points)]
+    return draw_panels(paper, CAPTION.title, subtitle, _keys(data), drawn, *shares, wide=5.4).figure
 
 
 def _keys(data: pd.DataFrame) -> list[Key]:
     last = int(data["position"].max())
     return [
-        Key(
-            Line2D([], [], linestyle="none", marker="o", markersize=6, color=SHADES[kind](share)),
-            f"{name} at token {round(share * last):,}",
-        )
+        dot(f"{name} at token {round(share * last):,}", SHADES[kind](share))
         for kind, name in NAMES.items()
         for share in (0.0, 0.5, 1.0)
     ]

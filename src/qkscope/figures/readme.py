@@ -14,7 +14,7 @@ from pathlib import Path
 from qkscope.checkpoints.rope import describe_rotation
 from qkscope.claims import Claim
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.style import drawable
+from qkscope.figures.style import drawable
 from qkscope.figures.view import View
 from qkscope.results.dataset import NAME
 from qkscope.study.timeline import Stop
@@ -44,14 +44,15 @@ def readme(picture: Picture, view: View, drawing: Drawing, said: Sequence[Claim]
     by_id = {claim.id: claim for claim in said}
     chosen = [by_id[each] for each in picture.claims if each in by_id]
     events = drawing.caption.events
-    choices = [chosen[: max(MOST_EVENTS - len(events), 1)], chosen[:2], chosen[:1]]
-    texts = [
-        _text(picture, view, drawing.caption, some, brief) for some in choices for brief in (False, True)
-    ]
-    fewest = 1 if events else 2  # events in any case, where there are as many
-    enough = [text for text, some in zip(texts, [each for each in choices for _ in "ab"], strict=True)
-              if len(some) >= min(fewest, len(chosen))]  # fmt: skip
-    return next((text for text in enough if len(text.split()) <= WORDS), enough[-1])
+    fewest = min(1 if events else 2, len(chosen))  # claims in any case
+    choices = [chosen[:most] for most in (max(MOST_EVENTS - len(events), 1), 2, 1)]
+    for some in choices:
+        for brief in (False, True):
+            if len(some) >= fewest:
+                text = _text(picture, view, drawing.caption, some, brief)
+                if len(text.split()) <= WORDS:
+                    return text
+    return text
 
 
 def _text(picture: Picture, view: View, caption: Caption, chosen: Sequence[Claim], brief: bool) -> str:
@@ -60,14 +61,11 @@ def _text(picture: Picture, view: View, caption: Caption, chosen: Sequence[Claim
     Where the caption has events of its own, `brief` leaves out the first claim's detail too.
     """
     title = md(plain(caption.title))
-    details = [
-        ("" if brief and caption.events else claim.detail)
-        if i == 0
-        else ("" if brief else first_sentence(claim.detail))
-        for i, claim in enumerate(chosen)
-    ]
-    meanings = [claim.meaning if i == 0 else first_sentence(claim.meaning) for i, claim in enumerate(chosen)]
-    events = [*caption.events, *zip((claim.headline for claim in chosen), details, strict=True)]
+    events, meanings = list(caption.events), []
+    for i, claim in enumerate(chosen):
+        detail = claim.detail if i == 0 else first_sentence(claim.detail)
+        events.append((claim.headline, "" if brief and (i or caption.events) else detail))
+        meanings.append(first_sentence(claim.meaning) if i else claim.meaning)
     takeaway = once([*meanings, caption.takeaway]) or [caption.shows]
     care = once([*(claim.caveat for claim in chosen[:1]), caption.care])
     blocks = [
@@ -102,15 +100,12 @@ def _steps(view: View, caption: Caption, picture: Picture) -> str:
         ("Data source", _data(view, caption)),
         ("Model" + ("s" if view.of_models else ""), _model(view)),
         ("Models" if view.of_models else "Checkpoints", _checkpoints(view)),
-        (
-            "Classification" if "class" in picture.name or "taxonomy" in picture.name else "Aggregation",
-            md(caption.made),
-        ),
+        ("Classification" if "taxonomy" in picture.name else "Aggregation", md(caption.made)),
         ("Visualization", md(caption.drawn)),
         ("Command", f"{code(f'qkscope figures {folder}')}; rules and formulas: docs/methods.md."),
     ]
-    kept = [(name, text) for name, text in steps if text]
-    return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(kept, 1))
+    known = [(name, text) for name, text in steps if text]
+    return "\n".join(f"{i}. **{name}**: {text}" for i, (name, text) in enumerate(known, 1))
 
 
 def _folder(view: View) -> Path:
@@ -136,9 +131,8 @@ def _data(view: View, caption: Caption) -> str:
         text += f", sampled with seed {md(sample.get('seed', 0))}"
     documents, groups = results.record.corpus.documents, results.study.get("groups")
     if documents:
-        text += f"; {documents:,} documents" + (
-            f" in {md(groups)} groups for standard errors" if groups else ""
-        )
+        text += f"; {documents:,} documents"
+        text += f" in {md(groups)} groups for standard errors" if groups else ""
     return text + "."
 
 

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from qkscope.errors import TableError
-from qkscope.figures.tools.style import FAMILY_COLOURS, drawable
+from qkscope.figures.style import drawable
 from qkscope.results import Results
 from qkscope.results.aggregate import Population, measured, populations, present
 from qkscope.study.timeline import Stop
@@ -63,17 +63,17 @@ class View:
     def noun(self) -> str:
         return "model" if self.of_models else "checkpoint"
 
-    def heading(self, model: str, matched: bool = False) -> str:
-        """A checkpoint over a panel of its own: its label, and its window where windows differ."""
-        own = self.stops[self.place[model]].window
-        window = self.results.timeline.matched_window if matched else own
-        return self.labels[model] + (f" · {tokens(window)}" if self.rematched and window else "")
-
     @property
-    def why_no_course(self) -> str | None:
+    def why_not_training(self) -> str | None:
         """Why figures that follow training are not drawn, if so."""
         several = self.of_models and len(self.order) > 1
         return "it follows training, and this is a study of several models" if several else None
+
+    def lacks(self, name: str) -> str | None:
+        """Why a variable that every run measures cannot be drawn, if so."""
+        if name in self.results.data:
+            return None
+        return f"the results have no {name}: measure the study again to have it"
 
     @cached_property
     def order(self) -> list[str]:
@@ -96,9 +96,11 @@ class View:
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last number) of each run of checkpoints of one phase."""
-        grouped = groupby(enumerate(self.stops), lambda at: at[1].phase)
-        runs = ((phase, [i for i, _ in run]) for phase, run in grouped)
-        return [(phase, places[0], places[-1]) for phase, places in runs]
+        found: list[tuple[str, int, int]] = []
+        for phase, run in groupby(self.stops, lambda stop: stop.phase):
+            first = found[-1][2] + 1 if found else 0
+            found.append((phase, first, first + len(list(run)) - 1))
+        return found
 
     @cached_property
     def steps(self) -> list[float] | None:
@@ -156,9 +158,18 @@ class View:
     @property
     def window_sentence(self) -> str:
         """What dotted lines are, where there are some."""
-        return (
-            f" Dotted lines repeat them over the {self.matched_text} of every text." if self.rematched else ""
-        )
+        text = f" Dotted lines repeat them over the {self.matched_text} of every text."
+        return text if self.rematched else ""
+
+    @property
+    def phases_sentence(self) -> str:
+        return " Vertical dashed lines separate training phases." if len(self.phases) > 1 else ""
+
+    @property
+    def pooled_sentence(self) -> str:
+        """What to read with care where an upper panel has all heads."""
+        text = "The upper panel pools RoPE and NoPE heads, as the published figure does."
+        return text if self.populations else ""
 
     @cached_property
     def populations(self) -> tuple[Population, ...]:
@@ -184,8 +195,9 @@ class View:
         return int(present(self.results.own(), population).sum("head").max())
 
     def population_text(self, name: str) -> str:
-        """`RoPE heads (36), first 256 tokens`: the heading of a panel."""
-        return f"{name} heads ({self.count(name):,}){self.over_matched}"
+        """`RoPE heads (36), first 256 tokens`, or `48 heads`: the heading of a panel."""
+        count = f"{self.count(name):,}"
+        return (f"{count} heads" if name == ALL else f"{name} heads ({count})") + self.over_matched
 
     def both_windows(self, aggregate: Aggregate) -> pd.DataFrame:
         """An aggregate over own windows and, for `rematched`, over the matched one; says which in `window`."""
@@ -199,15 +211,21 @@ class View:
 
     def with_populations(self, aggregate: Aggregate) -> pd.DataFrame:
         """All heads over both windows, then each population over the same tokens; says which in `population`."""
-        found = {ALL: self.both_windows(aggregate)}
-        found |= {name: self.over_same_tokens(aggregate, name) for name in self.populations}
-        return _together(found)
+        whole = self.both_windows(aggregate)
+        whole.insert(4, "population", ALL)
+        return (
+            pd.concat([whole, self.each_population(aggregate)], ignore_index=True)
+            if self.populations
+            else whole
+        )
 
     def each_population(self, aggregate: Aggregate) -> pd.DataFrame:
         """Each population over the same tokens, or all heads where there is one; says which in `population`."""
-        return _together(
-            {name: self.over_same_tokens(aggregate, name) for name in self.populations or (ALL,)}
-        )
+        names = self.populations or (ALL,)
+        tables = [self.over_same_tokens(aggregate, name) for name in names]
+        for name, table in zip(names, tables, strict=True):
+            table.insert(4, "population", name)
+        return pd.concat(tables, ignore_index=True)
 
     def windows(self, own: pd.DataFrame, matched: pd.DataFrame | None) -> pd.DataFrame:
         """Two tables with a `model` column as one that says in `window` over which its numbers are."""
@@ -233,21 +251,12 @@ class View:
         if named:
             return sorted(named, key=order.index)
         if self.of_models:
-            places = np.unique(
-                np.linspace(0, len(order) - 1, min(MOST_MODELS, len(order))).round().astype(int)
-            )
-            return [order[i] for i in places]
-        phases = {stop.model: stop.phase for stop in self.stops}
-        ends = [i for i, model in enumerate(order[:-1]) if phases[model] != phases[order[i + 1]]]
-        return [
-            order[i] for i in _six(sorted({0, min(1, len(order) - 1), *ends, len(order) - 1}), len(order))
-        ]
-
-    @property
-    def family_colours(self) -> dict[str, str]:
-        """A colour per family of models, in the order of the study."""
-        families = list(dict.fromkeys(stop.phase for stop in self.stops))
-        return {family: FAMILY_COLOURS[i % len(FAMILY_COLOURS)] for i, family in enumerate(families)}
+            count = min(MOST_MODELS, len(order))
+            return [order[i] for i in np.linspace(0, len(order) - 1, count).round().astype(int)]
+        phases = [stop.phase for stop in self.stops if stop.missing is None]
+        ends = [i for i, (here, after) in enumerate(pairwise(phases)) if here != after]
+        last = len(order) - 1
+        return [order[i] for i in _six(sorted({0, min(1, last), *ends, last}), len(order))]
 
     @property
     def heads_text(self) -> str:
@@ -273,24 +282,17 @@ class View:
         return "  ·  ".join(part for part in parts if part)
 
 
-def _together(tables: Mapping[Population, pd.DataFrame]) -> pd.DataFrame:
-    """Tables by population as one, which says in `population` whose numbers they are."""
-    for name, table in tables.items():
-        table.insert(4, "population", name)
-    return pd.concat(tables.values(), ignore_index=True)
-
-
 def _six(chosen: Sequence[int], count: int) -> list[int]:
     """Six places: the most crowded inner ones dropped, or the widest gaps halved."""
-    kept = list(chosen)
-    while len(kept) > SIX:
-        crowd = [kept[i + 1] - kept[i - 1] for i in range(2, len(kept) - 1)]
-        del kept[2 + int(np.argmin(crowd))]
-    while len(kept) < min(SIX, count):
-        gaps = np.diff(kept)
+    places = list(chosen)
+    while len(places) > SIX:
+        crowd = [places[i + 1] - places[i - 1] for i in range(2, len(places) - 1)]
+        del places[2 + int(np.argmin(crowd))]
+    while len(places) < min(SIX, count):
+        gaps = np.diff(places)
         widest = int(np.argmax(gaps))
-        kept.insert(widest + 1, kept[widest] + int(gaps[widest]) // 2)
-    return kept
+        places.insert(widest + 1, places[widest] + int(gaps[widest]) // 2)
+    return places
 
 
 def look(results: Results, spacing: Spacing = "order") -> View:
@@ -299,7 +301,8 @@ def look(results: Results, spacing: Spacing = "order") -> View:
         if data is not None:
             _check_range(data)
     timeline, there = results.timeline, set(results.own()["checkpoint"].to_numpy().tolist())
-    twice = [name for name, count in Counter(stop.model for stop in timeline.stops).items() if count > 1]
+    names = [stop.model for stop in timeline.stops]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each a name of its own")
     stops = tuple(
@@ -310,17 +313,14 @@ def look(results: Results, spacing: Spacing = "order") -> View:
         raise TableError(f"{results.folder}: nothing was measured: no head has both r_q and r_k")
     if all(stop.missing for stop in stops):
         raise TableError(
-            f"none of the study's checkpoints is in the results: the study has {_some(s.model for s in stops)}, "
-            f"the results {_some(there)}; draw with the study file that made the results, or without one"
+            f"none of the study's checkpoints is in the results: the study has {some(sorted(names), 5)}, the "
+            f"results {some(sorted(there), 5)}; draw with the study file that made the results, or without one"
         )
-    unknown = there - {stop.model for stop in stops}
-    if unknown:
-        raise TableError(f"the results have checkpoints the study does not name: {_some(unknown)}; add them")
+    if unknown := sorted(there - set(names)):
+        raise TableError(
+            f"the results have checkpoints the study does not name: {some(unknown, 5)}; add them"
+        )
     return View(results, stops, spacing)
-
-
-def _some(names: Iterable[str]) -> str:
-    return some(sorted(names), 5)
 
 
 def _check_range(data: xr.Dataset) -> None:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.figure import Figure
 
-from qkscope.figures.picture import pdf, png, svg
-from qkscope.figures.tools.style import FAINT, FAMILY_COLOURS, INK, MUTED, lettering
-from qkscope.store import write_bytes, write_csv, write_text
+from qkscope.figures.picture import save
+from qkscope.figures.style import FAINT, FAMILY_COLOURS, INK, MUTED, lettering
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,16 +51,17 @@ def drawn_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 def save_figure(folder: Path, table: pd.DataFrame, model: str, summary: str) -> None:
     """PNG, SVG, PDF, the numbers drawn and a README."""
-    figure = draw_whatif(table, model)
-    for name, render in (("png", png), ("svg", svg), ("pdf", pdf)):
-        write_bytes(folder / f"figure.{name}", render(figure))
-    write_csv(folder / "data.csv", drawn_rows(table))
-    write_text(
-        folder / "README.md",
-        f"# Loss by position under other RoPE settings\n\n"
-        f"Nats per token of {model} against the position of the predicted token, a line per candidate: the same "
-        "weights and documents, only the RoPE settings differ. Bands are standard errors of the difference from the "
-        "current settings, paired by groups of documents. Bins of few tokens are left out.\n\n"
-        f"```\n{summary}\n```\n\n"
-        "Nothing was trained: after training under a candidate its loss can be lower, and the order can change.\n",
-    )
+    text = f"""\
+# Loss by position under other RoPE settings
+
+Nats per token of {model} against the position of the predicted token, a line per candidate: the same weights and \
+documents, only the RoPE settings differ. Bands are standard errors of the difference from the current settings, \
+paired by groups of documents. Bins of few tokens are left out.
+
+```
+{summary}
+```
+
+Nothing was trained: after training under a candidate its loss can be lower, and the order can change.
+"""
+    save(draw_whatif(table, model), drawn_rows(table), text, folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from qkscope.figures.tools import style
+from qkscope.figures import style
 from qkscope.report.columns import TAXONOMIES
 from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CONTENT, POSITIONAL

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
+from qkscope.figures import style
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools import style
-from qkscope.figures.tools.sheet import Key, Panels, Paper, name_axis, scale, sheet
+from qkscope.figures.sheet import Key, Paper, dot, draw_panels, scale
 from qkscope.figures.view import MATCHED, OWN, View
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, Thresholds
-from qkscope.words import MINUS
+from qkscope.words import MINUS, tokens
 
 X_LIMITS, Y_LIMITS = (-0.05, 1.05), (-1.05, 1.05)
 
@@ -24,22 +25,24 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """Coloured by class, or by family in a study of models; RoPE heads circles, NoPE heads diamonds."""
     again = [model for model in view.shown if model in view.rematched]
     data = _points(view, view.shown, again)
-    classes = {name: style.CLASS_COLOURS[name] for name in CLASSES}
-    colours = view.family_colours if view.of_models else classes
-    shown = [(model, OWN) for model in view.shown] + [(model, MATCHED) for model in again]
+    colours = {name: style.CLASS_COLOURS[name] for name in CLASSES}
+    if view.of_models:
+        families = dict.fromkeys(stop.phase for stop in view.stops)
+        colours = dict(zip(families, cycle(style.FAMILY_COLOURS), strict=False))
     paper, count = Paper(width), len(view.shown)
-    columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
-    wide = {1: 5.4, 2: 4.2}.get(count, 3.0)
-    panels = Panels.of(paper, len(shown), min(columns, count), wide, 0.85 if count == 1 else 1.1, 0.3, 0.1)
-    caption = _caption(view, data)
-    page = sheet(paper, caption.title, view.subtitle(), panels.width, panels.body, _keys(data, colours))
-    for i, (model, window) in enumerate(shown):
-        axes = panels.axes(page, i, view.heading(model, window == MATCHED))
+    drawn = []
+    for model, window in [(model, OWN) for model in view.shown] + [(model, MATCHED) for model in again]:
         points = data[(data["model"] == model) & (data["window"] == window)]
-        _portrait(axes, points, colours, view.results.thresholds, paper)
-        first, bottom = panels.outer(i)
-        axes.tick_params(labelleft=first, labelbottom=bottom)
-        name_axis(axes, paper, x="$r_q$" if bottom else None, y="$r_k$" if first else None)
+        size = points["tokens"].iloc[0]
+        heading = view.labels[model] + (f" · {tokens(size)}" if view.rematched and size is not pd.NA else "")
+        drawn.append((heading, partial(_portrait, points, colours, view.results.thresholds, paper)))
+    columns = 2 if paper.narrow else 4 if count > 6 and count % 4 in (0, 3) else 3
+    caption = _caption(view, data)
+    page = draw_panels(
+        paper, caption.title, view.subtitle(), _keys(data, colours), drawn, "$r_q$", "$r_k$",
+        columns=min(columns, count), wide={1: 5.4, 2: 4.2}.get(count, 3.0), shape=0.85 if count == 1 else 1.1,
+        between=0.3, shared="xy",
+    )  # fmt: skip
     return Drawing(page.figure, data, caption)
 
 
@@ -65,21 +68,19 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
 
 def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
     """A row per head of the checkpoints shown, over own windows, then over the matched one."""
-    results = view.results
-    matched = _some(results.to_dataframe(matched=True), again) if again else None
-    points = view.windows(_some(results.heads, models), matched)
+    columns = ["model", "layer", "head", "r_q", "r_k", "class", "rope"]
+    tables = [(view.results.heads, models)]
+    tables += [(view.results.to_dataframe(matched=True), again)] if again else []
+    found = [heads.set_index("model", drop=False).loc[list(some), columns] for heads, some in tables]
+    own, matched = [*(table.reset_index(drop=True) for table in found), None][:2]
+    points = view.windows(own, matched)
     if view.of_models:
         points["family"] = points["model"].map({stop.model: stop.phase for stop in view.stops})
     return points
 
 
-def _some(heads: pd.DataFrame, models: Sequence[str]) -> pd.DataFrame:
-    rows = heads.set_index("model", drop=False).loc[list(models)]
-    return rows[["model", "layer", "head", "r_q", "r_k", "class", "rope"]].reset_index(drop=True)
-
-
 def _portrait(
-    axes: Axes, points: pd.DataFrame, colours: dict[str, str], limits: Thresholds, paper: Paper
+    points: pd.DataFrame, colours: dict[str, str], limits: Thresholds, paper: Paper, axes: Axes
 ) -> None:
     """One portrait: thresholds and points."""
     axes.set_xlim(*X_LIMITS)
@@ -106,7 +107,7 @@ def _portrait(
                     linewidths=0.7 if marker == "D" else 0.25,
                 )  # fmt: skip
     ticks = (0.0, limits.low, limits.high, 1.0)
-    both = (*(-tick for tick in reversed(ticks[1:])), *ticks)
+    both = (-1.0, -limits.high, -limits.low, *ticks)
     scale(axes, "x", ticks, [f"{tick:g}" for tick in ticks], paper)
     scale(axes, "y", both, [f"{tick:g}".replace("-", MINUS) for tick in both], paper)
     if (points["class"] == UNMEASURED).all():
@@ -115,15 +116,10 @@ def _portrait(
 
 
 def _keys(data: pd.DataFrame, colours: dict[str, str]) -> list[Key]:
-    def dot(colour: str, marker: str = "o", edge: str | None = None) -> Line2D:
-        mark = Line2D([], [], linestyle="none", marker=marker, markersize=6, color=colour)
-        mark.set_markeredgecolor(edge or colour)
-        return mark
-
-    keys = [Key(dot(colour), name) for name, colour in colours.items()]
+    keys = [dot(name, colour) for name, colour in colours.items()]
     if (data["rope"] == 0).any():
-        keys.append(Key(dot(style.PAPER, "o", style.INK), "circle: RoPE head"))
-        keys.append(Key(dot(style.PAPER, "D", style.INK), "diamond: NoPE head"))
+        keys.append(dot("circle: RoPE head", style.PAPER, markeredgecolor=style.INK))
+        keys.append(dot("diamond: NoPE head", style.PAPER, markeredgecolor=style.INK, marker="D"))
     return keys
 
 

@@ -10,15 +10,12 @@ import pandas as pd
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import NullLocator
 
-from qkscope.figures.gallery.fig08_score_variance import missing
+from qkscope.figures.marks import band_key, number_scale, read_limits
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.marks import number_scale, read_limits
-from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
-from qkscope.figures.tools.style import MUTED, shorten
+from qkscope.figures.sheet import Paper, draw_panels, scale, stroke
+from qkscope.figures.style import shorten
 from qkscope.figures.view import ALL, MATCHED, OWN, View
 from qkscope.results.aggregate import present
 from qkscope.results.curves import score_by_distance
@@ -31,9 +28,8 @@ COUNT = 3  # panels: populations, then single heads
 
 
 def why_not(view: View) -> str | None:
-    reasons = view.why_no_course, missing(view, "distance_score"), missing(view, "share_position")
-    if any(reasons):
-        return next(filter(None, reasons))
+    if reason := view.why_not_training or view.lacks("distance_score") or view.lacks("share_position"):
+        return reason
     known = view.same_tokens["distance_score"].sel(checkpoint=view.shown).notnull().any()
     return None if known else "the model's rotation is not known"
 
@@ -42,22 +38,25 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A line per checkpoint, from light to dark in the order of training, with a band of its error."""
     data = _curves(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    looks = dict(zip(shown, _shades(len(shown)), strict=True))
-    names = list(dict.fromkeys(data["heads"]))
-    panels = Panels.of(Paper(width), len(names), between=0.3)
+    shades = [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, len(shown))]
+    looks, paper = dict(zip(shown, shades, strict=True)), Paper(width)
     caption = _caption(view)
     limits = read_limits(data, [("score", "se")])
 
-    def panel(name: str, first: bool, axes: Axes) -> None:
+    def panel(name: str, axes: Axes) -> None:
         for model, colour in looks.items():
             _line(axes, data[(data["heads"] == name) & (data["model"] == model)], colour)
-        _distances(axes, int(data["distance"].max()), panels.paper)
-        number_scale(axes, panels.paper, *limits)
-        axes.tick_params(labelleft=first)
+        _distances(axes, int(data["distance"].max()), paper)
+        number_scale(axes, paper, *limits)
 
-    drawn = [(name, partial(panel, name, panels.outer(i)[0])) for i, name in enumerate(names)]
-    keys, called = _keys(view, data, looks), ("distance, tokens", "position bias, logits")
-    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, *called)
+    keys = [stroke(shorten(view.labels[model], 34), colour) for model, colour in looks.items()]
+    if data["se"].notna().any():
+        keys.append(band_key("±1 standard error over documents"))
+    page = draw_panels(
+        paper, caption.title, view.subtitle(matched=True), keys,
+        [(name, partial(panel, name)) for name in data["heads"].unique()], "distance, tokens", "position bias, logits",
+        between=0.3, shared="y",
+    )  # fmt: skip
     return Drawing(page.figure, data, caption)
 
 
@@ -115,19 +114,6 @@ def _line(axes: Axes, rows: pd.DataFrame, colour: str) -> None:
     se = rows["se"].fillna(0.0).to_numpy(np.float64)
     axes.fill_between(x, y - se, y + se, color=colour, alpha=0.18, linewidth=0)
     axes.plot(x, y, color=colour, linewidth=1.4)
-
-
-def _keys(view: View, data: pd.DataFrame, looks: dict[str, str]) -> list[Key]:
-    keys = [
-        Key(Line2D([], [], color=colour, linewidth=2), shorten(view.labels[model], 34))
-        for model, colour in looks.items()
-    ]
-    band = Key(Patch(facecolor=MUTED, alpha=0.3, linewidth=0), "±1 standard error over documents")
-    return [*keys, *([band] if data["se"].notna().any() else [])]
-
-
-def _shades(count: int) -> list[str]:
-    return [str(to_hex(colormaps["viridis"](x))) for x in np.linspace(0.85, 0.0, count)]
 
 
 def _distances(axes: Axes, longest: int, paper: Paper) -> None:

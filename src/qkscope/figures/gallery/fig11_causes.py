@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
+from qkscope.figures.axis import CheckpointAxis, Panel, draw_stack
+from qkscope.figures.marks import correlation_scale, draw_errors, error_key
 from qkscope.figures.picture import Caption, Drawing, Picture, heads_of, path
-from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
-from qkscope.figures.tools.marks import correlation_scale, draw_errors, error_key
-from qkscope.figures.tools.sheet import Key
-from qkscope.figures.tools.style import CAUSE_COLOURS, INK, MUTED, PAPER
+from qkscope.figures.sheet import Key, stroke, swatch
+from qkscope.figures.style import CAUSE_COLOURS, INK, MUTED, PAPER
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import finite, over_heads, present, values
 from qkscope.words import bare, listing, number
@@ -38,7 +36,7 @@ STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"
 CHANGED = "outlined: heads whose PC0 became a different direction"
 UNDIVIDED = "training and RoPE settings, not separable"
 EDGE = 0.12  # of the distance between checkpoints: half the width of a level
-MOST_EVENTS = 2  # means that the README tells: the causes' claim comes after them
+MOST_EVENTS = 2  # means that the README quotes: the causes' claim comes after them
 GAP = 0.008  # on either side of a bar
 SMALLEST = 0.0005  # parts below this leave no mark
 
@@ -47,7 +45,7 @@ def why_not(view: View) -> str | None:
     if len(view.order) < 2:
         return "it needs two checkpoints, and there is one"
     if view.of_models:
-        return view.why_no_course
+        return view.why_not_training
     return "causes were not measured: `qkscope run` does" if _bars(view).empty else None
 
 
@@ -104,32 +102,22 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
 def _events(view: View, data: pd.DataFrame) -> tuple[tuple[str, str], ...]:
     """The levels drawn: the path of each mean, and the step with the largest parts."""
     found = []
-    for number_name, steps in list(data.groupby("number", sort=False))[:MOST_EVENTS]:
-        by_step = steps.groupby(["from_model", "to_model"], sort=False)
-        ends = by_step.agg({"start": "first", "stop": "last"})
-        models = [ends.index[0][0], *(after for _, after in ends.index)]
-        levels = pd.DataFrame(
-            {
-                "label": [view.labels[model] for model in models],
-                "level": [ends["start"].iloc[0], *ends["stop"]],
-                "se": np.nan,
-            }
-        )
-        sizes = (steps["stop"] - steps["start"]).abs().groupby([steps["from_model"], steps["to_model"]]).sum()
-        before, after = largest = sizes.idxmax()
+    for name, bars in list(data.groupby("number", sort=False))[:MOST_EVENTS]:
+        steps = [step for _, step in bars.groupby(["from_model", "to_model"], sort=False)]
+        models = [steps[0]["from_model"].iloc[0], *(step["to_model"].iloc[0] for step in steps)]
+        level = [steps[0]["start"].iloc[0], *(step["stop"].iloc[-1] for step in steps)]
+        labels = [view.labels[model] for model in models]
+        trend = path(pd.DataFrame({"label": labels, "level": level, "se": np.nan}), "level", "se")
+        largest = max(steps, key=lambda step: float((step["stop"] - step["start"]).abs().sum()))
         parts = [
             f"{row['part']} {number(row['stop'] - row['start'], row['se'], signed=True)}"
-            for row in by_step.get_group(largest).to_dict("records")
+            for row in largest.to_dict("records")
         ]
-        name = NAMES.get(str(number_name), number_name)
-        total = bare(float(ends["stop"][largest] - ends["start"][largest]), signed=True)
-        found.append(
-            (
-                f"{name} of {heads_of(view.main)}{_over(view)}: {path(levels, 'level', 'se')}",
-                f"The largest bars are from {view.labels[before]} to {view.labels[after]}: {listing(parts)}"
-                + (f", together {total}." if len(parts) > 1 else "."),
-            )
-        )
+        total = bare(float(largest["stop"].iloc[-1] - largest["start"].iloc[0]), signed=True)
+        before, after = (view.labels[largest[end].iloc[0]] for end in ("from_model", "to_model"))
+        headline = f"{NAMES.get(str(name), name)} of {heads_of(view.main)}{_over(view)}: {trend}"
+        together = f", together {total}." if len(parts) > 1 else "."
+        found.append((headline, f"The largest bars are from {before} to {after}: {listing(parts)}{together}"))
     return tuple(found)
 
 
@@ -204,13 +192,12 @@ def _draw(data: pd.DataFrame, limits: tuple[float, float], axes: Axes, axis: Che
 
 def _keys(data: pd.DataFrame) -> list[Key]:
     there = set(data["part"])
-    keys = [Key(Patch(facecolor=colour), part) for part, colour in COLOURS.items() if part in there]
-    parts = (data["stop"] - data["start"] - data["stayed"]).abs()
-    if (parts > SMALLEST).any():
-        keys.append(Key(Patch(facecolor=PAPER, edgecolor=MUTED), CHANGED))
+    keys = [swatch(part, colour) for part, colour in COLOURS.items() if part in there]
+    if ((data["stop"] - data["start"] - data["stayed"]).abs() > SMALLEST).any():
+        keys.append(swatch(CHANGED, PAPER, edgecolor=MUTED))
     if UNDIVIDED in there:
-        keys.append(Key(Patch(facecolor=MUTED, hatch="//", edgecolor=PAPER), UNDIVIDED))
-    keys.append(Key(Line2D([], [], color=INK, linewidth=2.0), "mean of a checkpoint"))
+        keys.append(swatch(UNDIVIDED, MUTED, hatch="//", edgecolor=PAPER))
+    keys.append(stroke("mean of a checkpoint", INK))
     return [*keys, *([error_key()] if data["se"].notna().any() else [])]
 
 

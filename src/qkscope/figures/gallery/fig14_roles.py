@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
-from qkscope.figures.gallery.fig08_score_variance import missing
+from qkscope.figures import marks
+from qkscope.figures.axis import CheckpointAxis, Panel, draw_stack
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools import marks
-from qkscope.figures.tools.axis import CheckpointAxis, Panel, draw_stack
-from qkscope.figures.tools.sheet import Key
-from qkscope.figures.tools.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
+from qkscope.figures.style import FAMILY_COLOURS, INK, PART_COLOURS, R_Q
 from qkscope.figures.view import ALL, View
 from qkscope.measures.jackknife import jackknife
 from qkscope.results.aggregate import Population, means
@@ -22,7 +20,6 @@ from qkscope.results.dataset import NAME
 from qkscope.results.roles import ROLES, standings
 from qkscope.stats.evidence import Evidence, matched_evidence, own_evidence
 
-Draw = Callable[[Axes, CheckpointAxis], None]
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 LOOKS = {
     role.name: marks.Look(f"{role.name} heads", colour, marker)
@@ -30,7 +27,7 @@ LOOKS = {
 }
 MEANS = {
     "share_positional": marks.Look("position's share of score variance", PART_COLOURS["position"], "o"),
-    "r_q": marks.Look("mean $r_q$", R_Q, "s", hollow=True, dashes=(0, (3, 1.5))),
+    "r_q": marks.Look("mean $r_q$", R_Q, "s", hollow=True, dashes=marks.DASHED),
 }
 LOSS = marks.Look("loss", INK, "o")
 
@@ -39,22 +36,24 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A panel of roles per population, then position's share and r_q of the first, then the loss."""
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     counts = pd.concat([_counts(evidence, view, name) for name in view.populations or (ALL,)])
-    taken = counts.groupby("role")["possible"].max()
+    taken = counts.groupby("quantity")["possible"].max()
     looks = {role: look for role, look in LOOKS.items() if taken[role] > 0}
-    followed = [name for name in MEANS if evidence.known(name, view.main)]
-    course = means(view.same_tokens, view.order, followed, population=view.main)
-    loss = _loss(evidence)
+    followed = {name: look for name, look in MEANS.items() if evidence.known(name, view.main)}
+    trends, loss = _means(view, list(followed)), _loss(evidence)
     panels = [
-        Panel("heads", 2.2, _draw_roles(counts[counts["population"] == name], looks), _heading(view, name))
-        for name in view.populations or (ALL,)
+        Panel("heads", 2.2, partial(_draw_roles, rows, looks), view.population_text(str(name)))
+        for name, rows in counts.groupby("population", sort=False)
     ]
-    panels.append(Panel("share, r", 1.6, _draw_means(course, followed), _heading(view, view.main)))
-    if loss is not None:
-        panels.append(Panel("nats per token", 1.3, _draw_loss(loss), "Loss"))
+    if followed:
+        draw_means = partial(_draw_lines, trends, followed, marks.correlation_scale)
+        panels.append(Panel("share, r", 1.6, draw_means, view.population_text(view.main)))
+    if len(loss):
+        draw_loss = partial(_draw_lines, loss, {"loss": LOSS}, marks.number_scale)
+        panels.append(Panel("nats per token", 1.3, draw_loss, "Loss"))
     keys = [look.key for look in looks.values()]
-    keys += [Key(Patch(facecolor="#555555", alpha=0.16, linewidth=0), "heads that errors leave open")]
-    keys += [MEANS[name].key for name in followed]
-    table = _table(view, counts, course, followed, loss)
+    keys += [marks.band_key("heads that errors leave open"), *(look.key for look in followed.values())]
+    table = pd.concat([part for part in (counts, trends, loss) if len(part)], ignore_index=True)
+    table.insert(1, "label", table["model"].map(view.labels))
     caption = Caption(
         title=f"Roles of heads{view.over_training}",
         shows="A line per role counts the heads that have it: their score is more than two standard errors above the "
@@ -72,15 +71,6 @@ def draw(view: View, width: float | None = None) -> Drawing:
     return Drawing(figure, table, caption)
 
 
-def _heading(view: View, population: str) -> str:
-    name = (
-        f"{view.count(ALL):,} heads"
-        if population == ALL
-        else f"{population} heads ({view.count(population):,})"
-    )
-    return name + view.over_matched
-
-
 def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFrame:
     """A row per checkpoint and role: heads clearly above its threshold, and those not clearly below it."""
     here = evidence.where(population).to_numpy()
@@ -92,71 +82,53 @@ def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFr
             parts = known & (standing[i] > 0), known & (standing[i] >= 0)
             numbers = [int(each.sum()) if known.any() else np.nan for each in parts]
             rows.append((stop.model, population, role.name, *numbers))
-    return pd.DataFrame(rows, columns=["model", "population", "role", "clear", "possible"])
+    return pd.DataFrame(rows, columns=["model", "population", "quantity", "clear", "possible"])
 
 
-def _loss(evidence: Evidence) -> pd.DataFrame | None:
-    """Loss by checkpoint with its error; None where no checkpoint has it."""
-    if "loss" not in evidence.data:
-        return None
+def _means(view: View, names: list[str]) -> pd.DataFrame:
+    """A row per mean and checkpoint, with its error, of the population that figures lead with."""
+    found = means(view.same_tokens, view.order, names, population=view.main)
+    place = {"population": view.main}
+    rows = [
+        found[["model"]].assign(**place, quantity=name, value=found[f"mean_{name}"], se=found[f"se_{name}"])
+        for name in names
+    ]
+    return pd.concat(rows) if rows else pd.DataFrame()
+
+
+def _loss(evidence: Evidence) -> pd.DataFrame:
+    """Loss by checkpoint with its error; empty where no checkpoint has it."""
+    if "loss" not in evidence.data or not np.isfinite(evidence.data["loss"].to_numpy()[:, 0]).any():
+        return pd.DataFrame()
     found = evidence.data["loss"].to_numpy()
     errors = [float(jackknife(row[1 : 1 + n])) for row, n in zip(found, evidence.groups_at, strict=True)]
-    models = [stop.model for stop in evidence.stops]
-    table = pd.DataFrame({"model": models, "loss": found[:, 0], "se_loss": errors})
-    return table if np.isfinite(table["loss"]).any() else None
+    columns = {"model": [stop.model for stop in evidence.stops], "population": ALL, "quantity": "loss"}
+    return pd.DataFrame(columns | {"value": found[:, 0], "se": errors})
 
 
-def _draw_roles(data: pd.DataFrame, looks: Mapping[str, marks.Look]) -> Draw:
-    def draw(axes: Axes, axis: CheckpointAxis) -> None:
-        for role, look in looks.items():
-            rows = data[data["role"] == role].assign(none=np.nan)
-            low, high = (marks.heights(axis.view, rows, column) for column in ("clear", "possible"))
-            axes.fill_between(np.array(axis.at), low, high, color=look.colour, alpha=0.16, linewidth=0)
-            marks.draw_line(axes, axis, rows, look, "clear", "none")
-        marks.number_scale(
-            axes, axis.paper, 0.0, max(4.0, float(np.nanmax(data["possible"].to_numpy(np.float64))))
-        )
-
-    return draw
-
-
-def _draw_means(data: pd.DataFrame, names: list[str]) -> Draw:
-    def draw(axes: Axes, axis: CheckpointAxis) -> None:
-        for name in names:
-            marks.draw_line(axes, axis, data, MEANS[name], f"mean_{name}", f"se_{name}")
-        pairs = [(f"mean_{name}", f"se_{name}") for name in names]
-        marks.correlation_scale(axes, axis.paper, *marks.read_limits(data, pairs))
-
-    return draw
+def _draw_roles(
+    data: pd.DataFrame, looks: Mapping[str, marks.Look], axes: Axes, axis: CheckpointAxis
+) -> None:
+    for role, look in looks.items():
+        rows = data[data["quantity"] == role].assign(none=np.nan)
+        low, high = (marks.heights(axis.view, rows, column) for column in ("clear", "possible"))
+        axes.fill_between(np.array(axis.at), low, high, color=look.colour, alpha=0.16, linewidth=0)
+        marks.draw_line(axes, axis, rows, look, "clear", "none")
+    marks.number_scale(
+        axes, axis.paper, 0.0, max(4.0, float(np.nanmax(data["possible"].to_numpy(np.float64))))
+    )
 
 
-def _draw_loss(data: pd.DataFrame) -> Draw:
-    def draw(axes: Axes, axis: CheckpointAxis) -> None:
-        marks.draw_line(axes, axis, data, LOSS, "loss", "se_loss")
-        marks.number_scale(axes, axis.paper, *marks.read_limits(data, [("loss", "se_loss")]))
-
-    return draw
-
-
-def _table(
-    view: View, counts: pd.DataFrame, course: pd.DataFrame, names: list[str], loss: pd.DataFrame | None
-) -> pd.DataFrame:
-    """Exactly what is drawn: counts of heads, then means and loss, distinguished by `role`."""
-    parts = [counts]
-    for name in names:
-        found = course[["model", f"mean_{name}", f"se_{name}"]]
-        found = found.rename(columns={f"mean_{name}": "value", f"se_{name}": "se"})
-        parts.append(found.assign(population=view.main, role=name))
-    if loss is not None:
-        found = loss.rename(columns={"loss": "value", "se_loss": "se"})
-        parts.append(found.assign(population=ALL, role="loss"))
-    table = pd.concat(parts, ignore_index=True)
-    table.insert(1, "label", table["model"].map(view.labels))
-    return table.rename(columns={"role": "quantity"})
+def _draw_lines(
+    data: pd.DataFrame,
+    looks: Mapping[str, marks.Look],
+    scale: Callable[..., None],
+    axes: Axes,
+    axis: CheckpointAxis,
+) -> None:
+    for name, look in looks.items():
+        marks.draw_line(axes, axis, data[data["quantity"] == name], look, "value", "se")
+    scale(axes, axis.paper, *marks.read_limits(data, [("value", "se")]))
 
 
-def _why_not(view: View) -> str | None:
-    return missing(view, "role_sink") or view.why_no_course
-
-
-PICTURE = Picture("14_roles", ("roles",), draw, _why_not)
+PICTURE = Picture("14_roles", ("roles",), draw, lambda view: view.lacks("role_sink") or view.why_not_training)

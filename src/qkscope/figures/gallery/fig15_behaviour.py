@@ -8,12 +8,10 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from qkscope.figures.gallery.fig08_score_variance import missing
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, name_axis, scale
-from qkscope.figures.tools.style import INK, PAPER, ROPE_COLOURS, write
+from qkscope.figures.sheet import Paper, dot, draw_panels, scale
+from qkscope.figures.style import INK, PAPER, ROPE_COLOURS, write
 from qkscope.figures.view import ALL, View
 from qkscope.results.aggregate import Population
 from qkscope.results.dataset import NAME
@@ -41,30 +39,21 @@ def draw(view: View, width: float | None = None) -> Drawing:
     pairs = [(y, x) for y in BEHAVIOUR for x in GEOMETRY if evidence.known(x) and evidence.known(y)]
     heads = _heads(evidence, last, view, pairs)
     paper = Paper(width)
-    panels = Panels.of(paper, len(pairs), columns=len({x for _, x in pairs}), wide=2.6, shape=0.8)
+    by_pair = {(name, e.behaviour, e.geometry): e for name, some in found.items() for e in some}
     drawn = []
     for y, x in pairs:
-        here = {
-            name: next((e for e in some if (e.behaviour, e.geometry) == (y, x)), None)
-            for name, some in found.items()
-        }
+        here = {name: by_pair.get((name, y, x)) for name in names}
         drawn.append((NAMES[y], partial(_dots, heads, x, y, here, paper)))
     keys = [
-        Key(
-            Line2D([], [], linestyle="none", marker=MARKERS[name], color=ROPE_COLOURS.get(name, INK)),
-            "heads" if name == ALL else f"{name} heads",
-        )
+        dot("heads" if name == ALL else f"{name} heads", ROPE_COLOURS.get(name, INK), marker=MARKERS[name])
         for name in names
     ]
     caption = _caption(view)
-    page = draw_panels(panels, caption.title, view.subtitle(matched=True), keys, drawn, "", "")
-    for axes, (_, x) in zip(page.figure.axes[-len(pairs) :], pairs, strict=True):
-        name_axis(axes, paper, x=NAMES[x])
-    rows = [
-        (name, each.geometry, each.behaviour, each.heads, each.value, each.se)
-        for name, some in found.items()
-        for each in some
-    ]
+    page = draw_panels(
+        paper, caption.title, view.subtitle(matched=True), keys, drawn, [NAMES[x] for _, x in pairs], "",
+        columns=len({x for _, x in pairs}), wide=2.6, shape=0.8,
+    )  # fmt: skip
+    rows = [(name, e.geometry, e.behaviour, e.heads, e.value, e.se) for (name, _, _), e in by_pair.items()]
     columns = ["population", "geometry", "behaviour", "heads", "rank_correlation", "se"]
     table = pd.concat([pd.DataFrame(rows, columns=columns), heads], ignore_index=True)
     return Drawing(page.figure, table, caption)
@@ -90,13 +79,11 @@ def _caption(view: View) -> Caption:
 
 def _heads(evidence: Evidence, i: int, view: View, pairs: list[tuple[str, str]]) -> pd.DataFrame:
     """A row per head: its population and every measure drawn."""
-    names = list(dict.fromkeys(name for pair in pairs for name in pair))
-    columns: dict[str, object] = {}
     population = np.full(evidence.data.sizes["head"], "", dtype=object)
     for name in view.populations or (ALL,):
         population[evidence.mask(i, name)] = name
-    columns["layer"], columns["head"] = (evidence.data[name].to_numpy() for name in ("layer", "number"))
-    columns |= {name: evidence.value(name, i) for name in names}
+    columns = {"layer": evidence.data["layer"].to_numpy(), "head": evidence.data["number"].to_numpy()}
+    columns |= {name: evidence.value(name, i) for pair in pairs for name in pair}
     table = pd.DataFrame(columns).assign(population=population, model=evidence.stops[i].model)
     return table[table["population"] != ""]
 
@@ -119,11 +106,10 @@ def _dots(
             text = f"ρ = {number(each.value, each.se)}"
             write(axes, 0.98, 0.97 - 0.11 * place, text, paper.points(8.5), colour,
                   transform=axes.transAxes, ha="right", va="top")  # fmt: skip
-    for direction in ("x", "y"):
-        ticks = [0.0, 0.5, 1.0]
-        scale(axes, direction, ticks, ["0", "0.5", "1"], paper, grid=True)
+    scale(axes, "x", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
+    scale(axes, "y", [0.0, 0.5, 1.0], ["0", "0.5", "1"], paper, grid=True)
     axes.set_xlim(-0.03, 1.03)
     axes.set_ylim(-0.03, 1.38)
 
 
-PICTURE = Picture("15_behaviour", ("behaviour",), draw, lambda view: missing(view, "role_local"))
+PICTURE = Picture("15_behaviour", ("behaviour",), draw, lambda view: view.lacks("role_local"))

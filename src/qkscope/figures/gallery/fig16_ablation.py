@@ -7,15 +7,13 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from qkscope.claims.ablation import in_words, latest
+from qkscope.figures.marks import error_key
 from qkscope.figures.picture import Caption, Drawing, Picture
-from qkscope.figures.tools.marks import error_key
-from qkscope.figures.tools.sheet import Key, Panels, Paper, draw_panels, scale
-from qkscope.figures.tools.style import INK, MUTED, PAPER, PART_COLOURS, SINK
+from qkscope.figures.sheet import Paper, dot, draw_panels, scale, swatch
+from qkscope.figures.style import INK, MUTED, PAPER, PART_COLOURS, SINK
 from qkscope.figures.view import View
 from qkscope.results.tables import ABLATION
 from qkscope.words import MINUS
@@ -46,26 +44,24 @@ def draw(view: View, width: float | None = None) -> Drawing:
     parts = [part for part in NAMES if part in set(data["part"])]
     reach = data[["delta", "random"]].to_numpy() + data[["delta_se", "random_se"]].fillna(0.0).to_numpy()
     limits = min(0.0, float(np.nanmin(data[["delta", "random"]]))), float(np.nanmax(reach))
-    panels = Panels.of(Paper(width), len(sets), wide=2.9, shape=0.16 * max(len(parts), 3), between=1.1)
+    paper = Paper(width)
     drawn = []
     for text in sets:
         here = data[data["heads"] == text]
         name = in_words(text, int(here["n_heads"].iloc[0]), str(here["population"].iloc[0]))
         heading = name[0].upper() + name[1:] if len(name) <= LONGEST else text
-        drawn.append((heading, partial(_bars, here, parts, limits, panels.paper)))
+        drawn.append((heading, partial(_bars, here, parts, limits, paper)))
     keys = [
-        Key(Patch(facecolor=MUTED), "these heads"),
-        Key(_diamond(), "random heads of the same layers"),
+        swatch("these heads", MUTED),
+        dot("random heads of the same layers", INK, marker="D", markersize=5, markerfacecolor=PAPER),
         error_key("±1 standard error over documents (random heads: over draws)"),
     ]
     caption = _caption(view, data)
-    subtitle = view.labels[str(data["checkpoint"].iloc[0])]
-    page = draw_panels(panels, caption.title, subtitle, keys, drawn, "change of loss, nats per token", "")
+    page = draw_panels(
+        paper, caption.title, view.labels[str(data["checkpoint"].iloc[0])], keys, drawn,
+        "change of loss, nats per token", "", wide=2.9, shape=0.16 * max(len(parts), 3), between=1.1,
+    )  # fmt: skip
     return Drawing(page.figure, data, caption)
-
-
-def _diamond() -> Line2D:
-    return Line2D([], [], color=INK, marker="D", markersize=5, linestyle="none", markerfacecolor=PAPER)
 
 
 def _rows(view: View) -> pd.DataFrame:
@@ -89,9 +85,8 @@ def _bars(
     axes.set_xlim(limits[0] - room, limits[1] + room)
     axes.set_ylim(-0.6, len(parts) - 0.4)
     axes.axvline(0.0, color=INK, linewidth=0.8, zorder=1)
-    ticks = [
-        tick for tick in MaxNLocator(4).tick_values(*limits) if limits[0] - room <= tick <= limits[1] + room
-    ]
+    ends = axes.get_xlim()
+    ticks = [tick for tick in MaxNLocator(4).tick_values(*limits) if ends[0] <= tick <= ends[1]]
     scale(axes, "x", ticks, [f"{tick:g}".replace("-", MINUS) for tick in ticks], paper, grid=True)
     scale(axes, "y", list(range(len(parts))), [NAMES[part] for part in reversed(parts)], paper)
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
@@ -45,6 +45,12 @@ LINE = 1.2  # height of a line of text, in font sizes
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+"
 )
+
+
+def colour_map(signed: bool = False) -> LinearSegmentedColormap:
+    """The colours of a heat map: from light to deep, or orange to blue about a light middle."""
+    name, colours = ("diverging", DIVERGING) if signed else ("sequential", SEQUENTIAL)
+    return LinearSegmentedColormap.from_list(name, colours)
 
 
 def drawable(text: object) -> str:

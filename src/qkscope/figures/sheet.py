@@ -6,21 +6,27 @@ no heading (the paper's caption replaces it), smaller letters but never below 7 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from qkscope.errors import TableError
-from qkscope.figures.tools import style
+from qkscope.figures import style
 
 SMALLEST = 7.0  # points
 NARROWEST = 3.0  # inches
 _HANDLE = 4.9  # a legend's mark with the gaps around it, in font sizes
+_HEADING = 0.36  # inches over a panel for its heading
 
 
 @dataclass(frozen=True)
@@ -66,6 +72,11 @@ class Paper:
     def right(self) -> float:
         return 0.3 if self.width is None else 0.1
 
+    @property
+    def bar(self) -> float:
+        """Inches below the panels for a colour bar."""
+        return 0.62 * self.factor
+
 
 @dataclass(frozen=True)
 class Key:
@@ -76,15 +87,31 @@ class Key:
     math: bool = False
 
 
+def swatch(text: str, colour: str, **look: Any) -> Key:
+    """The entry of an area."""
+    return Key(Patch(facecolor=colour, **look), text)
+
+
+def stroke(text: str, colour: Any, **look: Any) -> Key:
+    """The entry of a line."""
+    return Key(Line2D([], [], color=colour, **({"linewidth": 2.0} | look)), text)
+
+
+def dot(text: str, colour: Any, **look: Any) -> Key:
+    """The entry of marks without a line."""
+    return stroke(text, colour, **({"linestyle": "none", "marker": "o", "markersize": 6} | look))
+
+
 @dataclass(frozen=True)
 class Sheet:
-    """A figure measured in inches from its top left corner; `top` is where the body begins."""
+    """A figure measured in inches from its top left corner; the panels lie in `body` inches below `top`."""
 
     figure: Figure
     paper: Paper
     width: float
     height: float
     top: float
+    body: float
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
         """A bare panel whose top edge is `top` inches below the head of the sheet."""
@@ -101,6 +128,17 @@ class Sheet:
         x, y = left / self.width, 1 - (self.top + bottom) / self.height
         self.figure.text(x, y, text, ha="left", va="bottom", **style.lettering(size, style.MUTED, "bold"))
 
+    def colour_bar(self, name: str, colours: Colormap, norm: Normalize, texts: Mapping[float, str]) -> None:
+        """At the foot of the body, which is `Paper.bar` higher for it; `texts` are its ticks."""
+        length, size = min(3.6, self.width / 2), self.paper.points(8.5)
+        axes = self.axes((self.width - length) / 2, self.body - self.paper.bar + 0.04, length, 0.12)
+        bar = self.figure.colorbar(ScalarMappable(norm, colours), cax=axes, orientation="horizontal")
+        bar.outline.set_visible(False)
+        bar.minorticks_off()
+        axes.set_xticks(list(texts), list(texts.values()), **style.lettering(size))
+        axes.tick_params(length=2)
+        axes.set_xlabel(name, **style.lettering(size, math=True), labelpad=2)
+
 
 def sheet(
     paper: Paper, title: str, subtitle: str, width: float, body: float, keys: Sequence[Key] = ()
@@ -108,73 +146,46 @@ def sheet(
     """An empty sheet with its head and legend; `width` and `body` (height) are those of the panels, in inches."""
     width = paper.width or width
     margin, inner = paper.margin, width - 2 * paper.margin
+    figure = Figure(figsize=(width, body), dpi=200, facecolor=style.PAPER, edgecolor=style.PAPER)
+    figure.set_layout_engine("none")
+    FigureCanvasAgg(figure)
     heading = style.wrap(style.drawable(title), inner, 14, "bold") if paper.width is None else []
     below = style.wrap(style.drawable(subtitle), inner, 9.5) if paper.width is None else []
     top = margin + (0.25 * len(heading) + 0.19 * len(below) + 0.12 if heading else 0.0)
-    legend = _Legend(paper, keys, inner)
-    height = top + body + legend.height + margin
-    figure = Figure(figsize=(width, height), dpi=200, facecolor=style.PAPER, edgecolor=style.PAPER)
-    figure.set_layout_engine("none")
-    FigureCanvasAgg(figure)
+    legend = _legend(figure, paper, keys, inner) if keys else None
+    foot = 0.1 + legend.get_window_extent().height / figure.dpi if legend else 0.0
+    height = top + body + foot + margin
+    figure.set_size_inches(width, height)
+    if legend:
+        legend.set_bbox_to_anchor((margin / width, margin / height), transform=figure.transFigure)
     if heading:
         place: dict[str, Any] = {"x": margin / width, "ha": "left", "va": "top", "linespacing": 1.15}
         y = 1 - (margin + 0.25 * len(heading) + 0.03) / height
         bold, quiet = style.lettering(14, style.INK, "bold", math=True), style.lettering(9.5, style.MUTED)
         figure.text(y=1 - margin / height, s="\n".join(heading), **bold, **place)
         figure.text(y=y, s="\n".join(below), **quiet, **place)
-    legend.draw(figure, margin, margin)
-    return Sheet(figure, paper, width, height, top)
+    return Sheet(figure, paper, width, height, top, body)
 
 
-_Entries = list[tuple[Key, list[str]]]
-
-
-class _Legend:
-    """A legend at the foot of the sheet: short entries in columns, and below them those that need half the width."""
-
-    def __init__(self, paper: Paper, keys: Sequence[Key], width: float) -> None:
-        self.size = paper.points(9.5)
-        handle = _HANDLE * self.size / 72
-        room = width - handle
-        entries = [(key, style.wrap(style.drawable(key.text), room, self.size)) for key in keys]
-        widths = [max(style.extent(line, self.size)[0] for line in lines) + handle for _, lines in entries]
-        short = [w <= width / 2 for w in widths] if sum(widths) > width else [True] * len(keys)
-        self.columns = [entry for entry, few in zip(entries, short, strict=True) if few]
-        self.rows = [entry for entry, few in zip(entries, short, strict=True) if not few]
-        narrow = [w for w, few in zip(widths, short, strict=True) if few]
-        self.count = next((n for n in range(len(narrow), 1, -1) if _legend_width(narrow, n) <= width), 1)
-        self.below = sum(style.LINE * len(lines) + 0.36 for _, lines in self.rows) * self.size / 72
-        lines = -(-len(self.columns) // self.count)
-        self.height = self.below + lines * (style.LINE + 0.36) * self.size / 72 + 0.1 if keys else 0.0
-
-    def draw(self, figure: Figure, left: float, bottom: float) -> None:
-        """At `left` and `bottom` inches."""
-        self._part(figure, self.rows, 1, left, bottom)
-        self._part(figure, self.columns, self.count, left, bottom + self.below)
-
-    def _part(self, figure: Figure, entries: _Entries, columns: int, left: float, bottom: float) -> None:
-        if not entries:
-            return
-        width, height = figure.get_size_inches()
+def _legend(figure: Figure, paper: Paper, keys: Sequence[Key], width: float) -> Legend:
+    """A legend in as many columns as fit `width` inches; where not all fit in a row, long entries are wrapped."""
+    size = paper.points(9.5)
+    handle = _HANDLE * size / 72
+    texts = [style.drawable(key.text) for key in keys]
+    if sum(style.extent(text, size)[0] + handle for text in texts) > width:
+        texts = ["\n".join(style.wrap(text, width / 2 - handle, size)) for text in texts]
+    for columns in range(len(keys), 0, -1):
         legend = figure.legend(
-            [key.mark for key, _ in entries], ["\n".join(lines) for _, lines in entries], loc="lower left",
-            bbox_to_anchor=(left / width, bottom / height), ncols=columns, frameon=False, borderaxespad=0, borderpad=0,
-            handlelength=2.6, handletextpad=0.5, columnspacing=1.6, labelspacing=0.55,
-            prop={"family": style.FONT, "size": self.size}, labelcolor=style.INK,
+            [key.mark for key in keys], texts, loc="lower left", ncols=columns, frameon=False, borderaxespad=0,
+            borderpad=0, handlelength=2.6, handletextpad=0.5, columnspacing=1.6, labelspacing=0.55,
+            prop={"family": style.FONT, "size": size}, labelcolor=style.INK,
         )  # fmt: skip
-        for text, (key, _) in zip(legend.get_texts(), entries, strict=True):
+        for text, key in zip(legend.get_texts(), keys, strict=True):
             text.set(parse_math=key.math, math_fontfamily="dejavusans", usetex=False)
-
-
-def _legend_width(widths: Sequence[float], columns: int) -> float:
-    """Entries fill column after column, the first columns holding one more where they do not divide evenly."""
-    rows, more = divmod(len(widths), columns)
-    total, start = 0.0, 0
-    for column in range(columns):
-        stop = start + rows + (column < more)
-        total += max(widths[start:stop], default=0.0)
-        start = stop
-    return total
+        if columns == 1 or legend.get_window_extent().width <= width * figure.dpi:
+            break
+        legend.remove()
+    return legend
 
 
 def _dress(axes: Axes, paper: Paper) -> None:
@@ -182,6 +193,7 @@ def _dress(axes: Axes, paper: Paper) -> None:
     axes.set_facecolor(style.PAPER)
     axes.grid(False)
     axes.set_axisbelow(True)
+    axes.minorticks_off()
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(style.MUTED)
@@ -221,87 +233,47 @@ def name_axis(axes: Axes, paper: Paper, x: str | None = None, y: str | None = No
         axes.set_ylabel(y, **style.lettering(points, math=True), labelpad=5 * paper.factor)
 
 
-@dataclass(frozen=True)
-class Panels:
-    """`count` equal panels in rows of `columns`; all sizes in inches."""
-
-    paper: Paper
-    count: int
-    columns: int
-    wide: float
-    high: float
-    between: float
-    below: float
-
-    @classmethod
-    def of(
-        cls,
-        paper: Paper,
-        count: int,
-        columns: int | None = None,
-        wide: float = 3.2,
-        shape: float = 0.85,
-        between: float = 0.72,
-        below: float = 0.59,
-    ) -> Panels:
-        """`shape` is the height of a panel over its width; `between` inches lie between panels of a row, and `below`
-        between rows, without their headings. Default: three columns, one in a single column of a paper."""
-        columns = min(count, columns or (1 if paper.narrow else 3))
-        if paper.width is not None:
-            gaps = (columns - 1) * between * paper.factor
-            wide = (paper.width - paper.left - paper.right - gaps) / columns
-        return cls(paper, count, columns, wide, wide * shape, between, below)
-
-    @property
-    def rows(self) -> int:
-        return -(-self.count // self.columns)
-
-    @property
-    def _row(self) -> float:
-        return self.high + (0.36 + self.below) * self.paper.factor
-
-    @property
-    def width(self) -> float:
-        gaps = (self.columns - 1) * self.between * self.paper.factor
-        return self.paper.left + self.columns * self.wide + gaps + self.paper.right
-
-    @property
-    def body(self) -> float:
-        return self.rows * self._row + max(0.0, 0.59 - self.below) * self.paper.factor
-
-    def axes(self, page: Sheet, i: int, heading: str) -> Axes:
-        """The i-th panel with its heading."""
-        row, column = divmod(i, self.columns)
-        left = self.paper.left + column * (self.wide + self.between * self.paper.factor)
-        top = row * self._row + 0.36 * self.paper.factor
-        size = self.paper.points(10)
-        page.write_heading(
-            style.shorten_to(style.drawable(heading), self.wide, size, "bold"), left, top - 0.06
-        )
-        return page.axes(left, top, self.wide, self.high)
-
-    def outer(self, i: int) -> tuple[bool, bool]:
-        """Whether the i-th panel is the first of its row, and whether none is below it: where axes are named."""
-        return i % self.columns == 0, i + self.columns >= self.count
-
-
 def draw_panels(
-    panels: Panels,
+    paper: Paper,
     title: str,
     subtitle: str,
     keys: Sequence[Key],
     drawn: Sequence[tuple[str, Callable[[Axes], None]]],
-    x: str,
+    x: str | Sequence[str],
     y: str,
+    *,
+    columns: int | None = None,
+    wide: float = 3.2,
+    shape: float = 0.85,
+    between: float = 0.72,
+    shared: str = "",
     foot: float = 0.0,
 ) -> Sheet:
-    """A sheet of panels, given as (heading, what draws into it), whose axes are all called `x` and `y`.
+    """A sheet of equal panels in rows of `columns`, given as (heading, what draws into it).
 
-    The vertical axis is named at the first panel of a row. `foot` inches stay free below the panels.
+    Axes are called `x` (one name, or one a panel) and `y`. `wide` is the width of a panel on a sheet without a width,
+    `shape` its height over its width; `between` inches lie between panels of a row. Only outer panels have the numbers
+    and names of `shared` axes ("x", "y" or both); the name of the vertical one is always there alone. `foot` inches
+    stay free below the panels. Default: three columns, one in a single column of a paper.
     """
-    page = sheet(panels.paper, title, subtitle, panels.width, panels.body + foot, keys)
+    columns = min(len(drawn), columns or (1 if paper.narrow else 3))
+    between *= paper.factor
+    if paper.width is not None:
+        wide = (paper.width - paper.left - paper.right - (columns - 1) * between) / columns
+    high, head, below = wide * shape, _HEADING * paper.factor, 0.59 * paper.factor
+    row = high + head + (0.1 * paper.factor if "x" in shared else below)
+    rows = -(-len(drawn) // columns)
+    width = paper.left + columns * wide + (columns - 1) * between + paper.right
+    body = (rows - 1) * row + head + high + below + foot
+    page = sheet(paper, title, subtitle, width, body, keys)
     for i, (heading, draw) in enumerate(drawn):
-        axes = panels.axes(page, i, heading)
+        left, top = paper.left + i % columns * (wide + between), i // columns * row + head
+        heading = style.shorten_to(style.drawable(heading), wide, paper.points(10), "bold")
+        page.write_heading(heading, left, top - 0.06)
+        axes = page.axes(left, top, wide, high)
         draw(axes)
-        name_axis(axes, panels.paper, x=x, y=y if panels.outer(i)[0] else None)
+        first, bottom = i % columns == 0, i + columns >= len(drawn) or "x" not in shared
+        axes.tick_params(labelleft=first or "y" not in shared, labelbottom=bottom)
+        name = x if isinstance(x, str) else x[i]
+        name_axis(axes, paper, x=name if bottom else None, y=y if first else None)
     return page

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qkscope.figures.tools import style
-from qkscope.figures.tools.sheet import Key, Paper, inches, name_axis, sheet
+from qkscope.figures import style
+from qkscope.figures.sheet import Key, Paper, inches, name_axis, sheet
 from qkscope.figures.view import View
 
 
@@ -32,7 +33,8 @@ class Lettered:
 class CheckpointAxis:
     """Measures first (`width`, `above`, `below`, all in inches), then draws onto panels of that width.
 
-    `at` is where each checkpoint of the study stands. With `spaced`, that follows training steps if the view does.
+    `at` is where each checkpoint of the study stands, `spans` the (start, end) of each phase: it ends halfway to the
+    first checkpoint of the next. With `spaced`, places follow training steps if the view does.
     """
 
     def __init__(self, view: View, paper: Paper, spaced: bool = False) -> None:
@@ -43,97 +45,85 @@ class CheckpointAxis:
             self.pitch = min(max(9.4 / count, min(0.36, 18.0 / count)), max(1.5, 5.4 / count))
         else:
             self.pitch = (paper.width - paper.left - paper.right) / count
-        self.left, self.width = paper.left, self.pitch * count
-        self.at = [float(i) for i in range(count)]
-        if self.steps is not None:
-            first, last = self.steps[0], self.steps[-1]
-            self.at = [(step - first) / max(last - first, 1) * (count - 1) for step in self.steps]
+        self.width = self.pitch * count
+        self.at = [float(i) for i in range(count)] if self.steps is None else self._places(self.steps)
+        edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in view.phases[1:]]
+        self.spans = list(pairwise([-0.5, *edges, count - 0.5]))
         names = [view.labels[stop.model] for stop in view.stops]
         self._ticks = fit_names(names if self.steps is None else ["0"], self.pitch, paper)
-        spans = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self._spans]
-        self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], spans, paper)
+        rooms = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self.spans]
+        self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], rooms, paper)
+        self._named = any(text.strip() for text in self._phases.texts)
+        # Inches that phase names need over the first panel, and names of checkpoints under the last.
+        self.above = self._phases.height + 0.14 if self._named else 0.06
+        self.below = self._ticks.height + 0.16 * paper.factor
+        if self.steps is not None:
+            self.below += paper.points(10.5) / 72 * style.LINE + 0.08
 
-    @property
-    def _spans(self) -> list[tuple[float, float]]:
-        """(start, end) of each phase; one ends halfway to the first checkpoint of the next."""
-        edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in self.view.phases[1:]]
-        ends = [-0.5, *edges, len(self.at) - 0.5]
-        return list(pairwise(ends))
+    def _places(self, steps: Sequence[float]) -> list[float]:
+        """Where training steps stand, the first checkpoint's at 0 and the last one's at its number."""
+        known = self.steps or [0.0]
+        first, last = known[0], known[-1]
+        return [(step - first) / max(last - first, 1) * (len(self.view.stops) - 1) for step in steps]
 
-    @property
-    def sheet_width(self) -> float:
-        return self.left + self.width + self.paper.right
-
-    @property
-    def above(self) -> float:
-        """Inches the phase names need over the first panel."""
-        return self._phases.height + 0.14 if self._named else 0.06
-
-    @property
-    def below(self) -> float:
-        """Inches the checkpoint names need under the last panel."""
-        named = self.paper.points(10.5) / 72 * style.LINE + 0.08 if self.steps is not None else 0.0
-        return self._ticks.height + 0.16 * self.paper.factor + named
-
-    @property
-    def _named(self) -> bool:
-        return any(text.strip() for text in self._phases.texts)
-
-    def draw(self, axes: Axes, names: bool = True, phases: bool = True) -> None:
+    def draw(self, axes: Axes, names: bool, phases: bool) -> None:
         """Ticks, phase separators and gaps; texts only where wanted, so that stacked panels share one set."""
         axes.set_xlim(-0.5, len(self.view.stops) - 0.5)
+        for start, _ in self.spans[1:]:
+            width = 1.1 * self.paper.factor
+            axes.axvline(start, color=style.SEPARATOR, linestyle=style.DASHES, linewidth=width, zorder=1.2)
         if self.steps is None:
             self._draw_names(axes, names)
+            self._draw_gaps(axes)
         else:
-            self._draw_steps(axes, names)
-        for start, _ in self._spans[1:]:
-            rule = axes.axvline(start, color=style.SEPARATOR, linestyle=style.DASHES, zorder=1.2)
-            rule.set_linewidth(1.1 * self.paper.factor)
-        for i, stop in enumerate(self.view.stops):
-            if stop.missing and self.steps is None:
-                gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
-                gap.set(linewidth=0, zorder=0.5)
+            self._draw_steps(axes, self.steps, names)
         if phases and self._named:
             self._draw_phases(axes)
 
-    def _draw_steps(self, axes: Axes, names: bool) -> None:
+    def _draw_steps(self, axes: Axes, steps: Sequence[float], names: bool) -> None:
         """Round numbers of training steps."""
-        steps = self.steps or [0]
-        span = max(steps[-1] - steps[0], 1)
         ticks = [t for t in MaxNLocator(6).tick_values(steps[0], steps[-1]) if steps[0] <= t <= steps[-1]]
-        at = [(tick - steps[0]) / span * (len(steps) - 1) for tick in ticks]
         texts = [short_count(tick) if names else "" for tick in ticks]
-        axes.set_xticks(at, texts, **style.lettering(self._ticks.size))
-        axes.minorticks_off()
+        axes.set_xticks(self._places(ticks), texts, **style.lettering(self._ticks.size))
         if names:
             name_axis(axes, self.paper, x="training steps, added up over phases")
 
     def _draw_names(self, axes: Axes, names: bool) -> None:
-        ticks = self._ticks
-        every = self._every()
-        shown = [t if names and i % every == 0 else "" for i, t in enumerate(ticks.texts)]
-        axes.set_xticks(range(len(shown)), shown, **style.lettering(ticks.size), linespacing=1.1)
-        axes.minorticks_off()
-        for i, (tick, stop) in enumerate(zip(axes.xaxis.get_major_ticks(), self.view.stops, strict=True)):
-            tick.label1.set_rotation(90 if ticks.vertical else 0)
-            tick.label1.set_color(style.INK if not stop.missing else "#a0a0a0")
-            tick.tick1line.set_visible(i % every == 0)
+        """Every n-th name where they stand closer than their letters are high."""
+        ticks, every = self._ticks, 1
+        if ticks.vertical:
+            every = max(1, int(np.ceil(ticks.size / 72 * style.LINE / self.pitch)))
+        places = range(0, len(ticks.texts), every)
+        texts = [ticks.texts[i] if names else "" for i in places]
+        axes.set_xticks(places, texts, **style.lettering(ticks.size), linespacing=1.1)
+        for i, label in zip(places, axes.get_xticklabels(), strict=True):
+            label.set_rotation(90 if ticks.vertical else 0)
+            label.set_color("#a0a0a0" if self.view.stops[i].missing else style.INK)
 
-    def _every(self) -> int:
-        """Show every n-th name where they stand closer than their letters are high."""
-        if not self._ticks.vertical:
-            return 1
-        need = self._ticks.size / 72 * 1.2
-        return max(1, -(-int(need * 1000) // int(self.pitch * 1000)))
+    def _draw_gaps(self, axes: Axes) -> None:
+        """A hatched gap for what could not be measured, which says so where it is wide and high enough."""
+        size = self.paper.points(8)
+        fits = (
+            size / 72 * style.LINE <= self.pitch and style.extent("not measured", size)[0] <= inches(axes)[1]
+        )
+        box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
+        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
+        for i, stop in enumerate(self.view.stops):
+            if stop.missing:
+                gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
+                gap.set(linewidth=0, zorder=0.5)
+                if fits:
+                    style.write(
+                        axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place
+                    )
 
     def _draw_phases(self, axes: Axes) -> None:
+        """Over the middle of their spans; vertical names move apart, with a line to where they belong."""
         fitted, pitch = self._phases, self.pitch
-        centres = [(a + b) / 2 for a, b in self._spans]
-        places = centres
+        centres = places = [(a + b) / 2 for a, b in self.spans]
         if fitted.vertical:
             line = fitted.size / 72 * style.LINE / pitch
-            ends = -0.5 + line / 2, len(self.view.stops) - 0.5 - line / 2
-            places = style.spread(centres, line, *ends)
+            places = style.spread(centres, line, (line - 1) / 2, len(self.view.stops) - (line + 1) / 2)
         for text, centre, place in zip(fitted.texts, centres, places, strict=True):
             aside = (place - centre) * pitch * 72
             lead = {"arrowstyle": "-", "color": style.SEPARATOR, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}
@@ -143,21 +133,6 @@ class CheckpointAxis:
                 linespacing=1.1, arrowprops=lead if abs(aside) > 2 else None,
                 **style.lettering(fitted.size, style.MUTED, "bold"),
             )  # fmt: skip
-
-    def mark_missing(self, axes: Axes) -> None:
-        """Write "not measured" into the gaps of a panel that are wide and high enough for it."""
-        size = self.paper.points(8)
-        if (
-            self.steps is not None
-            or size / 72 * style.LINE > self.pitch
-            or style.extent("not measured", size)[0] > inches(axes)[1]
-        ):
-            return
-        box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
-        place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
-        for i, stop in enumerate(self.view.stops):
-            if stop.missing:
-                style.write(axes, i, 0.5, "not measured", size, style.MUTED, bbox=box, zorder=0.6, **place)
 
 
 def fit_names(names: Sequence[str], pitch: float, paper: Paper) -> Lettered:
@@ -227,29 +202,23 @@ def draw_stack(
 ) -> Figure:
     """The whole figure: phases above the first panel, names of checkpoints below the last.
 
-    `matched` says that all panels are over the matched window where windows differ.
+    `matched`: all panels are over the matched window where windows differ.
     """
     paper = Paper(width)
     axis = CheckpointAxis(view, paper, spaced)
-    gaps = [_gap(panel, paper, i) for i, panel in enumerate(panels)]
+    # Inches above each panel: a heading of the first one stands over the phases' names.
+    heading = paper.points(10) * style.LINE / 72 + 0.06
+    gaps = [heading * bool(panel.heading) + 0.25 * paper.factor * (i > 0) for i, panel in enumerate(panels)]
     heights = [paper.tall(panel.height) for panel in panels]
     body = axis.above + sum(gaps) + sum(heights) + axis.below
-    page = sheet(paper, title, view.subtitle(matched), axis.sheet_width, body, keys)
+    page = sheet(paper, title, view.subtitle(matched), paper.left + axis.width + paper.right, body, keys)
     top = axis.above
     for i, (panel, gap, height) in enumerate(zip(panels, gaps, heights, strict=True)):
-        # A heading of the first panel stands over the phases' names.
-        axes = page.axes(axis.left, top + gap, axis.width, height)
+        axes = page.axes(paper.left, top + gap, axis.width, height)
         axis.draw(axes, names=i == len(panels) - 1, phases=i == 0)
-        axis.mark_missing(axes)
         panel.draw(axes, axis)
         name_axis(axes, paper, y=panel.name)
         if panel.heading:
-            page.write_heading(panel.heading, axis.left, gap - 0.02 if i == 0 else top + gap - 0.06)
+            page.write_heading(panel.heading, paper.left, top + gap - 0.06 if i else gap - 0.02)
         top += gap + height
     return page.figure
-
-
-def _gap(panel: Panel, paper: Paper, i: int) -> float:
-    """Inches above a panel."""
-    heading = paper.points(10) * style.LINE / 72 + 0.06 if panel.heading else 0.0
-    return heading + (0.25 * paper.factor if i else 0.0)
