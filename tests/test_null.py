@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 from simulated import ar1
 
-from qkscope.measures.null import LEVEL
-from qkscope.measures.pca import Axes, measure_batch
+from qkscope.measures.pca import LEVEL, Axes, measure_batch
 from qkscope.sums.moments import Moments, merge_all
 
 TOKENS, DIM = 256, 3

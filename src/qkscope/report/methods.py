@@ -12,8 +12,8 @@ import numpy as np
 
 from qkscope.checkpoints.rope import describe_rotation
 from qkscope.defaults import GROUPS
-from qkscope.measures.null import LEVEL as NULL_LEVEL
 from qkscope.measures.pca import FAINT
+from qkscope.measures.pca import LEVEL as NULL_LEVEL
 
 if TYPE_CHECKING:
     from qkscope.results import Results

@@ -20,9 +20,8 @@ from qkscope.checkpoints.hub import on_hub
 from qkscope.errors import VectorsError
 from qkscope.measures.cell import Cell, CellNumbers, join_numbers, measure_cell
 from qkscope.measures.pca import whole_and_without
-from qkscope.measures.plasticity import NAMES, Plasticity, plasticity, query_line
+from qkscope.measures.plasticity import GROUP, NAMES, Plasticity, plasticity, query_line
 from qkscope.measures.registry import MeasureGroup, chosen, unknown_measures
-from qkscope.measures.reservoir import GROUP
 from qkscope.progress import progress
 from qkscope.results.dataset import CellData, CellInfo
 from qkscope.results.owner import Holding, Part, head_mask, refuse_other

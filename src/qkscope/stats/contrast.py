@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.stats.levels import CONFIDENCE, CONTRAST_LEVEL, SMALLEST, holm, margin, two_sided_p
 
 Array = NDArray[np.float64]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qkscope.checkpoints.revisions import LONG_CONTEXT, parse_revision
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.results import Results
 from qkscope.results.aggregate import (
     ROPE,

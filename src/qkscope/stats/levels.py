@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from scipy.special import stdtr, stdtrit
 
-from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.results.roles import BEYOND
 from qkscope.words import bare, count, percent
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.jackknife import jackknife
-from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.stats.levels import (
     CONTRAST_LEVEL,
     ROUNDING,

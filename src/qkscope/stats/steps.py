@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from qkscope.measures.null import FEWEST_GROUPS
+from qkscope.measures.pca import FEWEST_GROUPS
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
 from qkscope.stats.attribution import NUMBERS
 from qkscope.stats.levels import CONTRAST_LEVEL, ROUNDING, two_sided_p

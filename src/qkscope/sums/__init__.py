@@ -1,9 +1,20 @@
 """What a forward pass leaves behind: one class per sum, all with the methods of `Sum`."""
 
 from qkscope.sums.attention import AttentionSum
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, Unrotated, checked, rings
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Request,
+    Softmax,
+    Sum,
+    Unrotated,
+    checked,
+    rings,
+)
 from qkscope.sums.examples import ExampleSum
-from qkscope.sums.facts import FactSum
 from qkscope.sums.keys import KeySum
 from qkscope.sums.logits import LogitSum
 from qkscope.sums.loss import LossSum
@@ -11,7 +22,6 @@ from qkscope.sums.moments import MomentSum
 from qkscope.sums.path import PathSum
 from qkscope.sums.repeats import RepeatSum
 from qkscope.sums.scores import ScoreSum
-from qkscope.sums.softmax import Softmax
 
 __all__ = [
     "Arrays",

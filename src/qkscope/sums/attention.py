@@ -23,11 +23,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, unrotated
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Request,
+    Softmax,
+    Sum,
+    checked,
+    ring_count,
+    unrotated,
+)
 from qkscope.sums.path import SINK
 from qkscope.sums.scores import GOLDEN
-from qkscope.sums.softmax import Softmax
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

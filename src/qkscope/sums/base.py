@@ -17,20 +17,19 @@ that a study did not have before is measured in a pass of its own; the files of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.sums.head_index import HeadIndex
+from qkscope.sums.rotation import Rotation, pack_rotations, unpack_rotations
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document
-    from qkscope.sums.facts import FactSum
-    from qkscope.sums.rotation import Rotation
-    from qkscope.sums.softmax import Softmax
 
 Arrays = Mapping[str, NDArray[Any]]
 Meta = Mapping[str, Any]
@@ -108,6 +107,68 @@ def unrotated(x: Any, before: Unrotated | None, reduce: Callable[[Any], NDArray[
 
 
 @dataclass(frozen=True)
+class Softmax:
+    """How a layer turns scores s = scale q.k into attention weights: a softmax over the visible keys j <= i.
+
+    window   the query at i sees i - window < j <= i; None: all earlier keys
+    softcap  s becomes softcap tanh(s / softcap); None: it stays as it is
+    sinks    (heads,) a learned logit of each head that takes part in its softmax; None: there is none
+    slopes   (heads,) of ALiBi, which adds -slope (i - j); None: it has none
+    """
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Any = None
+    slopes: Any = None
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """What sums keep of it: softcap, sink, slope and reach (the window), a number or (heads,); NaN for none."""
+        per_head = {"sink": self.sinks, "slope": self.slopes}
+        known = {name: None if each is None else each.cpu().numpy() for name, each in per_head.items()}
+        known |= {"softcap": self.softcap, "reach": self.window}
+        return {name: math.nan if each is None else each for name, each in known.items()}
+
+    def select(self, heads: Any) -> Softmax:
+        """Of some of the heads."""
+        sinks, slopes = (None if each is None else each[heads] for each in (self.sinks, self.slopes))
+        return replace(self, sinks=sinks, slopes=slopes)
+
+    def weights(self, scores: Any, t: Any, keys: Any) -> tuple[Any, Any, Any, Any]:
+        """Attention of queries at t (..., n) to the keys at `keys` (m,): torch tensors, `scores` (..., heads, n, m).
+
+        Returns e and its logarithm (..., heads, n, m), and of each row (..., heads, n) the sum Z and the learned sink's
+        part of it: weights are e / Z. `scores`, scale q.k, are overwritten.
+        """
+        back = t[..., None, :, None] - keys
+        self.bias(scores, back)
+        # Finite, so that 0 times its logarithm is 0.
+        scores.masked_fill_(self.hidden(back), -1e30)
+        largest = scores.amax(dim=-1)
+        sinks = None if self.sinks is None else self.sinks[:, None].expand_as(largest)
+        largest = largest if sinks is None else largest.maximum(sinks)
+        scores -= largest[..., None]
+        e = scores.exp()
+        total = e.sum(dim=-1)
+        if sinks is None:
+            return e, scores, total, total.new_zeros(total.shape)
+        sink = (sinks - largest).exp()
+        return e, scores, total + sink, sink
+
+    def hidden(self, back: Any) -> Any:
+        """Which keys a query does not see, at distances `back` before it."""
+        later = back < 0
+        return later if self.window is None else later | (back >= self.window)
+
+    def bias(self, scores: Any, back: Any) -> None:
+        """Apply the soft cap and ALiBi to scores (..., heads, n, m), in place."""
+        if self.softcap is not None:
+            scores.div_(self.softcap).tanh_().mul_(self.softcap)
+        if self.slopes is not None:
+            scores -= self.slopes[:, None, None] * back
+
+
+@dataclass(frozen=True)
 class LayerFacts:
     """What is known of a layer in a pass.
 
@@ -178,6 +239,80 @@ class Sum:
     def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum) -> Self:
         """What `to_arrays` returned, for a unit of these facts. Raises ValueError or LookupError for anything else."""
         raise NotImplementedError(f"{cls.__name__} has no method from_arrays")
+
+
+@dataclass
+class FactSum(Sum):
+    """What measures need to know besides the sums.
+
+    lengths            tokens read from each document, descending
+    rotations          by layer: R_t, or None if unknown. The path of such a layer has sums of the vectors after
+                       rotation: read it with `Rotation.none`
+    scales             by layer: the factor between q.k and the score
+    unknown_rotations  by layer: why its rotation is unknown
+    """
+
+    name = "facts"
+
+    heads: HeadIndex
+    windows: tuple[int, ...]
+    lengths: tuple[int, ...]
+    rotations: dict[int, Rotation | None]
+    scales: dict[int, float]
+    unknown_rotations: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, request: Request, **parameters: Any) -> FactSum:
+        layers = np.unique(request.heads.layer).tolist()
+        return cls(request.heads, request.windows, (), dict.fromkeys(layers), {})
+
+    def begin(self, batch: Batch) -> None:
+        self.lengths += batch.lengths
+
+    def layer(self, index: int, q: Any, k: Any, facts: LayerFacts) -> None:
+        self.rotations[index], self.scales[index] = facts.rotation, facts.scale
+        if facts.unknown:
+            self.unknown_rotations[index] = facts.unknown
+
+    def merge(self, other: Self) -> Self:
+        return replace(self, lengths=tuple(sorted([*self.lengths, *other.lengths], reverse=True)))
+
+    def window(self, width: int) -> Self:
+        windows = tuple(edge for edge in self.windows if edge <= width)
+        return replace(self, windows=windows, lengths=tuple(min(n, width) for n in self.lengths))
+
+    def counts(self, width: int) -> NDArray[np.float64]:
+        """How many tokens stand at each position below `width`. (width,)"""
+        ends = np.bincount(np.minimum(self.lengths, width).astype(np.int64), minlength=width + 1)
+        return np.asarray(len(self.lengths) - np.cumsum(ends)[:width], dtype=np.float64)
+
+    def to_arrays(self) -> tuple[Arrays, Meta]:
+        arrays, rotations = pack_rotations(self.rotations)
+        meta = {
+            "heads": self.heads.to_meta(),
+            "windows": self.windows,
+            "lengths": self.lengths,
+            "rotations": rotations,
+            "scales": sorted(self.scales.items()),
+            "unknown_rotations": sorted(self.unknown_rotations.items()),
+        }
+        return arrays, meta
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, meta: Meta, facts: FactSum | None = None) -> Self:
+        windows, lengths = ([int(n) for n in meta[name]] for name in ("windows", "lengths"))
+        if not windows or windows[0] < 1 or sorted(set(windows)) != windows:
+            raise ValueError(f"windows are {windows}, expected ascending numbers of tokens")
+        if any(not 0 < length <= windows[-1] for length in lengths):
+            raise ValueError(f"a document's length is not between 1 and {windows[-1]} tokens")
+        return cls(
+            heads=HeadIndex.from_meta(meta["heads"]),
+            windows=tuple(windows),
+            lengths=tuple(lengths),
+            rotations=unpack_rotations(arrays, meta["rotations"]),
+            scales={int(layer): float(scale) for layer, scale in meta["scales"]},
+            unknown_rotations={int(layer): str(why) for layer, why in meta["unknown_rotations"]},
+        )
 
 
 def rings(length: int, windows: Sequence[int]) -> list[tuple[int, int]]:

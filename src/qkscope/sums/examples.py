@@ -15,9 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.defaults import MOST_EXAMPLES
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked
-from qkscope.sums.facts import FactSum
-from qkscope.sums.softmax import Softmax
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Softmax, Sum, checked
 
 Index = NDArray[np.int64]
 

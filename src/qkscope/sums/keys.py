@@ -9,8 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
 
 # Buckets of a window.
 BUCKETS = 16

@@ -13,8 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.sums.attention import SCORES, products
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, rings
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Request,
+    Sum,
+    checked,
+    ring_count,
+    rings,
+)
 
 Array = NDArray[np.float64]
 

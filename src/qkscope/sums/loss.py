@@ -8,8 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, Meta, Request, Sum, checked, ring_count
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import Arrays, Batch, FactSum, Meta, Request, Sum, checked, ring_count
 
 Array = NDArray[np.float64]
 

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.errors import StoreError
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked, ring_count
 from qkscope.sums.path import SINK
 from qkscope.sums.scatter import pack_scatter, unpack_scatter
 

@@ -13,8 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, unrotated
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked, unrotated
 from qkscope.sums.rotation import Rotation
 
 Array = NDArray[np.float64]

@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.sums.attention import products
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

@@ -13,8 +13,18 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.base import Arrays, Batch, LayerFacts, Meta, Request, Sum, checked, ring_count, rings
-from qkscope.sums.facts import FactSum
+from qkscope.sums.base import (
+    Arrays,
+    Batch,
+    FactSum,
+    LayerFacts,
+    Meta,
+    Request,
+    Sum,
+    checked,
+    ring_count,
+    rings,
+)
 from qkscope.sums.path import SINK
 
 Array = NDArray[np.float64]
