@@ -36,10 +36,11 @@ def unpack_scatter(tensors: Mapping[str, NDArray[Any]], name: str) -> Array:
     codes, diagonal, step = (tensors[name + part] for part in ("", ".diagonal", ".step"))
     heads, dim = diagonal.shape
     full = np.empty((heads, dim, dim))
-    for some in _blocks(heads, dim):
+    for some in _blocks(heads, dim) if dim > 1 else ():
         scale, here = np.sqrt(diagonal[some]), full[some]
-        here[:] = np.pad(codes[some], [(0, 0), (0, 1)]).take(_square(dim), axis=1).reshape(here.shape)
-        here *= step[some, None, None]
+        packed = codes[some] * step[some, None]
+        # With mode "clip", numpy needs no buffer besides `out`.
+        packed.take(_square(dim), axis=1, out=here.reshape(len(here), -1), mode="clip")
         here *= scale[:, :, None] * scale[:, None, :]
     at = np.arange(dim)
     full[:, at, at] = diagonal
@@ -81,8 +82,8 @@ def _above(dim: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def _square(dim: int) -> NDArray[np.int64]:
-    """For each entry of the matrix, laid out row by row, its place among those above the diagonal; past them on it."""
+    """For each entry of the matrix, laid out row by row, its place among those above the diagonal; 0 on it."""
     rows, columns = np.triu_indices(dim, 1)
-    places = np.full((dim, dim), len(rows))
+    places = np.zeros((dim, dim), dtype=np.int64)
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
     return places.ravel()
