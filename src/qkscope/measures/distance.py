@@ -125,7 +125,13 @@ def mean_waves(rotation: Rotation, lags: Index) -> Array:
 
     Sampled at single distances, fast rotations would look like slow ones.
     """
-    return np.stack([waves(rotation, -np.arange(a, b), rotated=2).mean(axis=0) for a, b in cells(lags)])
+    start, past = np.array(cells(lags)).T[:, :, None]
+    found, half = waves(rotation, -(start + past - 1)[:, 0] / 2, rotated=2), rotation.frequency / 2
+    # The mean of exp(i f D) over n distances is its value in their middle times sin(n f / 2) / (n sin(f / 2)).
+    with np.errstate(invalid="ignore"):
+        mean = np.sin((past - start) * half) / ((past - start) * np.sin(half))
+    found[:, :-1] *= np.repeat(np.where(half == 0, 1.0, mean), 2, axis=1)
+    return found
 
 
 def third_octaves(lags: Index) -> Array:

@@ -96,10 +96,11 @@ def bin_phases(rotation: Rotation, weight: Array, edges: NDArray[np.int64]) -> P
     """The same, summed over each bin edges[b] <= t < edges[b + 1] alone. (..., B, P)"""
     found = np.zeros((*weight.shape[:-1], len(edges) - 1, len(rotation.frequency)), dtype=np.complex128)
     # Angles are relative to the start of a bin, so that one table of cosines and sines serves all bins.
-    turn = np.exp(1j * np.arange(np.diff(edges).max(initial=0))[:, None] * rotation.frequency)
+    angle = np.arange(np.diff(edges).max(initial=0))[:, None] * rotation.frequency
+    cos, sin = np.cos(angle), np.sin(angle)
     for b, (start, stop) in enumerate(pairwise(edges)):
-        part, here = weight[..., start:stop], turn[: stop - start]
-        found[..., b, :] = part @ here.real + 1j * (part @ here.imag)
+        part, here = weight[..., start:stop], slice(stop - start)
+        found[..., b, :] = part @ cos[here] + 1j * (part @ sin[here])
     return np.asarray(found * np.exp(1j * edges[:-1, None] * rotation.frequency))
 
 
