@@ -13,7 +13,6 @@ A slope per token shrinks with the window by construction, so each slope is also
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,45 +29,10 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class RotationModel:
-    """Numbers of H heads, each (H,). NaN where there is no such number.
-
-    r_q, r_k            Pearson's r of the projection on a with position
-    alpha_q, alpha_k    slope of the projection on a, per token
-    slope_q, slope_k    the same over the whole window
-    mu_q, mu_k          mean projection on a
-    bias_strength       mu_q alpha_k: how the mean query's score changes with a key's position, per token
-    separation          E[(b.d)^2] / E|d|^2, and for the top axis `separation_top`; `agreement` = |b . top axis|
-    share_drift, share_separation, share_plane   of the pooled variance: along a, along b, in their plane
-    pc0_overlap         |a . first principal axis|
-    """
-
-    r_q: Array
-    r_k: Array
-    alpha_q: Array
-    alpha_k: Array
-    slope_q: Array
-    slope_k: Array
-    mu_q: Array
-    mu_k: Array
-    bias_strength: Array
-    separation: Array
-    separation_top: Array
-    agreement: Array
-    share_drift: Array
-    share_separation: Array
-    share_plane: Array
-    pc0_overlap: Array
-
-
-NAMES = tuple(field.name for field in fields(RotationModel))
-
-
 def rotation_model(
     q: Moments, k: Moments, window: int, pc0: Array | None = None, tops: FirstAxes | None = None
-) -> RotationModel:
-    """The rotation model of each head from its queries' and its keys' moments.
+) -> dict[str, Array]:
+    """The rotation model of each head from its queries' and its keys' moments; NaN where there is no such number.
 
     With fewer rows of k than of q, each is read by as many of the next rows of q. pc0 (H, d): the first principal axes,
     if they are known. `tops` finds the top axes of one sample after another.
@@ -102,12 +66,25 @@ def rotation_model(
         for C, along, T in ((q.C, of_q, q.T), (C_k, of_k, T_k))
     )
     mu_q, mu_k = _dot(a, q.mean_x), _dot(a, mean_k)
-    values = (
-        *(r_q, r_k, alpha_q, alpha_k, alpha_q * window, alpha_k * window),
-        *(mu_q, mu_k, mu_q * alpha_k, parting[:, 1], parting[:, 2], np.abs(_dot(b, top))),
-        *(shares[:, 0], shares[:, 1], shares[:, 0] + shares[:, 1], np.abs(_dot(a, pc0))),
-    )
-    return RotationModel(*(np.where(broken, np.nan, value) for value in values))
+    values = {
+        "drift_r_q": r_q,
+        "drift_r_k": r_k,
+        "alpha_q": alpha_q,
+        "alpha_k": alpha_k,
+        "slope_q": alpha_q * window,
+        "slope_k": alpha_k * window,
+        "mu_q": mu_q,
+        "mu_k": mu_k,
+        "bias_strength": mu_q * alpha_k,
+        "separation": parting[:, 1],
+        "separation_top": parting[:, 2],
+        "agreement": np.abs(_dot(b, top)),
+        "share_drift": shares[:, 0],
+        "share_separation": shares[:, 1],
+        "share_plane": shares[:, 0] + shares[:, 1],
+        "pc0_overlap": np.abs(_dot(a, pc0)),
+    }
+    return {name: np.where(broken, np.nan, value) for name, value in values.items()}
 
 
 def _scatter(q: Moments, k: Moments, of_q: Array, of_k: Array, between: Array, delta: Array) -> Array:
@@ -147,16 +124,12 @@ def _unit(vectors: Array) -> Array:
         return np.asarray(np.where(length > 0, vectors / length, np.nan))
 
 
-# r along the drift axis, which is not the published r along PC0.
-RENAMED = {"r_q": "drift_r_q", "r_k": "drift_r_k"}
-
-
 def compute(block: HeadBlock) -> Mapping[str, Array]:
     first, tops = np.concatenate([block.axes.v[None, :, :, 0], block.axes.loo_v]), FirstAxes()
     models = [
         rotation_model(q, k, block.width, pc0, tops) for (q, k), pc0 in zip(block.moments, first, strict=True)
     ]
-    found = {RENAMED.get(name, name): np.stack([getattr(each, name) for each in models]) for name in NAMES}
+    found = {name: np.stack([each[name] for each in models]) for name in models[0]}
     return found | {"bias_logits": found["bias_strength"] * block.scale * block.width}
 
 
