@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
+from pydantic import ValidationError
 
 from qkscope.errors import StoreError
 
@@ -148,11 +149,16 @@ def _pieces(
     for name in order:
         described[name]["data_offsets"] = (at, at + sizes[name][1])
         at += sizes[name][1]
-    header = json.dumps(described, sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    yield len(header).to_bytes(8, "little") + header
+    yield tensors_header(described)
     for name in order:
         yield _bytes(np.ascontiguousarray(tensors[name]))
+
+
+def tensors_header(described: Mapping[str, Any]) -> bytes:
+    """The beginning of a safetensors file: the length of the header, and the header as JSON, padded to 8 bytes."""
+    header = json.dumps(described, sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header
 
 
 def read_tensors(
@@ -251,6 +257,9 @@ def damaged(path: Path, why: str) -> StoreError:
 def in_short(error: BaseException) -> str:
     """A library's error about a file it cannot read, on one line of at most 200 characters."""
     text = " ".join(str(error).split())
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        text = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     if isinstance(error, KeyError):  # which says no more than the key
         text = f"missing {text}"
     if isinstance(error, RecursionError):

@@ -15,15 +15,17 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
 
 from qkscope import store
 from qkscope.errors import StoreError
@@ -40,12 +42,12 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 
 NAME = "measures.safetensors"
-FORMAT = 1
 LEFT_OUT = ".left_out"
 # The header lists variables, cells and heads (0.2 MB for 154 checkpoints with 1,024 heads). Limits of what is read.
-HEADER_BYTES, LONGEST_DIM, MOST_GROUPS = 16_000_000, 1_000_000, 1_000_000
+HEADER_BYTES, LONGEST = 16_000_000, 1_000_000
 # One array: plasticity by bucket of 150 checkpoints with 1,024 heads, over two windows, has 0.6 GB.
 ARRAY_BYTES = 1 << 31
+Count = Annotated[int, Field(ge=0, le=LONGEST)]
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
 # Dimensions whose entries stand at fixed places.
 _KNOWN_PLACES = {"distance": distances, "position_bin": position_bins, "distance_bin": distance_bins}
@@ -63,19 +65,17 @@ class CellInfo:
     texts          digest of the documents: only cells with the same documents have paired errors
     """
 
-    checkpoint: str
-    window: int
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
+    checkpoint: Annotated[str, Field(min_length=1)]
+    window: Annotated[int, Field(ge=0, lt=2**31)]
     own: bool = True
     matched: bool = False
-    groups: int = 0
+    groups: Count = 0
     weights_of: str = ""
     rotation_of: str = ""
     settings: str = ""
     texts: str = ""
-
-    @property
-    def counterfactual(self) -> bool:
-        return {self.weights_of, self.rotation_of} - {"", self.checkpoint} != set()
 
 
 @dataclass(frozen=True)
@@ -100,13 +100,16 @@ class CellData:
         return cls(info, list(heads), numbers.arrays)
 
 
-@dataclass(frozen=True)
-class Labels:
-    """Coordinates of a dataset, and the lengths of its further dimensions."""
+class Labels(BaseModel):
+    """Variables, coordinates and lengths of further dimensions of a dataset: the JSON in a file's header."""
 
+    format: Literal[1] = 1
     cells: tuple[CellInfo, ...]
-    heads: tuple[tuple[int, int], ...]
-    lengths: Mapping[str, int] = field(default_factory=dict)
+    heads: tuple[tuple[Count, Count], ...]
+    lengths: dict[str, Count]
+    variables: tuple[Variable, ...]
+    digests: dict[str, str] = {}
+    """Of each stored array."""
 
     @property
     def samples(self) -> int:
@@ -116,32 +119,47 @@ class Labels:
         heads = (len(self.heads),) if variable.per_head else ()
         return (len(self.cells), *heads, *(self.lengths[name] for name in variable.dims))
 
+    def layout(self) -> dict[str, dict[str, Any]]:
+        """The header's entry for each stored array, in the file's order."""
+        found: dict[str, dict[str, Any]] = {}
+        at = 0
+        for variable in self.variables:
+            for name, kind, shape in _entries(variable, self):
+                stop = at + math.prod(shape) * _TYPES[kind].itemsize
+                found[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [at, stop]}
+                at = stop
+        return found
+
 
 def dataset(cells: Sequence[CellData]) -> xr.Dataset:
     """The cells as one dataset in memory."""
-    labels, known = _labels_of(cells)
-    arrays = {name: array for v in known for name, array in _gathered(v, labels, cells)}
-    return _as_xarray(labels, known, arrays.__getitem__)
+    labels = _labels_of(cells)
+    arrays = {name: array for v in labels.variables for name, array in _gathered(v, labels, cells)}
+    return _as_xarray(labels, lambda name, shape: arrays[name])
 
 
 def write_dataset(path: Path, cells: Sequence[CellData]) -> None:
     """Write the cells as one file, one variable at a time: `arrays` of a cell may be read from disk on access."""
-    labels, known = _labels_of(cells)
-    entries = [entry for variable in known for entry in _entries(variable, labels)]
-    header = _header(labels, known, entries, dict.fromkeys((name for name, *_ in entries), "0" * 64))
-    digests: dict[str, str] = {}
+    labels = _labels_of(cells)
+    layout = labels.layout()
+
+    def header(digests: dict[str, str]) -> bytes:
+        described = labels.model_copy(update={"digests": digests}).model_dump_json()
+        return store.tensors_header({"__metadata__": {"dataset": described}, **layout})
+
+    digests = dict.fromkeys(layout, "0" * 64)
     with store.replacing(path) as temporary, temporary.open("wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for variable in known:
+        file.write(header(digests))
+        for variable in labels.variables:
             for name, array in _gathered(variable, labels, cells):
                 for part, values in _stored(variable, name, array):
                     digests[part] = hashlib.sha256(values.data).hexdigest()
                     file.write(values.data)
-        file.seek(8)
-        file.write(_header(labels, known, entries, digests))
+        file.seek(0)
+        file.write(header(digests))
 
 
-def _labels_of(cells: Sequence[CellData]) -> tuple[Labels, list[Variable]]:
+def _labels_of(cells: Sequence[CellData]) -> Labels:
     """Labels that hold all cells, and the variables that some cell has."""
     known = [v for v in variables().values() if any(v.name in cell.arrays for cell in cells)]
     lengths: dict[str, int] = {}
@@ -152,7 +170,8 @@ def _labels_of(cells: Sequence[CellData]) -> tuple[Labels, list[Variable]]:
                 for name, length in zip(variable.dims, shape, strict=True):
                     lengths[name] = max(lengths.get(name, 0), length)
     heads = tuple(sorted({head for cell in cells for head in cell.heads}))
-    return Labels(tuple(cell.info for cell in cells), heads, lengths), known
+    infos = tuple(cell.info for cell in cells)
+    return Labels(cells=infos, heads=heads, lengths=lengths, variables=tuple(known))
 
 
 def _gathered(
@@ -200,37 +219,13 @@ def _entries(variable: Variable, labels: Labels) -> Iterator[tuple[str, str, tup
         yield f"{variable.name}{LEFT_OUT}", "F32", (shape[0], labels.samples - 1, *shape[1:])
 
 
-def _header(
-    labels: Labels,
-    known: Sequence[Variable],
-    entries: Sequence[tuple[str, str, tuple[int, ...]]],
-    digests: Mapping[str, str],
-) -> bytes:
-    described = {
-        "format": FORMAT,
-        "cells": [asdict(cell) for cell in labels.cells],
-        "heads": labels.heads,
-        "lengths": dict(labels.lengths),
-        "variables": [asdict(variable) for variable in known],
-        "digests": dict(digests),
-    }
-    table: dict[str, Any] = {"__metadata__": {"dataset": json.dumps(described, ensure_ascii=False)}}
-    at = 0
-    for name, kind, shape in entries:
-        stop = at + int(np.prod(shape, dtype=np.int64)) * _TYPES[kind].itemsize
-        table[name] = {"dtype": kind, "shape": shape, "data_offsets": (at, stop)}
-        at = stop
-    text = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
-    return text + b" " * (-len(text) % 8)
-
-
 def read_dataset(path: Path) -> xr.Dataset:
     """The dataset in a `measures.safetensors`; a StoreError names the file and what is wrong with it.
 
     Header and sizes are checked at once; each array, and its digest, when it is first used.
     """
     file = _File(Path(path))
-    return _as_xarray(file.labels, list(file.variables.values()), file.array, lazy=True)
+    return _as_xarray(file.labels, lambda name, shape: _lazy(file.array, name, shape))
 
 
 class _File:
@@ -251,67 +246,52 @@ class _File:
             if size > HEADER_BYTES:
                 raise ValueError(f"a header of {size:,} bytes; at most {HEADER_BYTES:,} are read")
             table = json.loads(data)
-            described = json.loads(table.pop("__metadata__")["dataset"])
-            if described["format"] != FORMAT:
-                raise ValueError(f"format {described['format']!r}; this version reads {FORMAT}")
-            self.labels = _read_labels(described)
-            self.variables = {v.name: v for v in map(_read_variable, described["variables"])}
-            self._digests = {str(name): str(digest) for name, digest in described["digests"].items()}
-            self._entries = self._checked(table, whole - 8 - size)
+            self.labels = Labels.model_validate_json(table["__metadata__"]["dataset"], strict=True)
+            _check_labels(self.labels)
+            self._layout = self.labels.layout()
+            self._check_layout(table, whole - 8 - size)
         except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise StoreError(f"{path}: damaged ({store.in_short(error)})", _AGAIN) from error
         self._start = 8 + size
 
-    def _checked(
-        self, table: Mapping[str, Any], room: int
-    ) -> dict[str, tuple[np.dtype[Any], tuple[int, ...], int, int]]:
-        """Every array that the variables need, with the shape that the labels ask for, within the file."""
-        found, end = {}, 0
-        for variable in self.variables.values():
-            for name, kind, shape in _entries(variable, self.labels):
-                entry, size = table[name], int(np.prod(shape, dtype=object)) * _TYPES[kind].itemsize
-                start, stop = (int(n) for n in entry["data_offsets"])
-                if (
-                    entry["dtype"] != kind
-                    or tuple(entry["shape"]) != shape
-                    or (start, stop) != (end, end + size)
-                ):
-                    raise ValueError(
-                        f"{name} is {entry['dtype']} {entry['shape']}, expected {kind} {list(shape)}"
-                    )
-                if size > ARRAY_BYTES:
-                    raise ValueError(f"{name} has {size:,} bytes; at most {ARRAY_BYTES:,} are read")
-                if name not in self._digests:
-                    raise ValueError(f"{name} has no digest")
-                found[name] = _TYPES[kind], shape, start, stop
-                end = stop
+    def _check_layout(self, table: Mapping[str, Any], room: int) -> None:
+        """Refuse a table that does not have every array that the labels ask for, one after the other, to the end."""
+        end = 0
+        for name, entry in self._layout.items():
+            start, end = entry["data_offsets"]
+            if table[name] != entry:
+                raise ValueError(f"{name} is {table[name]}, expected {entry}")
+            if end - start > ARRAY_BYTES:
+                raise ValueError(f"{name} has {end - start:,} bytes; at most {ARRAY_BYTES:,} are read")
+            if name not in self.labels.digests:
+                raise ValueError(f"{name} has no digest")
         if end != room:
             raise ValueError(f"{room:,} bytes of arrays, expected {end:,}")
-        return found
 
     def __reduce__(self) -> Any:
-        return _reopened, (self.path, self._digests)
+        return _reopened, (self.path, self.labels.digests)
 
     def array(self, name: str) -> Array:
         """A variable over (cell, sample, head), or (cell, head, *dims), in float64; without head if not per head."""
         whole, left = self._read(name), f"{name}{LEFT_OUT}"
-        if left not in self._entries:
+        if left not in self._layout:
             return whole
         return np.concatenate([whole[:, None], whole[:, None] + self._read(left)], axis=1)
 
     def _read(self, name: str) -> Array:
-        kind, shape, start, stop = self._entries[name]
+        entry = self._layout[name]
+        start, stop = entry["data_offsets"]
         with store.clear_errors(self.path):
             data = _pread(self._file, stop - start, self._start + start)
-        if hashlib.sha256(data).hexdigest() != self._digests[name]:
+        if hashlib.sha256(data).hexdigest() != self.labels.digests[name]:
             raise StoreError(f"{self.path}: damaged (the bytes of {name} do not match their digest)", _AGAIN)
-        return np.frombuffer(data, dtype=kind).reshape(shape).astype(np.float64)
+        return np.frombuffer(data, dtype=_TYPES[entry["dtype"]]).reshape(entry["shape"]).astype(np.float64)
 
 
 def _reopened(path: Path, digests: dict[str, str]) -> _File:
     """The same file in another process, where it was sent to."""
     file = _File(path)
-    if file._digests != digests:
+    if file.labels.digests != digests:
         raise StoreError(f"{path}: a run has replaced it while it was being read", "run the command again")
     return file
 
@@ -325,47 +305,30 @@ def _pread(file: int, size: int, at: int) -> bytes:
     return b"".join(parts)
 
 
-def _read_labels(described: Mapping[str, Any]) -> Labels:
-    cells = tuple(CellInfo(**cell) for cell in described["cells"])
-    for cell in cells:
-        flags = type(cell.own) is bool and type(cell.matched) is bool
-        limits = ((cell.window, 2**31), (cell.groups, MOST_GROUPS))
-        counts = all(type(n) is int and 0 <= n < most for n, most in limits)
-        texts = (cell.checkpoint, cell.weights_of, cell.rotation_of, cell.settings, cell.texts)
-        if not (flags and counts and cell.checkpoint and all(isinstance(text, str) for text in texts)):
-            raise ValueError(f"not a cell: {str(cell)[:80]}")
-    if len({(cell.checkpoint, cell.window) for cell in cells}) < len(cells):
+def _check_labels(labels: Labels) -> None:
+    """Raise a ValueError for duplicates, lengths without end and names that are none."""
+    if len({(cell.checkpoint, cell.window) for cell in labels.cells}) < len(labels.cells):
         raise ValueError("duplicate cell (checkpoint, window)")
     for which in ("own", "matched"):
-        names = [cell.checkpoint for cell in cells if getattr(cell, which)]
+        names = [cell.checkpoint for cell in labels.cells if getattr(cell, which)]
         if len(set(names)) < len(names):
             raise ValueError(f"a checkpoint with two {which} cells")
-    heads = tuple((layer, number) for layer, number in described["heads"])
-    if len(set(heads)) < len(heads) or not all(
-        type(n) is int and 0 <= n <= LONGEST_DIM for head in heads for n in head
-    ):
-        raise ValueError("heads must be (layer, number), each once")
-    lengths = {str(name): n for name, n in described["lengths"].items()}
-    for name, n in lengths.items():
-        most = len(_KNOWN_PLACES[name](2**40)) if name in _KNOWN_PLACES else LONGEST_DIM
-        if type(n) is not int or not 0 <= n <= most:
-            raise ValueError(f"dimension {name[:40]} of length {str(n)[:40]}, expected 0 to {most:,}")
-    return Labels(cells, heads, lengths)
+    if len(set(labels.heads)) < len(labels.heads):
+        raise ValueError("duplicate head (layer, number)")
+    for name, places in _KNOWN_PLACES.items():
+        if (length := labels.lengths.get(name, 0)) > (most := len(places(2**40))):
+            raise ValueError(f"dimension {name} of length {length:,}, expected at most {most:,}")
+    for variable in labels.variables:
+        if not variable.name.isidentifier():
+            raise ValueError(f"not a variable: {variable.name[:80]!r}")
 
 
-def _read_variable(record: Mapping[str, Any]) -> Variable:
-    variable = Variable(**{**record, "dims": tuple(record["dims"])})
-    texts = (variable.name, variable.label, variable.units, variable.description, *variable.dims)
-    if not all(isinstance(text, str) for text in texts) or not variable.name.isidentifier():
-        raise ValueError(f"not a variable: {str(record)[:80]}")
-    return variable
-
-
-def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool = False) -> xr.Dataset:
+def _as_xarray(labels: Labels, read: Callable[[str, tuple[int, ...]], Any]) -> xr.Dataset:
+    """A dataset of the arrays that `read` returns by name and shape."""
     import xarray as xr
 
     found: dict[str, xr.Variable] = {}
-    for v in known:
+    for v in labels.variables:
         attrs: dict[str, Any] = {"label": v.label, "units": v.units, "description": v.description}
         attrs["detail"] = int(v.detail)
         heads = ("head",) if v.per_head else ()
@@ -373,11 +336,10 @@ def _as_xarray(labels: Labels, known: Sequence[Variable], read: Any, lazy: bool 
         if v.sampled and not v.dims:
             shape, dims = (shape[0], labels.samples, *shape[1:]), ("cell", "sample", *heads)
             attrs["axis_lost"] = v.axis_lost if v.along_axis else ""
-        found[v.name] = xr.Variable(dims, _lazy(read, v.name, shape) if lazy else read(v.name), attrs)
+        found[v.name] = xr.Variable(dims, read(v.name, shape), attrs)
         if v.sampled and v.dims:
             error = attrs | {"label": f"error of {v.label}", "description": "jackknife standard error"}
-            name = f"{v.name}_se"
-            found[name] = xr.Variable(dims, _lazy(read, name, shape) if lazy else read(name), error)
+            found[f"{v.name}_se"] = xr.Variable(dims, read(f"{v.name}_se", shape), error)
     return xr.Dataset(found, coords=_coords(labels))
 
 
