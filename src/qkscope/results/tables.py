@@ -35,11 +35,12 @@ QK_COLUMNS = (
 )
 # Beyond this number of rows heads.parquet is written instead of heads.csv.
 MOST_CSV_ROWS = 100_000
-_COUNTS = ("layer", "head", "pc")
 MAX_COUNT = 1_000_000
-_NOTHING = ("", "nan", "na", "none", "null")
+_COUNTS = ("layer", "head", "pc")
 _NUMBERS = tuple(c for c in QK_COLUMNS if c not in ("model", *_COUNTS))
-
+_OF_COMPONENTS = ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null")
+_OF_HEADS = ("kv_head", "n_q", "n_k", "rope")
+_NOTHING = ("", "nan", "na", "none", "null")
 
 WEIGHTS, ROTATION, WINDOW = FACTORS = ("weights", "rotation", "window")
 EFFECTS = (
@@ -53,23 +54,11 @@ CAUSES_COLUMNS = (
     *(column for name in EFFECTS[4:] for column in (name, f"{name}_se")),
     *("window_tokens", "same_text", "heads", "groups"),
 )
-
-
 ABLATION = "ablation.csv"
 ABLATION_COLUMNS = (
-    *(
-        "checkpoint",
-        "part",
-        "heads",
-        "population",
-        "n_heads",
-        "delta",
-        "delta_se",
-        "random",
-        "random_se",
-        "above_random",
-    ),
-    *("above_random_se", "random_heads", "draws", "loss", "documents", "tokens", "window", "weights"),
+    *("checkpoint", "part", "heads", "population", "n_heads", "delta", "delta_se", "random", "random_se"),
+    *("above_random", "above_random_se", "random_heads", "draws", "loss", "documents", "tokens", "window"),
+    "weights",
 )
 
 
@@ -80,7 +69,10 @@ def write_tables(
     write_dataset(folder / NAME, cells)
     data = read_dataset(folder / NAME)
     write_csv(folder / "qk.csv", qk_table(select(data, "own")))
-    heads = head_table(data.isel(cell=~_counterfactual(data)), limits)
+    names = data["checkpoint"].to_numpy()
+    of = [data[name].to_numpy() for name in ("weights_of", "rotation_of")]
+    real = np.all([(each == names) | (each == "") for each in of], axis=0)  # not counterfactual
+    heads = head_table(data.isel(cell=real), limits)
     if len(heads) > MOST_CSV_ROWS:
         write_parquet(folder / "heads.parquet", heads)
     else:
@@ -93,12 +85,6 @@ def write_tables(
 def select(data: xr.Dataset, which: str) -> xr.Dataset:
     """The cells of the training contexts (`own`) or of the common window (`matched`), by checkpoint."""
     return data.isel(cell=np.flatnonzero(data[which].to_numpy())).swap_dims(cell="checkpoint")
-
-
-def _counterfactual(data: xr.Dataset) -> NDArray[np.bool_]:
-    names = data["checkpoint"].to_numpy()
-    parts = [data[name].to_numpy() for name in ("weights_of", "rotation_of")]
-    return np.asarray(np.any([(part != names) & (part != "") for part in parts], axis=0))
 
 
 def head_table(data: xr.Dataset, limits: Thresholds) -> pd.DataFrame:
@@ -153,20 +139,15 @@ def qk_table(data: xr.Dataset) -> pd.DataFrame:
     """A row per checkpoint, head and principal component, in that order."""
     import pandas as pd
 
-    checkpoint, head = np.nonzero(data["depth"].notnull().to_numpy())
+    heads = np.nonzero(data["depth"].notnull().to_numpy())
     components = data.sizes["pc"]
-
-    def each(found: NDArray[Any]) -> NDArray[Any]:
-        return np.repeat(found, components)
-
-    columns: dict[str, Any] = {"model": each(data["checkpoint"].to_numpy()[checkpoint])}
-    columns |= {"layer": each(data["layer"].to_numpy()[head]), "head": each(data["number"].to_numpy()[head])}
-    columns["pc"] = np.tile(np.arange(components), len(checkpoint))
-    columns |= {
-        name: each(data[name].to_numpy()[checkpoint, head]) for name in ("kv_head", "n_q", "n_k", "rope")
-    }
-    for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
-        columns[name] = data[f"pc_{name}"].copy(deep=False).to_numpy()[checkpoint, head].reshape(-1)
+    checkpoint, head = (np.repeat(rows, components) for rows in heads)
+    pc = np.tile(np.arange(components), len(heads[0]))
+    columns: dict[str, Any] = {"model": data["checkpoint"].to_numpy()[checkpoint]}
+    columns |= {"layer": data["layer"].to_numpy()[head], "head": data["number"].to_numpy()[head], "pc": pc}
+    columns |= {name: data[name].to_numpy()[checkpoint, head] for name in _OF_HEADS}
+    for name in _OF_COMPONENTS:
+        columns[name] = data[f"pc_{name}"].copy(deep=False).to_numpy()[checkpoint, head, pc]
     table = _whole(pd.DataFrame(columns)[list(QK_COLUMNS)])
     # A model with fewer components than another, or a table of which each head has its own, leaves gaps.
     gap = table[["r_q", "r_k", "explained_variance"]].isna().all(axis=1) & (table["pc"] > 0)
@@ -193,13 +174,13 @@ def from_qk(
         row = np.array([at.get(key, -1) for key in keys], dtype=np.int64)
         pc = rows["pc"].to_numpy()
         arrays: dict[str, NDArray[np.float64]] = {}
-        for name in ("r_q", "r_k", "explained_variance", "r_q_se", "r_k_se", "r_q_null", "r_k_null"):
+        for name in _OF_COMPONENTS:
             found = np.full((len(heads), int(pc.max()) + 1), np.nan)
             found[row[row >= 0], pc[row >= 0]] = rows[name].to_numpy(np.float64)[row >= 0]
             arrays[f"pc_{name}"] = found
             if name in ("r_q", "r_k", "explained_variance"):
                 arrays[name] = found[None, :, 0]
-        arrays |= {name: first[name].to_numpy(np.float64) for name in ("kv_head", "n_q", "n_k", "rope")}
+        arrays |= {name: first[name].to_numpy(np.float64) for name in _OF_HEADS}
         layers = dict(num_layers or {}).get(str(model)) or int(first["layer"].max()) + 1
         arrays["depth"] = depth(first["layer"].to_numpy(), layers)
         cells.append(CellData(CellInfo(str(model), dict(windows or {}).get(str(model), 0)), heads, arrays))
@@ -221,27 +202,10 @@ def read_qk(path: Path) -> pd.DataFrame:
     """Read and check a qk.csv; the result has all QK_COLUMNS. A TableError names the file and line."""
     import pandas as pd
 
-    try:
-        # Columns of numbers alone are parsed at once; those with words stay words, to be named with their line.
-        raw = read_csv(
-            path,
-            dtype={"model": str},
-            keep_default_na=False,
-            na_values={name: [""] for name in _NUMBERS},
-            encoding="utf-8",
-            skip_blank_lines=False,
-            low_memory=False,
-        )
-    except FileNotFoundError as error:
-        raise TableError(f"{path}: no such file; expected a results folder or a qk.csv") from error
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
-    missing = [name for name in REQUIRED if name not in raw.columns]
-    if missing:
-        raise TableError(
-            f"{path}: column missing: {', '.join(missing)}; expected {', '.join(REQUIRED)}, found "
-            f"{', '.join(raw.columns)}"
-        )
+    # Columns of numbers alone are parsed at once; those with words stay words, to be named with their line.
+    empty = {name: [""] for name in _NUMBERS}
+    remedy = f"expected {', '.join(REQUIRED)}"
+    raw = _read_table(path, ["model"], REQUIRED, remedy, empty, skip_blank_lines=False, low_memory=False)
     if raw.empty:
         raise TableError(f"{path}: the table has a header but no rows; expected at least one head")
     frame = pd.DataFrame({"model": raw["model"]})
@@ -314,15 +278,8 @@ def read_causes(path: Path) -> pd.DataFrame | None:
     """A causes.csv, if there is one. A damaged file is an error, never 'not known'; effects that it lacks are NaN."""
     if not path.is_file():
         return None
-    try:
-        names = dict.fromkeys(("from_model", "to_model", "number", "population"), str)
-        frame = read_csv(path, dtype=names, keep_default_na=False, na_values=[""])
-    except (ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
-    missing = [name for name in CAUSES_COLUMNS[:5] if name not in frame.columns]
-    if missing:
-        raise TableError(f"{path}: column missing: {', '.join(missing)}; run the study again to rewrite it")
-    # Effects that were not computed when it was written are not known; other columns are ignored.
+    texts = ("from_model", "to_model", "number", "population")
+    frame = _read_table(path, texts, CAUSES_COLUMNS[:5], "run the study again to rewrite it")
     return frame.reindex(columns=list(CAUSES_COLUMNS))
 
 
@@ -330,16 +287,33 @@ def read_ablation(path: Path, weights: Mapping[str, str]) -> pd.DataFrame | None
     """An ablation.csv, if there is one: its rows of checkpoints with these weights. A damaged file is an error."""
     if not path.is_file():
         return None
-    try:
-        texts = dict.fromkeys(("checkpoint", "part", "heads", "population", "weights"), str)
-        frame = read_csv(path, dtype=texts, keep_default_na=False, na_values=[""])
-    except (ValueError, OSError) as error:
-        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
-    if missing := [name for name in ABLATION_COLUMNS if name not in frame.columns]:
-        raise TableError(f"{path}: column missing: {', '.join(missing)}; run `qkscope ablate` again")
+    texts = ("checkpoint", "part", "heads", "population", "weights")
+    frame = _read_table(path, texts, ABLATION_COLUMNS, "run `qkscope ablate` again")
     numbers = [name for name in ABLATION_COLUMNS if name not in texts]
     if wrong := [name for name in numbers if frame[name].dtype.kind not in "if"]:
         raise TableError(f"{path}: {wrong[0]} has words, expected numbers; run `qkscope ablate` again")
     same = [weights.get(name) == of for name, of in zip(frame["checkpoint"], frame["weights"], strict=True)]
     found = frame.loc[same, list(ABLATION_COLUMNS)].reset_index(drop=True)
     return None if found.empty else found
+
+
+def _read_table(
+    path: Path,
+    texts: Sequence[str],
+    required: Sequence[str],
+    remedy: str,
+    empty: Any = ("",),
+    **settings: Any,
+) -> pd.DataFrame:
+    """A CSV file whose columns `texts` are text, with at least the `required` columns; `empty` is read as NaN."""
+    words = dict.fromkeys(texts, str)
+    try:
+        frame = read_csv(path, dtype=words, keep_default_na=False, na_values=empty, **settings)
+    except FileNotFoundError as error:
+        raise TableError(f"{path}: no such file; expected a results folder or a qk.csv") from error
+    except (ValueError, OSError) as error:
+        raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
+    if missing := [name for name in required if name not in frame.columns]:
+        columns = ", ".join(map(str, frame.columns))
+        raise TableError(f"{path}: column missing: {', '.join(missing)}; found {columns}; {remedy}")
+    return frame
