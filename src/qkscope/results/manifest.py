@@ -15,13 +15,14 @@ are what was written, are ever removed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from time import sleep
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from qkscope import store
 from qkscope.errors import StoreError
@@ -44,11 +45,19 @@ class Entry(NamedTuple):
     """A file as it was written: size in bytes, digest, and of a drawn file the digest of its tables."""
 
     size: int
-    digest: str
-    drawn_from: str = ""
+    digest: Annotated[str, Field(pattern="^[0-9a-f]{40}$")]
+    drawn_from: Annotated[str, Field(pattern="^[0-9a-f]*$")] = ""
 
 
-Entries = Mapping[str, Entry]
+def _inside(name: str) -> str:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME:
+        raise ValueError(f"invalid file entry {name[:40]!r}")
+    return name
+
+
+Entries = Mapping[Annotated[str, AfterValidator(_inside)], Entry]
+"""By path below the folder."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +87,8 @@ def read_manifest(folder: Path) -> Manifest | None:
     try:
         if value["format"] not in (FORMAT, OLD_FORMAT):
             raise ValueError(f"format {value['format']!r}, expected {FORMAT}")
-        holds = value.get("holds")
-        if not isinstance(holds, dict | None):
-            raise TypeError(f"holds is {str(holds)[:40]!r}")
-        found = Manifest(
-            str(value["made_from"]),
-            _entries(value["tables"]),
-            _entries(value["drawn"]),
-            value["finished"] is True,
-            holds,
-            _entries(value.get("former", {})),
-            str(value.get("failed", "")),
-        )
-    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        found = TypeAdapter(Manifest).validate_python(value)
+    except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path}: damaged ({store.in_short(error)}); {_AGAIN}") from error
     if value["format"] == OLD_FORMAT:
         drawn = {name: e._replace(drawn_from=found.tables_digest) for name, e in found.drawn.items()}
@@ -104,18 +102,6 @@ def readable_manifest(folder: Path) -> Manifest | None:
         return read_manifest(folder)
     except StoreError:
         return None
-
-
-def _entries(value: Any) -> Entries:
-    found = {}
-    for name, entry in value.items():
-        path = PurePosixPath(name)
-        outside = path.is_absolute() or ".." in path.parts or len(name.encode()) > store.LONGEST_NAME
-        size, digest, drawn_from = (*entry, "")[:3]
-        if outside or not re.fullmatch(r"[0-9a-f]{40}", digest) or not re.fullmatch(r"[0-9a-f]*", drawn_from):
-            raise ValueError(f"invalid file entry {name[:40]!r}")
-        found[name] = Entry(int(size), digest, drawn_from)
-    return found
 
 
 def problems(folder: Path, files: Entries) -> Iterator[str]:
@@ -194,7 +180,7 @@ def replacing_set(
         old = readable_manifest(folder) or Manifest()
         ours = {**old.former, **old.tables}
         if old.holds is not None:
-            _refuse_foreign(folder, [name for name in tables if name not in ours])
+            refuse_foreign(folder, [name for name in tables if name not in ours])
         former = {name: entry for name, entry in ours.items() if name not in tables}
         # Before any table moves, so that no reader takes a mixture for a set.
         _write(folder, Manifest(made_from, tables, old.drawn, holds=holds, former=former))
@@ -265,13 +251,13 @@ def is_finished(folder: Path, made_from: str) -> bool:
         return False
 
 
-def _refuse_foreign(folder: Path, names: Collection[str]) -> None:
-    """Raise if files that no manifest names are where tables are to be put."""
+def refuse_foreign(folder: Path, names: Collection[str]) -> None:
+    """Raise if files that no manifest names are where results are to be put."""
     there = [name for name in names if (folder / name).exists()]
     if there:
         raise StoreError(
-            f"{folder} contains {', '.join(there)}, which qkscope did not write and does not overwrite; move "
-            "it away and run again, or choose another folder with --out"
+            f"{folder} contains {', '.join(there)} without a record that qkscope wrote it, so it is not overwritten; "
+            "choose another folder with --out, or move it away"
         )
 
 
@@ -305,9 +291,4 @@ def _described(folder: Path) -> dict[str, Entry]:
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
-    named = {"tables": manifest.tables, "drawn": manifest.drawn, "former": manifest.former}
-    value: dict[str, Any] = {"format": FORMAT, "made_from": manifest.made_from}
-    value |= {"finished": manifest.finished, "failed": manifest.failed, "holds": manifest.holds}
-    for part, entries in named.items():
-        value[part] = {name: [part for part in entry if part != ""] for name, entry in entries.items()}
-    store.write_json(folder / NAME, value)
+    store.write_json(folder / NAME, {"format": FORMAT, **asdict(manifest)})

@@ -8,14 +8,16 @@ unless `replace` says so. Folders of earlier versions are judged by their study.
 
 from __future__ import annotations
 
-import csv
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from qkscope import store
 from qkscope.errors import QkscopeError, StoreError
@@ -57,19 +59,21 @@ class Part:
     heads     which were measured, as `head_mask` writes them
     """
 
+    __pydantic_config__ = ConfigDict(extra="forbid")
+
     weights: str = ""
     texts: str = ""
     tokens: str = ""
     dtype: str = ""
     window: int = 0
-    heads: str = ""
+    heads: Annotated[str, Field(pattern=r"^([0-9a-f]+(\.[0-9a-f]+)*)?$")] = ""
 
 
 @dataclass(frozen=True)
 class Holding:
     """What a folder holds, or what is about to be written; `settings` are those that change finished numbers."""
 
-    kind: str
+    kind: Literal["run", "scan", "analysis", "whatif"]
     name: str
     checkpoints: Mapping[str, Part] = field(default_factory=dict)
     windows: Sequence[int] = ()
@@ -100,15 +104,10 @@ def head_mask(pairs: Iterable[tuple[int, int]]) -> str:
     return ".".join(f"{masks.get(layer, 0):x}" for layer in range(max(masks, default=-1) + 1))
 
 
-def _masks(text: str) -> list[int]:
-    return [int(mask, 16) for mask in text.split(".") if mask]
-
-
 def _includes(now: str, before: str) -> bool:
     """Whether one mask has all heads of another."""
-    wide, narrow = _masks(now), _masks(before)
-    wide += [0] * (len(narrow) - len(wide))
-    return all(not old & ~new for old, new in zip(narrow, wide, strict=False))
+    wide, narrow = ([int(mask, 16) for mask in text.split(".") if mask] for text in (now, before))
+    return all(not old & ~new for old, new in zip_longest(narrow, wide, fillvalue=0))
 
 
 def held(folder: Path) -> Holding | None:
@@ -116,8 +115,8 @@ def held(folder: Path) -> Holding | None:
     found = manifest.readable_manifest(folder)
     if found is not None and found.holds is not None:
         try:
-            return _from_record(found.holds)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            return TypeAdapter(Holding).validate_json(json.dumps(found.holds), strict=True)
+        except ValueError as error:
             raise StoreError(
                 f"{folder / manifest.NAME}: damaged ({store.in_short(error)}); move it away and try again"
             ) from error
@@ -137,31 +136,6 @@ def held(folder: Path) -> Holding | None:
     return None
 
 
-def _from_record(record: Mapping[str, Any]) -> Holding:
-    if record["kind"] not in _KINDS:
-        raise ValueError(f"unknown kind of result: {str(record['kind'])[:40]!r}")
-    return Holding(
-        record["kind"],
-        str(record["name"]),
-        {str(name): _part(part) for name, part in record["checkpoints"].items()},
-        [int(window) for window in record["windows"]],
-        [str(name) for name in record["measures"]],
-        int(record["components"]),
-        dict(record["settings"]),
-    )
-
-
-def _part(value: Mapping[str, Any]) -> Part:
-    part = Part(**value)
-    wrong = [
-        name for name, default in asdict(Part()).items() if type(getattr(part, name)) is not type(default)
-    ]
-    if wrong:
-        raise TypeError(f"{wrong[0]} is {str(value[wrong[0]])[:40]!r}")
-    _masks(part.heads)
-    return part
-
-
 def _finished_study(folder: Path) -> Study | None:
     """The study.yaml that a run wrote; one without provenance is somebody's study file."""
     path = folder / "study.yaml"
@@ -175,28 +149,20 @@ def _finished_study(folder: Path) -> Study | None:
 def _of_study(folder: Path, study: Study) -> Holding:
     """What a run of an earlier version left, as far as its files tell."""
     found = read_provenance(study.provenance, folder / "study.yaml")
-    facts: Mapping[str, Any] = study.provenance.get("checkpoints") or {}
-    heads = _heads_in_table(folder)
+    try:
+        table = store.read_csv(folder / "heads.csv", usecols=["model", "layer", "head"], dtype={"model": str})
+        heads = {
+            str(name): head_mask(rows[["layer", "head"]].to_numpy().tolist())
+            for name, rows in table.groupby("model")
+        }
+    except (OSError, TypeError, ValueError):  # what is not known is not compared
+        heads = {}
     dtypes = {checkpoint.name: checkpoint.source.dtype for checkpoint in sources(study)}
     parts = {}
-    for name, checkpoint in found.checkpoints.items():
-        more = facts.get(name) or {}
-        tokens, window = more.get("corpus") or found.corpus.digest, more.get("window") or 0
-        dtype, mask = dtypes.get(name, ""), heads.get(name, "")
-        parts[name] = Part(checkpoint.commit, "", str(tokens), dtype, int(window), mask)
+    for name, each in found.checkpoints.items():
+        tokens, dtype = each.corpus or found.corpus.digest, dtypes.get(name, "")
+        parts[name] = Part(each.commit, "", tokens, dtype, each.window or 0, heads.get(name, ""))
     return replace(study_holding(study), checkpoints=parts)
-
-
-def _heads_in_table(folder: Path) -> dict[str, str]:
-    """The heads of each checkpoint in heads.csv; none if it cannot be read."""
-    pairs: dict[str, set[tuple[int, int]]] = {}
-    try:
-        with (folder / "heads.csv").open(encoding="utf-8", newline="") as file:
-            for row in csv.DictReader(file):
-                pairs.setdefault(row["model"], set()).add((int(row["layer"]), int(row["head"])))
-    except (OSError, ValueError, KeyError, TypeError, csv.Error):
-        return {}
-    return {name: head_mask(found) for name, found in pairs.items()}
 
 
 def study_holding(study: Study) -> Holding:
@@ -222,7 +188,7 @@ def refuse_other(
     """
     before = held(folder)
     if before is None:
-        _refuse_foreign(folder)
+        manifest.refuse_foreign(folder, PRODUCTS)
     if before is None or replace:
         return
     reasons = list(_differences(before, now, named, unread or {}))
@@ -232,15 +198,6 @@ def refuse_other(
         raise StoreError(
             f"{folder} contains {before}; writing {now} there would lose finished results:\n{there}\n"
             f"Choose another folder with --out{other}, or pass --replace to overwrite what is there"
-        )
-
-
-def _refuse_foreign(folder: Path) -> None:
-    found = [name for name in PRODUCTS if (folder / name).exists()]
-    if found:
-        raise StoreError(
-            f"{folder} contains {', '.join(found)} without a record that qkscope wrote it, so it is not overwritten; "
-            "choose another folder with --out, or move it away"
         )
 
 
@@ -257,7 +214,12 @@ def _differences(
         return
     if not before.checkpoints:
         return
-    yield from _lost_checkpoints(before, now, named, unread)
+    gone = [name for name in before.checkpoints if name not in {*now.checkpoints, *named}]
+    if left_out := [name for name in gone if name not in unread]:
+        yield f"measured checkpoints left out: {some(left_out, 5)}"
+    for name in unread:
+        if name in gone:
+            yield f"{name} was measured before but cannot be measured now: {unread[name]}"
     yield from _changed_parts(before, now)
     for what, there, asked in (
         ("windows", before.windows, now.windows),
@@ -271,17 +233,6 @@ def _differences(
         wanted = now.settings.get(setting)
         if wanted != value and not (setting == "plasticity" and setting not in now.measures):
             yield f"{setting} was {value}, is now {wanted}"
-
-
-def _lost_checkpoints(
-    before: Holding, now: Holding, named: Collection[str], unread: Mapping[str, str]
-) -> Iterator[str]:
-    gone = [name for name in before.checkpoints if name not in {*now.checkpoints, *named}]
-    if left_out := [name for name in gone if name not in unread]:
-        yield f"measured checkpoints left out: {some(left_out, 5)}"
-    for name in unread:
-        if name in gone:
-            yield f"{name} was measured before but cannot be measured now: {unread[name]}"
 
 
 def _changed_parts(before: Holding, now: Holding) -> Iterator[str]:
@@ -334,22 +285,12 @@ def redrawing(folder: Path, made_from: str | None, part: str) -> Iterator[Path]:
         yield staged
 
 
-def results_folder_of(path: Path) -> Path | None:
-    """The results folder that a path is in; None if it is in none."""
-    for parent in path.resolve().parents:
-        if manifest.readable_manifest(parent) is not None or _finished_study(parent) is not None:
-            return parent
-    return None
-
-
 def refuse_drawing_into_other(target: Path, folder: Path) -> None:
     """Raise if `target` is a figure or page of another results folder than the one that is drawn."""
-    owner = results_folder_of(target)
-    if (
-        owner is not None
-        and owner != folder.resolve()
-        and target.resolve().relative_to(owner).parts[0] in DRAWN
-    ):
+    place = target.resolve()
+    ours = (p for p in place.parents if manifest.readable_manifest(p) or _finished_study(p))
+    owner = next(ours, None)
+    if owner and owner != folder.resolve() and place.relative_to(owner).parts[0] in DRAWN:
         raise StoreError(
             f"{target} belongs to the results in {owner}, not to those in {folder}; choose another place with "
             "--out"

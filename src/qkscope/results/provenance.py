@@ -27,6 +27,8 @@ class CheckpointRecord(_Record):
     """One measured checkpoint: its weights and its shape."""
 
     commit: Text = ""
+    corpus: Text = ""
+    window: int | None = None
     family: Text = ""
     num_layers: Count
     n_q_heads: int | None = None
