@@ -15,8 +15,7 @@ from qkscope.figures.gallery.fig08_layers import PARTS
 from qkscope.figures.view import look
 from qkscope.measures.jackknife import jackknife
 from qkscope.results import load_results
-from qkscope.results.aggregate import means
-from qkscope.results.curves import carried_by
+from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import from_qk, select
 

@@ -50,8 +50,7 @@ from qkscope.corpus.documents import digest as tokens_digest
 from qkscope.errors import CorpusError, EngineError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
 from qkscope.progress import quiet
-from qkscope.results.aggregate import values
-from qkscope.results.scalars import scalars
+from qkscope.results.aggregate import scalars, values
 from qkscope.run.assemble import assemble
 from qkscope.run.plan import needed, plan_study
 from qkscope.run.units import Job, UnitMeasurer, write_sums

@@ -9,7 +9,7 @@ import numpy as np
 
 from qkscope.claims.claim import Claim, Population, Row, See
 from qkscope.claims.context import DIFFERENT, LEVEL, MOST_NAMED, UNCLEAR, Context, head_names, rank
-from qkscope.results.curves import carried_by, score_by_distance
+from qkscope.results.aggregate import carried_by, score_by_distance
 from qkscope.results.taxonomy import SCORE_CLASSES, SCORE_HIGH, SCORE_LOW, score_class
 from qkscope.stats.contrast import exceeds
 from qkscope.stats.levels import CONFIDENCE, MOST, rule_of_contrast

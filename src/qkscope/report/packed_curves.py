@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.report.encode import listed, pack_column
-from qkscope.results.aggregate import ordered, populations, present
-from qkscope.results.curves import carried_by, score_by_distance
+from qkscope.results.aggregate import carried_by, ordered, populations, present, score_by_distance
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from qkscope.measures.jackknife import jackknife as over_groups
 from qkscope.results.taxonomy import (
     CLASSES,
     POLARITIES,
@@ -35,6 +36,13 @@ Array = NDArray[np.float64]
 Population = Literal["all", "RoPE", "NoPE"]
 ROPE: Mapping[str, float] = {"RoPE": 1.0, "NoPE": 0.0}
 """Populations of heads, as the variable `rope` has them."""
+# Means over the heads of a population that `scalars` has, besides all `role_` measures.
+SCALARS = (
+    *("share_position", "share_key", "share_match", "share_query_position", "share_positional"),
+    *("r_q", "abs_r_k", "q_norm", "k_norm"),
+)
+# A head with a larger mean attention of queries 1 to 63 to the first token is a sink head (Gu et al. 2024).
+SINK_HEAD = 0.3
 _ABSOLUTE = {f"abs_{name}": name for name in ("r_q", "r_k", "r_q_balanced", "r_k_balanced")}
 
 
@@ -260,11 +268,17 @@ def explained_variance(data: xr.Dataset, order: Sequence[str], population: str =
 
 
 def _shares(
-    data: xr.Dataset, name: str, kinds: Sequence[str], labels: NDArray[Any], here: NDArray[np.bool_]
+    data: xr.Dataset,
+    name: str,
+    kinds: Sequence[str],
+    labels: NDArray[Any],
+    here: NDArray[np.bool_],
+    near: Array,
 ) -> pd.DataFrame:
     """A row per checkpoint and kind, with a last row of the unmeasured heads if any checkpoint has some.
 
-    Left-out shares are over the heads that are measured in every sample.
+    Left-out shares are over the heads that are measured in every sample. `borderline` counts the heads for which `near`
+    is 1; it is NaN in heads without an error.
     """
     import pandas as pd
 
@@ -274,20 +288,16 @@ def _shares(
     for i, (model, groups) in enumerate(_checkpoints(data)):
         complete = known[i] & named[i, : 1 + groups].all(axis=0)
         left = labels[i, 1 : 1 + groups][:, complete]
+        errors = np.isfinite(near[i, here[i]]).any()
         for kind in kinds:
-            members = int((labels[i, 0, known[i]] == kind).sum())
-            share = members / known[i].sum() if known[i].any() else np.nan
-            se = _jackknife((left == kind).mean(axis=1)) if left.size else np.nan
-            rows.append((model, kind, members, share, se))
+            members = known[i] & (labels[i, 0] == kind)
+            share = members.sum() / known[i].sum() if known[i].any() else np.nan
+            se = float(over_groups((left == kind).mean(axis=1))) if left.size else np.nan
+            borderline = np.nansum(near[i, members]) if errors else np.nan
+            rows.append((model, kind, int(members.sum()), share, se, borderline))
         if (here & ~known).any():
-            rows.append((model, UNMEASURED, int((here[i] & ~known[i]).sum()), np.nan, np.nan))
-    return pd.DataFrame(rows, columns=["model", name, "heads", "share", "se"])
-
-
-def _jackknife(left: Array) -> float:
-    from qkscope.measures.jackknife import jackknife as over_groups
-
-    return float(over_groups(left))
+            rows.append((model, UNMEASURED, int((here[i] & ~known[i]).sum()), np.nan, np.nan, np.nan))
+    return pd.DataFrame(rows, columns=["model", name, "heads", "share", "se", "borderline"])
 
 
 def _checkpoints(data: xr.Dataset) -> list[tuple[str, int]]:
@@ -306,33 +316,19 @@ def class_shares(
     """
     data = ordered(data, order)
     here, labels = present(data, population).to_numpy(), classes(data, limits)
-    table = _shares(data, "class", CLASSES, labels, here)
-    near, known = borderline(data, limits), np.isfinite((error(data, "r_q") + error(data, "r_k")).to_numpy())
-    counts: dict[tuple[str, str], float] = {}
-    for i, (model, _) in enumerate(_checkpoints(data)):
-        if (known[i] & here[i]).any():
-            on_edge = labels[i, 0, near[i] & here[i]]
-            counts |= {(model, kind): float((on_edge == kind).sum()) for kind in CLASSES}
-    keys = zip(table["model"], table["class"], strict=True)
-    return table.assign(borderline=[counts.get(key, np.nan) for key in keys])
+    errors = np.isfinite((error(data, "r_q") + error(data, "r_k")).to_numpy())
+    near = np.where(errors, borderline(data, limits), np.nan)
+    return _shares(data, "class", CLASSES, labels, here, near)
 
 
 def score_class_shares(data: xr.Dataset, order: Sequence[str], population: str = "all") -> pd.DataFrame:
     """How many heads are of each class by score shares, with the columns of `class_shares`."""
     data = ordered(data, order)
     here, shares = present(data, population).to_numpy(), values(data, "share_positional").to_numpy()
-    labels = score_class(shares)
-    table = _shares(data, "class", SCORE_CLASSES, labels, here)
-    se = error(data, "share_positional").to_numpy()
-    counts: dict[tuple[str, str], float] = {}
-    for i, (model, _) in enumerate(_checkpoints(data)):
-        known = here[i] & np.isfinite(se[i])
-        share, own, off = shares[i, 0, known], labels[i, 0, known], se[i, known]
-        near = (score_class(share - off) != own) | (score_class(share + off) != own)
-        if known.any():
-            counts |= {(model, kind): float((own[near] == kind).sum()) for kind in SCORE_CLASSES}
-    keys = zip(table["model"], table["class"], strict=True)
-    return table.assign(borderline=[counts.get(key, np.nan) for key in keys])
+    labels, se = score_class(shares), error(data, "share_positional").to_numpy()
+    whole = shares[:, 0]
+    near = (score_class(whole - se) != labels[:, 0]) | (score_class(whole + se) != labels[:, 0])
+    return _shares(data, "class", SCORE_CLASSES, labels, here, np.where(np.isfinite(se), near, np.nan))
 
 
 def borderline(data: xr.Dataset, limits: Thresholds | None = None) -> NDArray[np.bool_]:
@@ -356,7 +352,9 @@ def polarity_shares(
     labels = np.where(
         both, polarity(values(data, "r_k").to_numpy(), (limits or Thresholds()).low), UNMEASURED
     )
-    return _shares(data, "polarity", POLARITIES, labels, present(data, population).to_numpy())
+    here = present(data, population).to_numpy()
+    table = _shares(data, "polarity", POLARITIES, labels, here, np.full(here.shape, np.nan))
+    return table.drop(columns="borderline")
 
 
 def depth_cells(
@@ -384,14 +382,11 @@ def above_null(data: xr.Dataset, order: Sequence[str], population: str = "all") 
     import pandas as pd
 
     data = ordered(data, order)
-    known, over = (measured(data) & present(data, population)).to_numpy(), []
-    for name in ("r_q", "r_k"):
-        null = data[f"pc_{name}_null"].isel(pc=0).to_numpy()
-        known = known & np.isfinite(null)
-        over.append(np.abs(data[name].isel(sample=0).to_numpy()) > null)
+    known, (above_q, above_k) = (measured(data) & present(data, population)).to_numpy(), _above_null(data)
+    known = known & np.isfinite(above_q) & np.isfinite(above_k)
     rows = []
     for i, (model, _) in enumerate(_checkpoints(data)):
-        count, above = int(known[i].sum()), [int(each[i, known[i]].sum()) for each in over]
+        count, above = int(known[i].sum()), [int(each[i, known[i]].sum()) for each in (above_q, above_k)]
         rows.append((model, count, *above, *(n / count if count else np.nan for n in above)))
     return pd.DataFrame(rows, columns=["model", "heads", "above_q", "above_k", "share_q", "share_k"])
 
@@ -402,10 +397,84 @@ def positional_below_null(data: xr.Dataset, limits: Thresholds | None = None) ->
     Their class comes from the size of r alone; they are not to be called positional. Queries count for
     position-dominated and Q-positional heads, keys for position-dominated and K-positional ones.
     """
-    kind = classes(data, limits)[:, 0]
-    fails = {}
+    kind, (above_q, above_k) = classes(data, limits)[:, 0], _above_null(data)
+    queries = np.isin(kind, (CLASSES[0], CLASSES[1])) & (above_q == 0)
+    return np.asarray(queries | (np.isin(kind, (CLASSES[0], CLASSES[2])) & (above_k == 0)))
+
+
+def _above_null(data: xr.Dataset) -> list[Array]:
+    """Of queries and keys: 1 where |r| of a head exceeds its null level, else 0; NaN without one. (checkpoint, head)"""
+    found = []
     for name in ("r_q", "r_k"):
-        null = data[f"pc_{name}_null"].isel(pc=0).to_numpy()
-        fails[name] = np.abs(data[name].isel(sample=0).to_numpy()) <= null
-    both = (kind == CLASSES[0]) & (fails["r_q"] | fails["r_k"])
-    return np.asarray(both | ((kind == CLASSES[1]) & fails["r_q"]) | ((kind == CLASSES[2]) & fails["r_k"]))
+        r, null = data[name].isel(sample=0).to_numpy(), data[f"pc_{name}_null"].isel(pc=0).to_numpy()
+        found.append(np.where(np.isfinite(r + null), np.abs(r) > null, np.nan))
+    return found
+
+
+def carried_by(data: xr.Dataset, kind: str, by: str = "", where: xr.DataArray | None = None) -> pd.DataFrame:
+    """How much of the position signal each wavelength carries: |part of r| over its sum, by heads weighted with |r|.
+
+    The weights keep heads with r near 0, whose parts are noise, from counting as much as others. Columns: model,
+    window, `by` (such as layer) if given, wavelength, share. Heads of layers that do not rotate are left out.
+    """
+    import pandas as pd
+
+    signal = data[f"signal_{kind}"].sel(pair=slice(0, None))
+    signal = signal if where is None else signal.where(where)
+    checkpoint, head, pair = np.nonzero(np.isfinite(signal.to_numpy()))
+    size = np.abs(signal.to_numpy())
+    whole, weight = np.nansum(size, axis=2), np.abs(np.nansum(signal.to_numpy(), axis=2))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = weight[..., None] * size / np.where(whole > 0, whole, np.nan)[..., None]
+    rows = pd.DataFrame(
+        {"model": data["checkpoint"].to_numpy()[checkpoint], "window": data["window"].to_numpy()[checkpoint]}
+        | ({by: data[by].to_numpy()[head]} if by else {})
+        | {"wavelength": data["wavelength"].sel(pair=slice(0, None)).to_numpy()[checkpoint, head, pair]}
+        | {"part": part[checkpoint, head, pair], "weight": weight[checkpoint, head]}
+    )
+    sums = rows.groupby(["model", "window", *([by] if by else []), "wavelength"], sort=False)[
+        ["part", "weight"]
+    ].sum()
+    share = sums["part"] / sums["weight"].where(sums["weight"] > 0)
+    return share.rename("share").reset_index()
+
+
+def score_by_distance(data: xr.Dataset, model: str, where: xr.DataArray) -> pd.DataFrame:
+    """The mean position bias of the heads in `where` of one checkpoint by distance: distance, score, se.
+
+    The score of a key is relative to the query's mean over its keys. `se` is the mean of the heads' errors, which the
+    error of their mean cannot exceed.
+    """
+    import pandas as pd
+
+    here = where.sel(checkpoint=model) if "checkpoint" in where.dims else where
+    score, se = (
+        data[name].sel(checkpoint=model).where(here) for name in ("distance_score", "distance_score_se")
+    )
+    table = {"distance": data["distance"].to_numpy(), "score": score.mean("head").to_numpy()}
+    found = pd.DataFrame(table | {"se": se.where(score.notnull()).mean("head").to_numpy()})
+    return found.dropna(subset=["score"]).reset_index(drop=True)
+
+
+def scalars(data: xr.Dataset) -> dict[str, Array]:
+    """About thirty numbers of each checkpoint for logs, terminal tables and alarms: values of (checkpoint, sample).
+
+    By name: `measure`, or `RoPE/measure` and `NoPE/measure`. `data` is `results.own()` or `results.matched()`. What was
+    not measured is left out.
+    """
+    found = {"max_logit": values(data, "max_logit").max("head")}
+    if "loss" in data:
+        found["loss"] = data["loss"]
+    sinks = values(data, "sink_score")
+    sinks = (sinks > SINK_HEAD).astype(np.float64).where(sinks.notnull())
+    roles = [str(name) for name in data if str(name).startswith("role_")]
+    for population in populations(data):
+        start = f"{population}/" if population in ROPE else ""
+        here = present(data, population)
+        for name in (*SCALARS, *roles):
+            found[start + name] = over_heads(values(data, name), here)
+        found[f"{start}sink_rate"] = over_heads(sinks, here)
+    arrays = {name: each.transpose("checkpoint", "sample").to_numpy() for name, each in found.items()}
+    return {
+        name: np.asarray(each, np.float64) for name, each in arrays.items() if np.isfinite(each[:, 0]).any()
+    }

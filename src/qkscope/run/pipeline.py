@@ -293,8 +293,8 @@ def _put_together(
 
 def _write(plan: Plan, measured: Sequence[Planned], made: Assembled, results: Path, folder: Path) -> None:
     """The dataset and the tables made from it, into an empty folder."""
+    from qkscope.results.aggregate import scalars
     from qkscope.results.dataset import NAME, read_dataset
-    from qkscope.results.scalars import scalars
     from qkscope.results.tables import select, write_tables
     from qkscope.stats.alarms import alarms
     from qkscope.stats.attribution import causes

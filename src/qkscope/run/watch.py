@@ -25,8 +25,8 @@ from qkscope.errors import CheckpointError, QkscopeError, StoreError, StudyError
 from qkscope.measures.registry import optional_names
 from qkscope.progress import quiet, say
 from qkscope.results import owner
+from qkscope.results.aggregate import scalars
 from qkscope.results.lock import Claim, claimed
-from qkscope.results.scalars import scalars
 from qkscope.run.engines import open_engine
 from qkscope.run.pipeline import run_claimed
 from qkscope.study import Checkpoint, Entry, Study, load_study, sources

@@ -15,8 +15,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
 from qkscope.figures.style import LINE, PAPER, PART_COLOURS, colour_map
 from qkscope.figures.view import View
-from qkscope.results.aggregate import means
-from qkscope.results.curves import carried_by
+from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
 from qkscope.words import bare, tokens
 

@@ -17,8 +17,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, scale, stroke
 from qkscope.figures.style import shorten
 from qkscope.figures.view import ALL, MATCHED, OWN, View
-from qkscope.results.aggregate import present
-from qkscope.results.curves import score_by_distance
+from qkscope.results.aggregate import present, score_by_distance
 from qkscope.results.dataset import NAME
 
 if TYPE_CHECKING:
