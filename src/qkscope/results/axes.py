@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from qkscope.sums.rotation import Rotation, pack_rotations, unpack_rotations
 from qkscope.sums.unit import Unit, window
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 
 _ARRAYS = ("v", "mean_q", "mean_k")
 
@@ -77,28 +78,32 @@ def dump_axes(checkpoints: Mapping[str, CheckpointAxes]) -> tuple[dict[str, NDAr
 
 def read_axes(path: FilePath, most: int | None = None) -> dict[str, CheckpointAxes]:
     """The axes by checkpoint, in the study's order. A file with more than `most` bytes of arrays is refused unread."""
+    return read_checkpoints(path, most, "an axes file", _unpacked)
+
+
+def _unpacked(own: Mapping[str, NDArray[Any]], entry: Any, _: Any) -> CheckpointAxes:
+    v, mean_q, mean_k = (own[field].astype(np.float64) for field in _ARRAYS)
+    path_q, path_k = (
+        Path(own[f"{kind}.edges"], own[f"{kind}.n"], own[f"{kind}.total"].astype(np.float64))
+        for kind in ("path_q", "path_k")
+    )
+    rotations = unpack_rotations(own, entry["rotations"])
+    scales = {int(layer): float(scale) for layer, scale in entry["scales"]}
+    heads = HeadIndex.from_meta(entry["heads"])
+    return CheckpointAxes(heads, v, mean_q, mean_k, path_q, path_k, rotations, scales)
+
+
+def read_checkpoints(
+    path: FilePath, most: int | None, what: str, unpack: Callable[[dict[str, NDArray[Any]], Any, Any], T]
+) -> dict[str, T]:
+    """By checkpoint, what `unpack` makes of its arrays, its entry and the file's whole description."""
     tensors, meta = store.read_tensors(path, most)
     try:
-        return _unpacked(tensors, meta)
+        found = {}
+        for number, (name, entry) in enumerate(meta["checkpoints"]):
+            start = f"{number}."
+            own = {key.removeprefix(start): each for key, each in tensors.items() if key.startswith(start)}
+            found[str(name)] = unpack(own, entry, meta)
+        return found
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise store.damaged(path, f"not an axes file: {store.in_short(error)}") from error
-
-
-def _unpacked(tensors: Mapping[str, NDArray[Any]], meta: Mapping[str, Any]) -> dict[str, CheckpointAxes]:
-    found = {}
-    for number, (name, entry) in enumerate(meta["checkpoints"]):
-        own = {
-            key.removeprefix(f"{number}."): value
-            for key, value in tensors.items()
-            if key.startswith(f"{number}.")
-        }
-        v, mean_q, mean_k = (own[field].astype(np.float64) for field in _ARRAYS)
-        path_q, path_k = (
-            Path(own[f"{kind}.edges"], own[f"{kind}.n"], own[f"{kind}.total"].astype(np.float64))
-            for kind in ("path_q", "path_k")
-        )
-        rotations = unpack_rotations(own, entry["rotations"])
-        scales = {int(layer): float(scale) for layer, scale in entry["scales"]}
-        heads = HeadIndex.from_meta(entry["heads"])
-        found[name] = CheckpointAxes(heads, v, mean_q, mean_k, path_q, path_k, rotations, scales)
-    return found
+        raise store.damaged(path, f"not {what}: {store.in_short(error)}") from error

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from qkscope import store
 from qkscope.results.aggregate import ordered, populations, present
+from qkscope.results.axes import read_checkpoints
 from qkscope.results.roles import ROLES, has_roles, named
 from qkscope.sums import ExampleSum
 
@@ -97,25 +98,13 @@ def write_examples(path: Path, checkpoints: Mapping[str, CheckpointExamples]) ->
 
 def read_examples(path: Path, most: int | None = None) -> dict[str, CheckpointExamples]:
     """By checkpoint, in the study's order. A file with more than `most` bytes of arrays is refused unread."""
-    tensors, meta = store.read_tensors(path, most)
-    try:
-        texts = [
-            tuple(tuple(str(word)[:MOST_CHARACTERS] for word in some) for some in each)
-            for each in meta["texts"]
-        ]
-        return {
-            str(name): _unpacked(tensors, f"{number}.", entry["heads"], texts[entry["words"]])
-            for number, (name, entry) in enumerate(meta["checkpoints"])
-        }
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise store.damaged(path, f"not a file of examples: {store.in_short(error)}") from error
+    return read_checkpoints(path, most, "a file of examples", _unpacked)
 
 
-def _unpacked(
-    tensors: Mapping[str, NDArray[Any]], prefix: str, pairs: Any, words: tuple[tuple[str, ...], ...]
-) -> CheckpointExamples:
-    own = {key.removeprefix(prefix): array for key, array in tensors.items() if key.startswith(prefix)}
-    heads = tuple((int(layer), int(head)) for layer, head in pairs)
+def _unpacked(own: Mapping[str, NDArray[Any]], entry: Any, meta: Any) -> CheckpointExamples:
+    texts = meta["texts"][entry["words"]]
+    words = tuple(tuple(str(word)[:MOST_CHARACTERS] for word in some) for some in texts)
+    heads = tuple((int(layer), int(head)) for layer, head in entry["heads"])
     if len(heads) > MOST_HEADS or len(set(heads)) < len(heads):
         raise ValueError(f"heads are {heads[:20]}, expected at most {MOST_HEADS} different ones")
     sums = ExampleSum.of_heads(own, len(heads))

@@ -5,11 +5,11 @@ A bare qk.csv, made by anybody's script, is a results folder of one file: order 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from qkscope.errors import TableError
 from qkscope.results.aggregate import difference, jackknife, values
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from qkscope.results.examples import CheckpointExamples
     from qkscope.results.provenance import Provenance
 
+T = TypeVar("T")
 # Bytes of axes.safetensors for each row of heads.csv: 20 components and 64 bins of position of 1,024 dimensions.
 AXES_LIMIT = 1_000_000
 # Bytes of examples.safetensors for each checkpoint: 8 excerpts of 8 heads have 210,000.
@@ -102,11 +103,13 @@ class Results:
 
     def to_dataframe(self, *, matched: bool = False) -> pd.DataFrame:
         """`heads`, or with `matched` the same over the first tokens of every checkpoint."""
-        if not matched:
-            return self.heads
-        if self.matched_heads is None:
-            raise self._no_matched()
-        return self.matched_heads
+        found = self.matched_heads if matched else self.heads
+        if found is None:
+            raise TableError(
+                f"{self.folder}: nothing was measured over a matched window (the same first tokens at every "
+                "checkpoint)"
+            )
+        return found
 
     @cached_property
     def record(self) -> Provenance:
@@ -120,12 +123,7 @@ class Results:
         """Axes, means and paths by checkpoint, over own windows."""
         from qkscope.results.axes import read_axes
 
-        path, most = self.folder / "axes.safetensors", AXES_LIMIT * len(self.heads)
-
-        def load() -> Mapping[str, CheckpointAxes] | None:
-            return read_axes(path, most) if path.is_file() else None
-
-        return read_set(self.folder, load, [path.name], self.made_from)
+        return self._read("axes.safetensors", read_axes, AXES_LIMIT * len(self.heads))
 
     @cached_property
     def examples(self) -> Mapping[str, CheckpointExamples] | None:
@@ -133,12 +131,14 @@ class Results:
         from qkscope.results.examples import NAME as EXAMPLES
         from qkscope.results.examples import read_examples
 
-        path, most = self.folder / EXAMPLES, EXAMPLES_LIMIT * len(self.timeline.stops)
+        return self._read(EXAMPLES, read_examples, EXAMPLES_LIMIT * len(self.timeline.stops))
 
-        def load() -> Mapping[str, CheckpointExamples] | None:
-            return read_examples(path, most) if path.is_file() else None
-
-        return read_set(self.folder, load, [path.name], self.made_from)
+    def _read(self, name: str, read: Callable[[Path, int], T], most: int) -> T | None:
+        """A file of the same set as the tables, of at most `most` bytes; None if there is none."""
+        path = self.folder / name
+        return read_set(
+            self.folder, lambda: read(path, most) if path.is_file() else None, [name], self.made_from
+        )
 
     def beside_study(self, name: str) -> str:
         """`name`, or another where this is a bare table in the folder of a study, whose own file has that name."""
@@ -180,33 +180,23 @@ class Results:
         """
         import pandas as pd
 
-        data = self.matched() if matched else self.own()
-        if data is None:
-            raise self._no_matched()
-        if by not in data or data[by].dims != ("checkpoint", "sample", "head"):
-            known = [
-                str(name) for name in data.data_vars if data[name].dims == ("checkpoint", "sample", "head")
-            ]
-            raise TableError(f"by={by!r}; expected one of {', '.join(known)}")
         table = self.to_dataframe(matched=matched)
-        for name in (before, after):
-            if name not in set(table["model"]):
-                there = ", ".join(dict.fromkeys(table["model"]))
-                raise TableError(f"checkpoint {name!r} was not measured; measured are {there}")
-        columns: dict[str, Any] = {
-            name: data[at].to_numpy() for name, at in (("layer", "layer"), ("head", "number"))
-        }
+        first = self.matched() if matched else None
+        data = self.own() if first is None else first
+        known = [str(name) for name in data if data[name].dims == ("checkpoint", "sample", "head")]
+        if by not in known:
+            raise TableError(f"by={by!r}; expected one of {', '.join(known)}")
+        models = list(dict.fromkeys(table["model"]))
+        if missing := [name for name in (before, after) if name not in models]:
+            raise TableError(f"checkpoint {missing[0]!r} was not measured; measured are {', '.join(models)}")
+        columns: dict[str, Any] = {"layer": data["layer"].to_numpy(), "head": data["number"].to_numpy()}
         for name in dict.fromkeys((by, *JUDGED)):
             found = values(data, name)
             moved = difference(found, before, after)
-            columns |= {
-                f"{name}_{when}": found.sel(checkpoint=model).isel(sample=0).to_numpy()
-                for when, model in (("before", before), ("after", after))
-            }
-            columns |= {
-                f"{name}_change": moved.isel(sample=0).to_numpy(),
-                f"{name}_change_se": jackknife(moved).to_numpy(),
-            }
+            for when, model in (("before", before), ("after", after)):
+                columns[f"{name}_{when}"] = found.sel(checkpoint=model).isel(sample=0).to_numpy()
+            columns[f"{name}_change"] = moved.isel(sample=0).to_numpy()
+            columns[f"{name}_change_se"] = jackknife(moved).to_numpy()
         found = pd.DataFrame(columns)
         for when, model in (("before", before), ("after", after)):
             side = table[table["model"] == model][["layer", "head", "class"]]
@@ -221,21 +211,14 @@ class Results:
 
         `qkscope.results.roles.ROLES` has the thresholds and their sources.
         """
-        data = self.matched() if matched else self.own()
-        if data is None:
-            raise self._no_matched()
-        if not has_roles(data):
+        heads = self.to_dataframe(matched=matched)
+        if not has_roles(self.data):
             raise TableError(f"{self.folder}: attention was not measured; run the study again to add it")
-        return role_table(data, [stop.model for stop in self.timeline.measured])
+        return role_table(heads, [stop.model for stop in self.timeline.measured])
 
     def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
         """The same measurements with other limits of the classes; figures, claims and tables follow."""
         return replace(self, thresholds=Thresholds(high, low))
-
-    def _no_matched(self) -> TableError:
-        return TableError(
-            f"{self.folder}: nothing was measured over a matched window (the same first tokens at every checkpoint)"
-        )
 
     def __str__(self) -> str:
         """What was measured, checkpoint by checkpoint, and where to look."""
@@ -275,19 +258,12 @@ def as_results(run: Results | Path | str) -> Results:
 
 
 def _load(place: Path) -> Results:
-    folder, table = (place, place / "qk.csv") if place.is_dir() else (place.parent, place)
-    if place.is_dir() and (folder / NAME).is_file():
-        data = read_dataset(folder / NAME)
-        if (folder / "study.yaml").is_file():
-            return _of_study(folder, data)
-        return results_of(data, folder, folder.name)
-    if not table.is_file():
-        raise TableError(
-            f"{table}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
-        )
-    if place.is_dir() and (folder / "study.yaml").is_file():
-        return _of_study(folder)
-    return results_of(from_qk(read_qk(table)), folder, folder.name)
+    if not place.is_dir():
+        return results_of(from_qk(read_qk(place)), place.parent, place.parent.name)
+    data = read_dataset(place / NAME) if (place / NAME).is_file() else None
+    if (place / "study.yaml").is_file():
+        return _of_study(place, data)
+    return results_of(from_qk(read_qk(place / "qk.csv")) if data is None else data, place, place.name)
 
 
 def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
@@ -299,7 +275,7 @@ def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
     return Results(folder=folder, timeline=replace(timeline, stops=stops), data=data)
 
 
-def _of_study(folder: Path, data: xr.Dataset | None = None) -> Results:
+def _of_study(folder: Path, data: xr.Dataset | None) -> Results:
     """A study with its dataset; without one, as an earlier version wrote it, what its qk.csv says."""
     from qkscope.results.provenance import read_provenance
     from qkscope.study import load_study
@@ -307,15 +283,15 @@ def _of_study(folder: Path, data: xr.Dataset | None = None) -> Results:
     study = load_study(folder / "study.yaml")
     provenance = study.provenance
     record = read_provenance(provenance, folder / "study.yaml")
-    layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
     timeline, causes = timeline_of(study, provenance), None
-    weights = {name: facts.commit for name, facts in record.checkpoints.items()}
     if data is not None:
         causes = read_causes(folder / "causes.csv")
     else:
+        layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
         windows = {stop.model: stop.window or 0 for stop in timeline.stops}
         data = from_qk(read_qk(folder / "qk.csv"), layers, windows)
         provenance = {**provenance, "warnings": [*record.warnings, EARLIER]}
+    weights = {name: facts.commit for name, facts in record.checkpoints.items()}
     return Results(
         folder=folder,
         timeline=_with_gaps(timeline, data, folder),

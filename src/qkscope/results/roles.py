@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.results.aggregate import error, jackknife, ordered, over_heads, populations, present, values
+from qkscope.results.aggregate import error
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,53 +75,23 @@ def role_names(data: xr.Dataset) -> NDArray[Any]:
     return np.array(flat, dtype=object).reshape(found.shape[:-1])
 
 
-def role_table(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+def role_table(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     """A row per checkpoint, head and role: score, its error, the threshold, and whether the head has the role.
 
-    Columns: model, layer, head, rope, role, score, se, threshold, named. Heads without a score are left out.
+    `heads` is a table of heads. Columns: model, layer, head, rope, role, score, se, threshold, named. Heads without a
+    score are left out.
     """
     import pandas as pd
 
-    data = ordered(data, order)
     parts = []
     for role in ROLES:
-        score = data[role.variable].isel(sample=0).to_numpy()
-        at, head = np.nonzero(np.isfinite(score))
-        columns: dict[str, Any] = {
-            "model": data["checkpoint"].to_numpy()[at],
-            "layer": data["layer"].to_numpy()[head],
-            "head": data["number"].to_numpy()[head],
-            "rope": data["rope"].to_numpy()[at, head],
-            "role": role.name,
-            "score": score[at, head],
-            "se": error(data, role.variable).to_numpy()[at, head],
-            "threshold": role.threshold,
-            "named": named(data, role)[at, head],
-            "_at": at,
-        }
-        parts.append(pd.DataFrame(columns))
-    table = pd.concat(parts, ignore_index=True).sort_values(["_at", "layer", "head"], kind="stable")
-    return table.drop(columns="_at").reset_index(drop=True)
-
-
-def role_shares(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
-    """The share of heads above each role's threshold, with errors over documents; for sinks, Gu et al.'s sink rate.
-
-    Populations are never pooled. Columns: model, population, role, heads, share, se.
-    """
-    import pandas as pd
-
-    data = ordered(data, order)
-    rows = []
-    for population in populations(data):
-        here = present(data, population)
-        for role in ROLES:
-            score = values(data, role.variable)
-            above = (score > role.threshold).where(score.notnull()).astype(np.float64)
-            share = over_heads(above.assign_coords(groups=data["groups"]), here)
-            count = (score.isel(sample=0).notnull() & here).sum("head").to_numpy()
-            se = jackknife(share).to_numpy()
-            for i, model in enumerate(data["checkpoint"].to_numpy().tolist()):
-                whole = float(share.isel(sample=0).to_numpy()[i])
-                rows.append((model, population, role.name, int(count[i]), whole, float(se[i])))
-    return pd.DataFrame(rows, columns=["model", "population", "role", "heads", "share", "se"])
+        columns = {role.variable: "score", f"{role.variable}_se": "se"}
+        part = heads[["model", "layer", "head", "rope", *columns]].rename(columns=columns)
+        part.insert(4, "role", role.name)
+        parts.append(
+            part.assign(threshold=role.threshold, named=part["score"] - BEYOND * part["se"] > role.threshold)
+        )
+    table = pd.concat(parts, ignore_index=True).dropna(subset="score")
+    table["_at"] = pd.Categorical(table["model"], categories=order).codes
+    table = table[table["_at"] >= 0].sort_values(["_at", "layer", "head"], kind="stable", ignore_index=True)
+    return table.drop(columns="_at")

@@ -310,7 +310,9 @@ def _read_table(
     try:
         frame = read_csv(path, dtype=words, keep_default_na=False, na_values=empty, **settings)
     except FileNotFoundError as error:
-        raise TableError(f"{path}: no such file; expected a results folder or a qk.csv") from error
+        raise TableError(
+            f"{path}: no such file; give a results folder written by `qkscope run`, or a qk.csv"
+        ) from error
     except (ValueError, OSError) as error:
         raise TableError(f"{path}: not a readable CSV file ({in_short(error)})") from error
     if missing := [name for name in required if name not in frame.columns]:
