@@ -37,8 +37,6 @@ JSON_BYTES = 256_000_000
 CSV_BYTES = 2**33
 # In bytes; file systems have no longer ones.
 LONGEST_NAME = 255
-# Digits of a digest by blake2b of 20 bytes.
-BLAKE = 40
 # Types of arrays that files hold, by numpy's names: the format's.
 _KINDS = {
     **{"<f8": "F64", "<f4": "F32", "<f2": "F16", "<i8": "I64", "<i4": "I32", "<i2": "I16"},
@@ -179,7 +177,7 @@ def read_tensors(
                 raise damaged(path, f"{header.data_bytes:,} bytes of arrays, expected at most {most:,}")
             file.seek(0)
             arrays = load(file.read())
-        intact = _digest(sorted(arrays.items()), header.text, like=header.digest) == header.digest
+        intact = _digest(sorted(arrays.items()), header.text) == header.digest
     except MemoryError as error:
         raise StoreError(f"{path}: does not fit in memory", "free memory, or use a larger machine") from error
     except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
@@ -282,34 +280,34 @@ def _read_header(path: Path, file: BinaryIO) -> _Header:
     data = file.read(size) if size <= JSON_BYTES else b""
     whole = os.fstat(file.fileno()).st_size
     try:
-        header = _header(data)
-    except (LookupError, MemoryError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        described = json.loads(data)
+        about = described.pop("__metadata__")
+        meta = json.loads(about["meta"])
+        if not isinstance(meta, dict) or not isinstance(about["digest"], str):
+            raise TypeError("not a description of arrays")
+        end = max((int(entry["data_offsets"][1]) for entry in described.values()), default=0)
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+        MemoryError,
+        RecursionError,
+    ) as error:
         raise damaged(path, f"no readable header: {in_short(error)}") from error
-    if whole != 8 + size + header.data_bytes:
-        raise damaged(path, f"{whole} bytes instead of {8 + size + header.data_bytes}")
-    return header
-
-
-def _header(data: bytes) -> _Header:
-    """The JSON after a safetensors file's eight bytes of length: description, digest and size of the arrays."""
-    described = json.loads(data)
-    text, digest = described["__metadata__"]["meta"], described["__metadata__"]["digest"]
-    meta = json.loads(text)
-    if not isinstance(meta, dict) or not isinstance(digest, str):
-        raise TypeError("not a description of arrays")
-    ends = [entry["data_offsets"][1] for name, entry in described.items() if name != "__metadata__"]
-    return _Header(text, meta, digest, max(map(int, ends), default=0))
+    if whole != 8 + size + end:
+        raise damaged(path, f"{whole} bytes instead of {8 + size + end}")
+    return _Header(about["meta"], meta, about["digest"], end)
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
 
 
-def _digest(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]], meta: str, like: str = "") -> str:
+def _digest(arrays: Iterable[tuple[str, np.ndarray[Any, Any]]], meta: str) -> str:
     """Of a description and of arrays, which come in the order of their names."""
-    # Files of 0.1 have the shorter one. Most processors have instructions for the longer.
-    digest = hashlib.blake2b(digest_size=20) if len(like) == BLAKE else hashlib.sha256()
-    digest.update(meta.encode())
+    digest = hashlib.sha256(meta.encode())
     for name, array in arrays:
         digest.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         digest.update(_bytes(np.ascontiguousarray(array)))
