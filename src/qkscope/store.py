@@ -35,6 +35,8 @@ _LITTER = re.compile(r"^\..*\.([0-9a-f]{8})-(\d+)\.[A-Za-z0-9_]+\.tmp$")
 JSON_BYTES = 256_000_000
 # Far beyond any CSV table: the qk.csv of 1,000 checkpoints with 1,024 heads and 10 components has 2 GB.
 CSV_BYTES = 2**33
+# What reading a file of the right format with impossible contents may raise.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError, TypeError, ValueError)
 # In bytes; file systems have no longer ones.
 LONGEST_NAME = 255
 # Types of arrays that files hold, by numpy's names: the format's.
@@ -180,7 +182,7 @@ def read_tensors(
         intact = _digest(sorted(arrays.items()), header.text) == header.digest
     except MemoryError as error:
         raise StoreError(f"{path}: does not fit in memory", "free memory, or use a larger machine") from error
-    except (SafetensorError, LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
+    except (SafetensorError, *MALFORMED) as error:
         raise damaged(path, in_short(error)) from error
     if not intact:
         raise damaged(path, "checksum mismatch")
@@ -286,15 +288,7 @@ def _read_header(path: Path, file: BinaryIO) -> _Header:
         if not isinstance(meta, dict) or not isinstance(about["digest"], str):
             raise TypeError("not a description of arrays")
         end = max((int(entry["data_offsets"][1]) for entry in described.values()), default=0)
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-        MemoryError,
-        RecursionError,
-    ) as error:
+    except MALFORMED as error:
         raise damaged(path, f"no readable header: {in_short(error)}") from error
     if whole != 8 + size + end:
         raise damaged(path, f"{whole} bytes instead of {8 + size + end}")

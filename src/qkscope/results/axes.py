@@ -101,5 +101,5 @@ def read_checkpoints(
             own = {key.removeprefix(start): each for key, each in tensors.items() if key.startswith(start)}
             found[str(name)] = unpack(own, entry, meta)
         return found
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+    except store.MALFORMED as error:
         raise store.damaged(path, f"not {what}: {store.in_short(error)}") from error

@@ -250,7 +250,7 @@ class _File:
             _check_labels(self.labels)
             self._layout = self.labels.layout()
             self._check_layout(table, whole - 8 - size)
-        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except store.MALFORMED as error:
             raise StoreError(f"{path}: damaged ({store.in_short(error)})", _AGAIN) from error
         self._start = 8 + size
 
