@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from qkscope.measures.pca import Axes, measure
     from qkscope.monitor import Monitor
     from qkscope.report import write_report
-    from qkscope.results import Results, load_results
-    from qkscope.results.join import concat
+    from qkscope.results import Results, concat, load_results
     from qkscope.results.tables import read_qk
     from qkscope.results.taxonomy import Thresholds, classify, polarity, transitions
     from qkscope.run import run as run_study
@@ -62,7 +61,7 @@ _HOME = {
     "claims_of": "claims:claims",
     "classify": "results.taxonomy",
     "compare": "comparison",
-    "concat": "results.join",
+    "concat": "results",
     "draw_all": "figures",
     "figure": "figures:draw",
     "load_results": "results",

@@ -5,11 +5,14 @@ A bare qk.csv, made by anybody's script, is a results folder of one file: order 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from qkscope.errors import TableError
 from qkscope.results.aggregate import difference, jackknife, values
@@ -255,6 +258,61 @@ def load_results(place: Path | str) -> Results:
 def as_results(run: Results | Path | str) -> Results:
     """A run that is loaded already, or the one at a place."""
     return run if isinstance(run, Results) else load_results(run)
+
+
+def concat(runs: Sequence[Results | Path | str]) -> Results:
+    """Combine several runs into one Results: checkpoint `c` of run `r` becomes `r/c` of family `r`.
+
+    A measure that some runs lack is NaN there. Numbers over a matched window are kept where all runs have the same one.
+    All runs need the same class thresholds: use `rethreshold` first.
+    """
+    import xarray as xr
+
+    loaded = [as_results(run) for run in runs]
+    named = {run.timeline.name or run.folder.name: run for run in loaded}
+    if not loaded:
+        raise TableError("no runs to join; give at least one results folder")
+    if len(named) < len(loaded):
+        twice = Counter(run.timeline.name or run.folder.name for run in loaded).most_common(1)[0][0]
+        raise TableError(f"two runs are named {twice!r}; give one of the studies another name")
+    if len(limits := {run.thresholds for run in loaded}) > 1:
+        raise TableError(f"the runs have different thresholds ({limits}); make them equal with rethreshold")
+    windows = {run.timeline.matched_window for run in loaded}
+    same = len(windows) == 1 and all(run.matched() is not None for run in loaded)
+    stops = tuple(
+        replace(stop, model=f"{name}/{stop.model}", phase=name)
+        for name, run in named.items()
+        for stop in run.timeline.stops
+    )
+    data = xr.concat(
+        [_renamed(run.data, name) for name, run in named.items()],
+        "cell",
+        data_vars="all",
+        coords="minimal",
+        compat="override",
+        join="outer",
+        combine_attrs="override",
+    )
+    # Heads by layer and number, whose coordinates follow from the names that the runs were joined by.
+    heads = np.array([name[1:].split("H") for name in data["head"].to_numpy()], dtype=np.int64).reshape(-1, 2)
+    coords = {"layer": ("head", heads[:, 0]), "number": ("head", heads[:, 1])}
+    data = data.assign_coords(coords, matched=data["matched"] & same).isel(head=np.lexsort(heads.T[::-1]))
+    timeline = Timeline("-".join(named), " and ".join(named), stops, kind="models")
+    return Results(
+        folder=loaded[0].folder,
+        timeline=replace(timeline, matched_window=windows.pop() if same else None),
+        data=data,
+        thresholds=loaded[0].thresholds,
+    )
+
+
+def _renamed(data: xr.Dataset, run: str) -> xr.Dataset:
+    """The cells of a run under names that tell it from others."""
+    names = {
+        each: ("cell", np.array([name and f"{run}/{name}" for name in data[each].to_numpy()], dtype=object))
+        for each in ("checkpoint", "weights_of", "rotation_of")
+    }
+    return data.assign_coords(names)
 
 
 def _load(place: Path) -> Results:
