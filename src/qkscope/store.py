@@ -68,7 +68,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def write_bytes(path: Path, data: bytes) -> None:
     with replacing(path) as temporary:
         temporary.write_bytes(data)
-        # Some network disks lose what they took, without a word.
+        # Some network disks lose data silently.
         if (there := temporary.stat().st_size) != len(data):
             raise StoreError(
                 f"{path}: only {there:,} of {len(data):,} bytes were written; check whether the disk is full"
@@ -347,7 +347,7 @@ def alive(pid: int) -> bool:
 
 @contextmanager
 def clear_errors(path: Path) -> Iterator[None]:
-    """Say which file and what to do, where the system only says what went wrong."""
+    """Add to the system's error which file it concerns and what to do."""
     try:
         yield
     except OSError as error:
@@ -365,6 +365,6 @@ def clear_errors(path: Path) -> Iterator[None]:
             errno.EISDIR: "a folder exists where a file is needed; remove it or choose another name",
         }
         reason = reasons.get(error.errno or 0, str(error))
-        # A reader knows the file by its name, not by that of its temporary neighbour.
+        # Users know the file by its final name, not by its temporary one.
         named = error.filename if error.filename and not str(error.filename).endswith(".tmp") else path
         raise StoreError(f"{named}: {reason}") from error

@@ -49,7 +49,7 @@ HEADER_BYTES, LONGEST = 16_000_000, 1_000_000
 ARRAY_BYTES = 1 << 31
 Count = Annotated[int, Field(ge=0, le=LONGEST)]
 _TYPES: dict[str, np.dtype[Any]] = {"F64": np.dtype("<f8"), "F32": np.dtype("<f4")}
-# Dimensions whose entries stand at fixed places.
+# Dimensions with fixed coordinates.
 _KNOWN_PLACES = {"distance": distances, "position_bin": position_bins, "distance_bin": distance_bins}
 _AGAIN = "run the study again to rewrite it"
 

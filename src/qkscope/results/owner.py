@@ -30,7 +30,7 @@ from qkscope.words import some
 if TYPE_CHECKING:
     import pandas as pd
 
-# What a run, scan or analysis writes beside its units; in a folder without a record these are somebody else's.
+# Files that a run, scan or analysis writes beside its units. Without a record in the folder they are not ours.
 PRODUCTS = (
     *("study.yaml", "measures.safetensors", "axes.safetensors", "examples.safetensors", "qk.csv"),
     *("heads.csv", "heads.parquet", "transitions.csv", "causes.csv", "ablation.csv", "summary.json"),
@@ -81,7 +81,7 @@ class Holding:
     components: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     judged: bool = True
-    """False where the folder does not tell enough to compare."""
+    """False where the folder does not say enough to compare."""
 
     def __str__(self) -> str:
         name = self.name if self.kind != "run" else repr(self.name)
@@ -137,7 +137,7 @@ def held(folder: Path) -> Holding | None:
 
 
 def _finished_study(folder: Path) -> Study | None:
-    """The study.yaml that a run wrote; one without provenance is somebody's study file."""
+    """The study.yaml that a run wrote; without provenance it is a user's study file."""
     path = folder / "study.yaml"
     try:
         study = load_study(path) if path.is_file() else None
@@ -166,7 +166,7 @@ def _of_study(folder: Path, study: Study) -> Holding:
 
 
 def study_holding(study: Study) -> Holding:
-    """What a study asks for, before its checkpoints and texts are looked at."""
+    """What a study asks for, before its checkpoints and texts are read."""
     settings: dict[str, Any] = {"groups": study.groups, "batch_tokens": study.batch_tokens}
     if "plasticity" in study.measures:
         settings["plasticity"] = [study.plasticity.keys, study.plasticity.documents, study.seed]
@@ -183,7 +183,7 @@ def refuse_other(
 ) -> None:
     """Raise if writing `now` to `folder` would overwrite finished results, or files that are not ours.
 
-    named    checkpoints that are not looked at here, but are part of `now`
+    named    checkpoints that are not read here, but are part of `now`
     unread   those that cannot be read now, and why: if they were measured before, their numbers would be lost
     """
     before = held(folder)

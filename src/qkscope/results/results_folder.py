@@ -1,6 +1,6 @@
 """A results folder, loaded: the dataset, the order of checkpoints, and where the numbers came from.
 
-A bare qk.csv, made by anybody's script, is a results folder of one file: order and phases then come from the names.
+A bare qk.csv, from any script, is a results folder of one file: order and phases then come from the names.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 qk.csv     a row per checkpoint, head and principal component, over each checkpoint's training context
 heads.csv  a row per checkpoint, window and head: every measure with its standard error, and the class
 
-A qk.csv made by somebody else's script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then
+A qk.csv from another script needs only `model, layer, head, pc, r_q, r_k`; the other columns are then
 empty. In memory every table is a DataFrame; `rope` is 1.0, 0.0 or NaN.
 """
 
