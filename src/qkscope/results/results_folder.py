@@ -295,8 +295,12 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
     )
     # Heads by layer and number, whose coordinates follow from the names that the runs were joined by.
     heads = np.array([name[1:].split("H") for name in data["head"].to_numpy()], dtype=np.int64).reshape(-1, 2)
-    coords = {"layer": ("head", heads[:, 0]), "number": ("head", heads[:, 1])}
-    data = data.assign_coords(coords, matched=data["matched"] & same).isel(head=np.lexsort(heads.T[::-1]))
+    coords = {
+        "layer": ("head", heads[:, 0]),
+        "number": ("head", heads[:, 1]),
+        "matched": data["matched"] & same,
+    }
+    data = data.assign_coords(coords).isel(head=np.lexsort(heads.T[::-1]))
     timeline = Timeline("-".join(named), " and ".join(named), stops, kind="models")
     return Results(
         folder=loaded[0].folder,
