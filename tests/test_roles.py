@@ -19,7 +19,7 @@ from qkscope.results.aggregate import SINK_HEAD, scalars
 from qkscope.results.aggregate import jackknife as over_documents
 from qkscope.results.dataset import dataset
 from qkscope.results.results_folder import results_of
-from qkscope.results.roles import BEYOND, ROLES
+from qkscope.results.roles import BEYOND, ROLES, role_shares
 from qkscope.scanning.scan import ScanResult, scan
 from qkscope.stats.behaviour import RoleEmergence, role_emergence
 from qkscope.stats.evidence import own_evidence
@@ -169,6 +169,15 @@ def test_the_sink_rate_is_the_share_of_heads_above_the_threshold(
 ) -> None:
     result = snapshots[-1][1]
     data = result.results.own()
+    shares = role_shares(data, [result.model]).set_index("role")
+    for role in ROLES:
+        score = data[role.variable].to_numpy()[0]
+        if np.isnan(score).all():
+            assert shares.loc[role.name, "heads"] == 0
+            continue
+        above = (score > role.threshold).mean(axis=1)
+        assert shares.loc[role.name, "share"] == pytest.approx(above[0])
+        assert shares.loc[role.name, "se"] == pytest.approx(float(jackknife(above[1:])))
     above = (data["sink_score"] > SINK_HEAD).to_numpy()[0].mean(axis=1)
     np.testing.assert_allclose(scalars(data)["sink_rate"][0], above)
     assert float(over_documents(data["sink_score"]).max()) > 0

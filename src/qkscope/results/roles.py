@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.results.aggregate import error
+from qkscope.results.aggregate import error, jackknife, ordered, over_heads, populations, present, values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,3 +95,26 @@ def role_table(heads: pd.DataFrame, order: Sequence[str]) -> pd.DataFrame:
     table["_at"] = pd.Categorical(table["model"], categories=order).codes
     table = table[table["_at"] >= 0].sort_values(["_at", "layer", "head"], kind="stable", ignore_index=True)
     return table.drop(columns="_at")
+
+
+def role_shares(data: xr.Dataset, order: Sequence[str]) -> pd.DataFrame:
+    """The share of heads above each role's threshold, with errors over documents; for sinks, Gu et al.'s sink rate.
+
+    Populations are never pooled. Columns: model, population, role, heads, share, se.
+    """
+    import pandas as pd
+
+    data = ordered(data, order)
+    rows = []
+    for population in populations(data):
+        here = present(data, population)
+        for role in ROLES:
+            score = values(data, role.variable)
+            above = (score > role.threshold).where(score.notnull()).astype(np.float64)
+            share = over_heads(above.assign_coords(groups=data["groups"]), here)
+            count = (score.isel(sample=0).notnull() & here).sum("head").to_numpy()
+            se = jackknife(share).to_numpy()
+            for i, model in enumerate(data["checkpoint"].to_numpy().tolist()):
+                whole = float(share.isel(sample=0).to_numpy()[i])
+                rows.append((model, population, role.name, int(count[i]), whole, float(se[i])))
+    return pd.DataFrame(rows, columns=["model", "population", "role", "heads", "share", "se"])
