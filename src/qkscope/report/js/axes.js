@@ -158,27 +158,25 @@ const axes = (() => {
     };
   }
 
-  /* What the labels of a phase's checkpoints begin with, as in S2-650: its name where the whole has no room. */
-  /** @type {(first: number, last: number) => string} */
-  function shortPhase(first, last) {
+  /* A phase's name where there is room for so many letters: else what the labels of its checkpoints begin with, as in
+   * S2-650, or nothing. */
+  /** @type {(phase: [string, number, number], letters: number) => string} */
+  function phaseName([label, first, last], letters) {
+    if (!label || label.length <= letters) return label || "";
     const begin = d3.range(first, last + 1).map((i) => data.stops[i].label.match(/^(.+)-[^-]+$/)?.[1] || "");
-    return begin.every((word) => word === begin[0]) ? begin[0] : "";
+    const short = begin.every((word) => word === begin[0]) ? begin[0] : "";
+    if (letters < Math.min(3, short.length || 3)) return "";
+    return short || shorten(label, letters);
   }
 
   /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
   /** @param {number} step */
   function stopGround(step) {
-    const phases = data.phases.map(([label, first, last], i) => ({
-      label: label || "",
-      short: shortPhase(first, last),
-      x1: first - 0.5,
-      x2: last + 0.5,
-      shade: i % 2 === 1,
+    const phases = data.phases.map((phase, i) => ({
+      ...{ phase, x1: phase[1] - 0.5, x2: phase[2] + 0.5, shade: i % 2 === 1 },
     }));
     const several = phases.length > 1;
     const changes = store.state.window === "own" ? data.windowChanges.map((i) => i - 0.5) : [];
-    /** @param {{ x1: number, x2: number }} d */
-    const letters = (d) => Math.floor(((d.x2 - d.x1) * step - 4) / 6);
     return [
       Plot.rectX(several ? phases.filter(({ shade }) => shade) : [], {
         x1: "x1",
@@ -186,13 +184,9 @@ const axes = (() => {
         fill: "var(--shade)",
       }),
       Plot.ruleX(changes, { stroke: "var(--muted)", strokeDasharray: "3 3" }),
-      Plot.text(several ? phases.filter((d) => letters(d) >= Math.min(3, d.short.length || 3)) : [], {
-        x: (d) => (d.x1 + d.x2) / 2,
-        frameAnchor: "top",
-        dy: -10,
-        text: (d) => (d.label.length > letters(d) && d.short) || shorten(d.label, letters(d)),
-        fill: "var(--muted)",
-        fontSize: 11,
+      Plot.text(several ? phases : [], {
+        ...{ x: (d) => (d.x1 + d.x2) / 2, frameAnchor: "top", dy: -10, fill: "var(--muted)", fontSize: 11 },
+        text: (d) => phaseName(d.phase, Math.floor(((d.x2 - d.x1) * step - 4) / 6)),
       }),
     ];
   }
@@ -282,7 +276,7 @@ const axes = (() => {
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    ...{ spread, labelling, stopLabels, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ spread, labelling, stopLabels, phaseName, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
     ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };

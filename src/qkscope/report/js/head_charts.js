@@ -141,7 +141,7 @@ const headCharts = (() => {
     /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
     const points = (one, of = curve, side = run) =>
       [...data.curve(of, one, index(), `${side}:${state.window}`)].flatMap((value, i) =>
-        Number.isNaN(value) ? [] : [{ at: of.waves?.[one]?.[i] ?? of.at[i], value }],
+        Number.isNaN(value) ? [] : [{ at: of.at[i], value }],
       );
     /** @type {(one: number, look: any) => any} */
     const line = (one, look) => Plot.line(points(one), { x: "at", y: "value", ...look });

@@ -332,16 +332,13 @@ const raster = (() => {
     function drawHeader(context) {
       context.fillStyle = paper;
       context.fillRect(0, 0, width, header - 2);
-      context.fillStyle = muted;
-      for (const [label, first, past] of phases) {
-        const space = edges[past + 1] - edges[first];
-        context.textAlign = "left";
-        context.fillText(text.shorten(label, Math.max(2, Math.floor(space / 6.4))), x(first) + 1, 8);
-        if (first > 0) {
-          context.fillStyle = frame;
-          context.fillRect(x(first) - 1, 0, 1, header - 2);
-          context.fillStyle = muted;
-        }
+      context.textAlign = "left";
+      for (const phase of phases) {
+        const [, first, past] = phase;
+        context.fillStyle = muted;
+        context.fillText(axes.phaseName(phase, Math.floor((edges[past + 1] - edges[first]) / 6.4)), x(first) + 1, 8);
+        context.fillStyle = frame;
+        if (first > 0) context.fillRect(x(first) - 1, 0, 1, header - 2);
       }
       for (const index of labelled) {
         context.save();

@@ -19,21 +19,23 @@ const text = (() => {
   const withError = (value, se) =>
     se === null || se === undefined || Number.isNaN(se) ? number(value) : `${number(value)} ± ${error(se)}`;
 
+  /* " ± 0.4" after a share in percent or points; nothing where no error is known. */
+  /** @param {number | null | undefined} se */
+  const shareError = (se) =>
+    se === null || se === undefined || Number.isNaN(se) ? "" : ` ± ${se < 0.0005 ? "<0.1" : number(100 * se, 1)}`;
+
+  /** @type {(name: string, value: number | null) => value is number} */
+  const isShare = (name, value) => name.startsWith("share_") && value !== null && !Number.isNaN(value);
+
   /* A measure's value as the page shows it: shares in percent, all else with three decimals. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
-  function measure(name, value, se) {
-    if (!name.startsWith("share_") || value === null || Number.isNaN(value)) return withError(value, se);
-    const unsure = se === null || se === undefined || Number.isNaN(se);
-    return `${number(100 * value, 1)}%${unsure ? "" : ` ± ${number(100 * se, 1)}`}`;
-  }
+  const measure = (name, value, se) =>
+    isShare(name, value) ? `${number(100 * value, 1)}%${shareError(se)}` : withError(value, se);
 
   /* A difference of two values of a measure: of shares in points, not percent. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
-  function change(name, value, se) {
-    if (!name.startsWith("share_") || value === null || Number.isNaN(value)) return withError(value, se);
-    const unsure = se === null || se === undefined || Number.isNaN(se);
-    return `${number(100 * value, 1)}${unsure ? "" : ` ± ${number(100 * se, 1)}`} points`;
-  }
+  const change = (name, value, se) =>
+    isShare(name, value) ? `${number(100 * value, 1)}${shareError(se)} points` : withError(value, se);
 
   /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. `whose`
    * and `of` come before the name, `more` after the number: "RoPE: mean position share 59.0% ± 0.4". A number with a
