@@ -36,6 +36,7 @@ from qkscope.stats.steps import interacts
 from qkscope.words import capital
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from qkscope.results import Results
@@ -143,9 +144,6 @@ def head_columns(data: xr.Dataset, grid: Grid) -> dict[str, Any]:
         found[key] = counted(values) if np.isfinite(values).any() else None
     return found
 
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 # Numbers of an ablation that the page shows.
 _ABLATED = ("delta", "delta_se", "random", "random_se", "above_random", "above_random_se")

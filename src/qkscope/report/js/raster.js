@@ -166,7 +166,7 @@ const raster = (() => {
       `${data.stops[stop].label} · ${whose(row)}`,
       ...(isNamed()
         ? [called(row.heads[0], stop) || "not measured here", ...also]
-        : text.described([{ name: measure(), value, se, of }], also)),
+        : text.described([{ name: measure(), value, se, of, sign: store.both() }], also)),
     ];
   }
 
@@ -431,7 +431,8 @@ const raster = (() => {
     /** @type {(row: Row, stop: number) => string} */
     const said = (row, stop) => {
       const [value, se] = valueOf(row, stop);
-      return isNamed() ? called(row.heads[0], stop) || "–" : text.measure(measure(), value, se);
+      if (isNamed()) return called(row.heads[0], stop) || "–";
+      return (store.both() ? text.change : text.measure)(measure(), value, se);
     };
     const onset = byLayer() ? [] : [`${ABOVE} from`];
     return dom.numbers(

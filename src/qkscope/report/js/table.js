@@ -100,7 +100,7 @@ const headTable = (() => {
       by: (/** @type {Head} */ d) => codeOf(d, run),
       cell: classCell(run),
     }));
-    const shown = ["r_q", "r_k"]
+    const shown = ["share_positional", "r_q", "r_k"]
       .filter((name) => data.has(name))
       .flatMap((name) => [...store.runs().map((run) => inRun(name, run)), change(name)]);
     return [...kinds, ...shown];
@@ -123,7 +123,7 @@ const headTable = (() => {
       key: `${name}_change`,
       name: "A − B",
       by: (d) => Math.abs(value(d)),
-      cell: (d) => text.number(value(d)),
+      cell: (d) => text.change(name, value(d)),
       num: true,
       means: `${data.measureLabel(name)} in A less that in B; sorted by its size`,
     };
