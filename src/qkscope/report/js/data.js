@@ -344,10 +344,6 @@ const data = (() => {
     /** @type {(run: number, stop: number) => { model: string, window: Maybe }} */
     stopIn: (run, stop) => ({ model: parts[run].stops.model[stop], window: parts[run].stops.window[stop] }),
 
-    /** @type {(table: Table, stop: number, head: number) => boolean} */
-    measured: (table, stop, head) =>
-      !Number.isNaN(value(table, "r_q", stop, head) + value(table, "r_k", stop, head)),
-
     /* Whether a head's first axis is another than at the checkpoint before; null where that is not known. */
     /** @type {(table: Table, stop: number, head: number) => boolean | null} */
     anotherAxis(table, stop, head) {

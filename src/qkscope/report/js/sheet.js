@@ -166,5 +166,5 @@ const sheet = (() => {
     return h("div", { class: "sheet-frame", role: "group", "aria-label": about.label }, scroller);
   }
 
-  return { make, blank };
+  return { make };
 })();
