@@ -47,10 +47,9 @@ _UNPRINTABLE = re.compile(
 )
 
 
-def colour_map(signed: bool = False) -> LinearSegmentedColormap:
-    """The colours of a heat map: from light to deep, or orange to blue about a light middle."""
-    name, colours = ("diverging", DIVERGING) if signed else ("sequential", SEQUENTIAL)
-    return LinearSegmentedColormap.from_list(name, colours)
+def colour_map() -> LinearSegmentedColormap:
+    """The colours of a heat map of what grows from zero, from light to deep."""
+    return LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
 
 
 def drawable(text: object) -> str:

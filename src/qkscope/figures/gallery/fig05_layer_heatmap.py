@@ -1,7 +1,7 @@
 """Figures 05 and 06: a mean by checkpoint (rows, top to bottom) and depth (columns).
 
 The first panel has ten bins of depth over own windows, as published; the second has every layer, over the same tokens
-for every checkpoint. Colours are those of the report; a place without heads is gray.
+for every checkpoint. Colours are the published ones from 0 to 1; a place without heads is gray.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, Normalize, to_hex
 from numpy.typing import NDArray
@@ -25,8 +26,8 @@ from qkscope.results.aggregate import depth_cells, means, present, values
 from qkscope.sums.head_index import DEPTH_BINS
 from qkscope.words import MINUS, bare, number
 
-EMPTY = "#e4e4e4"
-LEAST = -0.05  # the sign rule keeps a head's r_q above this: lower means are drawn with their signs
+COLOURS = {"r_q": "Blues", "r_k": "Reds"}
+NEGATIVE, EMPTY = "#bfe3d5", "#e4e4e4"
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,9 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     panels = [] if shallow else [_bins_panel(view, bins, held)]
     panels += [_layers_panel(view, layers)] if held else []
 
-    lowest = min(float(np.nanmin(panel.grid, initial=0.0)) for panel in panels)
-    signed = value == "r_k" or lowest < LEAST
-    colours = style.colour_map(signed).with_extremes(bad=EMPTY)
-    norm, ticks = Normalize(-1 if signed else 0, 1), [-1, -0.5, 0, 0.5, 1][0 if signed else 2 :]
+    below = any(np.nanmin(panel.grid, initial=0.0) < 0 for panel in panels)
+    colours = colormaps[COLOURS[value]].with_extremes(under=NEGATIVE, bad=EMPTY)
+    norm = Normalize(0, 1)
     rows = _Rows(view, Paper(width))
     caption = _caption(
         view, value, [*([] if shallow else ["depth_bin"]), *(["layer"] if held else [])], layers
@@ -66,8 +66,8 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
         rows.draw(axes, panel, colours, norm)
         top += height
-    texts = {tick: f"{tick:g}".replace("-", MINUS) for tick in ticks}
-    page.colour_bar(f"mean $r_{value[-1]}$, PC0", colours, norm, texts)
+    name = f"mean $r_{value[-1]}$, PC0{' (green: below 0)' if below else ''}"
+    page.colour_bar(name, colours, norm, {tick: f"{tick:g}" for tick in (0, 0.5, 1)}, below)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
     kinds = {"depth_bin": "Int64", "layer": "Int64"}
     found = [table.reindex(columns=columns).astype(kinds) for table in tables]
@@ -118,14 +118,15 @@ def _caption(view: View, value: str, panels: list[str], layers: pd.DataFrame) ->
         title=f"Mean $r_{value[-1]}$ on PC0 by depth{view.over_training}",
         shows=f"Each row is a {view.noun}, each column {column}. The darker a cell, the larger the mean {value} "
         f"on PC0 of the heads there, that is, the more closely their {'keys' if keys else 'queries'} follow position"
-        + ("; blue is above zero, orange below." if keys else ".")
+        + "; green is below zero."
         + (" Under each bin stand the layers that it holds." if both else "")
         + (" Layers marked N have no rotary embedding (NoPE)." if view.populations else ""),
         made="depth is layer / (layers − 1), cut into ten bins; "
         f"for each {view.noun}, the mean of {value} over the measured heads of each bin"
         + (", and of each layer" if both else "")
         + (f" over the {view.matched_text}." if both and view.rematched else "."),
-        drawn=f"heat map from {'−1 to 1' if keys else '0 to 1'}" + (", the same in both panels." if both else "."),
+        drawn=f"heat map, colour map {COLOURS[value]} from 0 to 1"
+        + (", the same in both panels." if both else "."),
         events=_events(view, value, layers) if "layer" in panels else (),
         takeaway="The upper panel compares with the published figure; which layers encode position is read from the "
         "lower one."
