@@ -18,8 +18,21 @@ from qkscope.results import Results
 
 # Each gives its claim, or None where the study was not measured for it.
 CLAIMS: tuple[Callable[[Context], Claim | None], ...] = (
-    *(position, between_models, emergence, roles, scores, behaviour, wavelengths, classes, queries_keys),
-    *(long_context, causes, linearity, distance, plasticity, ablation),
+    position,
+    between_models,
+    emergence,
+    roles,
+    scores,
+    behaviour,
+    wavelengths,
+    classes,
+    queries_keys,
+    long_context,
+    causes,
+    linearity,
+    distance,
+    plasticity,
+    ablation,
 )
 
 MOST_CLAIMS = 10  # claims that a study has
