@@ -36,7 +36,8 @@ def causes(c: Context) -> Claim | None:
         return None
     measures = list(dict.fromkeys((c.lead, "r_q")))
     found = steps(c.results.causes, measures, c.populations)
-    step = _chosen(c, [each for each in found if (c.lead, c.main) in each.rows])
+    found = [each for each in found if (c.lead, c.main) in each.rows]
+    step = _chosen(c, found)
     if step is None:
         return None
     verdict, measure = _verdict(c, step, measures)
@@ -78,7 +79,8 @@ def causes(c: Context) -> Claim | None:
     size = max((abs(effect.delta) for effect in effects), default=0.0)
     opposed, several = len({effect.verdict for effect in effects}) > 1, effects and len(step.columns) > 1
     tier = UNCLEAR if verdict == "unclear" else OPPOSED if opposed else CHANGED if several else LEVEL
-    text = (_headline(c, step, measure, verdict), detail, meaning, _caveat(c, step), verdict)
+    headline = _headline(c, step, measure, verdict, _by_training_alone(c, step, found))
+    text = (headline, detail, meaning, _caveat(c, step), verdict)
     how, see = c.rule(rule_of_cause()), See("causes", NUMBERS[measure], step.after, c.main)
     surprise = rank(tier, size)
     return Claim("causes", "What caused the change?", *text, tuple(rows), rows[0].window, how, see, surprise)
@@ -93,6 +95,16 @@ def _chosen(c: Context, found: Sequence[Step]) -> Step | None:
         return bool(clear), max(clear, default=0.0)
 
     return max(at or found, key=size, default=None)
+
+
+def _by_training_alone(c: Context, step: Step, found: Sequence[Step]) -> str:
+    """A clause about the largest change, where it is at another step at which nothing but the weights changed."""
+    largest = max(found, key=lambda each: abs(each.rows[c.lead, c.main]["total"]))
+    alone = list(largest.columns) == [WEIGHTS] and largest.same_text
+    if largest is step or not alone or not largest.clear(c.lead, c.main):
+        return ""
+    ends = f"from {_label(c, largest.before)} to {_label(c, largest.after)}"
+    return f"the largest change, {ends}, is training alone; "
 
 
 def _verdict(c: Context, step: Step, measures: Sequence[str]) -> tuple[str, str]:
@@ -120,8 +132,8 @@ def _label(c: Context, model: str) -> str:
     return c.labels[[stop.model for stop in c.best.stops].index(model)]
 
 
-def _headline(c: Context, step: Step, measure: str, verdict: str) -> str:
-    ends = f"in this run, from {_label(c, step.before)} to {_label(c, step.after)}, "
+def _headline(c: Context, step: Step, measure: str, verdict: str, before: str) -> str:
+    ends = f"in this run, {before}from {_label(c, step.before)} to {_label(c, step.after)}, "
     unit, what = unit_of(measure), f"{name_of(measure)}{c.heads()}"
     if verdict == "coordinates only":
         effect = step.effects[measure, c.main, WEIGHTS if WEIGHTS in step.columns else UNDIVIDED]
