@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.claims.claim import Claim, Row, See
+from qkscope import words
+from qkscope.claims.claim import Claim, Row, See, Window
 from qkscope.claims.context import DIFFERENT, LEVEL, UNCLEAR, Context, rank
 from qkscope.stats.contrast import compared
 from qkscope.stats.levels import rule_of_contrast
@@ -81,8 +83,16 @@ def ablation(c: Context) -> Claim | None:
     first, verdict = order[0], verdicts[0]
     cost, other = (bare(first[name], signed=True) for name in ("delta", "random"))
     what, random = _removed(first), f"{first['random_heads']} random heads of the same layers"
+    few = ""
+    if first["random_heads"] < first["n_heads"]:
+        one = first["random_heads"] == 1
+        others = "head of these layers costs" if one else "heads of these layers cost"
+        number = "" if one else f"{words.in_words(first['random_heads'])} "
+        few = f"the only {number}other {others} {other}, too few for a fair comparison."
     if verdict == "higher":
         headline = f"The model needs {what}: {cost} nats per token without it, {other} in {random}."
+        if few:
+            headline = f"The model needs {what}: {cost} nats per token without it; {few}"
     elif verdict == "unclear":
         headline = (
             f"Without {what} the loss changes by {cost} nats per token, in {random} by {other}, which errors do not "
@@ -103,11 +113,9 @@ def ablation(c: Context) -> Claim | None:
             first, f"the same in random heads of the same layers ({first['draws']} draws)", "random", "level"
         ),
     )
-    few = f"Only {first['random_heads']} other heads are in these layers, fewer than the {first['n_heads']} chosen."
-    meaning = joined(
+    meaning = (
         "A part is removed exactly from the scores of these heads, with mean vectors from other documents; random "
-        "heads of the same layers show what removing it from any heads would cost.",
-        few if first["random_heads"] < first["n_heads"] else "",
+        "heads of the same layers show what removing it from any heads would cost."
     )
     detail = []
     for row in order[:3]:
@@ -122,7 +130,10 @@ def ablation(c: Context) -> Claim | None:
         See("ablation", c.lead, first["checkpoint"], c.main),
     )
     surprise = rank(tier, first["above_random"])
-    return Claim("ablation", "Does the model need it?", *text, tuple(rows), "own", how, see, surprise)
+    matched = first["window"] == c.results.timeline.matched_window and c.results.matched() is not None
+    window: Window = "matched" if matched else "own"
+    found = tuple(replace(row, window=window) for row in rows)
+    return Claim("ablation", "Does the model need it?", *text, found, window, how, see, surprise)
 
 
 def _removed(row: Mapping[Hashable, Any]) -> str:

@@ -70,8 +70,7 @@ def causes(c: Context) -> Claim | None:
         axes,
     )
     meaning = (
-        "Effects are given in the order of training: settings first, then training, then window. In another order the "
-        "same causes may have other effects."
+        "Effects are in the order of training: settings, training, window. Another order may give other effects."
         if len(step.columns) > 1
         else "Nothing else changed between the two checkpoints."
     )
@@ -143,7 +142,7 @@ def _headline(c: Context, step: Step, measure: str, verdict: str, before: str) -
     subjects = {
         ROTATION: f"switching to {_label(c, step.after)}'s RoPE settings",
         WEIGHTS: f"training{text}",
-        WINDOW: f"the {longer} window",
+        WINDOW: f"measuring over the {longer} training context",
         UNDIVIDED: f"training{'' if step.same_text else ', text'} and RoPE settings (not separable) together",
     }
     said: list[str] = []

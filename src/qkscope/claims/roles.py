@@ -40,8 +40,15 @@ def roles(c: Context) -> Claim | None:
     shown, heads = main[:MOST_ROLES], found[c.main][0].heads
     headline = f"No {c.kind()[:-1]} clearly has one of the known roles{c.at(c.last)}"
     if shown:
-        parts = listing([f"{_counted(each)}{_when(c, each)}" for each in shown])
-        headline = f"Among {heads} {c.kind()}{c.at(c.last)} are {parts}"
+        parts = listing(
+            [
+                f"{each.counts[-1]} {'is' if each.counts[-1] == 1 else 'are'} {each.role.name}{_when(c, each)}"
+                for each in shown
+            ]
+        )
+        headline = f"Of {heads} {c.kind()}{c.at(c.last)}, {parts}"
+        if len(shown) > 1:
+            headline += "; a head can be several of these"
     acquired = any(each.acquired and each.first[0].after is not None for each in main)
     verdict = "rises" if acquired else "level"
     rest = {p: [each for each in found[p] if each not in shown] for p in c.populations}
@@ -72,8 +79,8 @@ def _when(c: Context, found: RoleEmergence) -> str:
     if first.by == 0:
         return f" (there at {c.labels[0]} already)"
     if first.after is None:
-        return f" (first acquired by {c.labels[first.by]})"
-    return f" (first acquired between {c.labels[first.after]} and {c.labels[first.by]})"
+        return f" (the first by {c.labels[first.by]})"
+    return f" (the first between {c.labels[first.after]} and {c.labels[first.by]})"
 
 
 def _detail(c: Context, found: RoleEmergence) -> str:
@@ -120,10 +127,8 @@ def behaviour(c: Context) -> Claim | None:
     first, second = (name_of(each.geometry).removeprefix("mean ") for each in (best, last))
     values = bare(best.value), bare(last.value)
     if gap.verdict == "higher":
-        headline = (
-            f"{what} is predicted better by {first} than by {second}{where}: rank correlation {values[0]} against "
-            f"{values[1]}"
-        )
+        numbers = f"rank correlation {values[0]} against {values[1]}"
+        headline = f"{first} predicts {what} better than {second}{where}: {numbers}"
     else:
         headline = (
             f"No measure clearly predicts {what} best{where}: rank correlation {values[0]} for {first}, {values[1]} "

@@ -185,7 +185,10 @@ def _study_task(
     subject = Subject(name, read_architecture(config), config, source=resolved.source)
     window = min(given.window, max_length or given.window)
     corpus = load_corpus(study.corpus, load_tokenizer(resolved.source), max(study.windows))
-    heads = results.heads[results.heads["model"] == name]
+    # Classes and measures over the same tokens that are scored, where the study has them.
+    matched = results.matched_heads if window == results.timeline.matched_window else None
+    table = results.heads if matched is None else matched
+    heads = table[table["model"] == name]
     return _Task(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
 
 

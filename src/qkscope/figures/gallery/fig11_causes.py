@@ -87,8 +87,8 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
         "that no weights run past their trained length. Window: what is added when each checkpoint is read over "
         "its own window instead.",
         drawn="waterfall; all panels have the same scale, error bars are ±1 standard error over documents.",
-        takeaway="Opposing parts can leave a small change of the mean behind two large ones. Effects depend on their "
-        "order: the bars follow that of training, and causes.csv has the other too.",
+        takeaway="Opposing parts can leave a small change of the mean behind two large ones. causes.csv has the "
+        "effects in the other order too.",
         events=_events(view, data),
         care="r also depends on how queries and keys are scaled against each other; position's share does not. Heads "
         "whose r_k has opposite signs cancel in mean r_k."

@@ -178,7 +178,7 @@ const raster = (() => {
     return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
   }
 
-  const rule = LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of the scores`;
+  const rule = LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of score variance`;
 
   /* One sentence: of the pinned head, of the selection, or of all heads. */
   /** @param {Group[]} list */

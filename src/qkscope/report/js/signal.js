@@ -325,7 +325,7 @@ const signal = (() => {
         Plot.ruleY([0], { stroke: "var(--faint)" }),
         Plot.rectX(intervals(), { x1: "x1", x2: "x2", fill: "colour", fillOpacity: 0.16 }),
         Plot.text(intervals(), {
-          ...{ x: "x2", frameAnchor: "bottom", dx: 6, dy: -8, textAnchor: "start", text: "label", fill: "colour" },
+          ...{ x: "x2", frameAnchor: "top", dx: 6, dy: 10, textAnchor: "start", text: "label", fill: "colour" },
           ...{ stroke: "var(--paper)", strokeWidth: 4 },
         }),
         ...all.flatMap(bandMarks),
