@@ -53,6 +53,10 @@ class CheckpointAxes:
         first = units[0]
         return cls(first.heads, v, mean_q, mean_k, path_q, path_k, first.rotations, first.scales)
 
+    def row(self, layer: int, head: int) -> int:
+        """The row of a head."""
+        return int(np.flatnonzero((self.heads.layer == layer) & (self.heads.head == head))[0])
+
 
 def dump_axes(checkpoints: Mapping[str, CheckpointAxes]) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and description for a file."""
