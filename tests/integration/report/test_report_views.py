@@ -559,7 +559,10 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
     expect(page.locator("#table caption")).to_contain_text("step70000")
     # The raster paints what has scrolled into view, and the cursor stays in it.
     scroll = page.locator("#emergence-drawing .sheet-scroll")
-    assert scroll.evaluate("(one) => one.scrollHeight") > 5 * scroll.evaluate("(one) => one.clientHeight")
+    page.wait_for_function(  # views are drawn one after the other
+        "() => { const one = document.querySelector('#emergence-drawing .sheet-scroll');"
+        " return one.scrollHeight > 5 * one.clientHeight; }"
+    )
     cursor_to(page, "emergence", "layer")
     for _ in range(40):
         page.keyboard.press("PageDown")
