@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from qkscope.claims import Claim, claims
 from qkscope.errors import TableError
 from qkscope.figures import gallery as pictures
-from qkscope.figures.picture import Drawing, Picture, save
+from qkscope.figures.picture import MATPLOTLIB, Drawing, Picture, save
 from qkscope.figures.readme import readme
 from qkscope.figures.view import Spacing, View, look
 from qkscope.progress import say
@@ -105,7 +105,8 @@ def draw(
     reason = picture.why_not(view)
     if reason:
         raise TableError(f"{picture.name} cannot be drawn: {reason}")
-    return picture.draw(view, width)
+    with MATPLOTLIB:
+        return picture.draw(view, width)
 
 
 def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> Made:

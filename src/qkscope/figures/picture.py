@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from threading import Lock
+from threading import RLock
 from typing import Literal
 
 import pandas as pd
@@ -32,21 +32,23 @@ DPI = 200
 # What matplotlib takes from its settings alone. Letters as TrueType: publishers refuse Type 3.
 _PDF = {"pdf.fonttype": 42, "pdf.compression": 6, "pdf.use14corefonts": False, "pdf.inheritcolor": False}
 _SVG = {"svg.hashsalt": "qkscope", "svg.fonttype": "path", "svg.id": None}
-_SETTINGS = Lock()
+# Threads share these settings and matplotlib's parser of mathematics, which is not made for several at a time.
+MATPLOTLIB = RLock()
 
 
 def png(figure: Figure) -> bytes:
     """A PNG of 200 dots per inch."""
     buffer = io.BytesIO()
-    figure.set_dpi(DPI)
-    FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
+    with MATPLOTLIB:
+        figure.set_dpi(DPI)
+        FigureCanvasAgg(figure).print_png(buffer, metadata={"Software": None})
     return buffer.getvalue()
 
 
 def svg(figure: Figure) -> bytes:
     """An SVG without date, its letters as shapes."""
     buffer = io.BytesIO()
-    with _SETTINGS, rc_context(_SVG):
+    with MATPLOTLIB, rc_context(_SVG):
         FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": "qkscope"})
     return buffer.getvalue()
 
@@ -55,7 +57,7 @@ def pdf(figure: Figure) -> bytes:
     """A PDF without date, its letters embedded."""
     buffer = io.BytesIO()
     about = {"CreationDate": None, "Creator": "qkscope", "Producer": "qkscope"}
-    with _SETTINGS, rc_context(_PDF), _letters_alone():
+    with MATPLOTLIB, rc_context(_PDF), _letters_alone():
         FigureCanvasPdf(figure).print_pdf(buffer, metadata=about)
     return buffer.getvalue()
 
