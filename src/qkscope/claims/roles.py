@@ -127,8 +127,8 @@ def behaviour(c: Context) -> Claim | None:
     first, second = (name_of(each.geometry).removeprefix("mean ") for each in (best, last))
     values = bare(best.value), bare(last.value)
     if gap.verdict == "higher":
-        numbers = f"rank correlation {values[0]} against {values[1]}"
-        headline = f"{first} predicts {what} better than {second}{where}: {numbers}"
+        against = f"rank correlation {values[0]} against {values[1]}"
+        headline = f"{first} predicts {what} better than {second}{where}: {against}"
     else:
         headline = (
             f"No measure clearly predicts {what} best{where}: rank correlation {values[0]} for {first}, {values[1]} "
