@@ -197,6 +197,7 @@ def causes(table: pd.DataFrame | None, models: Sequence[str], population: str) -
             "to": place[row["to_model"]],
             "number": row["number"],
             "heads": int(row["heads"]),
+            "same_text": row["same_text"] == 1,
             "total": row["total"],
             "total_se": _known(row["total_se"]),
             "parts": [part | _same_axis(row, part["name"]) for part in _parts(row, _REAL)],

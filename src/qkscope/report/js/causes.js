@@ -193,7 +193,7 @@ const causes = (() => {
   /** @param {Change[]} list */
   function largest(list) {
     const cause = d3.greatest(list, ({ total }) => Math.abs(total));
-    if (!cause || list.length < 2) return [];
+    if (!cause?.same_text || list.length < 2) return [];
     const [first, ...others] = cause.parts.filter(({ value }) => value);
     if (first?.name !== "weights" || others.length) return [];
     return [

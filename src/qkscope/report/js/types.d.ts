@@ -66,6 +66,7 @@ interface Cause {
   heads: number;
   total: number;
   total_se: Maybe;
+  same_text: boolean;
   parts: Effect[]; // RoPE settings first, then training
   other: Effect[]; // training first; empty where that makes no clear difference
 }
