@@ -32,7 +32,7 @@ from qkscope.results.roles import ROLES
 from qkscope.results.tables import ABLATION_COLUMNS, CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
 from qkscope.study.timeline import Stop, Timeline
-from qkscope.sums.examples import KEYS, NO_KEY, QUERIES, TOKENS, ExampleSum, first_query
+from qkscope.sums.excerpts import KEYS, NO_KEY, QUERIES, TOKENS, ExampleSum, first_query
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.path import Path as Path_
 from qkscope.sums.path import bin_edges

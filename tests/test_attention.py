@@ -15,7 +15,7 @@ from qkscope.capture import measure
 from qkscope.capture.hooks import find_backbone
 from qkscope.corpus import Document
 from qkscope.sums import AttentionSum, FactSum, LogitSum, RepeatSum
-from qkscope.sums.attention import COLUMNS, distance_bins, query_positions, strata_edges
+from qkscope.sums.attention_rows import COLUMNS, distance_bins, query_positions, strata_edges
 from qkscope.sums.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -175,10 +175,10 @@ def scores_of(model: Any, each: Document, tokens: int) -> dict[int, tuple[np.nda
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "bloom", "mistral"])
 def test_the_largest_logit_is_that_of_all_visible_pairs(family: str, monkeypatch: Any) -> None:
-    from qkscope.sums import logits
+    from qkscope.sums import largest_logit
 
-    monkeypatch.setattr(logits, "SCORES", 4 * 60 * 7)  # seven queries a block
-    monkeypatch.setattr(logits, "TOKENS", 50)
+    monkeypatch.setattr(largest_logit, "SCORES", 4 * 60 * 7)  # seven queries a block
+    monkeypatch.setattr(largest_logit, "TOKENS", 50)
     model = build(family, **FAMILIES[family])
     documents = [document(i, 60) for i in range(3)]
     heads = every_head(model, True)
@@ -243,22 +243,22 @@ def test_a_layer_whose_weights_do_not_follow_from_its_scores_is_not_measured() -
 
 
 def test_memory_of_scores_is_bounded_and_their_sums_are_the_same(monkeypatch: Any) -> None:
-    from qkscope.sums import attention
+    from qkscope.sums import attention_rows
 
     model = build("llama")
     documents = [document(i, n) for i, n in enumerate((150, 150, 140))]
     heads = every_head(model)
     whole = measure(model, documents, heads, (150,), sums={AttentionSum: {}}).get(AttentionSum)
     largest = []
-    weights = attention.Softmax.weights
+    weights = attention_rows.Softmax.weights
 
     def watched(self: Any, scores: Any, t: Any, keys: Any) -> Any:
         largest.append(scores.numel())
         return weights(self, scores, t, keys)
 
-    monkeypatch.setattr(attention, "SCORES", 4 * 150 * 5)
-    monkeypatch.setattr(attention, "KEPT", 100)
-    monkeypatch.setattr(attention.Softmax, "weights", watched)
+    monkeypatch.setattr(attention_rows, "SCORES", 4 * 150 * 5)
+    monkeypatch.setattr(attention_rows, "KEPT", 100)
+    monkeypatch.setattr(attention_rows.Softmax, "weights", watched)
     parts = measure(model, documents, heads, (150,), sums={AttentionSum: {}}).get(AttentionSum)
     # The checks of four queries against the layers' outputs are among them.
     assert max(largest) <= 4 * 150 * 5

@@ -22,7 +22,7 @@ from qkscope.results.roles import ROLES
 from qkscope.run import run
 from qkscope.study import validate
 from qkscope.sums import ExampleSum, FactSum
-from qkscope.sums.examples import HEADS, KEYS, NO_KEY, NO_TOKEN, QUERIES, TOKENS, first_query, shown_heads
+from qkscope.sums.excerpts import HEADS, KEYS, NO_KEY, NO_TOKEN, QUERIES, TOKENS, first_query, shown_heads
 from qkscope.sums.unit import Unit
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -119,7 +119,7 @@ def test_some_heads_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     model, documents = eager("llama"), [document(0, 100)]
     whole = excerpts(model, documents).get(ExampleSum)
     count = whole.weight.shape[1]
-    monkeypatch.setattr("qkscope.sums.examples.HEADS", 3)
+    monkeypatch.setattr("qkscope.sums.excerpts.HEADS", 3)
     some = excerpts(model, documents).get(ExampleSum)
     chosen = whole.select(np.arange(3) * count // 3)
     np.testing.assert_array_equal(some.key, chosen.key)

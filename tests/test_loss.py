@@ -20,7 +20,7 @@ from qkscope.errors import CaptureError
 from qkscope.results import load_results
 from qkscope.sums import FactSum, LossSum
 from qkscope.sums.head_index import HeadIndex
-from qkscope.sums.loss import position_bins
+from qkscope.sums.token_loss import position_bins
 from qkscope.sums.unit import samples_of
 
 

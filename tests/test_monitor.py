@@ -16,7 +16,7 @@ import yaml
 from tiny import tiny_model
 
 import qkscope
-from qkscope.capture.training import undisturbed
+from qkscope.capture.live import undisturbed
 from qkscope.errors import CorpusError, EngineError, StoreError, StudyError
 from qkscope.run import run
 from qkscope.study import load_study

@@ -24,7 +24,7 @@ from qkscope.scanning.scan import ScanResult, scan
 from qkscope.stats.behaviour import RoleEmergence, role_emergence
 from qkscope.stats.evidence import own_evidence
 from qkscope.stats.levels import margin
-from qkscope.sums import AttentionSum, Batch, LayerFacts, Request, Softmax, Unrotated, attention
+from qkscope.sums import AttentionSum, Batch, LayerFacts, Request, Softmax, Unrotated, attention_rows
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.rotation import Rotation
 
@@ -220,7 +220,7 @@ def test_sampled_queries_agree_with_all_queries_within_their_errors(monkeypatch:
     tables = np.random.default_rng(0).normal(0.3, 1.0, (2, 2, 97, 8))  # vectors follow from tokens
     documents = [document(i, 200) for i in range(800)]
     sampled = [rows_of(each, tables[:, :, each.tokens], 0.5) for each in documents]
-    monkeypatch.setattr(attention, "QUERIES", 200)
+    monkeypatch.setattr(attention_rows, "QUERIES", 200)
     whole = [rows_of(each, tables[:, :, each.tokens], 0.5) for each in documents]
     assert all(np.array_equal(a.n, b.n) for a, b in zip(sampled, whole, strict=True))
     names = ("attn_first", "attn_prev", "attn_self", "attn_distance", "entropy", "entropy_normalised")

@@ -34,8 +34,7 @@ import yaml
 
 from qkscope import store
 from qkscope.capture.architecture import read_architecture
-from qkscope.capture.probe import Probing
-from qkscope.capture.training import (
+from qkscope.capture.live import (
     Ranks,
     WholeModel,
     is_sharded,
@@ -44,6 +43,7 @@ from qkscope.capture.training import (
     was_saved_in,
     weights_digest,
 )
+from qkscope.capture.probe import Probing
 from qkscope.checkpoints.files import LIVE, digest
 from qkscope.corpus.documents import Document, documents_from, write_tokens
 from qkscope.corpus.documents import digest as tokens_digest

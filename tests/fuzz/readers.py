@@ -78,7 +78,7 @@ def units() -> list[bytes]:
 
 def excerpts() -> ExampleSum:
     from qkscope.sums import ExampleSum
-    from qkscope.sums.examples import KEYS, QUERIES, TOKENS
+    from qkscope.sums.excerpts import KEYS, QUERIES, TOKENS
 
     tokens = np.where(np.arange(TOKENS) < 9, 5, -1).astype(np.int32)[None]
     key = np.full((1, 2, QUERIES, KEYS), 3, dtype=np.uint8)

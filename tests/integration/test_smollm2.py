@@ -23,7 +23,7 @@ from qkscope.results.tables import read_qk
 from qkscope.scanning.scan import ScanResult, scan
 from qkscope.study import CorpusSpec
 from qkscope.sums import AttentionSum, LogitSum, LossSum
-from qkscope.sums.attention import COLUMNS
+from qkscope.sums.attention_rows import COLUMNS
 from qkscope.sums.head_index import HeadIndex
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -32,8 +32,8 @@ from qkscope.capture.hooks import HOOKS, find_backbone, input_device
 from qkscope.capture.layer_calls import LayerCall
 from qkscope.capture.probe import HALF_PADDED, PADDED, evaluating
 from qkscope.errors import CaptureError
-from qkscope.sums.loss import token_nats
 from qkscope.sums.path import SINK
+from qkscope.sums.token_loss import token_nats
 
 if TYPE_CHECKING:
     from qkscope.corpus import Document

@@ -5,15 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 
-from qkscope.claims.ablation import ablation
 from qkscope.claims.attention_scores import distance, scores, wavelengths
 from qkscope.claims.causes import causes
 from qkscope.claims.claim import Claim
 from qkscope.claims.classes import classes, linearity, queries_keys
 from qkscope.claims.context import Context
+from qkscope.claims.dependence import ablation
 from qkscope.claims.emergence import emergence
-from qkscope.claims.roles import behaviour, roles
 from qkscope.claims.trends import between_models, long_context, plasticity, position
+from qkscope.claims.what_heads_do import behaviour, roles
 from qkscope.results import Results
 
 # Each gives its claim, or None where the study was not measured for it.

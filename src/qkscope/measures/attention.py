@@ -1,4 +1,4 @@
-"""What a head attends to: means of attention weights over the sampled queries of a window (`sums.attention`).
+"""What a head attends to: means of attention weights over the sampled queries of a window (`sums.attention_rows`).
 
 `sink_score` is the mean weight of token 0 over the queries at positions 1 to 63. `attn_recent256` and `attn_middle` are
 over queries from position 512 on, so that both ranges are whole. `duplicate` and `induction` are over queries whose
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.sums.attention import WHOLE, AttentionSum
+from qkscope.sums.attention_rows import WHOLE, AttentionSum
 from qkscope.sums.repeats import RepeatSum
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.measures.registry import MeasureGroup, Variable
-from qkscope.sums.logits import LogitSum
+from qkscope.sums.largest_logit import LogitSum
 
 if TYPE_CHECKING:
     from qkscope.measures.cell import HeadBlock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qkscope.claims.ablation import PARTS, in_words, latest
+from qkscope.claims.dependence import PARTS, in_words, latest
 from qkscope.measures.registry import variables
 from qkscope.report import palette
 from qkscope.report.averages import averages
@@ -26,10 +26,10 @@ from qkscope.report.columns import (
     taxonomies,
 )
 from qkscope.report.encode import ENCODING, counted, listed
-from qkscope.report.examples import examples
 from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rotary import rotary
 from qkscope.report.rows import Grid
+from qkscope.report.text_view import examples
 from qkscope.results.aggregate import jackknife, ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
 from qkscope.stats.steps import interacts

@@ -30,9 +30,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from qkscope import store
 from qkscope.errors import StoreError
 from qkscope.measures.registry import Variable, variables
-from qkscope.sums.attention import distance_bins
-from qkscope.sums.loss import position_bins
+from qkscope.sums.attention_rows import distance_bins
 from qkscope.sums.scores import distances
+from qkscope.sums.token_loss import position_bins
 
 if TYPE_CHECKING:
     import xarray as xr

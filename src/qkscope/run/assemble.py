@@ -37,7 +37,7 @@ from qkscope.run.plan import Plan, Planned
 from qkscope.run.units import Job, read_unit
 from qkscope.study import Checkpoint, Study, dump_study
 from qkscope.sums import ExampleSum, FactSum
-from qkscope.sums.examples import shown_heads
+from qkscope.sums.excerpts import shown_heads
 from qkscope.workers import in_processes, worth
 
 if TYPE_CHECKING:

@@ -33,11 +33,11 @@ from qkscope.progress import progress
 from qkscope.results.owner import Holding, refuse_other, writing
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare
 from qkscope.sums import LossSum, PathSum
-from qkscope.sums.loss import position_bins
 from qkscope.sums.path import SINK
 from qkscope.sums.path import Path as MeanPath
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.scores import distances
+from qkscope.sums.token_loss import position_bins
 from qkscope.sums.unit import Unit, samples_of
 from qkscope.words import number, tokens
 
@@ -125,7 +125,7 @@ class WhatIf:
 
         A folder that holds other results is refused unless `replace` is true.
         """
-        from qkscope.figures.whatif import save_figure
+        from qkscope.figures.loss_by_position import save_figure
 
         with writing(Path(out), self.holds, self.table, replace) as staged:
             store.write_csv(staged / "whatif.csv", self.table)

@@ -1,6 +1,6 @@
 """What a forward pass leaves behind: one class per sum, all with the methods of `Sum`."""
 
-from qkscope.sums.attention import AttentionSum
+from qkscope.sums.attention_rows import AttentionSum
 from qkscope.sums.base import (
     Arrays,
     Batch,
@@ -14,14 +14,14 @@ from qkscope.sums.base import (
     checked,
     rings,
 )
-from qkscope.sums.examples import ExampleSum
+from qkscope.sums.excerpts import ExampleSum
 from qkscope.sums.keys import KeySum
-from qkscope.sums.logits import LogitSum
-from qkscope.sums.loss import LossSum
+from qkscope.sums.largest_logit import LogitSum
 from qkscope.sums.moments import MomentSum
 from qkscope.sums.path import PathSum
 from qkscope.sums.repeats import RepeatSum
 from qkscope.sums.scores import ScoreSum
+from qkscope.sums.token_loss import LossSum
 
 __all__ = [
     "Arrays",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.attention import products
+from qkscope.sums.attention_rows import products
 from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from report_browser import Open, numbers_of, violations
 from report_data import HOSTILE, SHOWN
 from test_report_sheets import LABELS
 
-from qkscope.report.examples import LEAST, STEPS
+from qkscope.report.text_view import LEAST, STEPS
 from qkscope.results import load_results
-from qkscope.sums.examples import NO_KEY, first_query
+from qkscope.sums.excerpts import NO_KEY, first_query
 
 MODELS = list(LABELS)
 ROW = """([stop, head, text, token]) => {

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from qkscope.claims.ablation import in_words, latest
+from qkscope.claims.dependence import in_words, latest
 from qkscope.figures.marks import error_key
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, dot, draw_panels, scale, swatch

@@ -16,7 +16,7 @@ from qkscope.report.encode import listed, pack
 from qkscope.report.rotary import spread
 from qkscope.results.aggregate import ordered
 from qkscope.results.roles import NO_ROLE, has_roles, role_names
-from qkscope.sums.examples import NO_KEY, QUERIES, TOKENS, first_query
+from qkscope.sums.excerpts import NO_KEY, QUERIES, TOKENS, first_query
 
 if TYPE_CHECKING:
     from qkscope.report.rows import Grid

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from qkscope.sums.attention import SCORES, products
+from qkscope.sums.attention_rows import SCORES, products
 from qkscope.sums.base import (
     Arrays,
     Batch,
