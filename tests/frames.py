@@ -90,7 +90,7 @@ def results_of(
     **fields: Any,
 ) -> Results:
     """Results as `load_results` gives them, from tables over own windows and over the matched one."""
-    own = {stop.model: stop.window or 0 for stop in timeline.stops}
+    own = {checkpoint.model: checkpoint.window or 0 for checkpoint in timeline.checkpoints}
     same = timeline.matched_window
     cells = cells_of(table, left_out, layers=layers, window=own, curves=curves)
     if matched is not None:

@@ -31,7 +31,7 @@ from qkscope.results.examples import CheckpointExamples, write_examples
 from qkscope.results.roles import ROLES
 from qkscope.results.tables import ABLATION_COLUMNS, CAUSES_COLUMNS, write_tables
 from qkscope.results.taxonomy import Thresholds
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 from qkscope.sums.excerpts import KEYS, NO_KEY, QUERIES, TOKENS, ExampleSum, first_query
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.path import Path as Path_
@@ -386,10 +386,13 @@ def make_results(
         [qk_frame(name, i / steps, shape, seed=7) for i, name in enumerate(names)], ignore_index=True
     ).assign(**(extra or {}))
     left = loo_frame(qk, 8, seed=3) if loo else None
-    stops = tuple(Stop(name, name, f"Phase of {name}", window=4096, step=i) for i, name in enumerate(names))
+    checkpoints = tuple(
+        TimelineCheckpoint(name, name, f"Phase of {name}", window=4096, step=i)
+        for i, name in enumerate(names)
+    )
     return results_of(
         qk,
-        Timeline("synthetic", title, stops, kind="training" if kind == "training" else "models"),
+        Timeline("synthetic", title, checkpoints, kind="training" if kind == "training" else "models"),
         left,
         matched=qk if matched else None,
         left_out_matched=left if matched else None,

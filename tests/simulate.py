@@ -27,7 +27,7 @@ from qkscope.results.dataset import CellData, CellInfo, dataset
 from qkscope.results.tables import ROTATION, WEIGHTS, WINDOW
 from qkscope.results.taxonomy import Thresholds
 from qkscope.stats.attribution import causes
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
 GROUPS, HEADS, SHORT, LONG = 8, 60, 256, 512
 LAYERS = np.arange(HEADS) // 10
@@ -155,8 +155,11 @@ def study(data: xr.Dataset, same_axis=nothing_swaps, **fields) -> Results:
     """The cells as a study of two checkpoints."""
     own = data.where(data["own"], drop=True)
     short, long = (int(own["window"][own["checkpoint"] == name].item()) for name in "ab")
-    stops = (Stop("a", "S1-100", "Stage 1", short, step=0), Stop("b", "LC1-40", "Long context", long, step=1))
-    timeline = Timeline("simulated", "A simulated study", stops, kind="training", matched_window=short)
+    checkpoints = (
+        TimelineCheckpoint("a", "S1-100", "Stage 1", short, step=0),
+        TimelineCheckpoint("b", "LC1-40", "Long context", long, step=1),
+    )
+    timeline = Timeline("simulated", "A simulated study", checkpoints, kind="training", matched_window=short)
     fields = {"study": {"groups": GROUPS}} | fields
     return Results(
         folder=Path("simulated"), timeline=timeline, data=data, causes=table(data, same_axis), **fields

@@ -12,7 +12,7 @@ from frames import results_of
 from scipy.signal import lfilter
 
 from qkscope.results import Results
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 from qkscope.sums import FactSum, MomentSum, PathSum
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import Accumulator, Moments
@@ -99,14 +99,14 @@ def results(
     """A Results as `load_results` gives it; `more` goes to `results_of`."""
     names = list(dict.fromkeys(qk["model"]))
     windows = windows or [None] * len(names)
-    stops = tuple(
-        Stop(name, label, phase, window=window, step=i)
+    checkpoints = tuple(
+        TimelineCheckpoint(name, label, phase, window=window, step=i)
         for i, (name, label, phase, window) in enumerate(
             zip(names, labels or names, phases or ["Stage 1"] * len(names), windows, strict=True)
         )
     )
     smallest = min((w for w in windows if w is not None), default=None)
-    timeline = Timeline("simulated", "A simulated study", stops, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
+    timeline = Timeline("simulated", "A simulated study", checkpoints, kind=kind, matched_window=smallest)  # type: ignore[arg-type]
     same, same_loo = matched or (None, None)
     layers = 1 + int(qk["layer"].max())
     fields: dict[str, Any] = {"study": {"groups": GROUPS}, "layers": layers} | more

@@ -9,7 +9,7 @@ import numpy as np
 from simulated import LAYERS, PER_LAYER, measured, results
 
 from qkscope.results import Results
-from qkscope.study.timeline import Stop
+from qkscope.study.timeline import TimelineCheckpoint
 
 HEADS = LAYERS * PER_LAYER
 
@@ -45,13 +45,18 @@ def training(
     own = measured(names, r_q, own_k, noise=0.004)
     matched = measured(names, r_q, r_k, noise=0.004) if widen is not None else None
     study = results(own[0], own[1] if groups else None, windows=windows, matched=matched, labels=labels)
-    stops = [replace(stop, phase=phase) for stop, phase in zip(study.timeline.stops, phases, strict=True)]
+    checkpoints = [
+        replace(checkpoint, phase=phase)
+        for checkpoint, phase in zip(study.timeline.checkpoints, phases, strict=True)
+    ]
     for place in missing:
-        stops.insert(
+        checkpoints.insert(
             place,
-            Stop(f"gone-{place}", f"gone {place}", stops[place].phase, 4096, missing="no such revision"),
+            TimelineCheckpoint(
+                f"gone-{place}", f"gone {place}", checkpoints[place].phase, 4096, missing="no such revision"
+            ),
         )
-    return replace(study, timeline=replace(study.timeline, stops=tuple(stops)))
+    return replace(study, timeline=replace(study.timeline, checkpoints=tuple(checkpoints)))
 
 
 def models(families: Sequence[str], components: int = 3) -> Results:
@@ -59,8 +64,12 @@ def models(families: Sequence[str], components: int = 3) -> Results:
     names = [f"org/model-{i}" for i in range(len(families))]
     r_q, r_k = truth(len(families))
     study = results(*measured(names, r_q, r_k, noise=0.004), kind="models")
-    stops = tuple(replace(s, phase=f) for s, f in zip(study.timeline.stops, families, strict=True))
-    return replace(with_components(study, components), timeline=replace(study.timeline, stops=stops))
+    checkpoints = tuple(
+        replace(s, phase=f) for s, f in zip(study.timeline.checkpoints, families, strict=True)
+    )
+    return replace(
+        with_components(study, components), timeline=replace(study.timeline, checkpoints=checkpoints)
+    )
 
 
 def with_components(study: Results, components: int) -> Results:

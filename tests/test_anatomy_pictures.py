@@ -101,7 +101,7 @@ def test_figures_over_one_window_name_it_under_their_title(results):
     assert view.rematched
     window = str(results.timeline.matched_window)
     assert window in view.subtitle(matched=True)
-    longer = {str(stop.window) for stop in view.stops} - {window}
+    longer = {str(checkpoint.window) for checkpoint in view.checkpoints} - {window}
     assert not [size for size in longer if size in view.subtitle(matched=True)]
 
 

@@ -264,15 +264,17 @@ def test_the_table_prints_names_as_they_are():
 
 
 def renamed(study, names, **changes):
-    """The study with other names of its checkpoints; `changes` are attributes of every stop, by place."""
+    """The study with other names of its checkpoints; `changes` are attributes of every checkpoint, by place."""
     new = dict(zip(study.timeline.models, names, strict=True))
-    stops = tuple(
-        replace(stop, model=new[stop.model], **{key: values[i] for key, values in changes.items()})
-        for i, stop in enumerate(study.timeline.stops)
+    checkpoints = tuple(
+        replace(
+            checkpoint, model=new[checkpoint.model], **{key: values[i] for key, values in changes.items()}
+        )
+        for i, checkpoint in enumerate(study.timeline.checkpoints)
     )
     models = np.array([new[model] for model in study.data["checkpoint"].values], dtype=object)
     data = study.data.assign_coords(checkpoint=("cell", models))
-    return replace(study, timeline=replace(study.timeline, name="other", stops=stops), data=data)
+    return replace(study, timeline=replace(study.timeline, name="other", checkpoints=checkpoints), data=data)
 
 
 @pytest.mark.parametrize(
@@ -303,7 +305,8 @@ def test_runs_without_anything_in_common_are_refused():
     other = replace(
         other,
         timeline=replace(
-            other.timeline, stops=tuple(replace(s, step=None, label=s.model) for s in other.timeline.stops)
+            other.timeline,
+            checkpoints=tuple(replace(s, step=None, label=s.model) for s in other.timeline.checkpoints),
         ),
     )
     with pytest.raises(TableError, match="no checkpoint in common"):

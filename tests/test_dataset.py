@@ -21,7 +21,7 @@ from qkscope.results import aggregate, load_results
 from qkscope.results.dataset import NAME, CellData, CellInfo, dataset, read_dataset, write_dataset
 from qkscope.results.tables import select
 from qkscope.results.taxonomy import Thresholds
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
 HEADS = [(0, 0), (0, 1), (2, 0)]
 SAMPLED = ("r_q", "r_k", "explained_variance", "share_key")
@@ -229,9 +229,11 @@ def test_heads_of_different_populations_are_not_mixed(cells: list[CellData]) -> 
 def test_own_and_matched_cells_heads_and_changes() -> None:
     names = ["step0", "step1", "step2"]
     tables = [measured(names, *truth(0, 3), seed=seed, noise=0.02) for seed in (1, 2)]
-    stops = tuple(Stop(name, name, "Stage", window=64, step=i) for i, name in enumerate(names))
+    checkpoints = tuple(
+        TimelineCheckpoint(name, name, "Stage", window=64, step=i) for i, name in enumerate(names)
+    )
     (qk, loo), (qk_first, loo_first) = tables
-    timeline = Timeline("t", "t", stops, matched_window=16)
+    timeline = Timeline("t", "t", checkpoints, matched_window=16)
     results = results_of(qk, timeline, loo, matched=qk_first, left_out_matched=loo_first)
     first = results.matched()
     assert first is not None

@@ -434,19 +434,22 @@ def test_a_readme_names_the_file_and_variables_of_its_numbers(drawn, tmp_path):
 def test_checkpoints_are_spaced_by_steps_on_request():
     study = training(5, phases=["Stage 1"] * 3 + ["Stage 2"] * 2)
     steps = [0, 100, 400, 50, 150]  # the second phase counts from 0 again
-    stops = tuple(replace(stop, step=step) for stop, step in zip(study.timeline.stops, steps, strict=True))
-    study = replace(study, timeline=replace(study.timeline, stops=stops))
+    checkpoints = tuple(
+        replace(checkpoint, step=step)
+        for checkpoint, step in zip(study.timeline.checkpoints, steps, strict=True)
+    )
+    study = replace(study, timeline=replace(study.timeline, checkpoints=checkpoints))
     axes, _populations = draw("01_position_signal", study, spacing="steps").figure.axes
     x = np.asarray(line(axes, "mean $r_q$").get_xdata())
     assert (x - x[0]) / (x[-1] - x[0]) * 550 == pytest.approx([0, 100, 400, 450, 550])
     assert separators(axes) == pytest.approx([(x[2] + x[3]) / 2])
     even, _populations = draw("01_position_signal", study).figure.axes
     assert line(even, "mean $r_q$").get_xdata().tolist() == [0, 1, 2, 3, 4]
-    unknown = (replace(stops[0], step=None), *stops[1:])
+    unknown = (replace(checkpoints[0], step=None), *checkpoints[1:])
     with pytest.raises(TableError, match="step-100"):
         draw(
             "01_position_signal",
-            replace(study, timeline=replace(study.timeline, stops=unknown)),
+            replace(study, timeline=replace(study.timeline, checkpoints=unknown)),
             spacing="steps",
         )
 
@@ -884,9 +887,12 @@ def changed(study, name, value):
     return with_values(study, **{name: np.full_like(study.own()[name], value)})
 
 
-def renamed_stop(study):
-    stops = (*study.timeline.stops[:1], replace(study.timeline.stops[1], model=study.timeline.stops[0].model))
-    return replace(study, timeline=replace(study.timeline, stops=stops))
+def renamed_checkpoint(study):
+    checkpoints = (
+        *study.timeline.checkpoints[:1],
+        replace(study.timeline.checkpoints[1], model=study.timeline.checkpoints[0].model),
+    )
+    return replace(study, timeline=replace(study.timeline, checkpoints=checkpoints))
 
 
 BAD = {
@@ -894,7 +900,7 @@ BAD = {
     "r above 1": (lambda s: changed(s, "r_q", 1.5), "r_q is 1.5"),
     "r infinite": (lambda s: changed(s, "r_k", -np.inf), "r_k is -inf"),
     "all heads NaN": (lambda s: changed(s, "r_k", np.nan), "nothing was measured"),
-    "two stops of one name": (renamed_stop, "twice"),
+    "two checkpoints of one name": (renamed_checkpoint, "twice"),
     "unknown checkpoints": (
         lambda s: replace(s, timeline=timeline_from_names(["step-1", "step-2"])),
         "none of the study's",

@@ -23,7 +23,7 @@ from qkscope.stats.transitions import (
     turn_chances,
     unchanged,
 )
-from qkscope.study.timeline import Stop
+from qkscope.study.timeline import TimelineCheckpoint
 
 STEPS = [f"step{1000 * i}" for i in range(8)]
 
@@ -121,8 +121,8 @@ def test_layers_emerge_where_they_have_half_of_their_rise():
         8: a_series([0.3, 0.1, 0.4, 0.5], name="8"),
     }
     found = emergence_of(many)
-    assert (found.stop, found.first) == (1, (3,))
-    assert dict(found.by_stop) == {1: (3,), 2: (5, 8)}
+    assert (found.checkpoint, found.first) == (1, (3,))
+    assert dict(found.by_checkpoint) == {1: (3,), 2: (5, 8)}
     assert found.risen == {3, 5, 8}
 
 
@@ -208,10 +208,10 @@ def test_transition_noise_has_a_row_per_step_and_admits_what_it_does_not_know():
 def test_summary_has_headline_numbers_and_marks_what_cannot_be_compared():
     tables = measured(STEPS[:3], *truth(0, 3))
     study = results(*tables, windows=[256, 256, 1024], matched=tables)
-    gap = Stop("step9000", "step9000", "Stage 1", missing="the hub does not have it")
+    gap = TimelineCheckpoint("step9000", "step9000", "Stage 1", missing="the hub does not have it")
     study = replace(
         study,
-        timeline=replace(study.timeline, stops=(*study.timeline.stops, gap)),
+        timeline=replace(study.timeline, checkpoints=(*study.timeline.checkpoints, gap)),
         provenance={"warnings": ["three documents are short"]},
     )
     found = summary(study)

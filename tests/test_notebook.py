@@ -115,7 +115,7 @@ def test_runs_together_keep_their_checkpoints_apart():
         for r, n in zip(runs, names, strict=True)
     ]
     both = qkscope.concat(runs)
-    assert [stop.phase for stop in both.timeline.stops] == ["alpha"] * 3 + ["beta"] * 2
+    assert [checkpoint.phase for checkpoint in both.timeline.checkpoints] == ["alpha"] * 3 + ["beta"] * 2
     assert both.timeline.models[0] == "alpha/step-100"
     assert len(both.heads) == len(runs[0].heads) + len(runs[1].heads)
     r_q = [results.heads["r_q"].tolist() for results in (both, *runs)]

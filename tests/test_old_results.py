@@ -23,8 +23,13 @@ def old() -> Results:
 
 
 def test_it_loads_with_its_record_and_without_what_did_not_exist(old):
-    assert [stop.label for stop in old.timeline.measured] == ["S1-0", "S1-180", "S3-760", "LC1-80"]
-    assert [stop.window for stop in old.timeline.measured] == [256, 256, 256, 1024]
+    assert [checkpoint.label for checkpoint in old.timeline.measured] == [
+        "S1-0",
+        "S1-180",
+        "S3-760",
+        "LC1-80",
+    ]
+    assert [checkpoint.window for checkpoint in old.timeline.measured] == [256, 256, 256, 1024]
     assert old.timeline.matched_window == 256
     assert len(old.heads) == 4 * 48
     assert old.components == 3

@@ -36,7 +36,7 @@ class Told(NamedTuple):
 
 
 def label(study: Results, model: str | None) -> str:
-    return "" if model is None else study.timeline.stop(model).label
+    return "" if model is None else study.timeline.checkpoint(model).label
 
 
 def in_claims(study: Results) -> list[Told]:

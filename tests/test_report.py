@@ -52,7 +52,7 @@ from qkscope.report.rows import Grid
 from qkscope.results import load_results
 from qkscope.results.aggregate import score_class_shares
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
 SMALL = Shape(layers=4, heads=4, group=2, components=3)
 FOLDER = Path(__file__).parents[1] / "src" / "qkscope" / "report"
@@ -143,7 +143,7 @@ def test_every_row_of_the_table_is_on_the_page(results, data, name):
     later = (unpack_small if small else unpack)(data["more"][name]).reshape(3, 16, 2)
     table = results.qk.set_index(["model", "layer", "head", "pc"])[name]
     heads = list(zip(data["heads"]["layer"], data["heads"]["head"], strict=True))
-    for i, model in enumerate(data["stops"]["model"]):
+    for i, model in enumerate(data["checkpoints"]["model"]):
         for j, (layer, head) in enumerate(heads):
             want = table.loc[model, layer, head].to_numpy()
             np.testing.assert_allclose(first[i, j], want[0], atol=1.5 / SCALE)
@@ -318,7 +318,7 @@ def test_names_are_text_wherever_they_stand(tmp_path):
     text = render(results)
     assert "<img" not in text
     assert text.count("</script>") == 4
-    assert page_data(text)["stops"]["model"] == [HOSTILE, HOSTILE + "2"]
+    assert page_data(text)["checkpoints"]["model"] == [HOSTILE, HOSTILE + "2"]
     assert html.escape(HOSTILE) in text
 
 
@@ -400,12 +400,18 @@ def test_a_number_of_a_claim_stands_on_the_page_in_its_unit(results):
 
 
 def test_labels_are_explained_once_a_phase_where_they_are_short():
-    stops = [
-        Stop("stage1-step-40", "S1-40", "Stage 1", step=40),
-        Stop("stage1-step-90", "S1-90", "Stage 1", step=90),
+    checkpoints = [
+        TimelineCheckpoint("stage1-step-40", "S1-40", "Stage 1", step=40),
+        TimelineCheckpoint("stage1-step-90", "S1-90", "Stage 1", step=90),
     ]
-    stops += [Stop("x", "x", "Other", step=7), Stop("lc-step-5", "LC-5", "Long", step=5)]
-    assert [stop.label for stop in labels(Timeline("n", "t", tuple(stops)))] == ["S1-40", "LC-5"]
+    checkpoints += [
+        TimelineCheckpoint("x", "x", "Other", step=7),
+        TimelineCheckpoint("lc-step-5", "LC-5", "Long", step=5),
+    ]
+    assert [checkpoint.label for checkpoint in labels(Timeline("n", "t", tuple(checkpoints)))] == [
+        "S1-40",
+        "LC-5",
+    ]
 
 
 # ---- what a head is ----
@@ -638,7 +644,7 @@ def test_missing_checkpoints_are_named_with_the_reason(tmp_path):
     text = html.unescape(render(load_results(folder)))
     assert "1 checkpoint of the study is missing" in text
     assert "the hub has no such revision" in text
-    assert page_data(text)["stops"]["model"] == ["step1", "step3"]
+    assert page_data(text)["checkpoints"]["model"] == ["step1", "step3"]
 
 
 @pytest.mark.parametrize(
@@ -718,10 +724,12 @@ def test_errors_of_score_classes_are_those_of_left_out_documents(whole):
 
 
 def test_steps_go_on_where_a_phase_counts_anew():
-    stops = [("a", 100), ("a", 200), ("b", 50), ("b", 100)]
-    timeline = Timeline("n", "t", tuple(Stop(f"{p}-step{n}", "x", p, step=n) for p, n in stops))
+    checkpoints = [("a", 100), ("a", 200), ("b", 50), ("b", 100)]
+    timeline = Timeline(
+        "n", "t", tuple(TimelineCheckpoint(f"{p}-step{n}", "x", p, step=n) for p, n in checkpoints)
+    )
     assert timeline.training_steps() == [100, 200, 250, 300]
     assert timeline.training_tokens() is None
-    named = [Stop(name, name, "p") for name in ("step1000-tokens4B", "step2000-tokens8B")]
+    named = [TimelineCheckpoint(name, name, "p") for name in ("step1000-tokens4B", "step2000-tokens8B")]
     assert Timeline("n", "t", tuple(named)).training_tokens() == [4_000_000_000, 8_000_000_000]
     assert Timeline("n", "t", tuple(named)).training_steps() is None

@@ -51,15 +51,15 @@ def test_the_second_run_stands_row_by_row_beside_the_first(two, tmp_path):
     """Checkpoints under other names, in another order, one of them alone, and a head less in the first run."""
     ours = with_heads(two[0], lambda layer, head: layer > 0 or head > 0)
     theirs = run(tmp_path / "b", ["c", "b", "a"], name="second", shift=0.05)
-    stops = tuple(
-        replace(s, step=n, phase="x") for s, n in zip(theirs.timeline.stops, (2, 9, 0), strict=True)
+    checkpoints = tuple(
+        replace(s, step=n, phase="x") for s, n in zip(theirs.timeline.checkpoints, (2, 9, 0), strict=True)
     )
-    theirs = replace(theirs, timeline=replace(theirs.timeline, stops=stops))
-    same = tuple(replace(s, phase="x") for s in ours.timeline.stops)
-    ours = replace(ours, timeline=replace(ours.timeline, stops=same))
+    theirs = replace(theirs, timeline=replace(theirs.timeline, checkpoints=checkpoints))
+    same = tuple(replace(s, phase="x") for s in ours.timeline.checkpoints)
+    ours = replace(ours, timeline=replace(ours.timeline, checkpoints=same))
     data = pair_payload(match(ours, theirs))
-    assert data["stops"]["model"] == ["step1", "step3"]
-    assert data["other"]["stops"]["model"] == ["a", "c"]
+    assert data["checkpoints"]["model"] == ["step1", "step3"]
+    assert data["other"]["checkpoints"]["model"] == ["a", "c"]
     expected = theirs.heads.set_index(["model", "layer", "head"])["r_q"]
     keys = list(zip(data["heads"]["layer"], data["heads"]["head"], strict=True))
     assert len(keys) == 11
@@ -165,6 +165,6 @@ def test_the_command_writes_beside_the_first_and_leaves_its_report(tmp_path):
 
 def test_runs_with_nothing_in_common_are_refused(two, tmp_path):
     other = run(tmp_path / "c", ["x", "y"])
-    stops = tuple(replace(s, step=None) for s in other.timeline.stops)
+    checkpoints = tuple(replace(s, step=None) for s in other.timeline.checkpoints)
     with pytest.raises(TableError, match="no checkpoint in common"):
-        render_pair(two[0], replace(other, timeline=replace(other.timeline, stops=stops)))
+        render_pair(two[0], replace(other, timeline=replace(other.timeline, checkpoints=checkpoints)))

@@ -41,7 +41,7 @@ def folder(tmp_path):
 def test_a_whole_folder(folder):
     results = load_results(folder)
     assert results.timeline.models == ["step1", "step3"]
-    assert results.timeline.stop("step2").missing == "no such revision"
+    assert results.timeline.checkpoint("step2").missing == "no such revision"
     assert results.timeline.matched_window == 128
     assert results.timeline.window_changes == [1]
     assert results.heads["depth"].tolist() == [0, 0.25] * 2
@@ -78,7 +78,7 @@ def test_checkpoints_that_the_study_does_not_know(folder):
 
 def test_a_checkpoint_without_rows_is_a_gap(folder):
     store.write_csv(folder / "qk.csv", table(["step1"]))
-    assert load_results(folder).timeline.stop("step3").missing
+    assert load_results(folder).timeline.checkpoint("step3").missing
 
 
 @pytest.mark.parametrize("place", ["", "nowhere", "nowhere/qk.csv"])

@@ -373,7 +373,7 @@ def test_one_bad_checkpoint_does_not_stop_the_others(study, out):
     assert "checkpoint-2" in str(raised.value)
     results = load_results(out)
     assert results.timeline.models == ["checkpoint-1", "checkpoint-3"]
-    assert results.timeline.stop("checkpoint-2").missing
+    assert results.timeline.checkpoint("checkpoint-2").missing
     assert list(results.provenance["missing"]) == ["checkpoint-2"]
     moves = pd.read_csv(out / "transitions.csv")
     assert set(zip(moves["from_model"], moves["to_model"], strict=True)) == {("checkpoint-1", "checkpoint-3")}

@@ -130,7 +130,7 @@ def test_seeds_are_matched_by_what_they_share():
     short = replace(
         theirs[1],
         data=theirs[1].data.isel(cell=theirs[1].data["checkpoint"].values != "step2000"),
-        timeline=replace(theirs[1].timeline, stops=theirs[1].timeline.stops[:2]),
+        timeline=replace(theirs[1].timeline, checkpoints=theirs[1].timeline.checkpoints[:2]),
     )
     found = compare(ours, [theirs[0], short])
     assert {row.checkpoint for row in found.rows} == {"step0", "step1000", IN_SUM}

@@ -152,18 +152,18 @@ def test_two_folders_are_two_phases_of_one_run(two_runs, no_drawing):
     # The same from the study, from its results, and from the names in the table alone.
     table = load_results(results.folder / "qk.csv")
     for timeline in (timeline_of(load_study(path)), results.timeline, table.timeline):
-        assert [stop.model for stop in timeline.stops] == names
-        assert [stop.label for stop in timeline.stops] == labels
+        assert [checkpoint.model for checkpoint in timeline.checkpoints] == names
+        assert [checkpoint.label for checkpoint in timeline.checkpoints] == labels
         assert timeline.phases == [("base", 0, 1), ("long", 2, 4)]
-    assert [stop.window for stop in results.timeline.stops] == [32, 32, 64, 64, 64]
+    assert [checkpoint.window for checkpoint in results.timeline.checkpoints] == [32, 32, 64, 64, 64]
 
 
 def test_steps_that_go_on_need_no_phase_in_their_labels(two_runs):
     (two_runs / "more").mkdir()
     (two_runs / "runs" / "long" / "checkpoint-80").rename(two_runs / "more" / "checkpoint-480")
     path, _ = init(["runs/base", "more"])
-    stops = timeline_of(load_study(path)).stops
-    assert [stop.label for stop in stops] == ["200", "400", "480"]
+    checkpoints = timeline_of(load_study(path)).checkpoints
+    assert [checkpoint.label for checkpoint in checkpoints] == ["200", "400", "480"]
 
 
 def test_folders_of_the_same_name_are_told_apart_by_their_parents(two_runs):

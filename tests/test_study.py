@@ -149,7 +149,7 @@ def test_the_resolved_study_reads_back(write, tmp_path):
 def test_timeline_shows_gaps(write):
     study = load_study(write(TRAINING))
     line = timeline_of(study, {"missing": {"stage1-step-200": "gone"}})
-    assert [stop.missing for stop in line.stops] == [None, "gone", None]
+    assert [checkpoint.missing for checkpoint in line.checkpoints] == [None, "gone", None]
     assert (line.kind, line.matched_window, line.title) == ("training", 128, "run")
     assert line.models == ["stage1-step-100", "lc-1k-to-2k-step-10"]
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from qkscope.errors import TableError
-from qkscope.study.timeline import Stop, Timeline, timeline_from_names
+from qkscope.study.timeline import Timeline, TimelineCheckpoint, timeline_from_names
 
 SMOLLM3 = [
     "lc-32k-to-64k-step-4000",
@@ -18,7 +18,7 @@ SMOLLM3 = [
 def test_order_and_phases_come_from_the_names():
     line = timeline_from_names(SMOLLM3)
     assert line.kind == "training"
-    assert [stop.label for stop in line.stops] == [
+    assert [checkpoint.label for checkpoint in line.checkpoints] == [
         "S1-40K",
         "S1-1.2M",
         "S2-4.2M",
@@ -40,17 +40,17 @@ def test_names_beside_a_training_run_come_last():
 
 
 def test_gaps_and_changes_of_window():
-    stops = (
-        Stop("a", "a", "one", 256),
-        Stop("b", "b", "one", 256, missing="no such revision"),
-        Stop("c", "c", "two", 1024),
-        Stop("d", "d", "two", 1024),
-        Stop("e", "e", "three", None),
+    checkpoints = (
+        TimelineCheckpoint("a", "a", "one", 256),
+        TimelineCheckpoint("b", "b", "one", 256, missing="no such revision"),
+        TimelineCheckpoint("c", "c", "two", 1024),
+        TimelineCheckpoint("d", "d", "two", 1024),
+        TimelineCheckpoint("e", "e", "three", None),
     )
-    line = Timeline("s", "S", stops)
+    line = Timeline("s", "S", checkpoints)
     assert line.models == ["a", "c", "d", "e"]
     assert line.phases == [("one", 0, 0), ("two", 1, 2), ("three", 3, 3)]
     assert line.window_changes == [1]
-    assert line.stop("b").missing == "no such revision"
+    assert line.checkpoint("b").missing == "no such revision"
     with pytest.raises(TableError, match="'x' is not in the study"):
-        line.stop("x")
+        line.checkpoint("x")

@@ -130,7 +130,7 @@ def test_a_rise_of_a_tenth_is_found_where_it_is():
         place = 1 + seed % 9
         r_q[place:] += 0.1
         evidence = own_evidence(results(*measured(STEPS, r_q, r_k, seed=seed, noise=0.03, shared=0.2)))
-        steps = [evidence.step("r_q", "RoPE", stop) for stop in range(1, 10)]
+        steps = [evidence.step("r_q", "RoPE", checkpoint) for checkpoint in range(1, 10)]
         missed += steps[place - 1].verdict != "rises"
         elsewhere += any(step.clear for step in steps if step.stop != place)
     assert missed <= 5

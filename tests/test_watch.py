@@ -224,7 +224,7 @@ def test_a_run_reports_finished_checkpoints_while_it_measures(tmp_path, monkeypa
 
     def noted(results, folder, figures):
         warnings = " ".join(results.provenance["warnings"])
-        missing = [stop.model for stop in results.timeline.stops if stop.missing]
+        missing = [checkpoint.model for checkpoint in results.timeline.checkpoints if checkpoint.missing]
         seen.append(
             ("partial" in warnings, missing, figures, manifest.read_manifest(results.folder).finished)
         )

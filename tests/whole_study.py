@@ -12,7 +12,7 @@ from simulated import LAYERS, PARTS, PER_LAYER, anatomy, measured, results
 
 from qkscope.results import Results
 from qkscope.stats.attribution import causes
-from qkscope.study.timeline import Stop
+from qkscope.study.timeline import TimelineCheckpoint
 from qkscope.sums.scores import distances
 
 NAMES = ("stage1-step-0", "stage1-step-50", "stage1-step-100", "lc-256-to-1k-step-40")
@@ -101,6 +101,6 @@ def curves(rope: np.ndarray, windows: Sequence[int]) -> dict[str, list[np.ndarra
 
 def gone(study: Results, place: int) -> Results:
     """The same study with a checkpoint in it that could not be measured."""
-    stops = list(study.timeline.stops)
-    stops.insert(place, Stop("gone", "gone", "Stage 1", 256, missing="no such revision"))
-    return replace(study, timeline=replace(study.timeline, stops=tuple(stops)))
+    checkpoints = list(study.timeline.checkpoints)
+    checkpoints.insert(place, TimelineCheckpoint("gone", "gone", "Stage 1", 256, missing="no such revision"))
+    return replace(study, timeline=replace(study.timeline, checkpoints=tuple(checkpoints)))

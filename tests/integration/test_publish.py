@@ -131,7 +131,7 @@ def test_what_is_pushed_comes_back_and_nothing_else_was_sent(server, results, tm
     assert (back / "qk.csv").read_text() == QK
     assert files_of(back) == SENT - {"README.md"}
     loaded = load_results(back)
-    assert [stop.model for stop in loaded.timeline.stops] == ["step-1", "step-2"]
+    assert [checkpoint.model for checkpoint in loaded.timeline.checkpoints] == ["step-1", "step-2"]
     assert loaded.timeline.title == "A *run*"
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     assert fetch_results("hub:lab/mine", tmp_path / "elsewhere") == back

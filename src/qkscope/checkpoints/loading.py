@@ -410,7 +410,7 @@ class WeightPrefetcher:
             say(f"{source}: {freed / 1e9:.1f} GB of weights deleted from the hub cache (keep_weights: false)")
 
     def close(self) -> None:
-        """Stop all downloads; the next run resumes them."""
+        """TimelineCheckpoint all downloads; the next run resumes them."""
         for process in self._begun.values():
             process.kill()
             process.wait()

@@ -128,7 +128,7 @@ def _verdict(c: Context, step: Step, measures: Sequence[str]) -> tuple[str, str]
 
 
 def _label(c: Context, model: str) -> str:
-    return c.labels[[stop.model for stop in c.best.stops].index(model)]
+    return c.labels[[checkpoint.model for checkpoint in c.best.checkpoints].index(model)]
 
 
 def _headline(c: Context, step: Step, measure: str, verdict: str, before: str) -> str:
@@ -138,7 +138,7 @@ def _headline(c: Context, step: Step, measure: str, verdict: str, before: str) -
         effect = step.effects[measure, c.main, WEIGHTS if WEIGHTS in step.columns else UNDIVIDED]
         return sentence(f"{ends}{what} {effect.verdict} by {_size(effect, unit)} {COORDINATES}")
     text = "" if step.same_text else " and text (not separable)"
-    longer = "longer" if (c.results.timeline.stop(step.after).window or 0) > step.window else "shorter"
+    longer = "longer" if (c.results.timeline.checkpoint(step.after).window or 0) > step.window else "shorter"
     subjects = {
         ROTATION: f"switching to {_label(c, step.after)}'s RoPE settings",
         WEIGHTS: f"training{text}",

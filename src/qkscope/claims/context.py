@@ -113,19 +113,24 @@ class Context:
         return len(self.best) - 1
 
     def model(self, i: int) -> str:
-        return self.best.stops[i].model
+        return self.best.checkpoints[i].model
 
     @cached_property
     def labels(self) -> list[str]:
         """Checkpoints in sentences: a bare number is a step, and its phase is named where there are several."""
-        stops = self.best.stops
-        phases, twice = {stop.phase for stop in stops}, Counter(stop.label for stop in stops)
+        checkpoints = self.best.checkpoints
+        phases, twice = (
+            {checkpoint.phase for checkpoint in checkpoints},
+            Counter(checkpoint.label for checkpoint in checkpoints),
+        )
         found = []
-        for stop in stops:
-            digits = stop.label[:1].isdigit()
-            name = f"step {stop.label}" if digits else stop.label
-            vague = len(phases) > 1 and (digits or twice[stop.label] > 1)
-            found.append(f"{stop.phase} {name}" if vague and stop.phase not in stop.label else name)
+        for checkpoint in checkpoints:
+            digits = checkpoint.label[:1].isdigit()
+            name = f"step {checkpoint.label}" if digits else checkpoint.label
+            vague = len(phases) > 1 and (digits or twice[checkpoint.label] > 1)
+            found.append(
+                f"{checkpoint.phase} {name}" if vague and checkpoint.phase not in checkpoint.label else name
+            )
         return found
 
     def at(self, i: int) -> str:
@@ -145,7 +150,7 @@ class Context:
     @property
     def over(self) -> str:
         """`over the first 256 tokens, `; nothing where windows differ or are not known."""
-        own = {stop.window for stop in self.best.stops}
+        own = {checkpoint.window for checkpoint in self.best.checkpoints}
         window = self.best.window or (own.pop() if len(own) == 1 else None)
         return f"over the first {tokens(window)}, " if window else ""
 
@@ -198,7 +203,7 @@ class Context:
         table = self.results.causes
         if table is None:
             return False
-        steps = table["to_model"].isin([each.model for each in self.best.stops[start + 1 : stop + 1]])
+        steps = table["to_model"].isin([each.model for each in self.best.checkpoints[start + 1 : stop + 1]])
         return bool((table.loc[steps, "rotation"] != 0).any())
 
     def change_of_r(self, measure: str, change: Change | None) -> str:
@@ -230,7 +235,9 @@ class Context:
             return ""
         if not self.comparable:
             return "Windows differ and no common one was measured: checkpoints cannot be compared."
-        if self.best.onset is not None and any(stop.window is None for stop in self.best.stops):
+        if self.best.onset is not None and any(
+            checkpoint.window is None for checkpoint in self.best.checkpoints
+        ):
             return "The table does not name its windows, which may differ between checkpoints."
         return ""
 

@@ -23,7 +23,7 @@ def emergence(c: Context) -> Claim | None:
     if len(many) < 2:
         return None
     layers, found = list(many), emergence_of(many)
-    at = found.stop if found.first else c.last
+    at = found.checkpoint if found.first else c.last
 
     def gain(layer: int) -> float:
         return levels[layer] - (e.level(measure, p, at - 1, layer)[0] if found.first else 0.0)
@@ -79,7 +79,7 @@ def _where(c: Context, found: Emergence, layers: Sequence[int]) -> str:
 
 def _detail(c: Context, found: Emergence, layers: Sequence[int]) -> str:
     still = [layer for layer in layers if layer not in found.risen]
-    parts = [f"{_between(c, at)} in {_named(names)}" for at, names in found.by_stop.items()]
+    parts = [f"{_between(c, at)} in {_named(names)}" for at, names in found.by_checkpoint.items()]
     risen = f"half of the rise was reached {', '.join(parts)}" if parts else ""
     flat = f"{_named(still)} {'has' if len(still) == 1 else 'have'} no clear rise" if still else ""
     own = sentence(c.over + "; ".join(part for part in (risen, flat) if part))

@@ -25,9 +25,9 @@ def summary(results: Results) -> dict[str, Any]:
     own, matched = _windows(results, results.own()), {} if same is None else _windows(results, same)
     facts = ("model", "label", "phase", "step", "window", "missing")
     checkpoints = [
-        {name: getattr(stop, name) for name in facts}
-        | {"own": own.get(stop.model), "matched": matched.get(stop.model)}
-        for stop in timeline.stops
+        {name: getattr(checkpoint, name) for name in facts}
+        | {"own": own.get(checkpoint.model), "matched": matched.get(checkpoint.model)}
+        for checkpoint in timeline.checkpoints
     ]
     found_noise = transition_noise(results.own(), timeline.models, results.thresholds)
     result: dict[str, Any] = _for_json(
@@ -88,7 +88,11 @@ def warnings(results: Results) -> list[str]:
     """What a reader must know before comparing: the run's own warnings, gaps, windows, heads to leave aside."""
     timeline = results.timeline
     found = list(results.record.warnings)
-    found += [f"{stop.model} was not measured: {stop.missing}" for stop in timeline.stops if stop.missing]
+    found += [
+        f"{checkpoint.model} was not measured: {checkpoint.missing}"
+        for checkpoint in timeline.checkpoints
+        if checkpoint.missing
+    ]
     for i in timeline.window_changes:
         before, after = timeline.measured[i - 1], timeline.measured[i]
         windows = f"{tokens(before.window or 0)} and {after.label} over {tokens(after.window or 0)}"

@@ -17,7 +17,7 @@ MOST_LABELS = 5  # checkpoints that a sentence lists
 
 def training_context(c: Context) -> str:
     """`over the training context (1,024 tokens)`, of the last checkpoint."""
-    window = c.own.stops[c.last].window
+    window = c.own.checkpoints[c.last].window
     return "over the training context" + (f" ({tokens(window)})" if window else "")
 
 

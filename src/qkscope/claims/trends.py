@@ -103,8 +103,8 @@ def _headline(c: Context, measure: str, said: str, verdict: str) -> tuple[str, l
     if 0 < len(turning) <= MOST_TURNS:
         extremes = [c.row(measure, c.main, i) for i in turning]
         ways = ["up" if b.value > a.value else "down" for a, b in pairwise((first, *extremes, now))]
-        stops = [f"{c.value(measure, c.main, i)} at {c.labels[i]}" for i in turning]
-        via = ", ".join(f"{way} to {stop}" for way, stop in zip(ways, stops, strict=False))
+        checkpoints = [f"{c.value(measure, c.main, i)} at {c.labels[i]}" for i in turning]
+        via = ", ".join(f"{way} to {checkpoint}" for way, checkpoint in zip(ways, checkpoints, strict=False))
         return f"{said}: in this run from {before} {via}, then {ways[-1]}", [now, first, *extremes]
     unsteady = ", not steadily" if verdict == "rises and falls" else ""
     way = "up" if now.value > first.value else "down"
@@ -137,7 +137,7 @@ def _course(c: Context, measures: Sequence[str]) -> str:
     text = sentence(f"{where}: {'; '.join(parts)}" if where else "; ".join(parts))
     if c.matched is None or not c.own.known(measures[0], c.main):
         return text
-    windows = sorted({stop.window for stop in c.own.stops if stop.window is not None})
+    windows = sorted({checkpoint.window for checkpoint in c.own.checkpoints if checkpoint.window is not None})
     sizes = f" ({windows[0]:,} to {tokens(windows[-1])})" if len(windows) > 1 else ""
     own = f"{name_of(measures[0])}{c.heads()} ends at {c.level(measures[0], c.main, c.last, c.own)}"
     return joined(text, sentence(f"over each checkpoint's training context{sizes}, {own}"))
@@ -201,7 +201,7 @@ def long_context(c: Context) -> Claim | None:
         "unclear": f"does not change clearly{window}, from {start} to {stop}",
     }
     if not c.comparable:
-        sizes = [tokens(e.stops[i].window or 0) for i in ends]
+        sizes = [tokens(e.checkpoints[i].window or 0) for i in ends]
         says["unclear"] = f"is {start} over {sizes[0]}, then {stop} over {sizes[1]}"
     labels = f"In this run, from {c.labels[onset - 1]} to {c.labels[onset]}"
     headline = f"{labels}, {name_of(measure)}{c.heads()} {says[verdict]}."
@@ -234,7 +234,7 @@ def long_context(c: Context) -> Claim | None:
 
 def _over(c: Context, e: Evidence, ends: tuple[int, int], measures: Sequence[str]) -> str:
     """Every measure at two checkpoints, over one kind of window."""
-    sizes = [f"{e.stops[i].window:,}" for i in ends if e.stops[i].window is not None]
+    sizes = [f"{e.checkpoints[i].window:,}" for i in ends if e.checkpoints[i].window is not None]
     own = f"over their training contexts ({' and '.join(sizes)} tokens)" if len(sizes) > 1 else ""
     over = f"over the first {tokens(e.window)}" if e.window else own
     paths = listing([f"{name_of(m)} {c.path(m, c.main, ends, e)}" for m in measures])
@@ -260,7 +260,7 @@ def between_models(c: Context) -> Claim | None:
         "apart",
     }[verdict]
     levels = ", ".join(f"{c.level(measure, c.main, i)} ({c.labels[i]})" for i in order)
-    differ = len({stop.window for stop in e.stops}) > 1 and c.matched is None
+    differ = len({checkpoint.window for checkpoint in e.checkpoints}) > 1 and c.matched is None
     return Claim(
         "position",
         "Which model follows position most?",

@@ -14,7 +14,7 @@ import numpy as np
 
 from qkscope.errors import TableError
 from qkscope.results import Results
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 from qkscope.words import some
 
 if TYPE_CHECKING:
@@ -78,7 +78,9 @@ def part(side: Results, order: Sequence[str], heads: Heads) -> Results:
     cells = np.flatnonzero(side.data["checkpoint"].isin(list(order)))
     return replace(
         side,
-        timeline=replace(side.timeline, stops=tuple(side.timeline.stop(model) for model in order)),
+        timeline=replace(
+            side.timeline, checkpoints=tuple(side.timeline.checkpoint(model) for model in order)
+        ),
         data=only_heads(side.data.isel(cell=cells), heads),
         causes=side.causes if head_keys(side.heads) == heads else None,
     )
@@ -122,10 +124,16 @@ def only_heads(data: xr.Dataset, heads: Heads) -> xr.Dataset:
     return data.isel(head=[i for i, head in enumerate(there) if head in heads])
 
 
-def _by(what: str, ours: Sequence[Stop], theirs: Sequence[Stop]) -> dict[str, str]:
+def _by(
+    what: str, ours: Sequence[TimelineCheckpoint], theirs: Sequence[TimelineCheckpoint]
+) -> dict[str, str]:
     """Checkpoints with the same step or label in the same phase; none if these are not unique."""
     sides = [
-        {(getattr(stop, what), stop.phase): stop.model for stop in side if getattr(stop, what) is not None}
+        {
+            (getattr(checkpoint, what), checkpoint.phase): checkpoint.model
+            for checkpoint in side
+            if getattr(checkpoint, what) is not None
+        }
         for side in (ours, theirs)
     ]
     if len(sides[0]) < len(ours) or len(sides[1]) < len(theirs):

@@ -85,7 +85,8 @@ def _rematched(found: Matched) -> list[str]:
         pair[0]
         for pair in found.pairs.items()
         if any(
-            side.stop(model).window != side.matched_window for side, model in zip(sides, pair, strict=True)
+            side.checkpoint(model).window != side.matched_window
+            for side, model in zip(sides, pair, strict=True)
         )
     ]
 
@@ -93,7 +94,10 @@ def _rematched(found: Matched) -> list[str]:
 def _window_notes(found: Matched) -> list[str]:
     notes = []
     for model, their in found.pairs.items():
-        mine, other = found.ours.timeline.stop(model).window, found.theirs.timeline.stop(their).window
+        mine, other = (
+            found.ours.timeline.checkpoint(model).window,
+            found.theirs.timeline.checkpoint(their).window,
+        )
         if mine is not None and other is not None and mine != other:
             notes.append(
                 f"{model} was measured over {tokens(mine)} in one run and {tokens(other)} in the other: its "
@@ -170,7 +174,7 @@ def _check(ours: Sequence[Results], theirs: Sequence[Results]) -> None:
 def _numbers(side: Results, pairs: Mapping[str, str], order: Sequence[str]) -> Numbers:
     """A run's numbers under the first run's names; and the average over checkpoints of those not of a single depth."""
     first = {their: our for our, their in pairs.items()}
-    windows = {model: side.timeline.stop(pairs[model]).window for model in order}
+    windows = {model: side.timeline.checkpoint(pairs[model]).window for model in order}
     other = [pairs[model] for model in order if windows[model] != side.timeline.matched_window]
     found = {(name, first[model]): value for (name, model), value in numbers_of(side, other).items()}
     for quantity in dict.fromkeys(quantity for quantity, _ in found):

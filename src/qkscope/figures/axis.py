@@ -40,7 +40,7 @@ class CheckpointAxis:
     def __init__(self, view: View, paper: Paper, spaced: bool = False) -> None:
         self.view, self.paper = view, paper
         self.steps = view.steps if spaced else None
-        count = len(view.stops)
+        count = len(view.checkpoints)
         if paper.width is None:
             self.pitch = min(max(9.4 / count, min(0.36, 18.0 / count)), max(1.5, 5.4 / count))
         else:
@@ -49,7 +49,7 @@ class CheckpointAxis:
         self.at = [float(i) for i in range(count)] if self.steps is None else self._places(self.steps)
         edges = [(self.at[first - 1] + self.at[first]) / 2 for _, first, _ in view.phases[1:]]
         self.spans = list(pairwise([-0.5, *edges, count - 0.5]))
-        names = [view.labels[stop.model] for stop in view.stops]
+        names = [view.labels[checkpoint.model] for checkpoint in view.checkpoints]
         self._ticks = fit_names(names if self.steps is None else ["0"], self.pitch, paper)
         rooms = [(b - a) * self.pitch - 0.1 * paper.factor for a, b in self.spans]
         self._phases = fit_phases([style.drawable(name) for name, _, _ in view.phases], rooms, paper)
@@ -64,11 +64,11 @@ class CheckpointAxis:
         """Where training steps stand, the first checkpoint's at 0 and the last one's at its number."""
         known = self.steps or [0.0]
         first, last = known[0], known[-1]
-        return [(step - first) / max(last - first, 1) * (len(self.view.stops) - 1) for step in steps]
+        return [(step - first) / max(last - first, 1) * (len(self.view.checkpoints) - 1) for step in steps]
 
     def draw(self, axes: Axes, names: bool, phases: bool) -> None:
         """Ticks, phase separators and gaps; texts only where wanted, so that stacked panels share one set."""
-        axes.set_xlim(-0.5, len(self.view.stops) - 0.5)
+        axes.set_xlim(-0.5, len(self.view.checkpoints) - 0.5)
         for start, _ in self.spans[1:]:
             width = 1.1 * self.paper.factor
             axes.axvline(start, color=style.SEPARATOR, linestyle=style.DASHES, linewidth=width, zorder=1.2)
@@ -98,7 +98,7 @@ class CheckpointAxis:
         axes.set_xticks(places, texts, **style.lettering(ticks.size), linespacing=1.1)
         for i, label in zip(places, axes.get_xticklabels(), strict=True):
             label.set_rotation(90 if ticks.vertical else 0)
-            label.set_color("#a0a0a0" if self.view.stops[i].missing else style.INK)
+            label.set_color("#a0a0a0" if self.view.checkpoints[i].missing else style.INK)
 
     def _draw_gaps(self, axes: Axes) -> None:
         """A hatched gap for what could not be measured, which says so where it is wide and high enough."""
@@ -108,8 +108,8 @@ class CheckpointAxis:
         )
         box = {"facecolor": style.PAPER, "edgecolor": "none", "pad": 1.5}
         place = {"transform": axes.get_xaxis_transform(), "ha": "center", "va": "center", "rotation": 90}
-        for i, stop in enumerate(self.view.stops):
-            if stop.missing:
+        for i, checkpoint in enumerate(self.view.checkpoints):
+            if checkpoint.missing:
                 gap = axes.axvspan(i - 0.5, i + 0.5, facecolor="#f6f6f6", edgecolor=style.FAINT, hatch="///")
                 gap.set(linewidth=0, zorder=0.5)
                 if fits:
@@ -123,7 +123,7 @@ class CheckpointAxis:
         centres = places = [(a + b) / 2 for a, b in self.spans]
         if fitted.vertical:
             line = fitted.size / 72 * style.LINE / pitch
-            places = style.spread(centres, line, (line - 1) / 2, len(self.view.stops) - (line + 1) / 2)
+            places = style.spread(centres, line, (line - 1) / 2, len(self.view.checkpoints) - (line + 1) / 2)
         for text, centre, place in zip(fitted.texts, centres, places, strict=True):
             aside = (place - centre) * pitch * 72
             lead = {"arrowstyle": "-", "color": style.SEPARATOR, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0}

@@ -72,7 +72,7 @@ def error_key(text: str = "±1 standard error over documents") -> Key:
 
 def heights(view: View, table: pd.DataFrame, column: str) -> Array:
     """A column by checkpoint of the study; NaN where the table has no such checkpoint."""
-    found = np.full(len(view.stops), np.nan)
+    found = np.full(len(view.checkpoints), np.nan)
     found[[view.place[model] for model in table["model"]]] = table[column].to_numpy(np.float64)
     return found
 

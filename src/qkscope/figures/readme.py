@@ -17,7 +17,7 @@ from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.style import drawable
 from qkscope.figures.view import View
 from qkscope.results.dataset import NAME
-from qkscope.study.timeline import Stop
+from qkscope.study.timeline import TimelineCheckpoint
 from qkscope.words import escape_markdown, joined, listing, once, sentence, tokens
 
 MOST_EVENTS = 3
@@ -148,25 +148,29 @@ def _model(view: View) -> str:
 def _checkpoints(view: View) -> str:
     """Labels by phase, with windows and RoPE settings; those not measured with the reason."""
     by_note: dict[str, list[str]] = {}
-    for phase, stops in groupby(view.stops, key=lambda stop: stop.phase):
-        here = [stop for stop in stops if not stop.missing]
+    for phase, checkpoints in groupby(view.checkpoints, key=lambda checkpoint: checkpoint.phase):
+        here = [checkpoint for checkpoint in checkpoints if not checkpoint.missing]
         if here:
-            labels = [md(view.labels[stop.model]) for stop in here]
+            labels = [md(view.labels[checkpoint.model]) for checkpoint in here]
             many = len(labels) > MOST_NAMED
             names = f"{len(labels)} from {labels[0]} to {labels[-1]}" if many else ", ".join(labels)
             by_note.setdefault(_note(view, here), []).append(f"{md(phase)} ({names})")
     lines = [f"   - {'; '.join(phases)}{': ' if note else ''}{note}" for note, phases in by_note.items()]
-    gone = [f"{md(view.labels[stop.model])} ({md(stop.missing)})" for stop in view.stops if stop.missing]
+    gone = [
+        f"{md(view.labels[checkpoint.model])} ({md(checkpoint.missing)})"
+        for checkpoint in view.checkpoints
+        if checkpoint.missing
+    ]
     if gone:
         lines.append(f"   - not measured: {listing(gone)}")
     order = "" if view.of_models or len(view.order) < 2 else ", in the order of training"
     return f"{len(view.order)}{order}\n" + "\n".join(lines)
 
 
-def _note(view: View, stops: Sequence[Stop]) -> str:
+def _note(view: View, checkpoints: Sequence[TimelineCheckpoint]) -> str:
     """Windows and RoPE settings of a phase."""
-    notes = [f"window {tokens(stop.window)}" for stop in stops if stop.window]
-    for facts in (view.results.record.checkpoints.get(stop.model) for stop in stops):
+    notes = [f"window {tokens(checkpoint.window)}" for checkpoint in checkpoints if checkpoint.window]
+    for facts in (view.results.record.checkpoints.get(checkpoint.model) for checkpoint in checkpoints):
         if facts is not None and facts.rope:
             notes.append(md(describe_rotation(facts.rope)))
         elif facts is not None and facts.rope_theta is not None:

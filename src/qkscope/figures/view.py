@@ -19,7 +19,7 @@ from qkscope.errors import TableError
 from qkscope.figures.style import drawable
 from qkscope.results import Results
 from qkscope.results.aggregate import Population, measured, populations, present
-from qkscope.study.timeline import Stop
+from qkscope.study.timeline import TimelineCheckpoint
 from qkscope.words import listing, some, tokens
 
 if TYPE_CHECKING:
@@ -36,13 +36,13 @@ Spacing = Literal["order", "steps"]
 
 @dataclass(frozen=True)
 class View:
-    """A study as its figures see it. `stops` are all checkpoints, measured or not, in order.
+    """A study as its figures see it. `checkpoints` are all checkpoints, measured or not, in order.
 
     `spacing` is how line plots space them: evenly, or by training steps.
     """
 
     results: Results
-    stops: tuple[Stop, ...]
+    checkpoints: tuple[TimelineCheckpoint, ...]
     spacing: Spacing = "order"
 
     @property
@@ -78,26 +78,29 @@ class View:
     @cached_property
     def order(self) -> list[str]:
         """Names of the measured checkpoints, in order."""
-        return [stop.model for stop in self.stops if stop.missing is None]
+        return [checkpoint.model for checkpoint in self.checkpoints if checkpoint.missing is None]
 
     @cached_property
     def place(self) -> dict[str, int]:
-        """The number of each checkpoint among `stops`."""
-        return {stop.model: i for i, stop in enumerate(self.stops)}
+        """The number of each checkpoint among `checkpoints`."""
+        return {checkpoint.model: i for i, checkpoint in enumerate(self.checkpoints)}
 
     @cached_property
     def labels(self) -> dict[str, str]:
         """Short names for axes; the full name where two short ones are the same."""
-        shown = [drawable(stop.label) or drawable(stop.model) for stop in self.stops]
+        shown = [drawable(checkpoint.label) or drawable(checkpoint.model) for checkpoint in self.checkpoints]
         count = Counter(shown)
-        pairs = zip(self.stops, shown, strict=True)
-        return {stop.model: label if count[label] == 1 else drawable(stop.model) for stop, label in pairs}
+        pairs = zip(self.checkpoints, shown, strict=True)
+        return {
+            checkpoint.model: label if count[label] == 1 else drawable(checkpoint.model)
+            for checkpoint, label in pairs
+        }
 
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
         """(name, first, last number) of each run of checkpoints of one phase."""
         found: list[tuple[str, int, int]] = []
-        for phase, run in groupby(self.stops, lambda stop: stop.phase):
+        for phase, run in groupby(self.checkpoints, lambda checkpoint: checkpoint.phase):
             first = found[-1][2] + 1 if found else 0
             found.append((phase, first, first + len(list(run)) - 1))
         return found
@@ -109,13 +112,13 @@ class View:
             return None
         found: list[float] = []
         before, offset = 0, 0
-        for stop in self.stops:
-            if stop.step is None and stop.missing is None:
+        for checkpoint in self.checkpoints:
+            if checkpoint.step is None and checkpoint.missing is None:
                 raise TableError(
-                    f"checkpoint {stop.model!r} has no training step; give it `step:` in the study, or draw without "
-                    "spacing by steps"
+                    f"checkpoint {checkpoint.model!r} has no training step; give it `step:` in the "
+                    "study, or draw without spacing by steps"
                 )
-            step = before if stop.step is None else stop.step
+            step = before if checkpoint.step is None else checkpoint.step
             offset += before if step < before else 0
             found.append(float(step + offset))
             before = step
@@ -129,7 +132,7 @@ class View:
             return []
         there = set(matched["checkpoint"].to_numpy().tolist())
         window = self.results.timeline.matched_window
-        windows = {stop.model: stop.window for stop in self.stops}
+        windows = {checkpoint.model: checkpoint.window for checkpoint in self.checkpoints}
         return [m for m in self.order if m in there and (windows[m] is None or windows[m] != window)]
 
     @cached_property
@@ -234,7 +237,7 @@ class View:
 
     def _named(self, table: pd.DataFrame, matched: pd.Series) -> pd.DataFrame:
         """The table with the label of each checkpoint, which window its numbers are over, and its tokens."""
-        own = table["model"].map({stop.model: stop.window for stop in self.stops})
+        own = table["model"].map({checkpoint.model: checkpoint.window for checkpoint in self.checkpoints})
         size = own.mask(matched.to_numpy(), self.results.timeline.matched_window)
         named = table.assign(label=table["model"].map(self.labels), window=np.where(matched, MATCHED, OWN))
         named["tokens"] = pd.array(list(size), dtype="Int64")
@@ -253,7 +256,7 @@ class View:
         if self.of_models:
             count = min(MOST_MODELS, len(order))
             return [order[i] for i in np.linspace(0, len(order) - 1, count).round().astype(int)]
-        phases = [stop.phase for stop in self.stops if stop.missing is None]
+        phases = [checkpoint.phase for checkpoint in self.checkpoints if checkpoint.missing is None]
         ends = [i for i, (here, after) in enumerate(pairwise(phases)) if here != after]
         last = len(order) - 1
         return [order[i] for i in _six(sorted({0, min(1, last), *ends, last}), len(order))]
@@ -272,7 +275,13 @@ class View:
 
         `matched` says that all panels are over the matched window where windows differ.
         """
-        windows = list(dict.fromkeys(stop.window for stop in self.stops if stop.window and not stop.missing))
+        windows = list(
+            dict.fromkeys(
+                checkpoint.window
+                for checkpoint in self.checkpoints
+                if checkpoint.window and not checkpoint.missing
+            )
+        )
         parts = [self.results.timeline.title, f"{self.heads_text} per {self.noun}"]
         if matched and self.rematched:
             parts.append(f"{self.matched_text} of every text")
@@ -301,17 +310,19 @@ def look(results: Results, spacing: Spacing = "order") -> View:
         if data is not None:
             _check_range(data)
     timeline, there = results.timeline, set(results.own()["checkpoint"].to_numpy().tolist())
-    names = [stop.model for stop in timeline.stops]
+    names = [checkpoint.model for checkpoint in timeline.checkpoints]
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise TableError(f"the study names checkpoint {twice[0]!r} twice; give each a name of its own")
-    stops = tuple(
-        stop if stop.missing or stop.model in there else replace(stop, missing="not in the results")
-        for stop in timeline.stops
+    checkpoints = tuple(
+        checkpoint
+        if checkpoint.missing or checkpoint.model in there
+        else replace(checkpoint, missing="not in the results")
+        for checkpoint in timeline.checkpoints
     )
     if not measured(results.own()).any():
         raise TableError(f"{results.folder}: nothing was measured: no head has both r_q and r_k")
-    if all(stop.missing for stop in stops):
+    if all(checkpoint.missing for checkpoint in checkpoints):
         raise TableError(
             f"none of the study's checkpoints is in the results: the study has {some(sorted(names), 5)}, the "
             f"results {some(sorted(there), 5)}; draw with the study file that made the results, or without one"
@@ -320,7 +331,7 @@ def look(results: Results, spacing: Spacing = "order") -> View:
         raise TableError(
             f"the results have checkpoints the study does not name: {some(unknown, 5)}; add them"
         )
-    return View(results, stops, spacing)
+    return View(results, checkpoints, spacing)
 
 
 def _check_range(data: xr.Dataset) -> None:

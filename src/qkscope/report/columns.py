@@ -187,7 +187,7 @@ def since(codes: NDArray[np.uint8]) -> list[int | None]:
     other = codes != codes[-1]
     first = np.where(other.any(axis=0), len(codes) - np.argmax(other[::-1], axis=0), 0)
     known = codes[-1] != NO_CODE
-    return [int(stop) if here else None for stop, here in zip(first, known, strict=True)]
+    return [int(checkpoint) if here else None for checkpoint, here in zip(first, known, strict=True)]
 
 
 def components(data: xr.Dataset, grid: Grid) -> tuple[dict[str, Any] | None, str | None]:

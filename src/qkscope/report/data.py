@@ -70,7 +70,7 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
         "parts": parts(own, names),
         "populations": list(kinds),
         "matchedWindow": timeline.matched_window,
-        "stops": stops(results),
+        "checkpoints": checkpoints(results),
         "phases": [list(phase) for phase in timeline.phases],
         "windowChanges": list(timeline.window_changes),
         "heads": head_columns(own, grid),
@@ -119,14 +119,14 @@ def grid_of(results: Results) -> Grid:
     return Grid.of(results.own(), list(timeline.models), training=timeline.kind == "training")
 
 
-def stops(results: Results) -> dict[str, list[Any] | None]:
+def checkpoints(results: Results) -> dict[str, list[Any] | None]:
     """The measured checkpoints, in order; None for steps or tokens that are not known of all."""
-    found = [results.timeline.stop(model) for model in results.timeline.models]
+    found = [results.timeline.checkpoint(model) for model in results.timeline.models]
     return {
-        "model": [stop.model for stop in found],
-        "label": [stop.label for stop in found],
-        "phase": [stop.phase for stop in found],
-        "window": [stop.window for stop in found],
+        "model": [checkpoint.model for checkpoint in found],
+        "label": [checkpoint.label for checkpoint in found],
+        "phase": [checkpoint.phase for checkpoint in found],
+        "window": [checkpoint.window for checkpoint in found],
         "step": results.timeline.training_steps(),
         "tokens": results.timeline.training_tokens(),
     }
@@ -165,7 +165,7 @@ def ablation(results: Results) -> dict[str, Any] | None:
         sets.append({"name": capital(name), "heads": int(first["n_heads"]), "rows": found})
     first = table.iloc[0]
     return {
-        "stop": results.timeline.models.index(first["checkpoint"]),
+        "checkpoint": results.timeline.models.index(first["checkpoint"]),
         "sets": sets,
         "parts": PARTS | {"sink": "first token", "head": "whole head"},
         "loss": float(first["loss"]),

@@ -90,8 +90,14 @@ def corpus(found: CorpusRecord) -> dict[str, str]:
 
 def windows(results: Results) -> list[tuple[str, int]]:
     """(phase, context window) in order, each once."""
-    stops = results.timeline.stops
-    return list(dict.fromkeys((stop.phase, stop.window) for stop in stops if stop.window is not None))
+    checkpoints = results.timeline.checkpoints
+    return list(
+        dict.fromkeys(
+            (checkpoint.phase, checkpoint.window)
+            for checkpoint in checkpoints
+            if checkpoint.window is not None
+        )
+    )
 
 
 def checkpoints(results: Results) -> list[dict[str, str]]:
@@ -99,13 +105,13 @@ def checkpoints(results: Results) -> list[dict[str, str]]:
     counts = _vectors(results)
     rows = []
     for model in results.timeline.models:
-        stop, facts = results.timeline.stop(model), results.record.checkpoints.get(model)
+        checkpoint, facts = results.timeline.checkpoint(model), results.record.checkpoints.get(model)
         rows.append(
             {
-                "label": stop.label,
+                "label": checkpoint.label,
                 "name": model,
-                "phase": stop.phase,
-                "window": f"{stop.window:,}" if stop.window else "",
+                "phase": checkpoint.phase,
+                "window": f"{checkpoint.window:,}" if checkpoint.window else "",
                 "vectors": counts.get(model, ""),
                 "architecture": _architecture(facts) if facts else "",
                 "commit": facts.commit if facts else "",
@@ -139,7 +145,11 @@ def _architecture(facts: CheckpointRecord) -> str:
 
 def missing(results: Results) -> dict[str, str]:
     """Checkpoints of the study that were not measured, with the reason."""
-    found = {stop.model: stop.missing for stop in results.timeline.stops if stop.missing}
+    found = {
+        checkpoint.model: checkpoint.missing
+        for checkpoint in results.timeline.checkpoints
+        if checkpoint.missing
+    }
     return results.record.missing | found
 
 

@@ -30,7 +30,7 @@ from qkscope.results import Results, as_results
 from qkscope.results.owner import redrawing, refuse_drawing_into_other
 from qkscope.store import write_text
 from qkscope.study import folder_name
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
 # In the order they run: the libraries, the page's own files from data to views, the start.
 VENDORED = ("vendor/d3.min.js", "vendor/plot.umd.min.js")
@@ -196,7 +196,7 @@ def _environment(timeline: Timeline) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    known = {stop.model: stop.label for stop in timeline.stops}
+    known = {checkpoint.model: checkpoint.label for checkpoint in timeline.checkpoints}
     short = sorted(
         {str(escape(label)) for label in known.values() if len(label) <= 16}, key=len, reverse=True
     )
@@ -222,10 +222,14 @@ def window_name(window: str, timeline: Timeline) -> str:
     return f"first {timeline.matched_window:,} tokens" if timeline.matched_window else "same first tokens"
 
 
-def labels(timeline: Timeline) -> list[Stop]:
+def labels(timeline: Timeline) -> list[TimelineCheckpoint]:
     """One checkpoint of each phase whose label abbreviates its phase and step, to explain the labels."""
-    short = [stop for stop in timeline.measured if stop.step is not None and stop.label != stop.model]
-    return list({stop.phase: stop for stop in reversed(short)}.values())[::-1]
+    short = [
+        checkpoint
+        for checkpoint in timeline.measured
+        if checkpoint.step is not None and checkpoint.label != checkpoint.model
+    ]
+    return list({checkpoint.phase: checkpoint for checkpoint in reversed(short)}.values())[::-1]
 
 
 def policy(scripts: list[str]) -> str:

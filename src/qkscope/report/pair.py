@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.
-OF_A_RUN = ("stops", "own", "matched", "causes", "ablation", "rotary", "examples", "climb", "more", "omitted")
+OF_A_RUN = (
+    "checkpoints",
+    "own",
+    "matched",
+    "causes",
+    "ablation",
+    "rotary",
+    "examples",
+    "climb",
+    "more",
+    "omitted",
+)
 # Rows of differing numbers that the page lists; `qkscope compare --csv` writes all.
 MOST_ROWS = 400
 
@@ -73,7 +84,7 @@ def difference(found: Matched) -> Difference:
 
 def _labelled(judged: Comparison, timeline: Timeline) -> Comparison:
     """Checkpoints under the names that the pictures give them."""
-    rows = tuple(replace(row, checkpoint=timeline.stop(row.checkpoint).label) for row in judged.rows)
+    rows = tuple(replace(row, checkpoint=timeline.checkpoint(row.checkpoint).label) for row in judged.rows)
     return replace(judged, rows=rows)
 
 
@@ -84,7 +95,7 @@ def heads_differ(found: Matched) -> str:
     if ours.matched_heads is not None and theirs.matched_heads is not None:
         tables = (ours.matched_heads, theirs.matched_heads)
     last, other = ours.timeline.models[-1], theirs.timeline.models[-1]
-    label = ours.timeline.stop(last).label
+    label = ours.timeline.checkpoint(last).label
     sides = [t[t["model"] == model] for t, model in zip(tables, (last, other), strict=True)]
     both = sides[0].merge(sides[1], on=["layer", "head"], suffixes=("", "_b"))
     share = all("share_positional" in side for side in sides)

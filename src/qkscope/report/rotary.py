@@ -48,7 +48,7 @@ def rotary(results: Results, grid: Grid) -> dict[str, Any] | None:
     if not parts:
         return None
     return {
-        "stops": [order.index(model) for model in parts],
+        "checkpoints": [order.index(model) for model in parts],
         "pairs": widest,
         "sets": [{"frequency": one, "theta": theta(one)} for one in sets],
         "set": pack(np.stack([codes for _, codes in parts.values()])),

@@ -45,7 +45,7 @@ def examples(results: Results, grid: Grid) -> dict[str, Any] | None:
         kept = spread(same, len(kept) - 1)
     sinks = np.stack([known[model].sums.sink for model in kept]).astype(np.float64)
     return {
-        "stops": [order.index(model) for model in kept],
+        "checkpoints": [order.index(model) for model in kept],
         "heads": [place[head] for head in last.heads],
         "words": [list(some) for some in last.words],
         "first": [first_query(len(some)) for some in last.words],

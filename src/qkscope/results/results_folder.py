@@ -134,7 +134,7 @@ class Results:
         from qkscope.results.examples import NAME as EXAMPLES
         from qkscope.results.examples import read_examples
 
-        return self._read(EXAMPLES, read_examples, EXAMPLES_LIMIT * len(self.timeline.stops))
+        return self._read(EXAMPLES, read_examples, EXAMPLES_LIMIT * len(self.timeline.checkpoints))
 
     def _read(self, name: str, read: Callable[[Path, int], T], most: int) -> T | None:
         """A file of the same set as the tables, of at most `most` bytes; None if there is none."""
@@ -169,9 +169,11 @@ class Results:
                 f"{layers.max()} with heads {heads.min()} to {heads.max()}"
             )
         names = ("model", "label", "phase", "step")
-        stops = pd.DataFrame([{name: getattr(s, name) for name in names} for s in self.timeline.measured])
-        stops["step"] = stops["step"].astype("Int64")
-        return stops.merge(rows, on="model", how="inner", validate="one_to_one")
+        checkpoints = pd.DataFrame(
+            [{name: getattr(s, name) for name in names} for s in self.timeline.measured]
+        )
+        checkpoints["step"] = checkpoints["step"].astype("Int64")
+        return checkpoints.merge(rows, on="model", how="inner", validate="one_to_one")
 
     def changed(
         self, before: str, after: str, n: int = 10, *, by: str = "r_q", matched: bool = False
@@ -217,7 +219,7 @@ class Results:
         heads = self.to_dataframe(matched=matched)
         if not has_roles(self.data):
             raise TableError(f"{self.folder}: attention was not measured; run the study again to add it")
-        return role_table(heads, [stop.model for stop in self.timeline.measured])
+        return role_table(heads, [checkpoint.model for checkpoint in self.timeline.measured])
 
     def rethreshold(self, high: float = 0.7, low: float = 0.3) -> Results:
         """The same measurements with other limits of the classes; figures, claims and tables follow."""
@@ -227,15 +229,15 @@ class Results:
         """What was measured, checkpoint by checkpoint, and where to look."""
         line = "{:<28} {:>6} {:>9} {:>9} {:>12}   {}".format
         lines = [line("checkpoint", "heads", "mean r_q", "mean r_k", "mean |r_k|", "largest class")]
-        for stop in self.timeline.stops:
-            rows = self.heads[self.heads["model"] == stop.model]
+        for checkpoint in self.timeline.checkpoints:
+            rows = self.heads[self.heads["model"] == checkpoint.model]
             if rows.empty:
-                lines.append(f"{stop.model:<28} not measured: {stop.missing}")
+                lines.append(f"{checkpoint.model:<28} not measured: {checkpoint.missing}")
                 continue
             r_q, r_k = rows["r_q"], rows["r_k"]
             name, count = next(iter(rows["class"].value_counts().items()))
             means = (f"{value:.3f}" for value in (r_q.mean(), r_k.mean(), r_k.abs().mean()))
-            lines.append(line(stop.model, len(rows), *means, f"{count / len(rows):.0%} {name}"))
+            lines.append(line(checkpoint.model, len(rows), *means, f"{count / len(rows):.0%} {name}"))
         report = self.folder / "report.html"
         return "\n".join([*lines, "", f"report: {report}" if report.is_file() else f"results: {self.folder}"])
 
@@ -279,10 +281,10 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
         raise TableError(f"the runs have different thresholds ({limits}); make them equal with rethreshold")
     windows = {run.timeline.matched_window for run in loaded}
     same = len(windows) == 1 and all(run.matched() is not None for run in loaded)
-    stops = tuple(
-        replace(stop, model=f"{name}/{stop.model}", phase=name)
+    checkpoints = tuple(
+        replace(checkpoint, model=f"{name}/{checkpoint.model}", phase=name)
         for name, run in named.items()
-        for stop in run.timeline.stops
+        for checkpoint in run.timeline.checkpoints
     )
     data = xr.concat(
         [_renamed(run.data, name) for name, run in named.items()],
@@ -301,7 +303,7 @@ def concat(runs: Sequence[Results | Path | str]) -> Results:
         "matched": data["matched"] & same,
     }
     data = data.assign_coords(coords).isel(head=np.lexsort(heads.T[::-1]))
-    timeline = Timeline("-".join(named), " and ".join(named), stops, kind="models")
+    timeline = Timeline("-".join(named), " and ".join(named), checkpoints, kind="models")
     return Results(
         folder=loaded[0].folder,
         timeline=replace(timeline, matched_window=windows.pop() if same else None),
@@ -333,8 +335,10 @@ def results_of(data: xr.Dataset, folder: Path, name: str) -> Results:
     own = select(data, "own")
     windows = dict(zip(own["checkpoint"].to_numpy().tolist(), own["window"].to_numpy().tolist(), strict=True))
     timeline = timeline_from_names(list(windows), name=name)
-    stops = tuple(replace(stop, window=windows[stop.model] or None) for stop in timeline.stops)
-    return Results(folder=folder, timeline=replace(timeline, stops=stops), data=data)
+    checkpoints = tuple(
+        replace(checkpoint, window=windows[checkpoint.model] or None) for checkpoint in timeline.checkpoints
+    )
+    return Results(folder=folder, timeline=replace(timeline, checkpoints=checkpoints), data=data)
 
 
 def _of_study(folder: Path, data: xr.Dataset | None) -> Results:
@@ -350,7 +354,7 @@ def _of_study(folder: Path, data: xr.Dataset | None) -> Results:
         causes = read_causes(folder / "causes.csv")
     else:
         layers = {name: facts.num_layers for name, facts in record.checkpoints.items()}
-        windows = {stop.model: stop.window or 0 for stop in timeline.stops}
+        windows = {checkpoint.model: checkpoint.window or 0 for checkpoint in timeline.checkpoints}
         data = from_qk(read_qk(folder / "qk.csv"), layers, windows)
         provenance = {**provenance, "warnings": [*record.warnings, EARLIER]}
     weights = {name: facts.commit for name, facts in record.checkpoints.items()}
@@ -369,14 +373,16 @@ def _of_study(folder: Path, data: xr.Dataset | None) -> Results:
 def _with_gaps(timeline: Timeline, data: xr.Dataset, folder: Path) -> Timeline:
     """Checkpoints of the study that the dataset lacks become gaps; others that it has are refused."""
     measured = set(data["checkpoint"].to_numpy()[data["own"].to_numpy()].tolist())
-    unknown = sorted(measured - {stop.model for stop in timeline.stops})
+    unknown = sorted(measured - {checkpoint.model for checkpoint in timeline.checkpoints})
     if unknown:
         raise TableError(
             f"{folder}: checkpoints {', '.join(unknown[:5])} were measured but are not in {folder / 'study.yaml'}; "
             "add them to the study, or draw the table alone by giving the path of qk.csv"
         )
-    stops = tuple(
-        stop if stop.model in measured else replace(stop, missing=stop.missing or "not in the results")
-        for stop in timeline.stops
+    checkpoints = tuple(
+        checkpoint
+        if checkpoint.model in measured
+        else replace(checkpoint, missing=checkpoint.missing or "not in the results")
+        for checkpoint in timeline.checkpoints
     )
-    return replace(timeline, stops=stops)
+    return replace(timeline, checkpoints=checkpoints)

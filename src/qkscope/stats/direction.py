@@ -58,22 +58,22 @@ def turns(values: Sequence[float], errors: Sequence[float]) -> list[int]:
 class Emergence:
     """Which of several series (layers) rose, and when each had half of its rise.
 
-    stop      the checkpoint by which the first had half of it
-    first     the series that had half of their rise by then
-    perhaps   further series that by their errors may have had
-    by_stop   every series that rose, by the checkpoint at which it had half of its rise
-    verdict   where none rose: `flat`, or `unclear`
+    checkpoint     the one by which the first had half of it
+    first          the series that had half of their rise by then
+    perhaps        further series that by their errors may have had
+    by_checkpoint  every series that rose, by the checkpoint at which it had half of its rise
+    verdict        where none rose: `flat`, or `unclear`
     """
 
-    stop: int
+    checkpoint: int
     first: tuple[int, ...]
     perhaps: tuple[int, ...]
-    by_stop: Mapping[int, tuple[int, ...]]
+    by_checkpoint: Mapping[int, tuple[int, ...]]
     verdict: str = "rises"
 
     @property
     def risen(self) -> set[int]:
-        return {each for names in self.by_stop.values() for each in names}
+        return {each for names in self.by_checkpoint.values() for each in names}
 
 
 def emergence_of(many: Mapping[int, Series]) -> Emergence:
@@ -87,13 +87,13 @@ def emergence_of(many: Mapping[int, Series]) -> Emergence:
     if not risen:
         flat = {c.verdict for c in changes} == {"flat"}
         return Emergence(0, (), (), {}, "flat" if flat else "unclear")
-    stop = min(sure for sure, _ in risen.values())
-    by_stop = {
+    checkpoint = min(sure for sure, _ in risen.values())
+    by_checkpoint = {
         at: tuple(name for name, (sure, _) in risen.items() if sure == at)
         for at in sorted({sure for sure, _ in risen.values()})
     }
-    near = tuple(name for name, (sure, perhaps) in risen.items() if perhaps <= stop < sure)
-    return Emergence(stop, by_stop[stop], near, by_stop)
+    near = tuple(name for name, (sure, perhaps) in risen.items() if perhaps <= checkpoint < sure)
+    return Emergence(checkpoint, by_checkpoint[checkpoint], near, by_checkpoint)
 
 
 def half_way(series: Series, rise: Change) -> tuple[int, int]:

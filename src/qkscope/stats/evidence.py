@@ -31,7 +31,7 @@ from qkscope.stats.direction import direction
 from qkscope.stats.levels import FEWEST_HEADS, HEAD_GROUPS, MOST, ONE_HEAD
 from qkscope.stats.series import INVARIANT, Change, Changed, Series, change, judged, what_changed, whole
 from qkscope.stats.transitions import hidden_variance
-from qkscope.study.timeline import Stop, Timeline
+from qkscope.study.timeline import Timeline, TimelineCheckpoint
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -48,11 +48,11 @@ FOLLOWED = ("share_positional", "r_q", "abs_r_k", "plasticity")
 class Evidence:
     """The measured checkpoints over their own windows (`window` is None) or all over the first `window` tokens.
 
-    data has the dimensions checkpoint, sample, head, with the checkpoints in the order of `stops`.
+    data has the dimensions checkpoint, sample, head, with the checkpoints in the order of `checkpoints`.
     """
 
     timeline: Timeline
-    stops: tuple[Stop, ...]
+    checkpoints: tuple[TimelineCheckpoint, ...]
     data: xr.Dataset
     thresholds: Thresholds
     window: int | None = None
@@ -62,7 +62,7 @@ class Evidence:
 
     def __len__(self) -> int:
         """How many checkpoints there are."""
-        return len(self.stops)
+        return len(self.checkpoints)
 
     def values(self, measure: str) -> xr.DataArray:
         """A measure of every head, (checkpoint, sample, head)."""
@@ -266,10 +266,10 @@ class Evidence:
         found = self.changes.get(_name(measure, population))
         return whole(found) if found else None
 
-    def step(self, measure: str, population: Population, stop: int) -> Change | None:
-        """The change from the checkpoint before `stop`; None where it is not followed."""
+    def step(self, measure: str, population: Population, i: int) -> Change | None:
+        """The change from checkpoint i - 1 to i; None where it is not followed."""
         found = self.changes.get(_name(measure, population), [])
-        return next((c for c in found if (c.start, c.stop) == (stop - 1, stop)), None)
+        return next((c for c in found if (c.start, c.stop) == (i - 1, i)), None)
 
     def what_changed(self, population: Population, start: int, stop: int) -> Changed:
         """Whether attention changed between two checkpoints, or at most the coordinates of queries and keys."""
@@ -279,9 +279,9 @@ class Evidence:
     @cached_property
     def onset(self) -> int | None:
         """The first checkpoint of long-context training: the first with a longer window, or so named."""
-        windows = pairwise(stop.window for stop in self.stops)
+        windows = pairwise(checkpoint.window for checkpoint in self.checkpoints)
         longer = [before is not None and after is not None and after > before for before, after in windows]
-        named = [parse_revision(stop.model) for stop in self.stops]
+        named = [parse_revision(checkpoint.model) for checkpoint in self.checkpoints]
         long = [r is not None and r.phase_key[0] == LONG_CONTEXT for r in named]
         begins = longer if any(longer) else [after and not before for before, after in pairwise(long)]
         return begins.index(True) + 1 if True in begins else None
@@ -311,7 +311,7 @@ def own_evidence(results: Results) -> Evidence:
 def matched_evidence(results: Results) -> Evidence | None:
     """Every checkpoint over the same window, if that was measured and is not each one's own anyway."""
     timeline, data = results.timeline, results.matched()
-    own = {stop.window for stop in timeline.measured}
+    own = {checkpoint.window for checkpoint in timeline.measured}
     if data is None or timeline.matched_window is None or own == {timeline.matched_window}:
         return None
     found = _evidence(results, data, timeline.matched_window)
@@ -324,5 +324,5 @@ def _evidence(results: Results, data: xr.Dataset, window: int | None) -> Evidenc
     data = ordered(data, timeline.models).drop_vars(
         ["own", "matched", "weights_of", "rotation_of", "settings", "texts"]
     )
-    stops = tuple(timeline.stop(name) for name in data["checkpoint"].to_numpy().tolist())
-    return Evidence(timeline, stops, data, results.thresholds, window)
+    checkpoints = tuple(timeline.checkpoint(name) for name in data["checkpoint"].to_numpy().tolist())
+    return Evidence(timeline, checkpoints, data, results.thresholds, window)

@@ -17,7 +17,7 @@ from qkscope.study.schema import Study, sources
 
 
 @dataclass(frozen=True)
-class Stop:
+class TimelineCheckpoint:
     """One checkpoint, or one model of a study of several.
 
     `model` is its name in the tables, `phase` its training phase (or family), `window` the context it was measured
@@ -34,27 +34,27 @@ class Stop:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All stops in order. `kind` says whether that order is one of training."""
+    """All checkpoints in order. `kind` says whether that order is one of training."""
 
     name: str
     title: str
-    stops: tuple[Stop, ...]
+    checkpoints: tuple[TimelineCheckpoint, ...]
     kind: Literal["training", "models"] = "training"
     portraits: tuple[str, ...] = ()
     matched_window: int | None = None
 
     @cached_property
-    def measured(self) -> tuple[Stop, ...]:
-        return tuple(stop for stop in self.stops if stop.missing is None)
+    def measured(self) -> tuple[TimelineCheckpoint, ...]:
+        return tuple(checkpoint for checkpoint in self.checkpoints if checkpoint.missing is None)
 
     @cached_property
     def models(self) -> list[str]:
         """Names of the measured checkpoints, in order."""
-        return [stop.model for stop in self.measured]
+        return [checkpoint.model for checkpoint in self.measured]
 
     @cached_property
     def phases(self) -> list[tuple[str, int, int]]:
-        """(phase, index of its first, index of its last measured stop), in order."""
+        """(phase, index of its first, index of its last measured checkpoint), in order."""
         runs = []
         for label, members in groupby(enumerate(self.measured), key=lambda pair: pair[1].phase):
             indices = [i for i, _ in members]
@@ -63,26 +63,26 @@ class Timeline:
 
     @cached_property
     def window_changes(self) -> list[int]:
-        """Indices of measured stops whose window differs from the one before: a change of the measurement."""
-        windows = [stop.window for stop in self.measured]
+        """Indices of measured checkpoints whose window differs from the one before: a change of the measurement."""
+        windows = [checkpoint.window for checkpoint in self.measured]
         pairs = enumerate(pairwise(windows), start=1)
         return [i for i, (a, b) in pairs if a is not None and b is not None and a != b]
 
     def training_steps(self) -> list[int] | None:
-        """Steps of the measured stops, added up over phases that count from 0 again; None where one is not known."""
-        return _added_up([stop.step for stop in self.measured])
+        """Steps of the measured checkpoints, added up over phases that count from 0 again; None if one is not known."""
+        return _added_up([checkpoint.step for checkpoint in self.measured])
 
     def training_tokens(self) -> list[int] | None:
-        """Tokens seen at the measured stops, if all of their names contain them."""
-        known = [parse_revision(stop.model) for stop in self.measured]
+        """Tokens seen at the measured checkpoints, if all of their names contain them."""
+        known = [parse_revision(checkpoint.model) for checkpoint in self.measured]
         return _added_up([one.tokens if one else None for one in known])
 
-    def stop(self, model: str) -> Stop:
-        for stop in self.stops:
-            if stop.model == model:
-                return stop
+    def checkpoint(self, model: str) -> TimelineCheckpoint:
+        for checkpoint in self.checkpoints:
+            if checkpoint.model == model:
+                return checkpoint
         raise TableError(
-            f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.stops)}"
+            f"checkpoint {model!r} is not in the study; it has {', '.join(s.model for s in self.checkpoints)}"
         )
 
 
@@ -102,11 +102,14 @@ def _added_up(counts: Sequence[int | None]) -> list[int] | None:
 def timeline_of(study: Study, provenance: Mapping[str, Any] | None = None) -> Timeline:
     """The timeline of a study; checkpoints that are missing according to `provenance` stay in it as gaps."""
     missing = dict((provenance or {}).get("missing") or {})
-    stops = [Stop(c.name, c.label, c.phase, c.window, c.step, missing.get(c.name)) for c in sources(study)]
+    checkpoints = [
+        TimelineCheckpoint(c.name, c.label, c.phase, c.window, c.step, missing.get(c.name))
+        for c in sources(study)
+    ]
     return Timeline(
         name=study.name,
         title=study.title or study.name,
-        stops=tuple(stops),
+        checkpoints=tuple(checkpoints),
         kind=study.kind,
         portraits=tuple(study.portraits),
         matched_window=study.matched_window,
@@ -122,18 +125,22 @@ def timeline_from_names(names: Sequence[str], title: str = "", name: str = "") -
     parts = _by_folder(names)
     split = [split_revisions(members) for members in parts.values()]
     other = [name for _, others in split for name in others]
-    stops = [
-        Stop(r.name, r.label, folder or r.phase_label, step=r.step)
+    checkpoints = [
+        TimelineCheckpoint(r.name, r.label, folder or r.phase_label, step=r.step)
         for folder, (ordered, _) in zip(parts, split, strict=True)
         for r in ordered
     ]
-    short = phase_labels([(s.model, s.phase, s.step) for s in stops], {s.model: s.label for s in stops})
-    stops = [replace(stop, label=short.get(stop.model, stop.label)) for stop in stops]
-    if not stops:
-        stops = [Stop(each, each, "Models") for each in names]
-        return Timeline(name, title or "Position in attention heads", tuple(stops), kind="models")
-    stops += [Stop(each, each, "Other") for each in other]
-    return Timeline(name, title or "Position in attention heads over training", tuple(stops))
+    short = phase_labels(
+        [(s.model, s.phase, s.step) for s in checkpoints], {s.model: s.label for s in checkpoints}
+    )
+    checkpoints = [
+        replace(checkpoint, label=short.get(checkpoint.model, checkpoint.label)) for checkpoint in checkpoints
+    ]
+    if not checkpoints:
+        checkpoints = [TimelineCheckpoint(each, each, "Models") for each in names]
+        return Timeline(name, title or "Position in attention heads", tuple(checkpoints), kind="models")
+    checkpoints += [TimelineCheckpoint(each, each, "Other") for each in other]
+    return Timeline(name, title or "Position in attention heads over training", tuple(checkpoints))
 
 
 def _by_folder(names: Sequence[str]) -> dict[str, list[str]]:

@@ -69,7 +69,7 @@ def test_hostile_names_are_text_and_do_nothing(open_page: Open, tmp_path: Path) 
     results = make_results(tmp_path, [HOSTILE, HOSTILE + "2"], SMALL, title=HOSTILE, study={"model": HOSTILE})
     page = open_page(write_report(results, tmp_path / "hostile.html"))
     expect(page.locator("#report h1")).to_have_text(HOSTILE)
-    page.locator("#stop").select_option("0")
+    page.locator("#checkpoint").select_option("0")
     page.locator("#portrait .point").first.click()
     page.locator("#signal .mark").first.hover()
     expect(page.locator("#tip")).to_contain_text(HOSTILE)
@@ -209,7 +209,7 @@ def test_moving_through_checkpoints_is_not_history(open_page: Open, report: Path
     page = open_page(report)
     before = page.evaluate("history.length")
     for _ in range(3):
-        page.locator("#stop-before").click()
+        page.locator("#checkpoint-before").click()
     assert page.evaluate("history.length") == before
     assert "at=" in page.url
 
@@ -294,13 +294,13 @@ def test_a_cell_selects_its_heads_and_its_checkpoint(open_page: Open, report: Pa
     cursor_to(page, "emergence", "layer 6", "S1-200")
     page.keyboard.press("Enter")
     linked(page, 4)
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
 
 
 def test_a_column_of_the_signal_chooses_the_checkpoint(open_page: Open, report: Path) -> None:
     page = open_page(report)
     page.locator("#signal .mark").first.click()
-    expect(page.locator("#stop option:checked")).to_have_text("S1-100")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-100")
     expect(page.locator("#slider")).to_have_value("0")
     expect(page.locator("#table caption")).to_contain_text("S1-100")
     assert "at=stage1-step-100" in page.url
@@ -355,8 +355,8 @@ def test_every_chart_is_one_tab_stop_and_arrows_move(open_page: Open, report: Pa
     assert focused(page) != first
     expect(page.locator("#tip")).to_be_visible()
     page.keyboard.press("Enter")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
-    assert focused(page) == "stop:stage1-step-200"
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
+    assert focused(page) == "checkpoint:stage1-step-200"
     tab_to(page, "classes")
     page.keyboard.press("End")
     page.keyboard.press(" ")
@@ -395,7 +395,7 @@ def test_flows_sorting_and_the_slider_by_keyboard(open_page: Open, report: Path)
     assert selected(page) > 0
     page.locator("#slider").focus()
     page.keyboard.press("Home")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-100")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-100")
     page.locator("#sort-r_q").focus()
     page.keyboard.press("Enter")
     page.keyboard.press("Enter")

@@ -109,8 +109,10 @@ def label(page: Page, key: str) -> str:
     return page.locator(f'[data-key="{key}"]').get_attribute("aria-label").translate(MINUS)
 
 
-def stop_of(page: Page, model: str) -> int:
-    return page.evaluate("(model) => data.stops.findIndex((stop) => stop.model === model)", model)
+def checkpoint_of(page: Page, model: str) -> int:
+    return page.evaluate(
+        "(model) => data.checkpoints.findIndex((checkpoint) => checkpoint.model === model)", model
+    )
 
 
 HEIGHT = """([selector, edge]) => {
@@ -128,17 +130,19 @@ def height(page: Page, selector: str, edge: str = "cy") -> float:
 
 def in_signal(page: Page, row: Row) -> tuple[str, float]:
     name = page.evaluate("(measure) => data.measureLabel(measure)", row.measure.replace("abs_r_q", "r_q"))
-    text = label(page, f"stop:{row.model}")
+    text = label(page, f"checkpoint:{row.model}")
     measure = re.escape(name)
     said = re.search(rf"{row.population}(?: {measure})?: mean (?:{measure} )?([-\d.]+%?)", text)[1]
     column = row.measure.replace("abs_r_q", "r_q")
-    dot = f".dots-{row.population}-{column} > :nth-child({stop_of(page, row.model) + 1})"
+    dot = f".dots-{row.population}-{column} > :nth-child({checkpoint_of(page, row.model) + 1})"
     return said, height(page, f"#signal-drawing {dot}")
 
 
 def in_emergence(page: Page, row: Row) -> tuple[str, float | None]:
-    stop = page.evaluate("(model) => data.stops.find((stop) => stop.model === model).label", row.model)
-    label = cursor_to(page, "emergence", f"layer {row.at:.0f},", stop)
+    checkpoint = page.evaluate(
+        "(model) => data.checkpoints.find((checkpoint) => checkpoint.model === model).label", row.model
+    )
+    label = cursor_to(page, "emergence", f"layer {row.at:.0f},", checkpoint)
     return re.search(r"mean [^\d]*([-\d.]+%?)", label.translate(MINUS))[1], None
 
 
@@ -149,9 +153,11 @@ def in_scores(page: Page, row: Row) -> tuple[str, float | None]:
 
 
 def in_spectrum(page: Page, row: Row) -> tuple[str, float | None]:
-    stop = page.evaluate("(model) => data.stops.find((stop) => stop.model === model).label", row.model)
+    checkpoint = page.evaluate(
+        "(model) => data.checkpoints.find((checkpoint) => checkpoint.model === model).label", row.model
+    )
     wave = page.evaluate("(at) => text.tokens(at)", row.at)
-    label = cursor_to(page, "spectrum", f"· {stop}", f"{wave} tokens")
+    label = cursor_to(page, "spectrum", f"· {checkpoint}", f"{wave} tokens")
     return re.search(r"share of r_q ([\d.]+%)", label)[1], None
 
 
@@ -162,9 +168,9 @@ def in_distance(page: Page, row: Row) -> tuple[str, float]:
 
 def in_classes(page: Page, row: Row) -> tuple[str, float]:
     code = page.evaluate("(name) => data.classes.indexOf(name)", row.measure)
-    key = f"segment:{row.population}:{stop_of(page, row.model)}:{code}"
+    key = f"segment:{row.population}:{checkpoint_of(page, row.model)}:{code}"
     text = label(page, key)
-    segments = page.locator(f'[data-key^="segment:{row.population}:{stop_of(page, row.model)}:"]')
+    segments = page.locator(f'[data-key^="segment:{row.population}:{checkpoint_of(page, row.model)}:"]')
     tall = [float(segments.nth(i).get_attribute("height")) + 1 for i in range(segments.count())]
     own = float(page.locator(f'[data-key="{key}"]').get_attribute("height")) + 1
     heads = page.evaluate(
@@ -218,7 +224,9 @@ def test_every_number_of_a_headline_is_that_of_the_mark_beside_it_and_of_the_tab
         block.locator(".see").click()
         expect(page.locator(f"#{claim.see.view}")).to_be_focused()
         assert page.evaluate("store.state.window") == claim.window, claim.id
-        assert page.evaluate("data.stops[store.state.stop].model") == claim.see.checkpoint, claim.id
+        assert page.evaluate("data.checkpoints[store.state.checkpoint].model") == claim.see.checkpoint, (
+            claim.id
+        )
         if claim.rows[0].effect:
             check_effects(study, claim, headline)
             continue
@@ -266,11 +274,11 @@ def test_a_claim_beside_another_checkpoint_or_measure_is_flagged_until_it_is_see
 ) -> None:
     page = open_page(whole_report, "#at=stage1-step-0&measure=plasticity", width=1440)
     unfold(page)
-    first = study.timeline.stops[0].label
+    first = study.timeline.checkpoints[0].label
     layers = page.locator("#emergence-measure").input_value()
     for claim in claims(study):
         block = page.locator(f'.claim[data-claim="{claim.id}"]')
-        page.evaluate("store.set({ stop: 0, measure: 'plasticity', window: 'matched' })")
+        page.evaluate("store.set({ checkpoint: 0, measure: 'plasticity', window: 'matched' })")
         if claim.see.view == "distance":
             expect(block.locator(".other")).to_contain_text(first)
         if claim.see.view == "signal" and claim.see.measure != "plasticity":

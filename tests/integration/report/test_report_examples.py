@@ -17,8 +17,8 @@ from qkscope.results import load_results
 from qkscope.sums.excerpts import NO_KEY, first_query
 
 MODELS = list(LABELS)
-ROW = """([stop, head, text, token]) => {
-  store.set({ stop, head, heads: new Set([head]), excerpt: String(text), token: String(token) });
+ROW = """([checkpoint, head, text, token]) => {
+  store.set({ checkpoint, head, heads: new Set([head]), excerpt: String(text), token: String(token) });
   return examples.row(head, text, token);
 }"""
 
@@ -62,9 +62,9 @@ def slow_rows(folder: Path, model: str, head: int, text: int, t: int) -> tuple[n
 def test_rows_are_those_of_the_file(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report)
     rows = ((3, 0, 127), (0, 0, 64), (2, 1, 30), (3, 1, 59))
-    for head, (stop, text, t) in product(range(len(SHOWN)), rows):
-        shown = page.evaluate(ROW, [stop, index_of(SHOWN[head]), text, t])
-        real, parts = slow_rows(full_report.parent, MODELS[stop], head, text, t)
+    for head, (checkpoint, text, t) in product(range(len(SHOWN)), rows):
+        shown = page.evaluate(ROW, [checkpoint, index_of(SHOWN[head]), text, t])
+        real, parts = slow_rows(full_report.parent, MODELS[checkpoint], head, text, t)
         masses = shown["masses"]
         assert [one["key"] for one in masses] == list(range(t + 1))
         # What the page keeps of a weight: 9 bits of its root.
@@ -149,18 +149,20 @@ def test_the_player_moves_through_the_checkpoints(open_page: Open, full_report: 
     course = page.locator("#examples-drawing .columns-layer .mark")
     expect(course).to_have_count(4)
     page.locator("#examples-slider").fill("0")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-100")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-100")
     expect(page.locator("#slider")).to_have_value("0")
     assert page.locator("#examples .sentence").inner_text() != before
     # The same numbers over training: of the token that is looked at most in the end.
-    rows = page.evaluate("[0, 1, 2, 3].map((stop) => examples.row(store.state.head ?? 4, 0, 127, stop))")
+    rows = page.evaluate(
+        "[0, 1, 2, 3].map((checkpoint) => examples.row(store.state.head ?? 4, 0, 127, checkpoint))"
+    )
     last = max(rows[3]["masses"], key=lambda one: one["real"])["key"]
-    for stop, row in enumerate(rows):
+    for checkpoint, row in enumerate(rows):
         share = row["masses"][last]["real"]
         said = f"attention {100 * share:.{0 if share >= 0.0995 else 1}f}%"
-        assert said in course.nth(stop).get_attribute("aria-label")
+        assert said in course.nth(checkpoint).get_attribute("aria-label")
     course.nth(2).click()
-    expect(page.locator("#stop option:checked")).to_have_text("LC1-50")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("LC1-50")
 
 
 def test_hostile_tokens_are_text(open_page: Open, full_report: Path) -> None:

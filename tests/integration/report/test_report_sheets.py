@@ -72,7 +72,7 @@ def test_a_cell_of_the_raster_says_its_number_and_pins_its_head(
     count(page, 1)
     expect(page.locator("#emergence-sentence")).to_contain_text("L5H2")
     expect(page.locator("#emergence-cursor")).to_be_focused()
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
     page.locator("#emergence-open").click()
     expect(page.locator("#head-title")).to_have_text("Layer 5 · head 2")
     page.go_back()
@@ -124,8 +124,8 @@ def test_nothing_has_the_colour_of_the_paper_in_both_themes(open_page: Open, ful
 
 # ---- the RoPE explorer ----
 
-PREDICTED = """([stop, head, theta, span]) => {
-  store.set({ stop, head, heads: new Set([head]) });
+PREDICTED = """([checkpoint, head, theta, span]) => {
+  store.set({ checkpoint, head, heads: new Set([head]) });
   const waves = explorer.wavesOf();
   const at = explorer.distances(span);
   return { at, own: waves.theta, ...explorer.predict(waves, theta, at) };
@@ -150,9 +150,9 @@ def slow_curve(folder: Path, model: str, layer: int, head: int, theta: float, la
 
 def test_the_explorer_predicts_what_python_does(open_page: Open, full_report: Path) -> None:
     page = open_page(full_report)
-    for stop, model, own in ((1, "stage1-step-200", 5e4), (3, "lc-256-to-512-step-100", 2e6)):
+    for checkpoint, model, own in ((1, "stage1-step-200", 5e4), (3, "lc-256-to-512-step-100", 2e6)):
         for theta, span in ((None, 512), (1e4, 4096), (7.5e6, 256)):
-            got = page.evaluate(PREDICTED, [stop, 2 * 4 + 1, theta, span])
+            got = page.evaluate(PREDICTED, [checkpoint, 2 * 4 + 1, theta, span])
             assert got["at"] == distances(span).tolist()
             assert got["own"] == own
             want = slow_curve(full_report.parent, model, 2, 1, theta or own, distances(span))
@@ -171,7 +171,7 @@ def test_the_explorer_follows_its_sliders_and_its_link(open_page: Open, full_rep
     assert page.locator(line).get_attribute("d") != first
     assert "theta=" in page.url
     found = numbers_of(page, "explorer")
-    state = "[store.state.stop, store.currentHead(), store.state.theta, 256]"
+    state = "[store.state.checkpoint, store.currentHead(), store.state.theta, 256]"
     want = page.evaluate(f"({PREDICTED})({state})")
     assert [found[f"{at:,}", "predicted"] for at in want["at"]] == [
         f"{value:.3f}".replace("-0.000", "0.000") for value in want["total"]
@@ -209,7 +209,7 @@ def test_the_spectrogram_has_the_means_of_the_dataset(open_page: Open, full_repo
     page.locator("label[for=carried-signal_q]").click()
     assert "share of r_q 70.0%" in cursor_to(page, "spectrum", "· S1-200", "400 tokens")
     page.keyboard.press("Enter")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
     assert "carried=signal_q" in page.url
 
 
@@ -239,14 +239,14 @@ def test_axes_are_joined_as_python_pairs_them(open_page: Open, full_report: Path
     row = results.axes["stage1-step-100"].row(2, 1)
     v = {model: axes.v[row] for model, axes in results.axes.items()}
     qk = results.qk.set_index(["model", "layer", "head", "pc"]).sort_index()
-    for (before, after), stop in zip(pairwise(LABELS), (1, 2, 3), strict=True):
+    for (before, after), checkpoint in zip(pairwise(LABELS), (1, 2, 3), strict=True):
         size = np.abs(v[before].T @ v[after])
         orders = np.array(list(permutations(range(4))))
         best = orders[
             np.argmax((size[orders, np.arange(4)] ** 2).sum(axis=1))
         ]  # earlier axis of each later one
         for pc, earlier in enumerate(best):
-            mark = page.locator(f'#head .climb [data-key="climb:{stop}:{pc}"]')
+            mark = page.locator(f'#head .climb [data-key="climb:{checkpoint}:{pc}"]')
             said = mark.get_attribute("aria-label").translate(MINUS)
             want = qk.loc[after, 2, 1, pc]
             assert f"r_q {want.r_q:.3f}, r_k {want.r_k:.3f}" in said
@@ -279,7 +279,7 @@ def test_the_path_along_an_axis_is_that_of_its_mean_vectors(open_page: Open, ful
     mark.focus()
     expect(page.locator("#head .path-panel")).to_contain_text("PC1 at S1-200")
     page.keyboard.press("Enter")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
     assert page.evaluate("store.state.pc") == 1
 
 

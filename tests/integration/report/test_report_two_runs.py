@@ -58,7 +58,7 @@ def show(page: Page, choice: str) -> None:
 def test_both_runs_are_drawn_and_the_switch_shows_one(open_page: Open, pair: Path, runs: list[Path]) -> None:
     page = open_page(pair, "#window=own&measure=r_q&map=r_q")
     ours, theirs = (means(folder, 1)[LAST] for folder in runs)
-    mark = page.locator(f'#signal [data-key="stop:{LAST}"]')
+    mark = page.locator(f'#signal [data-key="checkpoint:{LAST}"]')
     said = mark.get_attribute("aria-label").translate(MINUS)
     assert f"RoPE A: mean r_q {ours:.3f} ±" in said
     assert f"RoPE B: mean r_q {theirs:.3f} ±" in said

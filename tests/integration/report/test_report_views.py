@@ -37,14 +37,14 @@ from qkscope.results.taxonomy import classify
 
 # ---- state, filters, CSV ----
 
-STATE = """() => ({ hash: location.hash, stop: store.state.stop, head: store.state.head,
+STATE = """() => ({ hash: location.hash, checkpoint: store.state.checkpoint, head: store.state.head,
   heads: [...store.state.heads].sort((a, b) => a - b), pc: store.state.pc, window: store.state.window,
   filter: store.state.filter, sort: store.state.sort, axes: [store.state.across, store.state.up, store.state.tint] })"""
 
 
 def test_the_hash_restores_everything(open_page: Open, report: Path) -> None:
     page = open_page(report)
-    page.locator("#stop").select_option("1")
+    page.locator("#checkpoint").select_option("1")
     assert page.evaluate("location.hash") == "#at=stage1-step-200"
     page.locator("label[for=window-own]").click()
     page.locator("#measure").select_option("abs_r_k")
@@ -74,14 +74,14 @@ def test_heads_with_another_pc0_are_hollow_and_listed(open_page: Open, full_repo
     hollow = page.locator("#portrait .point.open")
     expect(hollow).to_have_count(8)
     expect(hollow.first).to_have_attribute("aria-label", re.compile("head 2 .*became PC0"))
-    page.locator("#stop").select_option("0")
+    page.locator("#checkpoint").select_option("0")
     expect(page.locator("#portrait .point.open")).to_have_count(0)
     expect(explained).to_have_count(0)
     for head, another in (("1.2", True), ("1.1", False)):
         page = open_page(full_report, f"#view=head&head={head}")
         steps = page.locator("#head .history li").all_inner_texts()
         assert all(("PC0" in step) is another for step in steps)
-        assert len(steps) == page.evaluate("data.stops.length - 1") if another else True
+        assert len(steps) == page.evaluate("data.checkpoints.length - 1") if another else True
 
 
 def test_filters_hold_in_every_view(open_page: Open, report: Path, heads: pd.DataFrame) -> None:
@@ -139,7 +139,7 @@ def test_playing_moves_through_the_checkpoints(open_page: Open, report: Path) ->
     where = "document.querySelector('#portrait .point').transform.baseVal.consolidate().matrix.e"
     before = page.evaluate(where)
     page.evaluate(
-        "window.seen = []; store.onChange((keys) => { if (keys.has('stop')) seen.push(store.state.stop); })"
+        "window.seen = []; store.onChange((keys) => { if (keys.has('checkpoint')) seen.push(store.state.checkpoint); })"
     )
     page.locator("#play").click()
     expect(page.locator("#play")).to_contain_text("Pause")
@@ -153,8 +153,8 @@ def test_reduced_motion_moves_at_once(open_page: Open, report: Path) -> None:
     moved = page.evaluate("""() => {
       const point = document.querySelector("#portrait .point");
       const before = point.getAttribute("transform");
-      Object.assign(store.state, { stop: 0 });
-      portrait.draw(new Set(["stop"]));
+      Object.assign(store.state, { checkpoint: 0 });
+      portrait.draw(new Set(["checkpoint"]));
       const at = point.getAttribute("transform");
       const later = () => [before !== at, at === point.getAttribute("transform")];
       return new Promise((resolve) => setTimeout(() => resolve(later()), 300));
@@ -303,7 +303,7 @@ def test_every_view_is_saved_as_svg_and_png(open_page: Open, report: Path, view:
 
 def test_the_link_is_copied_with_its_state(open_page: Open, report: Path) -> None:
     page = open_page(report, "#heads=2.0-3", permissions=["clipboard-read", "clipboard-write"])
-    page.locator("#stop").select_option("1")
+    page.locator("#checkpoint").select_option("1")
     page.locator("#copy-link").click()
     expect(page.locator("#copy-link")).to_have_text("Copied ✓")
     assert page.evaluate("navigator.clipboard.readText()") == page.url
@@ -342,7 +342,7 @@ def test_causes_are_drawn_where_they_are_known(open_page: Open, full_report: Pat
     page.locator("#number").select_option("mean r_k")
     assert "number=mean" in page.url
     page.locator("#causes svg .mark").first.dispatch_event("click")
-    expect(page.locator("#stop option:checked")).to_have_text("S1-200")
+    expect(page.locator("#checkpoint option:checked")).to_have_text("S1-200")
     assert violations(page) == []
     expect(open_page(report).locator("#causes")).to_have_count(0)
 
@@ -461,7 +461,7 @@ def test_the_opening_has_the_loss_and_follows_the_selection(
     loss = {"loss": {"mean": [3.2, 2.9, 2.6, 2.5], "se": [0.01] * 4}}
     page = open_page(with_data(full_report, tmp_path, own=data["own"] | loss, matched=data["matched"] | loss))
     expect(page.locator("#signal-drawing svg")).to_have_count(2)
-    mark = page.locator('#signal .mark[data-key="stop:stage1-step-200"]')
+    mark = page.locator('#signal .mark[data-key="checkpoint:stage1-step-200"]')
     assert "loss 2.900 ± 0.010 nats per token" in mark.get_attribute("aria-label")
     means = data["matched"]["averages"]["means"]["RoPE"]["share_positional"]["mean"]
     sentence = page.locator("#signal-sentence")
@@ -555,7 +555,7 @@ def test_a_study_of_154_by_1024_opens_and_works(open_page: Open, tmp_path: Path)
     assert selected(page) > 0
     page.locator("#page-after").click()
     expect(page.locator("#table .pager")).to_contain_text("13–24 of 1,024 heads")
-    page.locator("#stop").select_option("70")
+    page.locator("#checkpoint").select_option("70")
     expect(page.locator("#table caption")).to_contain_text("step70000")
     # The raster paints what has scrolled into view, and the cursor stays in it.
     scroll = page.locator("#emergence-drawing .sheet-scroll")

@@ -57,7 +57,7 @@ def _bars(data: pd.DataFrame, axes: Axes, axis: CheckpointAxis) -> None:
     _stack(axes, axis, own, wide, 0.0)
     first = own[own["class"] == CLASSES[0]]
     # Beside the percentages, which are in the middle of a bar.
-    x, y = np.arange(len(axis.view.stops)) + 0.4 * wide, heights(axis.view, first, "share")
+    x, y = np.arange(len(axis.view.checkpoints)) + 0.4 * wide, heights(axis.view, first, "share")
     draw_errors(axes, x, y, heights(axis.view, first, "se"), INK, axis.pitch, min(1.1, 18 * axis.pitch))
     axes.set_ylim(0, 1)
     ticks = np.linspace(0, 1, 6 if inches(axes)[1] > 1.6 else 3).tolist()
@@ -66,7 +66,7 @@ def _bars(data: pd.DataFrame, axes: Axes, axis: CheckpointAxis) -> None:
 
 def _stack(axes: Axes, axis: CheckpointAxis, data: pd.DataFrame, width: float, offset: float) -> None:
     """A layer per class, from 0 to 1; with percentages where bars stand at their checkpoint."""
-    bottom = np.zeros(len(axis.view.stops))
+    bottom = np.zeros(len(axis.view.checkpoints))
     for name in CLASSES:
         height = np.nan_to_num(heights(axis.view, data[data["class"] == name], "share"))
         colour = pale(CLASS_COLOURS[name], 0.3) if offset else CLASS_COLOURS[name]

@@ -62,7 +62,7 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     page = sheet(rows.paper, caption.title, view.subtitle(), rows.width, sum(heights) + rows.paper.bar)
     top = 0.0
     for panel, height in zip(panels, heights, strict=True):
-        axes = page.axes(rows.left, top + rows.head, rows.cells, rows.row * len(view.stops))
+        axes = page.axes(rows.left, top + rows.head, rows.cells, rows.row * len(view.checkpoints))
         page.write_heading(panel.heading, rows.left, top + rows.head - 0.06)
         rows.draw(axes, panel, colours, norm)
         top += height
@@ -104,7 +104,7 @@ def _layers_panel(view: View, data: pd.DataFrame) -> Panel:
 def _grid(view: View, data: pd.DataFrame, by: str, columns: Sequence[int]) -> NDArray[np.float64]:
     """The means (checkpoints, columns), NaN where there is none; what prints as 0.00 is drawn as zero."""
     table = data.pivot(index="model", columns=by, values="mean")
-    table = table.reindex(index=[stop.model for stop in view.stops], columns=columns)
+    table = table.reindex(index=[checkpoint.model for checkpoint in view.checkpoints], columns=columns)
     grid = table.to_numpy(np.float64)
     return np.where((grid > -0.005) & (grid < 0), 0.0, grid)
 
@@ -188,12 +188,12 @@ class _Rows:
     """The rows that both panels share, a checkpoint each; all sizes in inches."""
 
     def __init__(self, view: View, paper: Paper) -> None:
-        self.view, self.paper, count = view, paper, len(view.stops)
+        self.view, self.paper, count = view, paper, len(view.checkpoints)
         self.size = paper.points(10 if count <= 14 else 9 if count <= 30 else 8)
         high = 0.36 if count <= 14 else 0.29 if count <= 30 else 0.25
         self.row = min(high, 9.0 / count) if paper.width is None else min(0.6 * high, 4.5 / count)
         most = 16 if paper.narrow else 34
-        self.names = [style.shorten(view.labels[stop.model], most) for stop in view.stops]
+        self.names = [style.shorten(view.labels[checkpoint.model], most) for checkpoint in view.checkpoints]
         self.left = paper.margin + max(style.extent(name, self.size)[0] for name in self.names) + 0.12
         self.room = self._room_for_phases()
         right = self.room + (0.2 if self.room else 0.1) * paper.factor + paper.margin
@@ -240,8 +240,8 @@ class _Rows:
             if np.isfinite(mean):
                 text = f"{mean:.2f}".replace("-", MINUS)
                 style.write(axes, x, y, text, self.size, style.ink_on(colour(mean)), **place)
-        for y, stop in enumerate(self.view.stops):
-            if stop.missing:
+        for y, checkpoint in enumerate(self.view.checkpoints):
+            if checkpoint.missing:
                 style.write(axes, (columns - 1) / 2, y, "not measured", self.paper.points(9), **place)
 
     def _name_rows(self, axes: Axes) -> None:
@@ -249,7 +249,7 @@ class _Rows:
         shown = range(0, len(self.names), every)
         axes.set_yticks(shown, [self.names[i] for i in shown], **style.lettering(self.size))
         for label, i in zip(axes.get_yticklabels(), shown, strict=True):
-            label.set_color("#a0a0a0" if self.view.stops[i].missing else style.INK)
+            label.set_color("#a0a0a0" if self.view.checkpoints[i].missing else style.INK)
 
     def _name_columns(self, axes: Axes, panel: Panel) -> None:
         """As many names as fit, and the mark of every NoPE layer."""

@@ -27,7 +27,7 @@ def draw(view: View, width: float | None = None) -> Drawing:
     data = _points(view, view.shown, again)
     colours = {name: style.CLASS_COLOURS[name] for name in CLASSES}
     if view.of_models:
-        families = dict.fromkeys(stop.phase for stop in view.stops)
+        families = dict.fromkeys(checkpoint.phase for checkpoint in view.checkpoints)
         colours = dict(zip(families, cycle(style.FAMILY_COLOURS), strict=False))
     paper, count = Paper(width), len(view.shown)
     drawn = []
@@ -75,7 +75,9 @@ def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataF
     own, matched = [*(table.reset_index(drop=True) for table in found), None][:2]
     points = view.windows(own, matched)
     if view.of_models:
-        points["family"] = points["model"].map({stop.model: stop.phase for stop in view.stops})
+        points["family"] = points["model"].map(
+            {checkpoint.model: checkpoint.phase for checkpoint in view.checkpoints}
+        )
     return points
 
 

@@ -77,11 +77,11 @@ def _counts(evidence: Evidence, view: View, population: Population) -> pd.DataFr
     rows = []
     for role in ROLES:
         scores, standing = evidence.values(role.variable).to_numpy()[:, 0], standings(evidence.data, role)
-        for i, stop in enumerate(evidence.stops):
+        for i, checkpoint in enumerate(evidence.checkpoints):
             known = here[i] & np.isfinite(scores[i])
             parts = known & (standing[i] > 0), known & (standing[i] >= 0)
             numbers = [int(each.sum()) if known.any() else np.nan for each in parts]
-            rows.append((stop.model, population, role.name, *numbers))
+            rows.append((checkpoint.model, population, role.name, *numbers))
     return pd.DataFrame(rows, columns=["model", "population", "quantity", "clear", "possible"])
 
 
@@ -102,7 +102,11 @@ def _loss(evidence: Evidence) -> pd.DataFrame:
         return pd.DataFrame()
     found = evidence.data["loss"].to_numpy()
     errors = [float(jackknife(row[1 : 1 + n])) for row, n in zip(found, evidence.groups_at, strict=True)]
-    columns = {"model": [stop.model for stop in evidence.stops], "population": ALL, "quantity": "loss"}
+    columns = {
+        "model": [checkpoint.model for checkpoint in evidence.checkpoints],
+        "population": ALL,
+        "quantity": "loss",
+    }
     return pd.DataFrame(columns | {"value": found[:, 0], "se": errors})
 
 

@@ -84,7 +84,7 @@ def _heads(evidence: Evidence, i: int, view: View, pairs: list[tuple[str, str]])
         population[evidence.mask(i, name)] = name
     columns = {"layer": evidence.data["layer"].to_numpy(), "head": evidence.data["number"].to_numpy()}
     columns |= {name: evidence.value(name, i) for pair in pairs for name in pair}
-    table = pd.DataFrame(columns).assign(population=population, model=evidence.stops[i].model)
+    table = pd.DataFrame(columns).assign(population=population, model=evidence.checkpoints[i].model)
     return table[table["population"] != ""]
 
 

@@ -12,7 +12,7 @@ const axes = (() => {
   /* Evenly many of the checkpoints when each takes `room` pixels: always the first and the last. */
   /** @type {(width: number, room: number) => number[]} */
   function spread(width, room) {
-    const n = data.stops.length;
+    const n = data.checkpoints.length;
     const fit = Math.max(2, Math.floor(width / room));
     if (n <= fit) return d3.range(n);
     return [...new Set(d3.range(fit).map((i) => Math.round((i * (n - 1)) / (fit - 1))))];
@@ -21,9 +21,9 @@ const axes = (() => {
   const LETTER = 7; // pixels of a letter at 12 px, on average
 
   /* How to label checkpoints `step` pixels apart: side by side, slanted, or every n-th. */
-  /** @type {(stops: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
-  function labelling(stops, step) {
-    const names = stops.map((stop) => shorten(data.stops[stop].label, 12));
+  /** @type {(checkpoints: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
+  function labelling(checkpoints, step) {
+    const names = checkpoints.map((checkpoint) => shorten(data.checkpoints[checkpoint].label, 12));
     const longest = Math.max(...names.map((name) => name.length)) * LETTER;
     /** @param {number} every */
     const flat = (every) => ({ every, slant: false, room: 18, names });
@@ -33,24 +33,24 @@ const axes = (() => {
   }
 
   /* The names of checkpoints below a drawing, the chosen one in bold. */
-  /** @type {(stops: number[], at: (i: number) => number, y: number, labels: ReturnType<typeof labelling>) => SVGElement} */
-  function stopLabels(stops, at, y, { every, slant, names }) {
+  /** @type {(checkpoints: number[], at: (i: number) => number, y: number, labels: ReturnType<typeof labelling>) => SVGElement} */
+  function checkpointLabels(checkpoints, at, y, { every, slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
-    stops.forEach((stop, i) => {
+    checkpoints.forEach((checkpoint, i) => {
       if (i % every) return;
-      const kind = `tick${slant ? " end" : ""}${stop === store.state.stop ? " chosen" : ""}`;
+      const kind = `tick${slant ? " end" : ""}${checkpoint === store.state.checkpoint ? " chosen" : ""}`;
       const transform = slant ? `rotate(-40 ${at(i)} ${y})` : null;
       layer.append(s("text", { x: at(i), y, transform, class: kind }, names[i]));
     });
     return layer;
   }
 
-  const stopWord = data.training ? "checkpoint" : "model";
+  const checkpointWord = data.training ? "checkpoint" : "model";
 
   /** @type {(index: number) => [string, string]} */
-  function stopLines(index) {
-    const { label, phase } = data.stops[index];
-    const here = store.runs().map((run) => data.stopIn(run, index));
+  function checkpointLines(index) {
+    const { label, phase } = data.checkpoints[index];
+    const here = store.runs().map((run) => data.checkpointIn(run, index));
     const names = [...new Set(here.map(({ model }) => model))].filter((name) => name !== label);
     const sizes = [...new Set(here.map(({ window: size }) => size))].filter((size) => size !== null);
     const context = sizes.length ? `training context ${sizes.map(count).join(" and ")}` : null;
@@ -131,9 +131,9 @@ const axes = (() => {
 
   /* Plot's options for an x axis of checkpoints, numbered 0, 1, ..., with room for phases above. */
   /** @type {(width: number, height: number, title: string) => any} */
-  function stopAxis(width, height, title) {
+  function checkpointAxis(width, height, title) {
     const [marginLeft, marginRight, marginTop] = [40, 14, 44];
-    const n = data.stops.length;
+    const n = data.checkpoints.length;
     const half = n > 60 ? 1 : 0.5;
     const step = (width - marginLeft - marginRight) / (n - 1 + 2 * half);
     const { every, slant, room, names } = labelling(d3.range(n), step);
@@ -154,7 +154,7 @@ const axes = (() => {
         tickRotate: slant ? -40 : 0,
         tickFormat: (/** @type {number} */ i) => names[i],
       },
-      marks: [titled(title), ...stopGround(step)],
+      marks: [titled(title), ...checkpointGround(step)],
     };
   }
 
@@ -163,7 +163,7 @@ const axes = (() => {
   /** @type {(phase: [string, number, number], letters: number) => string} */
   function phaseName([label, first, last], letters) {
     if (!label || label.length <= letters) return label || "";
-    const begin = d3.range(first, last + 1).map((i) => data.stops[i].label.match(/^(.+)-[^-]+$/)?.[1] || "");
+    const begin = d3.range(first, last + 1).map((i) => data.checkpoints[i].label.match(/^(.+)-[^-]+$/)?.[1] || "");
     const short = begin.every((word) => word === begin[0]) ? begin[0] : "";
     if (letters < Math.min(3, short.length || 3)) return "";
     return short || shorten(label, letters);
@@ -171,7 +171,7 @@ const axes = (() => {
 
   /* Behind the marks: alternating phases with their names, window changes, the chosen checkpoint. */
   /** @param {number} step */
-  function stopGround(step) {
+  function checkpointGround(step) {
     const phases = data.phases.map((phase, i) => ({
       ...{ phase, x1: phase[1] - 0.5, x2: phase[2] + 0.5, shade: i % 2 === 1 },
     }));
@@ -196,21 +196,21 @@ const axes = (() => {
    * moves the shade without drawing anew. */
   /** @type {(options: any, about: { name: string, prefix?: string,
    *   lines: (index: number, meaning: boolean) => (string | null)[] }) => Drawn} */
-  function stopChart(options, { name, lines, prefix = "stop" }) {
+  function checkpointChart(options, { name, lines, prefix = "checkpoint" }) {
     const svg = plot(options);
     const x = /** @type {any} */ (svg.scale("x"));
     const [bottom, top] = /** @type {any} */ (svg.scale("y")).range;
     const layer = s("g", { class: "columns-layer" });
-    for (const { index, model } of data.stops) {
+    for (const { index, model } of data.checkpoints) {
       const from = x.apply(index - 0.5);
       const box = { x: from, y: top, width: x.apply(index + 0.5) - from, height: bottom - top, fill: "transparent" };
-      const label = `${lines(index, false).filter(Boolean).join(", ")}. Choose this ${stopWord}.`;
+      const label = `${lines(index, false).filter(Boolean).join(", ")}. Choose this ${checkpointWord}.`;
       layer.append(
         mark(s("rect", box), {
           key: `${prefix}:${model}`,
           label,
           lines: () => lines(index, true),
-          act: () => store.set({ stop: index }),
+          act: () => store.set({ checkpoint: index }),
         }),
       );
     }
@@ -222,14 +222,14 @@ const axes = (() => {
 
   /** @param {Drawn} svg */
   function showChosen(svg) {
-    const { stop } = store.state;
+    const { checkpoint } = store.state;
     const columns = [...(svg.querySelector(".columns-layer")?.children || [])];
-    columns.forEach((column, index) => column.setAttribute("aria-pressed", String(index === stop)));
-    svg.querySelector(".chosen-stop")?.remove();
+    columns.forEach((column, index) => column.setAttribute("aria-pressed", String(index === checkpoint)));
+    svg.querySelector(".chosen-checkpoint")?.remove();
     if (columns.length < 2) return;
-    const shade = s("rect", { class: "chosen-stop", "aria-hidden": "true" });
+    const shade = s("rect", { class: "chosen-checkpoint", "aria-hidden": "true" });
     for (const name of ["x", "y", "width", "height"])
-      shade.setAttribute(name, columns[stop].getAttribute(name) || "0");
+      shade.setAttribute(name, columns[checkpoint].getAttribute(name) || "0");
     svg.querySelector("g")?.before(shade);
   }
 
@@ -276,7 +276,7 @@ const axes = (() => {
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    ...{ spread, labelling, stopLabels, phaseName, stopWord, stopAxis, stopLines, stopChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines, checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
     ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };

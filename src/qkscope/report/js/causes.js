@@ -64,7 +64,7 @@ const causes = (() => {
 
   /** @param {{ from: number, to: number, run: number }} cause */
   const rowName = ({ from, to, run }) =>
-    `${data.stops[from].label} → ${data.stops[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
+    `${data.checkpoints[from].label} → ${data.checkpoints[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
   /* The measure whose mean a number is, or the number itself. */
   /** @param {string} number */
@@ -177,9 +177,9 @@ const causes = (() => {
       if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i], false).join(", ")}. Choose ${data.stops[list[i].to].label}.`,
+        label: `${lines(list[i], false).join(", ")}. Choose ${data.checkpoints[list[i].to].label}.`,
         lines: () => lines(list[i], true),
-        act: () => store.set({ stop: list[i].to }),
+        act: () => store.set({ checkpoint: list[i].to }),
       });
     });
     axes.dress(svg, `Causes of each change of ${named(shownNumber())}`);
@@ -236,7 +236,7 @@ const causes = (() => {
   const lacking = (list) =>
     store.runs().flatMap((run) =>
       d3
-        .range(1, data.stops.length)
+        .range(1, data.checkpoints.length)
         .filter((to) => !list.some((cause) => cause.run === run && cause.from === to - 1 && cause.to === to))
         .map((to) => rowName({ from: to - 1, to, run })),
     );

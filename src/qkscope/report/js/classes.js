@@ -13,32 +13,32 @@ const classes = (() => {
   /** @typedef {{ i: number, from: number, to: number, heads: number[], a0: number, b0: number, n: number,
    *   element?: Element }} Flow */
   /** @typedef {(at: number) => number} Place */
-  /** @typedef {{ stop: number, run: number }} Bar what a bar shows: a checkpoint of a run */
-  /** @typedef {{ svg: SVGSVGElement, population: string, stops: number[], bars: Segment[][], list: Flow[], x: Place,
+  /** @typedef {{ checkpoint: number, run: number }} Bar what a bar shows: a checkpoint of a run */
+  /** @typedef {{ svg: SVGSVGElement, population: string, checkpoints: number[], bars: Segment[][], list: Flow[], x: Place,
    *   y: Place, wide: number }} Picture */
   /** @type {Picture[]} what stands, a picture per population */
   let drawn = [];
 
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
   /** @param {number} width */
-  function drawnStops(width) {
+  function drawnCheckpoints(width) {
     const found = new Set(axes.spread(width, store.both() ? 72 : 36));
-    if (!found.has(state.stop)) found.add(state.stop);
+    if (!found.has(state.checkpoint)) found.add(state.checkpoint);
     return [...found].sort((a, b) => a - b);
   }
 
-  /** @type {(stops: number[]) => Bar[]} */
-  const barsAt = (stops) => stops.flatMap((stop) => store.runs().map((run) => ({ stop, run })));
+  /** @type {(checkpoints: number[]) => Bar[]} */
+  const barsAt = (checkpoints) => checkpoints.flatMap((checkpoint) => store.runs().map((run) => ({ checkpoint, run })));
 
   /* members[i][code]: heads of each kind in the i-th bar. */
   /** @type {(shown: Bar[], heads: number[]) => number[][][]} */
   function membersAt(shown, heads) {
-    return shown.map(({ stop, run }) => {
+    return shown.map(({ checkpoint, run }) => {
       const table = store.table(run);
       /** @type {number[][]} */
       const groups = data.classes.map(() => []);
       for (const head of heads) {
-        const code = data.code(table, stop, head);
+        const code = data.code(table, checkpoint, head);
         if (code >= 0) groups[code].push(head);
       }
       return groups;
@@ -64,14 +64,14 @@ const classes = (() => {
     /** @type {Flow[]} */
     const found = [];
     for (let i = 0; i + 1 < shown.length; i += store.both() ? 2 : 1) {
-      const { stop, run } = shown[i + 1];
+      const { checkpoint, run } = shown[i + 1];
       const table = store.table(run);
       const used = data.classes.map(() => 0);
       for (const from of bars[i]) {
         /** @type {number[][]} */
         const byTarget = data.classes.map(() => []);
         for (const head of from.heads) {
-          const code = data.code(table, stop, head);
+          const code = data.code(table, checkpoint, head);
           if (code >= 0) byTarget[code].push(head);
         }
         let out = from.y0;
@@ -97,21 +97,21 @@ const classes = (() => {
 
   /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
-  /** @param {number} stop */
-  const labelAt = (stop) => data.stops[stop].label;
+  /** @param {number} checkpoint */
+  const labelAt = (checkpoint) => data.checkpoints[checkpoint].label;
 
   /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
-  function segmentLines(population, { stop, run }, segment, total) {
+  function segmentLines(population, { checkpoint, run }, segment, total) {
     const name = data.classes[segment.code];
     const known = store.shown() ? undefined : store.over(run).averages.classes[data.taxonomy]?.[population]?.[name];
-    const error = known?.se[stop] ?? null;
+    const error = known?.se[checkpoint] ?? null;
     const measured = name !== data.unmeasured;
     const share = measured ? `, ${text.percent(segment.heads.length, total)} of those measured` : "";
     const points = error === null || error < 0.0005 ? "" : ` (± ${(100 * error).toFixed(1)} points)`;
-    const near = known?.borderline[stop] ?? null;
+    const near = known?.borderline[checkpoint] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
-      axes.ofRun(run, `${labelAt(stop)} · ${whose}${name}`),
+      axes.ofRun(run, `${labelAt(checkpoint)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another class`,
     ];
@@ -120,14 +120,14 @@ const classes = (() => {
   /** @type {(shown: Bar[], flow: Flow) => string[]} */
   function flowLines(shown, flow) {
     const [from, to] = [data.classes[flow.from], data.classes[flow.to]];
-    const stops = shown.map(({ stop }) => stop);
+    const checkpoints = shown.map(({ checkpoint }) => checkpoint);
     if (store.both()) {
       const kind = flow.from === flow.to ? `${from} in both` : `${from} in A, ${to} in B`;
-      return [labelAt(stops[flow.i]), `${text.headCount(flow.n)} ${kind}`];
+      return [labelAt(checkpoints[flow.i]), `${text.headCount(flow.n)} ${kind}`];
     }
     const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
     return [
-      `${labelAt(stops[flow.i])} to ${labelAt(stops[flow.i + 1])}`,
+      `${labelAt(checkpoints[flow.i])} to ${labelAt(checkpoints[flow.i + 1])}`,
       `${text.headCount(flow.n)} ${what}`,
     ];
   }
@@ -143,7 +143,7 @@ const classes = (() => {
     flow.element = path;
     layer.append(
       marks.mark(path, {
-        key: `flow:${population}:${shown[flow.i].stop}:${shown[flow.i + 1].stop}:${flow.from}:${flow.to}`,
+        key: `flow:${population}:${shown[flow.i].checkpoint}:${shown[flow.i + 1].checkpoint}:${flow.from}:${flow.to}`,
         label: `${lines.join(": ")}. Select them.`,
         lines,
         act: (event) => store.select(flow.heads, event),
@@ -162,7 +162,7 @@ const classes = (() => {
     segment.element = rect;
     layer.append(
       marks.mark(rect, {
-        key: `segment:${population}:${bar.stop}${data.letters[bar.run]}:${segment.code}`,
+        key: `segment:${population}:${bar.checkpoint}${data.letters[bar.run]}:${segment.code}`,
         label: `${lines.filter(Boolean).join(", ")}. Select them.`,
         lines,
         act: (event) => store.select(segment.heads, event),
@@ -175,9 +175,9 @@ const classes = (() => {
 
   /* The selected heads: the part of each flow that is theirs, and a strip beside each segment. */
   /** @param {Picture} picture */
-  function drawPicked({ svg, stops, bars, list, x, y, wide }) {
+  function drawPicked({ svg, checkpoints, bars, list, x, y, wide }) {
     const ticks = [...svg.querySelectorAll(".tick")];
-    ticks.forEach((tick, i) => tick.classList.toggle("chosen", stops[i] === state.stop));
+    ticks.forEach((tick, i) => tick.classList.toggle("chosen", checkpoints[i] === state.checkpoint));
     const [ribbons, strips] = [s("g", { class: "picks" }), s("g", { class: "picks" })];
     for (const flow of list) {
       const picked = selectedOf(flow.heads);
@@ -218,13 +218,13 @@ const classes = (() => {
     return s("defs", {}, s("pattern", pattern, s("rect", { ...size, fill: "var(--paper)" }), line));
   }
 
-  /** @type {(population: string, width: number, stops: number[], shown: Bar[], bars: Segment[][],
+  /** @type {(population: string, width: number, checkpoints: number[], shown: Bar[], bars: Segment[][],
    *   list: Flow[]) => Picture} */
-  function picture(population, width, stops, shown, bars, list) {
+  function picture(population, width, checkpoints, shown, bars, list) {
     const height = 270;
     const left = 34; // of the axis
-    const step = (width - left - 6) / stops.length;
-    const labels = axes.labelling(stops, step);
+    const step = (width - left - 6) / checkpoints.length;
+    const labels = axes.labelling(checkpoints, step);
     const [top, bottom] = [8, height - labels.room - 8];
     const flowing = list.length > 0;
     const two = store.both();
@@ -247,8 +247,8 @@ const classes = (() => {
       for (const segment of groups)
         if (segment.heads.length) drawSegment({ ...ground, layer: barLayer }, shown[i], segment, total);
     });
-    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axes.stopLabels(stops, middle, bottom + 16, labels));
-    return { svg, population, stops, bars, list, x, y, wide };
+    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axes.checkpointLabels(checkpoints, middle, bottom + 16, labels));
+    return { svg, population, checkpoints, bars, list, x, y, wide };
   }
 
   /** @param {Picture[]} pictures */
@@ -267,37 +267,37 @@ const classes = (() => {
     const codes = d3
       .range(data.classes.length)
       .filter((code) => drawn.some(({ bars }) => bars.some((groups) => groups[code].heads.length)));
-    const rows = drawn.flatMap(({ population, stops, bars }) =>
-      barsAt(stops).map(({ stop, run }, i) => [
-        axes.ofRun(run, population === "all" ? labelAt(stop) : `${labelAt(stop)}, ${population}`),
+    const rows = drawn.flatMap(({ population, checkpoints, bars }) =>
+      barsAt(checkpoints).map(({ checkpoint, run }, i) => [
+        axes.ofRun(run, population === "all" ? labelAt(checkpoint) : `${labelAt(checkpoint)}, ${population}`),
         ...codes.map((code) => String(bars[i][code].heads.length)),
       ]),
     );
-    return dom.numbers(drawing, [axes.stopWord, ...codes.map((code) => data.classes[code])], rows);
+    return dom.numbers(drawing, [axes.checkpointWord, ...codes.map((code) => data.classes[code])], rows);
   }
 
   /* One sentence: how many heads of each class there are at the chosen checkpoint. */
   function sentence() {
-    const said = drawn.map(({ population, bars, stops }) => {
-      const at = barsAt(stops).findIndex(({ stop }) => stop === state.stop);
+    const said = drawn.map(({ population, bars, checkpoints }) => {
+      const at = barsAt(checkpoints).findIndex(({ checkpoint }) => checkpoint === state.checkpoint);
       const total = d3.sum(bars[at], ({ heads }) => heads.length);
       const kinds = [...bars[at]].sort((a, b) => b.heads.length - a.heads.length).filter(({ heads }) => heads.length);
       const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
       return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
     });
-    return `At ${labelAt(state.stop)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+    return `At ${labelAt(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
   }
 
-  /** @type {(stops: number[], shown: Set<number> | null) => void} */
-  function explain(stops, shown) {
+  /** @type {(checkpoints: number[], shown: Set<number> | null) => void} */
+  function explain(checkpoints, shown) {
     const said = [axes.taxonomyMeans()];
     if (store.both()) said.push("Flows show which heads are of another class in B than in A.");
     else if (!data.training)
       said.push("No flows: these are different models, whose heads are not each other’s.");
-    else if (data.stops.length === 1) said.push("No flows: one checkpoint was measured.");
-    if (stops.length < data.stops.length)
+    else if (data.checkpoints.length === 1) said.push("No flows: one checkpoint was measured.");
+    if (checkpoints.length < data.checkpoints.length)
       said.push(
-        `${stops.length} of ${data.stops.length} ${axes.stopWord}s are drawn` +
+        `${checkpoints.length} of ${data.checkpoints.length} ${axes.checkpointWord}s are drawn` +
           (store.both() ? "." : "; flows join the ones drawn."),
       );
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
@@ -306,8 +306,8 @@ const classes = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    const stands = drawn.length > 0 && drawn[0].stops.includes(state.stop);
-    if (stands && (store.selectionOnly(keys) || store.only(keys, "stop", "heads", "head"))) {
+    const stands = drawn.length > 0 && drawn[0].checkpoints.includes(state.checkpoint);
+    if (stands && (store.selectionOnly(keys) || store.only(keys, "checkpoint", "heads", "head"))) {
       drawn.forEach(drawPicked);
       dom.find("classes-sentence").textContent = sentence();
       return;
@@ -317,13 +317,13 @@ const classes = (() => {
     const width = axes.widthOf(drawing);
     const side = data.populations.length > 1 && width > 620;
     const each = side ? (width - 32) / 2 : width;
-    const stops = drawnStops(each);
-    const bars = barsAt(stops);
+    const checkpoints = drawnCheckpoints(each);
+    const bars = barsAt(checkpoints);
     drawn = data.populations.map((population) => {
       const heads = data.heads.filter((d) => d.population === population).map(({ index }) => index);
       const stacked = stack(membersAt(bars, shown ? heads.filter((head) => shown.has(head)) : heads));
       const list = data.training || store.both() ? flows(bars, stacked) : [];
-      return picture(population, each, stops, bars, stacked, list);
+      return picture(population, each, checkpoints, bars, stacked, list);
     });
     drawn.forEach(drawPicked);
     const panels = drawn.map(({ population, svg }) => {
@@ -332,13 +332,13 @@ const classes = (() => {
     });
     const said = h("p", { class: "sentence", id: "classes-sentence" }, sentence());
     marks.mount(drawing, said, legend(drawn), h("div", { class: side ? "pair" : "" }, panels), numbersTable());
-    explain(stops, shown);
+    explain(checkpoints, shown);
   }
 
   /** @type {View} */
   return {
     setUp: () => dom.find("classes-controls").replaceChildren(...axes.taxonomyChoice("classes")),
     draw,
-    needs: ["window", "run", "filter", "heads", "stop", "taxonomy"],
+    needs: ["window", "run", "filter", "heads", "checkpoint", "taxonomy"],
   };
 })();

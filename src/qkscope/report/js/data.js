@@ -50,13 +50,13 @@ const data = (() => {
     return { columns, classes, roles: packed.roles ? bytes(packed.roles) : null };
   }
 
-  /** @type {Stop[]} */
-  const stops = raw.stops.model.map((model, index) => ({
+  /** @type {Checkpoint[]} */
+  const checkpoints = raw.checkpoints.model.map((model, index) => ({
     index,
     model,
-    label: raw.stops.label[index] || model,
-    phase: raw.stops.phase[index],
-    window: raw.stops.window[index],
+    label: raw.checkpoints.label[index] || model,
+    phase: raw.checkpoints.phase[index],
+    window: raw.checkpoints.window[index],
   }));
 
   /* The taxonomy by which heads have classes: of all views the same, chosen by the reader. */
@@ -102,39 +102,39 @@ const data = (() => {
   const measureUnits = (name) => (byName.get(name)?.units || "").replace(/^share$/, "");
 
   /* Row of a head at a checkpoint, -1 when it is a head of another model. */
-  /** @type {(stop: number, head: number) => number} */
-  function row(stop, head) {
-    if (training) return stop * heads.length + head;
-    return heads[head].owner === stop ? head : -1;
+  /** @type {(checkpoint: number, head: number) => number} */
+  function row(checkpoint, head) {
+    if (training) return checkpoint * heads.length + head;
+    return heads[head].owner === checkpoint ? head : -1;
   }
 
-  /** @type {(table: Table, name: string, stop: number, head: number) => number} */
-  function value(table, name, stop, head) {
-    const at = row(stop, head);
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) => number} */
+  function value(table, name, checkpoint, head) {
+    const at = row(checkpoint, head);
     return at < 0 || !table.columns[name] ? NaN : table.columns[name][at];
   }
 
   /* The class of a head at a checkpoint, as a place in `classes`; -1 where the checkpoint lacks the head. */
-  /** @type {(table: Table, stop: number, head: number, by?: string) => number} */
-  function code(table, stop, head, by = taxonomy) {
-    const at = row(stop, head);
+  /** @type {(table: Table, checkpoint: number, head: number, by?: string) => number} */
+  function code(table, checkpoint, head, by = taxonomy) {
+    const at = row(checkpoint, head);
     const { codes } = table.classes[by];
     return at < 0 || codes[at] === noCode ? -1 : codes[at];
   }
 
   /* The name of that class. */
-  /** @type {(table: Table, stop: number, head: number, by?: string) => string} */
-  const className = (table, stop, head, by = taxonomy) => raw.taxonomies[by].classes[code(table, stop, head, by)] || "";
+  /** @type {(table: Table, checkpoint: number, head: number, by?: string) => string} */
+  const className = (table, checkpoint, head, by = taxonomy) => raw.taxonomies[by].classes[code(table, checkpoint, head, by)] || "";
 
   /* The roles of a head at a checkpoint, as bits in the order of `roles`, and as places in it. */
-  /** @type {(table: Table, stop: number, head: number) => number} */
-  function roleBits(table, stop, head) {
-    const at = row(stop, head);
+  /** @type {(table: Table, checkpoint: number, head: number) => number} */
+  function roleBits(table, checkpoint, head) {
+    const at = row(checkpoint, head);
     return at < 0 || !table.roles || table.roles[at] === noCode ? 0 : table.roles[at];
   }
-  /** @type {(table: Table, stop: number, head: number) => number[]} */
-  function rolesOf(table, stop, head) {
-    const bits = roleBits(table, stop, head);
+  /** @type {(table: Table, checkpoint: number, head: number) => number[]} */
+  function rolesOf(table, checkpoint, head) {
+    const bits = roleBits(table, checkpoint, head);
     return bits ? d3.range(raw.roles.length).filter((i) => bits & (1 << i)) : [];
   }
 
@@ -142,23 +142,23 @@ const data = (() => {
   const lazy = {};
 
   /* A component beyond the first, own windows only; unpacked when first used. */
-  /** @type {(name: string, stop: number, head: number, pc: number, run: number) => number} */
-  function component(name, stop, head, pc, run) {
-    if (pc === 0) return value(runs[run].own, name, stop, head);
+  /** @type {(name: string, checkpoint: number, head: number, pc: number, run: number) => number} */
+  function component(name, checkpoint, head, pc, run) {
+    if (pc === 0) return value(runs[run].own, name, checkpoint, head);
     const { more } = parts[run];
     if (!more || !more[name] || pc > more.count) return NaN;
     const key = `${run}:${name}`;
     if (!lazy[key]) lazy[key] = (more.thousandths.includes(name) ? unpackSmall : unpack)(more[name]);
-    const at = row(stop, head);
+    const at = row(checkpoint, head);
     return at < 0 ? NaN : lazy[key][at * more.count + pc - 1];
   }
 
   /* A curve of a head at a checkpoint: a number at each place of its axis. */
-  /** @type {(curve: PackedCurve, stop: number, head: number, key: string) => Float64Array} */
-  function curve({ name, column, at }, stop, head, whose) {
+  /** @type {(curve: PackedCurve, checkpoint: number, head: number, key: string) => Float64Array} */
+  function curve({ name, column, at }, checkpoint, head, whose) {
     const key = `${whose}:curve:${name}`;
     if (!lazy[key]) lazy[key] = unpack(column.values, column.scale);
-    const from = row(stop, head) * at.length;
+    const from = row(checkpoint, head) * at.length;
     return from < 0 ? new Float64Array() : lazy[key].subarray(from, from + at.length);
   }
 
@@ -190,7 +190,7 @@ const data = (() => {
     const packed = parts[run].examples;
     if (!packed) return null;
     if (run in excerpts) return excerpts[run];
-    const { stops, heads: shown, words, first, queries, bits, steps, softmax, roles } = packed;
+    const { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles } = packed;
     const ends = d3.cumsum(bytes(packed.counts));
     const counts = bytes(packed.counts);
     const codes = new DataView(bytes(packed.keys).buffer);
@@ -204,7 +204,7 @@ const data = (() => {
       });
       return { keys, sink: sinks ? sinks[at] ** 2 : 0 };
     };
-    excerpts[run] = { stops, heads: shown, words, first, queries, bits, steps, softmax, roles, row: row_ };
+    excerpts[run] = { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles, row: row_ };
     return excerpts[run];
   }
 
@@ -221,23 +221,23 @@ const data = (() => {
   }
 
   /* The component of the checkpoint before that an axis continues, and their overlap; -1 where that is not known. */
-  /** @type {(run: number, stop: number, head: number, pc: number) => { before: number, overlap: number }} */
-  function axisBefore(run, stop, head, pc) {
+  /** @type {(run: number, checkpoint: number, head: number, pc: number) => { before: number, overlap: number }} */
+  function axisBefore(run, checkpoint, head, pc) {
     const { climb } = parts[run];
     const [before, overlap] = [axisBytes(run, "before"), axisBytes(run, "overlap")];
-    const at = climb ? row(stop, head) * climb.count + pc : -1;
+    const at = climb ? row(checkpoint, head) * climb.count + pc : -1;
     if (!climb || !before || !overlap || pc >= climb.count || at < 0 || before[at] === noCode)
       return { before: -1, overlap: NaN };
     return { before: before[at], overlap: overlap[at] / climb.steps };
   }
 
   /* The mean path of queries and of keys along an axis, relative to the largest value of both. */
-  /** @type {(run: number, stop: number, head: number, pc: number) => number[][] | null} */
-  function axisPaths(run, stop, head, pc) {
+  /** @type {(run: number, checkpoint: number, head: number, pc: number) => number[][] | null} */
+  function axisPaths(run, checkpoint, head, pc) {
     const { climb } = parts[run];
     const paths = axisBytes(run, "paths");
     if (!climb || !paths || pc >= climb.count) return null;
-    const from = (row(stop, head) * climb.count + pc) * 2 * climb.parts;
+    const from = (row(checkpoint, head) * climb.count + pc) * 2 * climb.parts;
     return [0, 1].map((kind) =>
       [...paths.subarray(from + kind * climb.parts, from + (kind + 1) * climb.parts)].map((code) =>
         code === noCode ? NaN : code / climb.steps - 1,
@@ -268,15 +268,15 @@ const data = (() => {
     /** @param {string} name */
     taxonomyOf: (name) => raw.taxonomies[name],
     roles: raw.roles,
-    steps: raw.stops.step,
-    tokens: raw.stops.tokens,
+    steps: raw.checkpoints.step,
+    tokens: raw.checkpoints.tokens,
     unmeasured: raw.unmeasured,
     regions: raw.regions,
     ramps: raw.ramps,
     measures,
     phases: raw.phases,
     windowChanges: raw.windowChanges,
-    stops,
+    checkpoints,
     heads,
     hasRope: raw.heads.rope !== null,
     own,
@@ -341,23 +341,23 @@ const data = (() => {
     over: (windowName, run) => (windowName === "matched" && parts[run].matched) || parts[run].own,
 
     /* The window a checkpoint of a run was measured over, and its name there. */
-    /** @type {(run: number, stop: number) => { model: string, window: Maybe }} */
-    stopIn: (run, stop) => ({ model: parts[run].stops.model[stop], window: parts[run].stops.window[stop] }),
+    /** @type {(run: number, checkpoint: number) => { model: string, window: Maybe }} */
+    checkpointIn: (run, checkpoint) => ({ model: parts[run].checkpoints.model[checkpoint], window: parts[run].checkpoints.window[checkpoint] }),
 
     /* Whether a head's first axis is another than at the checkpoint before; null where that is not known. */
-    /** @type {(table: Table, stop: number, head: number) => boolean | null} */
-    anotherAxis(table, stop, head) {
-      const same = value(table, "same_axis", stop, head);
+    /** @type {(table: Table, checkpoint: number, head: number) => boolean | null} */
+    anotherAxis(table, checkpoint, head) {
+      const same = value(table, "same_axis", checkpoint, head);
       return Number.isNaN(same) ? null : same === 0;
     },
 
-    /* The stops at which a head is present: all of them over training, its own model's otherwise. */
-    /** @type {(head: number) => Stop[]} */
-    stopsOf: (head) => (training ? stops : [stops[heads[head].owner ?? 0]]),
+    /* The checkpoints at which a head is present: all of them over training, its own model's otherwise. */
+    /** @type {(head: number) => Checkpoint[]} */
+    checkpointsOf: (head) => (training ? checkpoints : [checkpoints[heads[head].owner ?? 0]]),
 
     /* The checkpoint to read a head at: the chosen one over training, its own model's otherwise. */
-    /** @type {(head: Head, stop: number) => number} */
-    stopOf: (head, stop) => (training ? stop : (head.owner ?? 0)),
+    /** @type {(head: Head, checkpoint: number) => number} */
+    checkpointOf: (head, checkpoint) => (training ? checkpoint : (head.owner ?? 0)),
 
     /* L3H1 */
     /** @param {number} head */
@@ -367,7 +367,7 @@ const data = (() => {
     headName(head) {
       const { layer, head: number, owner } = heads[head];
       const name = `layer ${layer}, head ${number}`;
-      return owner === null ? name : `${stops[owner].label}, ${name}`;
+      return owner === null ? name : `${checkpoints[owner].label}, ${name}`;
     },
   };
 })();

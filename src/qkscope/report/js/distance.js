@@ -15,7 +15,7 @@ const distance = (() => {
     data.populations.flatMap((population) =>
       store.runs().flatMap((run) => {
         const found = store.over(run).distances;
-        const { score = [], se = [] } = found?.curves[population]?.[state.stop] || {};
+        const { score = [], se = [] } = found?.curves[population]?.[state.checkpoint] || {};
         const points = score.flatMap((value, i) =>
           value === null ? [] : [{ at: found?.at[i] || 0, value, se: se[i] }],
         );
@@ -87,7 +87,7 @@ const distance = (() => {
         Plot.dot(marked, { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) }),
       ],
     });
-    const name = data.stops[state.stop].label;
+    const name = data.checkpoints[state.checkpoint].label;
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
       const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`);
@@ -110,5 +110,5 @@ const distance = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["window", "run", "stop"] };
+  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"] };
 })();

@@ -11,7 +11,7 @@ const examples = (() => {
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 
   /** @typedef {{ key: number, real: number, alone: number, named: boolean }} Mass */
-  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean, stop: number }} Row */
+  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean, checkpoint: number }} Row */
 
   const found = () => data.examples(store.runs()[0]);
   const excerpt = () => Math.min(Number(state.excerpt), (found()?.words.length || 1) - 1);
@@ -33,13 +33,13 @@ const examples = (() => {
   }
 
   /* Scores that distance alone predicts at these distances; null where the rotation is not known. */
-  /** @type {(stop: number, index: number, distances: number[]) => number[] | null} */
-  function predicted(stop, index, distances) {
+  /** @type {(checkpoint: number, index: number, distances: number[]) => number[] | null} */
+  function predicted(checkpoint, index, distances) {
     const all = found();
     const i = all?.heads.indexOf(index) ?? -1;
     const { slope, softcap } = all?.softmax || {};
-    const waves = explorer.wavesOf(index, store.runs()[0], stop);
-    if (waves ? waves.stop !== stop : data.heads[index].rope !== 0 && !slope?.[i]) return null;
+    const waves = explorer.wavesOf(index, store.runs()[0], checkpoint);
+    if (waves ? waves.checkpoint !== checkpoint : data.heads[index].rope !== 0 && !slope?.[i]) return null;
     const scores = waves ? explorer.predict(waves, null, distances).total : distances.map(() => 0);
     const cap = softcap?.[i];
     return scores.map((score, d) => (cap ? cap * Math.tanh(score / cap) : score) - (slope?.[i] || 0) * distances[d]);
@@ -47,10 +47,10 @@ const examples = (() => {
 
   /* Attention of a query to every token it sees, as measured and as distance alone predicts: the first four tokens keep
    * what they have, the rest goes to the others by the softmax of the predicted scores. */
-  /** @type {(index: number, text_: number, at: number, stop?: number) => Row} */
-  function row(index, text_, at, stop = state.stop) {
+  /** @type {(index: number, text_: number, at: number, checkpoint?: number) => Row} */
+  function row(index, text_, at, checkpoint = state.checkpoint) {
     const all = /** @type {Examples} */ (found());
-    const place = d3.leastIndex(all.stops, (one) => Math.abs(one - stop)) ?? 0;
+    const place = d3.leastIndex(all.checkpoints, (one) => Math.abs(one - checkpoint)) ?? 0;
     const i = all.heads.indexOf(index);
     const { keys, sink } = all.row(place, i, text_, at);
     const mass = new Map(keys);
@@ -60,7 +60,7 @@ const examples = (() => {
     const each = other / Math.max(1, seen.length - mass.size);
     const real = seen.map((key) => mass.get(key) ?? each);
     const late = seen.filter((key) => key >= SINK);
-    const scores = predicted(all.stops[place], index, late.map((key) => at - key));
+    const scores = predicted(all.checkpoints[place], index, late.map((key) => at - key));
     const most = d3.max(scores || []) ?? 0;
     const parts = (scores || []).map((score) => Math.exp(score - most));
     const left = d3.sum(real.slice(seen.length - late.length));
@@ -69,7 +69,7 @@ const examples = (() => {
       const alone = key < SINK ? real[j] : scores ? (left * parts[j - (seen.length - late.length)]) / total : NaN;
       return { key, real: real[j], alone, named: mass.has(key) };
     });
-    return { query: at, masses, other, sink, known: scores !== null, stop: all.stops[place] };
+    return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[place] };
   }
 
   /* ---- words ---- */
@@ -222,21 +222,21 @@ const examples = (() => {
   /** @type {(shown: Row, words: string[], width: number) => Node[]} */
   function overTraining(shown, words, width) {
     const all = /** @type {Examples} */ (found());
-    const rows = all.stops.map((stop) => row(head(), excerpt(), shown.query, stop));
+    const rows = all.checkpoints.map((checkpoint) => row(head(), excerpt(), shown.query, checkpoint));
     const key = d3.greatest(rows[rows.length - 1].masses, ({ real }) => real)?.key ?? 0;
-    const course = rows.flatMap(({ stop, masses }) => {
+    const history = rows.flatMap(({ checkpoint, masses }) => {
       const mass = masses.find((one) => one.key === key);
-      return mass ? [{ stop, ...mass }] : [];
+      return mass ? [{ checkpoint, ...mass }] : [];
     });
-    if (course.length < 2) return [];
-    const axis = axes.stopAxis(width, 190, "share of attention");
+    if (history.length < 2) return [];
+    const axis = axes.checkpointAxis(width, 190, "share of attention");
     const [real, alone] = colours();
     const dots = (/** @type {"real" | "alone"} */ name, /** @type {string} */ fill) => [
-      Plot.line(course, { x: "stop", y: name, stroke: fill, strokeWidth: 2 }),
-      Plot.dot(course, { x: "stop", y: name, r: 3.4, fill }),
+      Plot.line(history, { x: "checkpoint", y: name, stroke: fill, strokeWidth: 2 }),
+      Plot.dot(history, { x: "checkpoint", y: name, r: 3.4, fill }),
     ];
-    const most = d3.max(course, (one) => Math.max(one.real, one.alone || 0)) || 1;
-    const svg = axes.stopChart(
+    const most = d3.max(history, (one) => Math.max(one.real, one.alone || 0)) || 1;
+    const svg = axes.checkpointChart(
       {
         ...axis,
         y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
@@ -248,11 +248,11 @@ const examples = (() => {
         ],
       },
       {
-        name: `Attention to one token at each ${axes.stopWord}`,
-        prefix: "course",
-        lines(stop, meaning) {
-          const one = course.find((point) => point.stop === stop);
-          const { label } = data.stops[stop];
+        name: `Attention to one token at each ${axes.checkpointWord}`,
+        prefix: "history",
+        lines(checkpoint, meaning) {
+          const one = history.find((point) => point.checkpoint === checkpoint);
+          const { label } = data.checkpoints[checkpoint];
           if (!one) return [label, "not on the page"];
           const predicted_ = shown.known ? [`distance alone ${percent(one.alone)}`] : [];
           return [label, `attention ${percent(one.real)}`, ...predicted_, meaning ? MEANS : null];
@@ -266,7 +266,7 @@ const examples = (() => {
   /* ---- around it ---- */
 
   /** @param {number} index */
-  const roleNames = (index, stop = found()?.stops.length || 1) => found()?.roles[stop - 1]?.[found()?.heads.indexOf(index) ?? 0] || [];
+  const roleNames = (index, checkpoint = found()?.checkpoints.length || 1) => found()?.roles[checkpoint - 1]?.[found()?.heads.indexOf(index) ?? 0] || [];
 
   /** @type {(shown: Row, words: string[]) => HTMLElement} */
   function sentence(shown, words) {
@@ -303,7 +303,7 @@ const examples = (() => {
   }
 
   function badges() {
-    const now = roleNames(head(), (d3.leastIndex(found()?.stops || [], (one) => Math.abs(one - state.stop)) ?? 0) + 1);
+    const now = roleNames(head(), (d3.leastIndex(found()?.checkpoints || [], (one) => Math.abs(one - state.checkpoint)) ?? 0) + 1);
     const ever = (found()?.roles || []).flatMap((some) => some[found()?.heads.indexOf(head()) ?? 0] || []);
     const { population } = data.heads[head()];
     return h(
@@ -370,13 +370,13 @@ const examples = (() => {
         ]),
       ),
     );
-    const { label } = data.stops[shown.stop];
+    const { label } = data.checkpoints[shown.checkpoint];
     dom.find("examples-note").textContent = [
-      shown.stop === state.stop ? "" : `The page has excerpts of some checkpoints: this is ${label}.`,
+      shown.checkpoint === state.checkpoint ? "" : `The page has excerpts of some checkpoints: this is ${label}.`,
       store.both() ? "This is run A; choose B above for the other." : "",
     ].join(" ");
   }
 
   /** @type {View & { row: typeof row, visible: typeof visible }} */
-  return { setUp, draw, row, visible, needs: ["head", "heads", "stop", "run", "excerpt", "token"] };
+  return { setUp, draw, row, visible, needs: ["head", "heads", "checkpoint", "run", "excerpt", "token"] };
 })();

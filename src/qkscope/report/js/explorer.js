@@ -10,7 +10,7 @@ const explorer = (() => {
   const LEFT = 58;
   const RIGHT = 64; // room for the strength of each pair
 
-  /** @typedef {{ stop: number, frequency: number[], theta: Maybe, products: Float32Array, still: number,
+  /** @typedef {{ checkpoint: number, frequency: number[], theta: Maybe, products: Float32Array, still: number,
    *   measured: { at: number, value: number }[] }} Waves */
 
   const head = () => store.currentHead();
@@ -18,10 +18,10 @@ const explorer = (() => {
   /* What is known of a head at the chosen checkpoint, or at the nearest one that the page has; null if it does not
    * rotate. */
   /** @type {(index?: number, run?: number, wanted?: number) => Waves | null} */
-  function wavesOf(index = head(), run = store.runs()[0], wanted = state.stop) {
+  function wavesOf(index = head(), run = store.runs()[0], wanted = state.checkpoint) {
     const known = data.rotary(run);
     if (!known || !data.training) return null;
-    const at = d3.leastIndex(known.stops, (stop) => Math.abs(stop - wanted)) ?? 0;
+    const at = d3.leastIndex(known.checkpoints, (checkpoint) => Math.abs(checkpoint - wanted)) ?? 0;
     const row = at * data.heads.length + index;
     const set = known.sets[known.set[row]];
     if (!set) return null;
@@ -33,7 +33,7 @@ const explorer = (() => {
       return Number.isNaN(value) ? [] : [{ at: distance, value }];
     });
     const still = products[width - 1];
-    return { stop: known.stops[at], ...set, products, still, measured };
+    return { checkpoint: known.checkpoints[at], ...set, products, still, measured };
   }
 
   /* w_p at another theta: the run's own, stretched by what theta^(-p/P) changes. */
@@ -64,7 +64,7 @@ const explorer = (() => {
   /** @param {Waves} waves */
   const ownTheta = (waves) => waves.theta || 1e4;
   /** @param {Waves} waves */
-  const ownSpan = (waves) => data.stops[waves.stop].window || 256;
+  const ownSpan = (waves) => data.checkpoints[waves.checkpoint].window || 256;
   /** @type {Maybe} while a slider is dragged, and not in the hash yet */
   let dragTheta = null;
   /** @type {Maybe} */
@@ -76,9 +76,9 @@ const explorer = (() => {
   /** @type {(of: (waves: Waves) => number) => { value: number, label: string }[]} */
   function real(of) {
     const known = data.rotary(store.runs()[0]);
-    const found = (known?.stops || []).flatMap((stop) => {
-      const waves = wavesOf(head(), store.runs()[0], stop);
-      return waves ? [{ value: of(waves), label: data.stops[stop].label }] : [];
+    const found = (known?.checkpoints || []).flatMap((checkpoint) => {
+      const waves = wavesOf(head(), store.runs()[0], checkpoint);
+      return waves ? [{ value: of(waves), label: data.checkpoints[checkpoint].label }] : [];
     });
     return d3.groups(found, ({ value }) => value).map(([value, all]) => {
       const ends = [all[0].label, all[all.length - 1].label];
@@ -275,10 +275,10 @@ const explorer = (() => {
     const said = ["share_positional", "r_q", "r_k"]
       .filter((name) => data.has(name))
       .map((name) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, waves.stop, head()));
+        const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, waves.checkpoint, head()));
         return `${data.measureLabel(name)} ${text.measure(name, value, se)}`;
       });
-    const { label } = data.stops[waves.stop];
+    const { label } = data.checkpoints[waves.checkpoint];
     return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
   }
 
@@ -352,13 +352,13 @@ const explorer = (() => {
     }
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
-    const kept = data.stops[waves.stop].label;
+    const kept = data.checkpoints[waves.checkpoint].label;
     dom.find("explorer-note").textContent = [
-      waves.stop === state.stop ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`,
+      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`,
       store.both() ? "The pairs below the curves, and the table, are of A." : "",
     ].join(" ");
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */
-  return { setUp() {}, draw, wavesOf, predict, distances, needs: ["head", "heads", "stop", "run", "theta", "span"] };
+  return { setUp() {}, draw, wavesOf, predict, distances, needs: ["head", "heads", "checkpoint", "run", "theta", "span"] };
 })();

@@ -26,7 +26,7 @@ const filters = (() => {
       const list = rows();
       store.set({ heads: new Set(list.map((d) => d.index)), head: list.length ? list[0].index : state.head });
     };
-    controls.save = dom.button("save", "CSV", () => download(chosen(), data.stops));
+    controls.save = dom.button("save", "CSV", () => download(chosen(), data.checkpoints));
     return h("div", { class: "actions" }, dom.button("select-shown", "Select all", selectShown), controls.save);
   }
 
@@ -50,31 +50,31 @@ const filters = (() => {
   }
 
   /* The first component of some heads at some checkpoints, over the window that is shown. */
-  /** @type {(heads: Head[], stops: Stop[]) => string} */
-  function write(heads, stops) {
+  /** @type {(heads: Head[], checkpoints: Checkpoint[]) => string} */
+  function write(heads, checkpoints) {
     const lines = store.runs().flatMap((run) =>
-      stops.flatMap((stop) => heads.map((head) => line(run, stop.index, head))),
+      checkpoints.flatMap((checkpoint) => heads.map((head) => line(run, checkpoint.index, head))),
     );
     return `${[HEADER.join(","), ...lines.filter(Boolean)].join("\r\n")}\r\n`;
   }
 
   /* One head at one checkpoint of a run; nothing where it is not there. */
-  /** @type {(run: number, stop: number, head: Head) => string} */
-  function line(run, stop, head) {
+  /** @type {(run: number, checkpoint: number, head: Head) => string} */
+  function line(run, checkpoint, head) {
     const table = store.table(run);
-    const code = data.code(table, stop, head.index);
+    const code = data.code(table, checkpoint, head.index);
     if (code < 0) return "";
-    const numbers = NUMBERS.map((name) => data.value(table, name, stop, head.index));
-    const { model } = data.stopIn(run, stop);
+    const numbers = NUMBERS.map((name) => data.value(table, name, checkpoint, head.index));
+    const { model } = data.checkpointIn(run, checkpoint);
     const cells = [...(two ? [data.runNames[run]] : []), model, head.layer, head.head, head.kv];
-    const kinds = data.taxonomies.map((name) => data.className(table, stop, head.index, name));
+    const kinds = data.taxonomies.map((name) => data.className(table, checkpoint, head.index, name));
     return [...cells, ...numbers, head.rope, ...kinds].map(field).join(",");
   }
 
-  /** @type {(heads: Head[], stops: Stop[]) => void} */
-  function download(heads, stops) {
+  /** @type {(heads: Head[], checkpoints: Checkpoint[]) => void} */
+  function download(heads, checkpoints) {
     const name = dom.fileName(`${state.heads.size ? "selection" : "heads"}.csv`);
-    dom.download(new Blob([write(heads, stops)], { type: "text/csv" }), name);
+    dom.download(new Blob([write(heads, checkpoints)], { type: "text/csv" }), name);
   }
 
   /* ---- the controls ---- */

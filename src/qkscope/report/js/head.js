@@ -12,7 +12,7 @@ const head = (() => {
   const PC0 = `PC0 is ${text.pc0} r_q and r_k say how closely queries and keys follow position along it.`;
 
   const index = () => store.currentHead();
-  const stops = () => data.stopsOf(index());
+  const checkpoints = () => data.checkpointsOf(index());
 
   /* ---- choosing the head ---- */
 
@@ -34,7 +34,7 @@ const head = (() => {
       ).field;
     const said = state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "";
     return [
-      owner === null ? null : menu("Model", data.stops.map((d) => [d.index, d.label]), owner, data.heads, "owner"),
+      owner === null ? null : menu("Model", data.checkpoints.map((d) => [d.index, d.label]), owner, data.heads, "owner"),
       menu("Layer", [...new Set(ofModel.map((d) => d.layer))].map((v) => [v, v]), layer, ofModel, "layer"),
       menu("Head", ofLayer.map((d) => [d.head, d.head]), head, ofLayer, "head"),
       dom.button("head-before", "‹", turn(-1), { "aria-label": "Previous head" }),
@@ -48,10 +48,10 @@ const head = (() => {
   /** @param {number} run */
   function strip(run) {
     const table = store.table(run);
-    const items = stops().map(({ index: stop, label }) => {
-      const code = data.code(table, stop, index());
+    const items = checkpoints().map(({ index: checkpoint, label }) => {
+      const code = data.code(table, checkpoint, index());
       const name = data.classes[code] || "not measured here";
-      const here = stop === state.stop;
+      const here = checkpoint === state.checkpoint;
       return h(
         "li",
         { class: here ? "chosen" : null, title: `${label}: ${name}` },
@@ -67,14 +67,14 @@ const head = (() => {
   /* Where its class or its first axis changed, and whether the one came with the other. */
   function history() {
     const table = store.table();
-    const steps = d3.pairs(stops()).flatMap(([{ index: before }, { index: stop, label }]) => {
-      const [from, to] = [before, stop].map((at) => data.code(table, at, index()));
-      const another = data.anotherAxis(table, stop, index());
+    const steps = d3.pairs(checkpoints()).flatMap(([{ index: before }, { index: checkpoint, label }]) => {
+      const [from, to] = [before, checkpoint].map((at) => data.code(table, at, index()));
+      const another = data.anotherAxis(table, checkpoint, index());
       if (another === null || from < 0 || to < 0 || (from === to && !another)) return [];
       const kinds = from === to ? data.classes[to] : `${data.classes[from]} → ${data.classes[to]}`;
       return [h("li", {}, `${label}: ${kinds}${another ? ", a different direction became PC0" : ""}`)];
     });
-    if (!data.has("same_axis") || stops().length < 2) return null;
+    if (!data.has("same_axis") || checkpoints().length < 2) return null;
     return h(
       "div",
       { class: "history" },
@@ -84,7 +84,7 @@ const head = (() => {
   }
 
   function facts() {
-    const stop = data.stopOf(data.heads[index()], state.stop);
+    const checkpoint = data.checkpointOf(data.heads[index()], state.checkpoint);
     const { kv, rope } = data.heads[index()];
     /* One sentence per run shown; a single one if they are equal. */
     /** @type {(say: (table: Table) => string) => Child[]} */
@@ -94,20 +94,20 @@ const head = (() => {
       return said.map((one, run) => h("span", { class: "each" }, axes.ofRun(run, one)));
     };
     /** @param {Table} table */
-    const since = (table) => data.stops[table.classes[data.taxonomy].since?.[index()] ?? -1]?.label || "–";
+    const since = (table) => data.checkpoints[table.classes[data.taxonomy].since?.[index()] ?? -1]?.label || "–";
     /** @param {string} name */
     const measured = (name) => (/** @type {Table} */ table) => {
-      const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, stop, index()));
+      const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, checkpoint, index()));
       return text.measure(name, value, se);
     };
     /** @type {(string | Child[])[][]} */
     const rows = [
       ...data.taxonomies.map((by) => [
-        by === data.taxonomies[0] ? `class at ${data.stops[stop].label}` : "published class",
-        each((table) => data.className(table, stop, index(), by) || "not measured"),
+        by === data.taxonomies[0] ? `class at ${data.checkpoints[checkpoint].label}` : "published class",
+        each((table) => data.className(table, checkpoint, index(), by) || "not measured"),
       ]),
       ...(data.roles.length
-        ? [["roles", each((table) => data.rolesOf(table, stop, index()).map((role) => data.roles[role].name).join(", ") || "none")]]
+        ? [["roles", each((table) => data.rolesOf(table, checkpoint, index()).map((role) => data.roles[role].name).join(", ") || "none")]]
         : []),
       ...(store.table().classes[data.taxonomy].since ? [["final class since", each(since)]] : []),
       ...data.measures
@@ -130,7 +130,7 @@ const head = (() => {
   function spark(head) {
     const [width, height] = [86, 26];
     const table = store.table();
-    const x = d3.scaleLinear([0, Math.max(1, data.stops.length - 1)], [2, width - 2]);
+    const x = d3.scaleLinear([0, Math.max(1, data.checkpoints.length - 1)], [2, width - 2]);
     const y = d3.scaleLinear([-1, 1], [height - 2, 2]);
     /** @param {string} name */
     const way = (name) =>
@@ -138,7 +138,7 @@ const head = (() => {
         .line()
         .defined(([, v]) => !Number.isNaN(v))
         .x(([i]) => x(i))
-        .y(([, v]) => y(v))(data.stops.map((d) => [d.index, data.value(table, name, d.index, head)]));
+        .y(([, v]) => y(v))(data.checkpoints.map((d) => [d.index, data.value(table, name, d.index, head)]));
     return s(
       "svg",
       { width, height, viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" },
@@ -155,19 +155,19 @@ const head = (() => {
     if (kv === null) return none("Not known: the table has no kv_head column.");
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
     if (group.length === 1) return none(`No other measured head uses key head ${kv} of layer ${layer}.`);
-    const stop = data.stopOf(data.heads[me], state.stop);
+    const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, stop, d.index)));
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, checkpoint, d.index)));
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
-        data.training && data.stops.length > 1 ? spark(d.index) : null,
+        data.training && data.checkpoints.length > 1 ? spark(d.index) : null,
         h("span", { class: "what" }, `r_q ${r_q}, r_k ${r_k}`),
       ];
       const current = d.index === me ? "true" : null;
       const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };
       return h("li", {}, h("button", { ...near, onclick: () => choose(d.index) }, content));
     });
-    const where = `Layer ${layer}, key head ${kv} at ${data.stops[stop].label}:`;
+    const where = `Layer ${layer}, key head ${kv} at ${data.checkpoints[checkpoint].label}:`;
     return h("div", {}, h("p", { class: "small" }, where), h("ul", { class: "neighbours" }, items));
   }
 
@@ -185,13 +185,13 @@ const head = (() => {
       said.push(
         data.runNames.length
           ? "No head chosen: this is the one whose r_q differs most between the runs at the end."
-          : data.training && data.stops.length > 1
+          : data.training && data.checkpoints.length > 1
             ? "No head chosen: this is the one whose r_q changed most."
             : "No head chosen: this is the one with the largest r_q.",
       );
     if (store.both())
       said.push("Changes, null bands and neighbours are of A; switch to B for its own.");
-    if (stops().length === 1) said.push("One checkpoint: there is no trend over training.");
+    if (checkpoints().length === 1) said.push("One checkpoint: there is no trend over training.");
     if (data.omitted) said.push(data.omitted);
     if (!data.has("r_q_null")) said.push("The results hold no null, so no null band is drawn.");
     if (!data.has("r_q_se")) said.push("The results hold no standard errors, so no error bars.");
@@ -212,7 +212,7 @@ const head = (() => {
 
   function draw() {
     const { layer, head, owner } = data.heads[index()];
-    title.textContent = `${owner === null ? "" : `${data.stops[owner].label} · `}Layer ${layer} · head ${head}`;
+    title.textContent = `${owner === null ? "" : `${data.checkpoints[owner].label} · `}Layer ${layer} · head ${head}`;
     const width = axes.widthOf(drawing);
     const half = width > 760 ? (width - 32) / 2 : width;
     const variance = data.has("explained_variance")
@@ -244,5 +244,5 @@ const head = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["head", "heads", "pc", "window", "run", "stop", "taxonomy"] };
+  return { setUp, draw, needs: ["head", "heads", "pc", "window", "run", "checkpoint", "taxonomy"] };
 })();

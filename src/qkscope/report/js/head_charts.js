@@ -9,13 +9,13 @@ const headCharts = (() => {
   const { high, low } = data.thresholds;
 
   const index = () => store.currentHead();
-  const stops = () => data.stopsOf(index());
+  const checkpoints = () => data.checkpointsOf(index());
 
   /* A value of the head at a checkpoint; the page holds components beyond the first over own windows only. */
-  /** @type {(name: string, stop: number, run: number) => number} */
-  function at(name, stop, run) {
-    if (state.pc === 0) return data.value(store.table(run), name, stop, index());
-    return data.component(name, stop, index(), state.pc, run);
+  /** @type {(name: string, checkpoint: number, run: number) => number} */
+  function at(name, checkpoint, run) {
+    if (state.pc === 0) return data.value(store.table(run), name, checkpoint, index());
+    return data.component(name, checkpoint, index(), state.pc, run);
   }
 
   /* The component shown, and where that is not the page's, the window that it was measured over. */
@@ -23,16 +23,16 @@ const headCharts = (() => {
 
   /* ---- the chart of one component ---- */
 
-  /** @typedef {{ stop: number, value: number, se: number, limit: number }} Point */
+  /** @typedef {{ checkpoint: number, value: number, se: number, limit: number }} Point */
 
   /** @type {(name: string, run: number) => Point[]} */
   function series(name, run) {
-    return stops()
-      .map(({ index: stop }) => ({
-        stop,
-        value: at(name, stop, run),
-        se: at(`${name}_se`, stop, run),
-        limit: at(`${name}_null`, stop, run),
+    return checkpoints()
+      .map(({ index: checkpoint }) => ({
+        checkpoint,
+        value: at(name, checkpoint, run),
+        se: at(`${name}_se`, checkpoint, run),
+        limit: at(`${name}_null`, checkpoint, run),
       }))
       .filter(({ value }) => !Number.isNaN(value));
   }
@@ -41,7 +41,7 @@ const headCharts = (() => {
   /** @type {(points: Point[], colour: string) => any[]} */
   function nullMarks(points, colour) {
     const found = points.filter(({ limit }) => !Number.isNaN(limit));
-    const band = { x: "stop", y1: (/** @type {Point} */ d) => -d.limit, y2: "limit" };
+    const band = { x: "checkpoint", y1: (/** @type {Point} */ d) => -d.limit, y2: "limit" };
     if (found.length > 1) return [Plot.areaY(found, { ...band, fill: colour, fillOpacity: 0.11 })];
     return [Plot.ruleX(found, { ...band, stroke: colour, strokeOpacity: 0.16, strokeWidth: 22 })];
   }
@@ -50,31 +50,31 @@ const headCharts = (() => {
   function valueMarks(name, run, colour, symbol) {
     const points = series(name, run);
     const second = axes.isSecond(run);
-    const at = { x: "stop", y: "value", stroke: colour };
+    const at = { x: "checkpoint", y: "value", stroke: colour };
     const joined = data.training ? [Plot.line(points, { ...at, strokeWidth: 2, strokeDasharray: axes.dashOf(run) })] : [];
-    if (joined.length && data.stops.length > 60) return joined; // dots would hide the line
+    if (joined.length && data.checkpoints.length > 60) return joined; // dots would hide the line
     const look = { fill: second ? "var(--paper)" : colour, stroke: second ? colour : "var(--paper)" };
     return [...joined, axes.errorBars(points, at), Plot.dot(points, { ...at, symbol, r: 4.2, ...look })];
   }
 
-  /** @type {(stop: number, meaning: boolean) => (string | null)[]} */
-  function lines(stop, meaning) {
+  /** @type {(checkpoint: number, meaning: boolean) => (string | null)[]} */
+  function lines(checkpoint, meaning) {
     const numbers = store.runs().flatMap((run) =>
       ["r_q", "r_k", "explained_variance"].map((name) => {
-        const [value, se, limit] = [name, `${name}_se`, `${name}_null`].map((one) => at(one, stop, run));
+        const [value, se, limit] = [name, `${name}_se`, `${name}_null`].map((one) => at(one, checkpoint, run));
         const more = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
         return { name, value, se, more, whose: store.both() ? data.letters[run] : "" };
       }),
     );
     const known = numbers.filter(({ name, value }) => name !== "explained_variance" || !Number.isNaN(value));
-    return [`${data.stops[stop].label} · PC${state.pc}`, ...text.described(known, [], meaning)];
+    return [`${data.checkpoints[checkpoint].label} · PC${state.pc}`, ...text.described(known, [], meaning)];
   }
 
   /** @param {number} width */
   function correlationChart(width) {
     const shown = store.runs();
-    const axis = axes.stopAxis(width, 290, `correlation with position, ${component()}`);
-    return axes.stopChart(
+    const axis = axes.checkpointAxis(width, 290, `correlation with position, ${component()}`);
+    return axes.checkpointChart(
       {
         ...axis,
         y: {
@@ -91,17 +91,17 @@ const headCharts = (() => {
           ...shown.flatMap((run) => valueMarks("r_k", run, "var(--r_k)", "square")),
         ],
       },
-      { name: `r_q and r_k of PC${state.pc} at each ${axes.stopWord}`, prefix: "correlation", lines },
+      { name: `r_q and r_k of PC${state.pc} at each ${axes.checkpointWord}`, prefix: "correlation", lines },
     );
   }
 
   /** @param {number} width */
   function varianceChart(width) {
     const points = store.runs().flatMap((run) => series("explained_variance", run));
-    const axis = axes.stopAxis(width, 290, `explained variance, ${component()}`);
+    const axis = axes.checkpointAxis(width, 290, `explained variance, ${component()}`);
     const most = Math.max(0.05, 1.15 * (d3.max(points, (d) => d.value) || 0));
     const tickFormat = (/** @type {number} */ v) => text.number(v, 2);
-    return axes.stopChart(
+    return axes.checkpointChart(
       {
         ...axis,
         y: { tickSize: 0, domain: [0, most], ticks: 5, tickFormat, label: null },
@@ -112,7 +112,7 @@ const headCharts = (() => {
           ...store.runs().flatMap((run) => valueMarks("explained_variance", run, "var(--variance)", "triangle")),
         ],
       },
-      { name: `Explained variance of PC${state.pc} at each ${axes.stopWord}`, prefix: "variance", lines },
+      { name: `Explained variance of PC${state.pc} at each ${axes.checkpointWord}`, prefix: "variance", lines },
     );
   }
 
@@ -120,13 +120,13 @@ const headCharts = (() => {
 
   /** @type {(width: number, run: number) => Drawn} */
   function sharesChart(width, run) {
-    const value = (/** @type {number} */ stop, /** @type {string} */ name) => data.value(store.table(run), name, stop, index());
+    const value = (/** @type {number} */ checkpoint, /** @type {string} */ name) => data.value(store.table(run), name, checkpoint, index());
     return scores.chart({
       ...{ width, height: 290, prefix: `shares${data.letters[run]}` },
       title: axes.ofRun(run, "share of score variance over keys"),
-      stops: stops().map((one) => one.index),
+      checkpoints: checkpoints().map((one) => one.index),
       share: value,
-      error: (stop, name) => value(stop, `${name}_se`),
+      error: (checkpoint, name) => value(checkpoint, `${name}_se`),
     });
   }
 
@@ -134,8 +134,8 @@ const headCharts = (() => {
 
   /** @type {(curve: PackedCurve, width: number, run: number) => HTMLElement} */
   function curveChart(curve, width, run) {
-    const stop = data.stopOf(data.heads[index()], state.stop);
-    const last = Math.max(1, data.stops.length - 1);
+    const checkpoint = data.checkpointOf(data.heads[index()], state.checkpoint);
+    const last = Math.max(1, data.checkpoints.length - 1);
     const colour = paint.ramp([-0.35 * last, last]);
     const second = store.both() ? store.over(1).curves.find(({ name }) => name === curve.name) : undefined;
     /** @type {(one: number, of?: PackedCurve, side?: number) => { at: number, value: number }[]} */
@@ -158,22 +158,22 @@ const headCharts = (() => {
       marks: [
         axes.grid(5),
         Plot.ruleY([0], { stroke: "var(--faint)" }),
-        ...(store.both() ? [] : stops())
-          .filter((one) => one.index !== stop)
+        ...(store.both() ? [] : checkpoints())
+          .filter((one) => one.index !== checkpoint)
           .map((one) => line(one.index, { stroke: colour(one.index), strokeWidth: 1.2 })),
-        Plot.line(points(stop), ink),
-        ...(second ? [Plot.line(points(stop, second, 1), { ...ink, strokeDasharray: axes.dashOf(1) })] : []),
+        Plot.line(points(checkpoint), ink),
+        ...(second ? [Plot.line(points(checkpoint, second, 1), { ...ink, strokeDasharray: axes.dashOf(1) })] : []),
       ],
     });
-    axes.dress(svg, `${curve.title} at ${data.stops[stop].label}`);
+    axes.dress(svg, `${curve.title} at ${data.checkpoints[checkpoint].label}`);
     const whose = store.both() ? (second ? ", B dashed" : ", A alone") : " in bold";
-    return h("div", {}, h("p", { class: "small" }, `${curve.title}, ${data.stops[stop].label}${whose}`), svg);
+    return h("div", {}, h("p", { class: "small" }, `${curve.title}, ${data.checkpoints[checkpoint].label}${whose}`), svg);
   }
 
   /* Whether the head has such a curve at any checkpoint: one that does not rotate has none by rotary pair. */
   /** @type {(curve: PackedCurve, run: number) => boolean} */
   const isKnown = (curve, run) =>
-    stops().some((one) =>
+    checkpoints().some((one) =>
       data.curve(curve, one.index, index(), `${run}:${state.window}`).some((value) => !Number.isNaN(value)),
     );
 

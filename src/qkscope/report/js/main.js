@@ -26,7 +26,7 @@
   /* What "See it" sets so that the picture shows the claim's numbers: window, checkpoint and measure, no filter. */
   /** @type {(link: Element) => Partial<State>} */
   function claimed(link) {
-    const stop = data.stops.findIndex(({ model }) => model === link.getAttribute("data-at"));
+    const checkpoint = data.checkpoints.findIndex(({ model }) => model === link.getAttribute("data-at"));
     const measure = link.getAttribute("data-measure") || "";
     const wanted = link.getAttribute("data-window") || "";
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
@@ -35,7 +35,7 @@
     const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() }, classes: { taxonomy: "published" } };
     return {
       ...views[link.getAttribute("data-view") || ""],
-      ...(stop >= 0 ? { stop } : {}),
+      ...(checkpoint >= 0 ? { checkpoint } : {}),
       ...(menu && store.choices[menu].includes(measure) ? { [menu]: measure } : {}),
       ...(store.choices.window.includes(wanted) ? { window: /** @type {WindowName} */ (wanted) } : {}),
     };
@@ -52,7 +52,7 @@
     const [wanted, measure, at] = ["window", "measure", "at"].map((name) => link.getAttribute(`data-${name}`) || "");
     const found = [];
     if (wanted !== state.window && data.matched && view !== "ablation") found.push(data.windowName(state.window));
-    const { model, label } = data.stops[state.stop];
+    const { model, label } = data.checkpoints[state.checkpoint];
     if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
@@ -127,7 +127,7 @@
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
     if (keys.has("view") && state.view) unfold(state.view);
-    if (["window", "stop", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
+    if (["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

@@ -115,7 +115,7 @@ const marks = (() => {
     return best;
   }
 
-  /* One stop of the Tab key per chart; arrows move among its marks, Home and End to the first and the last. */
+  /* One checkpoint of the Tab key per chart; arrows move among its marks, Home and End to the first and the last. */
   /** @param {HTMLElement} container */
   function rove(container) {
     if (!container.dataset.roving) listenToArrows(container);

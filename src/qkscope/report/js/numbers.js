@@ -19,8 +19,8 @@ const numbers = (() => {
 
   /* Columns: the chosen checkpoint of each run shown, and the first one where training has one before it. */
   const columns = () => {
-    const first = data.training && state.stop > 0 && !store.both() ? [{ stop: 0, run: store.runs()[0] }] : [];
-    return [...first, ...store.runs().map((run) => ({ stop: state.stop, run }))];
+    const first = data.training && state.checkpoint > 0 && !store.both() ? [{ checkpoint: 0, run: store.runs()[0] }] : [];
+    return [...first, ...store.runs().map((run) => ({ checkpoint: state.checkpoint, run }))];
   };
 
   /** @returns {Line[]} */
@@ -30,9 +30,9 @@ const numbers = (() => {
         what: `mean ${data.measureName(name)}`,
         means: data.measureMeans(name),
         population,
-        cells: columns().map(({ stop, run }) => {
+        cells: columns().map(({ checkpoint, run }) => {
           const { mean, se } = store.over(run).averages.means[population]?.[name] || { mean: [], se: [] };
-          return text.measure(name, mean[stop] ?? null, se[stop]);
+          return text.measure(name, mean[checkpoint] ?? null, se[checkpoint]);
         }),
       })),
     );
@@ -40,7 +40,7 @@ const numbers = (() => {
       data.classes.flatMap((name, code) => {
         const heads = data.heads.filter((d) => d.population === population);
         const cells = columns().map(
-          ({ stop, run }) => heads.filter((d) => data.code(store.table(run), stop, d.index) === code).length,
+          ({ checkpoint, run }) => heads.filter((d) => data.code(store.table(run), checkpoint, d.index) === code).length,
         );
         return cells.some(Boolean)
           ? [{ what: `${name} heads`, means: null, population, cells: cells.map(String) }]
@@ -56,8 +56,8 @@ const numbers = (() => {
       words.every((word) => `${what} ${population}`.toLowerCase().includes(word)),
     );
     const two = data.populations.length > 1;
-    const heads = columns().map(({ stop, run }) =>
-      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.stops[stop].label)),
+    const heads = columns().map(({ checkpoint, run }) =>
+      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.checkpoints[checkpoint].label)),
     );
     const rows = pager.cut(list).map(({ what, means, population, cells }) =>
       h(
@@ -72,7 +72,7 @@ const numbers = (() => {
     const table = h(
       "table",
       { class: "plain" },
-      h("caption", {}, `${data.stops[state.stop].label}${over}; ± standard error over documents`),
+      h("caption", {}, `${data.checkpoints[state.checkpoint].label}${over}; ± standard error over documents`),
       h(
         "thead",
         {},
@@ -97,5 +97,5 @@ const numbers = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["stop", "window", "run"] };
+  return { setUp, draw, needs: ["checkpoint", "window", "run"] };
 })();

@@ -27,10 +27,10 @@ const portrait = (() => {
 
   /* ---- where a head stands, and in which colour ---- */
 
-  /** @type {(head: number, stop?: number, run?: number) => [number, number]} */
-  const place = (head, stop = state.stop, run = store.runs()[0]) => [
-    data.value(store.table(run), state.across, stop, head),
-    data.value(store.table(run), state.up, stop, head),
+  /** @type {(head: number, checkpoint?: number, run?: number) => [number, number]} */
+  const place = (head, checkpoint = state.checkpoint, run = store.runs()[0]) => [
+    data.value(store.table(run), state.across, checkpoint, head),
+    data.value(store.table(run), state.up, checkpoint, head),
   ];
 
   /** @type {(head: number) => [number, number]} */
@@ -51,12 +51,12 @@ const portrait = (() => {
   function tinter() {
     const { tint } = state;
     if (tint === "class")
-      return (/** @type {number} */ head) => paint.colour(data.code(table(), state.stop, head));
+      return (/** @type {number} */ head) => paint.colour(data.code(table(), state.checkpoint, head));
     if (tint === "rope")
       return (/** @type {number} */ head) => paint.ofPopulation(data.heads[head].population);
     const colour = paint.ramp(portraitFrame.extent(tint));
     return (/** @type {number} */ head) => {
-      const value = data.value(table(), tint, state.stop, head);
+      const value = data.value(table(), tint, state.checkpoint, head);
       return Number.isNaN(value) ? "var(--faint)" : colour(value);
     };
   }
@@ -66,20 +66,20 @@ const portrait = (() => {
     /** @param {string} name */
     const numbers = (name) =>
       store.runs().map((run) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table(run), one, state.stop, index));
+        const [value, se] = [name, `${name}_se`].map((one) => data.value(table(run), one, state.checkpoint, index));
         return { name, value, se, whose: store.both() ? data.letters[run] : "" };
       });
     const kinds = store
       .runs()
-      .map((run) => data.classes[data.code(table(run), state.stop, index)] || "not measured");
+      .map((run) => data.classes[data.code(table(run), state.checkpoint, index)] || "not measured");
     const kind = [...new Set(kinds)].join(" in A, ") + (new Set(kinds).size > 1 ? " in B" : "");
     const { rope } = data.heads[index];
     const name = data.headName(index);
     const tinted = store.choices.across.includes(state.tint) ? [state.tint] : [];
     const names = [...new Set([state.across, state.up, ...tinted])];
-    const another = data.anotherAxis(table(), state.stop, index) ? "a different direction became PC0" : null;
+    const another = data.anotherAxis(table(), state.checkpoint, index) ? "a different direction became PC0" : null;
     return [
-      `${name[0].toUpperCase()}${name.slice(1)} · ${data.stops[state.stop].label}`,
+      `${name[0].toUpperCase()}${name.slice(1)} · ${data.checkpoints[state.checkpoint].label}`,
       ...text.described(
         names.flatMap(numbers),
         [`${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`, another],
@@ -100,7 +100,7 @@ const portrait = (() => {
       );
     else if (tint === "rope") items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
-    const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.stop, index));
+    const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
       items,
       data.populations.length > 1 ? dom.key(null, "● RoPE ◆ NoPE") : null,
@@ -139,7 +139,7 @@ const portrait = (() => {
     joined.each(function dress(d) {
       const path = /** @type {SVGPathElement} */ (this);
       path.style.setProperty("--kind", tint(d.index));
-      const another = data.anotherAxis(table(), state.stop, d.index);
+      const another = data.anotherAxis(table(), state.checkpoint, d.index);
       path.setAttribute("class", `mark point${another ? " open" : ""}`);
     });
     clearTimeout(naming);
@@ -177,7 +177,7 @@ const portrait = (() => {
     const path = (/** @type {Head} */ { index }) => {
       const [a, b] = place(index);
       const [ea, eb] = [state.across, state.up].map(
-        (one) => data.value(table(), `${one}_se`, state.stop, index) || 0,
+        (one) => data.value(table(), `${one}_se`, state.checkpoint, index) || 0,
       );
       return `M${x(a - ea)},${y(b)}H${x(a + ea)}M${x(a)},${y(b - eb)}V${y(b + eb)}`;
     };
@@ -196,7 +196,7 @@ const portrait = (() => {
     const { x, y, layers } = frame;
     const tint = tinter();
     const drawn = (store.both() ? visible() : []).flatMap(({ index }) => {
-      const [[a, b], [c, d]] = [0, 1].map((run) => place(index, state.stop, run));
+      const [[a, b], [c, d]] = [0, 1].map((run) => place(index, state.checkpoint, run));
       if (Number.isNaN(c + d)) return [];
       const picked = state.heads.has(index) ? "move picked" : "move";
       const way = `M${x(a)},${y(b)}L${x(c)},${y(d)}`;
@@ -210,7 +210,7 @@ const portrait = (() => {
   function paths() {
     if (!frame) return;
     const { x, y, layers } = frame;
-    const chosen = data.training && data.stops.length > 1 ? [...state.heads].slice(0, MOST_PATHS) : [];
+    const chosen = data.training && data.checkpoints.length > 1 ? [...state.heads].slice(0, MOST_PATHS) : [];
     const tint = tinter();
     /** @type {PathOf} */
     const line = d3
@@ -219,18 +219,18 @@ const portrait = (() => {
       .x(([a]) => x(a))
       .y(([, b]) => y(b));
     const groups = chosen.map((head) => {
-      const way = data.stops.map(({ index }) => place(head, index));
+      const way = data.checkpoints.map(({ index }) => place(head, index));
       const group = s(
         "g",
         { style: `--kind:${tint(head)}` },
         s("path", { d: line(way) || "", class: "way" }),
-        s("path", { d: line(way.slice(0, state.stop + 1)) || "", class: "way been" }),
+        s("path", { d: line(way.slice(0, state.checkpoint + 1)) || "", class: "way been" }),
       );
       if (chosen.length <= 12)
         way.forEach(([a, b], i) => {
           if (!Number.isNaN(a + b))
             group.append(
-              s("circle", { cx: x(a), cy: y(b), r: 2, class: i <= state.stop ? "stop been" : "stop" }),
+              s("circle", { cx: x(a), cy: y(b), r: 2, class: i <= state.checkpoint ? "checkpoint been" : "checkpoint" }),
             );
         });
       return group;
@@ -291,9 +291,9 @@ const portrait = (() => {
   }
 
   function explain() {
-    const codes = data.heads.map(({ index }) => data.code(table(), state.stop, index));
+    const codes = data.heads.map(({ index }) => data.code(table(), state.checkpoint, index));
     const present = codes.filter((code) => code >= 0).length;
-    const label = data.stops[state.stop].label;
+    const label = data.checkpoints[state.checkpoint].label;
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}${over}.`];
     const lacking = codes.filter((code) => data.classes[code] === data.unmeasured).length;
@@ -312,8 +312,8 @@ const portrait = (() => {
       named = false;
       frame = portraitFrame.build(drawing, { box: selectBox, near: selectNear });
       marks.mount(drawing, legend(), frame.svg);
-    } else if (keys.has("stop")) drawing.querySelector(".legend")?.replaceWith(legend());
-    const moving = !fresh && keys.has("stop") && data.training && !dom.reducedMotion();
+    } else if (keys.has("checkpoint")) drawing.querySelector(".legend")?.replaceWith(legend());
+    const moving = !fresh && keys.has("checkpoint") && data.training && !dom.reducedMotion();
     if (!fresh && store.selectionOnly(keys)) markSelected();
     else points(moving);
     bars(moving);
@@ -328,6 +328,6 @@ const portrait = (() => {
   return {
     setUp,
     draw,
-    needs: ["stop", "heads", "filter", "window", "run", "across", "up", "tint", "taxonomy"],
+    needs: ["checkpoint", "heads", "filter", "window", "run", "across", "up", "tint", "taxonomy"],
   };
 })();

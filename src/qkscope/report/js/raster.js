@@ -29,12 +29,12 @@ const raster = (() => {
   const measure = () => (NAMES.includes(state.map) && !isNamed() ? LEADING : state.map);
 
   /* What a head is called at a checkpoint; nothing where it is not there. */
-  /** @type {(head: number, stop: number) => string} */
-  function called(head, stop) {
+  /** @type {(head: number, checkpoint: number) => string} */
+  function called(head, checkpoint) {
     const table = store.table();
-    if (isClass()) return data.className(table, stop, head);
-    const names = data.rolesOf(table, stop, head).map((role) => data.roles[role].name);
-    return names.join(", ") || (data.code(table, stop, head) < 0 ? "" : "no role");
+    if (isClass()) return data.className(table, checkpoint, head);
+    const names = data.rolesOf(table, checkpoint, head).map((role) => data.roles[role].name);
+    return names.join(", ") || (data.code(table, checkpoint, head) < 0 ? "" : "no role");
   }
 
   /* By table, as there are few: the checkpoint of every head. */
@@ -48,7 +48,7 @@ const raster = (() => {
     const known = onsets.get(table);
     if (known) return known[head];
     const found = data.heads.map((one) =>
-      data.stops.findIndex(({ index }) => data.value(table, LEADING, index, one.index) > ENOUGH),
+      data.checkpoints.findIndex(({ index }) => data.value(table, LEADING, index, one.index) > ENOUGH),
     );
     onsets.set(table, found);
     return found[head];
@@ -60,7 +60,7 @@ const raster = (() => {
   /** @returns {Group[]} */
   function groups() {
     const shown = store.shown();
-    const last = data.stops.length;
+    const last = data.checkpoints.length;
     let index = 0;
     return data.populations.flatMap((population) => {
       const members = data.heads.filter((d) => d.population === population && (!shown || shown.has(d.index)));
@@ -88,36 +88,36 @@ const raster = (() => {
   /* ---- values ---- */
 
   /* The mean over a layer's heads, with its error where all of them are meant and the page knows it. */
-  /** @type {(row: Row, stop: number, run: number) => [number, Maybe]} */
-  function inLayer(row, stop, run) {
+  /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
+  function inLayer(row, checkpoint, run) {
     const { places, [measure()]: known } = store.over(run).averages.layers;
-    const at = stop * places.length + places.indexOf(row.layer);
+    const at = checkpoint * places.length + places.indexOf(row.layer);
     if (known && !store.shown() && known.mean[at] !== null) return [known.mean[at], known.se[at]];
     const table = store.table(run);
-    return [text.mean(row.heads.map((head) => data.value(table, measure(), stop, head))), null];
+    return [text.mean(row.heads.map((head) => data.value(table, measure(), checkpoint, head))), null];
   }
 
-  /** @type {(row: Row, stop: number, run: number) => [number, Maybe]} */
-  function ofRun(row, stop, run) {
-    if (byLayer()) return inLayer(row, stop, run);
+  /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
+  function ofRun(row, checkpoint, run) {
+    if (byLayer()) return inLayer(row, checkpoint, run);
     const [value, se] = [measure(), `${measure()}_se`].map((name) =>
-      data.value(store.table(run), name, stop, row.heads[0]),
+      data.value(store.table(run), name, checkpoint, row.heads[0]),
     );
     return [value, se];
   }
 
   /* What a cell shows: of two runs together their difference. */
-  /** @type {(row: Row, stop: number) => [number, Maybe]} */
-  function valueOf(row, stop) {
-    if (isNamed()) return [data.code(store.table(), stop, row.heads[0]), null];
-    const [[value, se], other] = store.runs().map((run) => ofRun(row, stop, run));
+  /** @type {(row: Row, checkpoint: number) => [number, Maybe]} */
+  function valueOf(row, checkpoint) {
+    if (isNamed()) return [data.code(store.table(), checkpoint, row.heads[0]), null];
+    const [[value, se], other] = store.runs().map((run) => ofRun(row, checkpoint, run));
     if (!other) return [value, se];
     return [value - other[0], se === null || other[1] === null ? null : Math.hypot(se, other[1])];
   }
 
   /** @type {(rows: Row[]) => [number, number]} */
   function range(rows) {
-    const found = rows.flatMap((row) => data.stops.map(({ index }) => valueOf(row, index)[0])).filter(Number.isFinite);
+    const found = rows.flatMap((row) => data.checkpoints.map(({ index }) => valueOf(row, index)[0])).filter(Number.isFinite);
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
@@ -126,13 +126,13 @@ const raster = (() => {
   }
 
   /* The colours of a cell: one, or one for each role of the head. */
-  /** @type {(ends: [number, number]) => (row: Row, stop: number, value: number) => string[]} */
+  /** @type {(ends: [number, number]) => (row: Row, checkpoint: number, value: number) => string[]} */
   function colours(ends) {
     if (isNamed() && !isClass()) {
       const made = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
       const none = paint.resolved("var(--rule)");
-      return (row, stop) => {
-        const found = data.rolesOf(store.table(), stop, row.heads[0]).map((role) => made[role]);
+      return (row, checkpoint) => {
+        const found = data.rolesOf(store.table(), checkpoint, row.heads[0]).map((role) => made[role]);
         return found.length ? found : [none];
       };
     }
@@ -155,26 +155,26 @@ const raster = (() => {
       ? `${row.name}${axes.isNope(row.layer) ? " (NoPE)" : ""}, ${text.headCount(row.heads.length)}`
       : data.headName(row.heads[0]);
 
-  /** @type {(row: Row, stop: number) => (string | null)[]} */
-  function lines(row, stop) {
-    const [value, se] = valueOf(row, stop);
-    const another = byLayer() ? null : data.anotherAxis(store.table(), stop, row.heads[0]);
-    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.stops[row.onset].label} on`;
+  /** @type {(row: Row, checkpoint: number) => (string | null)[]} */
+  function lines(row, checkpoint) {
+    const [value, se] = valueOf(row, checkpoint);
+    const another = byLayer() ? null : data.anotherAxis(store.table(), checkpoint, row.heads[0]);
+    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.checkpoints[row.onset].label} on`;
     const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
     const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
-      `${data.stops[stop].label} · ${whose(row)}`,
+      `${data.checkpoints[checkpoint].label} · ${whose(row)}`,
       ...(isNamed()
-        ? [called(row.heads[0], stop) || "not measured here", ...also]
+        ? [called(row.heads[0], checkpoint) || "not measured here", ...also]
         : text.described([{ name: measure(), value, se, of, sign: store.both() }], also)),
     ];
   }
 
   /* Counts for each population: how many heads follow position at a checkpoint. */
-  /** @type {(group: Group, stop: number) => string} */
-  function counted(group, stop) {
+  /** @type {(group: Group, checkpoint: number) => string} */
+  function counted(group, checkpoint) {
     const heads = group.rows.flatMap((row) => row.heads);
-    const many = heads.filter((head) => data.value(store.table(), LEADING, stop, head) > ENOUGH).length;
+    const many = heads.filter((head) => data.value(store.table(), LEADING, checkpoint, head) > ENOUGH).length;
     return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
   }
 
@@ -184,40 +184,40 @@ const raster = (() => {
   /** @param {Group[]} list */
   function sentence(list) {
     if (state.heads.size === 1 && data.training) return pinned([...state.heads][0]);
-    const { label } = data.stops[state.stop];
+    const { label } = data.checkpoints[state.checkpoint];
     if (isNamed()) {
       const said = list.map((group) => {
-        const names = group.rows.map((row) => called(row.heads[0], state.stop)).filter(Boolean);
+        const names = group.rows.map((row) => called(row.heads[0], state.checkpoint)).filter(Boolean);
         const counts = d3.rollups(names.flatMap((one) => one.split(", ")), (all) => all.length, (one) => one);
         const parts = d3.sort(counts, ([, n]) => -n).map(([one, n]) => `${n} ${one}`);
         return `${group.name === "all" ? "" : `${group.name} heads: `}${parts.join(", ")}`;
       });
       return [`At ${label}, ${said.join("; ")}.`];
     }
-    const every = list.map((group) => counted(group, state.stop)).join(" and ");
+    const every = list.map((group) => counted(group, state.checkpoint)).join(" and ");
     const whose = store.both() ? "in run A " : "";
     if (!state.heads.size) return [`At ${label}, ${whose}${rule} in ${every}.`];
     const some = { name: "all", rows: [], y: 0 };
     const rows = /** @type {any} */ ([{ heads: [...state.heads] }]);
-    return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.stop)} selected.`];
+    return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.checkpoint)} selected.`];
   }
 
   /** @param {number} head */
   function pinned(head) {
     const onset = onsetOf(head);
     const table = store.table();
-    /** @param {number} stop */
-    const at = (stop) =>
-      text.measure(LEADING, data.value(table, LEADING, stop, head), data.value(table, `${LEADING}_se`, stop, head));
-    const last = data.stops.length - 1;
-    const changed = data.stops.filter(({ index }) => data.anotherAxis(table, index, head));
-    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.stops[onset].label} (${at(onset)})`;
+    /** @param {number} checkpoint */
+    const at = (checkpoint) =>
+      text.measure(LEADING, data.value(table, LEADING, checkpoint, head), data.value(table, `${LEADING}_se`, checkpoint, head));
+    const last = data.checkpoints.length - 1;
+    const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
+    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.checkpoints[onset].label} (${at(onset)})`;
     const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
-      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.stops[last].label}${moved}. `,
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.checkpoints[last].label}${moved}. `,
       open,
     ];
   }
@@ -227,7 +227,7 @@ const raster = (() => {
   /* Where the columns begin and end: even, or each around its checkpoint's step or tokens, none too narrow to click. */
   /** @type {(left: number, right: number) => number[]} */
   function columnEdges(left, right) {
-    const n = data.stops.length;
+    const n = data.checkpoints.length;
     const at = state.spacing === "step" ? data.steps : state.spacing === "tokens" ? data.tokens : null;
     if (!at || n < 2) return d3.range(n + 1).map((i) => left + (i * (right - left)) / n);
     const between = d3.pairs(at, (a, b) => (a + b) / 2);
@@ -244,8 +244,8 @@ const raster = (() => {
     const rows = list.flatMap((group) => group.rows);
     const width = axes.widthOf(drawing);
     const left = byLayer() ? 62 : rows.length > 200 && width < 500 ? 44 : 56;
-    const even = (width - left) / data.stops.length;
-    const { slant, room, names } = axes.labelling(data.stops.map(({ index }) => index), even);
+    const even = (width - left) / data.checkpoints.length;
+    const { slant, room, names } = axes.labelling(data.checkpoints.map(({ index }) => index), even);
     const edges = columnEdges(left, width - (slant ? 26 : 4));
     const phases = data.phases.length > 1 && data.training ? data.phases : [];
     const header = room + (phases.length ? 18 : 4);
@@ -263,14 +263,14 @@ const raster = (() => {
     const height = y + 4;
     const shown = Math.min(height, TALLEST + header);
     const colour = colours(ends);
-    /** @param {number} stop */
-    const x = (stop) => edges[stop];
-    /** @param {number} stop */
-    const wide = (stop) => edges[stop + 1] - edges[stop];
+    /** @param {number} checkpoint */
+    const x = (checkpoint) => edges[checkpoint];
+    /** @param {number} checkpoint */
+    const wide = (checkpoint) => edges[checkpoint + 1] - edges[checkpoint];
     const [ink, muted, paper, tick, frame] = ["--ink", "--muted", "--paper", "--axis", "--rule"].map((one) =>
       paint.resolved(`var(${one})`),
     );
-    const written = (/** @type {number} */ stop) => byLayer() && wide(stop) >= 36 && tall >= 14;
+    const written = (/** @type {number} */ checkpoint) => byLayer() && wide(checkpoint) >= 36 && tall >= 14;
 
     /** @type {(context: CanvasRenderingContext2D, top: number) => void} */
     function draw(context, top) {
@@ -295,7 +295,7 @@ const raster = (() => {
     /** @type {(context: CanvasRenderingContext2D, row: Row, at: number) => void} */
     function drawRow(context, row, at) {
       const between = tall > 7 ? 1 : 0;
-      for (const { index } of data.stops) {
+      for (const { index } of data.checkpoints) {
         const [value] = valueOf(row, index);
         if (!(isNamed() ? value >= 0 : Number.isFinite(value))) continue;
         const cell = wide(index);
@@ -342,7 +342,7 @@ const raster = (() => {
       }
       for (const index of labelled) {
         context.save();
-        context.fillStyle = index === state.stop ? ink : muted;
+        context.fillStyle = index === state.checkpoint ? ink : muted;
         context.translate(x(index) + wide(index) / 2, header - 12);
         if (slant) context.rotate((-40 * Math.PI) / 180);
         context.textAlign = slant ? "left" : "center";
@@ -352,10 +352,10 @@ const raster = (() => {
     }
 
     /* The chosen checkpoint and as many others as have room for their names. */
-    const middle = (/** @type {number} */ stop) => x(stop) + wide(stop) / 2;
+    const middle = (/** @type {number} */ checkpoint) => x(checkpoint) + wide(checkpoint) / 2;
     const needs = slant ? 15 : 8 + 7 * Math.max(...names.map((one) => one.length));
-    const labelled = [state.stop];
-    for (const { index } of data.stops)
+    const labelled = [state.checkpoint];
+    for (const { index } of data.checkpoints)
       if (labelled.every((other) => Math.abs(middle(other) - middle(index)) >= needs)) labelled.push(index);
 
     /* The chosen checkpoint's column, and bars beside the selected rows. */
@@ -363,10 +363,10 @@ const raster = (() => {
       const bars = rows
         .filter((row) => row.heads.some((head) => state.heads.has(head)))
         .map((row) => `M${left - 5},${row.y}h3v${tall - 1}h-3z`);
-      const column = { x: x(state.stop) - 1, y: header - 1, width: wide(state.stop) + 1, height: height - header, rx: 2 };
+      const column = { x: x(state.checkpoint) - 1, y: header - 1, width: wide(state.checkpoint) + 1, height: height - header, rx: 2 };
       return [
         s("path", { d: bars.join(""), class: "has-selected" }),
-        ...(data.stops.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
+        ...(data.checkpoints.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
       ];
     }
 
@@ -374,25 +374,25 @@ const raster = (() => {
     const rowAt = (at) => rows[d3.bisectRight(rows.map((row) => row.y), at) - 1];
     const frameOf = sheet.make({
       id: "emergence",
-      label: `${name()} of each ${byLayer() ? "layer" : "head"} at each ${axes.stopWord}`,
+      label: `${name()} of each ${byLayer() ? "layer" : "head"} at each ${axes.checkpointWord}`,
       width,
       height,
       shown,
       header,
-      start: { row: 0, col: state.stop },
+      start: { row: 0, col: state.checkpoint },
       paint: draw,
       over,
       at(px, py) {
         const row = rowAt(py);
         const col = d3.bisectRight(edges, px) - 1;
-        return row && py < row.y + tall && col < data.stops.length ? { row: row.index, col: Math.max(0, col) } : null;
+        return row && py < row.y + tall && col < data.checkpoints.length ? { row: row.index, col: Math.max(0, col) } : null;
       },
       rows: rows.length,
-      cols: () => data.stops.length,
+      cols: () => data.checkpoints.length,
       box: ({ row, col }) => ({ x: x(col), y: rows[row].y, width: wide(col), height: tall }),
       lines: ({ row, col }) => lines(rows[row], col),
       verb: byLayer() ? "Select these heads." : "Pin this head.",
-      act: ({ row, col }, event) => store.select(rows[row].heads, event, { stop: col }),
+      act: ({ row, col }, event) => store.select(rows[row].heads, event, { checkpoint: col }),
       brush: (from, to, event) => {
         const found = rows.filter((row) => row.y + tall > from && row.y < to).flatMap((row) => row.heads);
         if (found.length) store.select(found, event);
@@ -426,23 +426,23 @@ const raster = (() => {
   /* Layers at every checkpoint; heads, of which there may be a thousand, at the first, the chosen and the last. */
   /** @param {Row[]} rows */
   function numbersTable(rows) {
-    const last = data.stops.length - 1;
-    const stops = byLayer() ? d3.range(last + 1) : [...new Set([0, state.stop, last])].sort((a, b) => a - b);
-    /** @type {(row: Row, stop: number) => string} */
-    const said = (row, stop) => {
-      const [value, se] = valueOf(row, stop);
-      if (isNamed()) return called(row.heads[0], stop) || "–";
+    const last = data.checkpoints.length - 1;
+    const checkpoints = byLayer() ? d3.range(last + 1) : [...new Set([0, state.checkpoint, last])].sort((a, b) => a - b);
+    /** @type {(row: Row, checkpoint: number) => string} */
+    const said = (row, checkpoint) => {
+      const [value, se] = valueOf(row, checkpoint);
+      if (isNamed()) return called(row.heads[0], checkpoint) || "–";
       return (store.both() ? text.change : text.measure)(measure(), value, se);
     };
     const onset = byLayer() ? [] : [`${ABOVE} from`];
     return dom.numbers(
       drawing,
-      [byLayer() ? "layer" : "head", ...onset, ...stops.map((stop) => data.stops[stop].label)],
+      [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.checkpoints[checkpoint].label)],
       () =>
         rows.map((row) => [
           byLayer() ? `layer ${row.layer}${axes.isNope(row.layer) ? " (NoPE)" : ""}` : row.name,
-          ...(byLayer() ? [] : [data.stops[row.onset]?.label || "–"]),
-          ...stops.map((stop) => said(row, stop)),
+          ...(byLayer() ? [] : [data.checkpoints[row.onset]?.label || "–"]),
+          ...checkpoints.map((checkpoint) => said(row, checkpoint)),
         ]),
     );
   }
@@ -468,7 +468,7 @@ const raster = (() => {
     }
     dom.choose(dom.find("emergence-controls").querySelector("fieldset"), state.spacing);
     // Another selection or checkpoint, with no filter that depends on them, has the same rows.
-    if (!known || !store.only(keys, "heads", "head", "stop")) {
+    if (!known || !store.only(keys, "heads", "head", "checkpoint")) {
       const found = groups();
       known = { list: found, ends: range(found.flatMap((group) => group.rows)) };
     }
@@ -513,5 +513,5 @@ const raster = (() => {
   }
 
   /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */
-  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "stop"] };
+  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "checkpoint"] };
 })();

@@ -17,19 +17,19 @@ const roles = (() => {
   /** @type {(role: number, population: string, run: number) => number[]} */
   const having = (role, population, run) =>
     members(population)
-      .filter((head) => data.roleBits(store.table(run), data.stopOf(head, state.stop), head.index) & (1 << role))
+      .filter((head) => data.roleBits(store.table(run), data.checkpointOf(head, state.checkpoint), head.index) & (1 << role))
       .map(({ index }) => index);
 
   /* How many heads have each role at each checkpoint: by role, then population. */
   /** @type {(run: number) => number[][][]} */
   function countsOf(run) {
     const table = store.table(run);
-    const found = data.roles.map(() => data.populations.map(() => data.stops.map(() => 0)));
+    const found = data.roles.map(() => data.populations.map(() => data.checkpoints.map(() => 0)));
     data.populations.forEach((population, p) => {
       for (const { index: head } of members(population))
-        for (const { index: stop } of data.stops) {
-          const bits = data.roleBits(table, stop, head);
-          for (let role = 0; bits >> role; role += 1) if (bits & (1 << role)) found[role][p][stop] += 1;
+        for (const { index: checkpoint } of data.checkpoints) {
+          const bits = data.roleBits(table, checkpoint, head);
+          for (let role = 0; bits >> role; role += 1) if (bits & (1 << role)) found[role][p][checkpoint] += 1;
         }
     });
     return found;
@@ -39,20 +39,20 @@ const roles = (() => {
   /** @type {(counts: number[][], most: number) => SVGElement} */
   function spark(counts, most) {
     const [width, height] = [150, 30];
-    const x = d3.scaleLinear([0, Math.max(1, data.stops.length - 1)], [4, width - 4]);
+    const x = d3.scaleLinear([0, Math.max(1, data.checkpoints.length - 1)], [4, width - 4]);
     const y = d3.scaleLinear([0, Math.max(1, most)], [height - 3, 3]);
     const lines = data.populations.map((population, p) => {
       const d = d3.line()(counts[p].map((count, i) => /** @type {[number, number]} */ ([x(i), y(count)])));
       return s("path", { d, stroke: paint.ofPopulation(population), "data-counts": counts[p].join() });
     });
-    const now = s("line", { x1: x(state.stop), x2: x(state.stop), y1: 0, y2: height, class: "now" });
+    const now = s("line", { x1: x(state.checkpoint), x2: x(state.checkpoint), y1: 0, y2: height, class: "now" });
     const box = { width, height, viewBox: `0 0 ${width} ${height}`, class: "spark", "aria-hidden": "true" };
     return s("svg", box, s("line", { x1: 0, x2: width, y1: y(0), y2: y(0) }), now, lines);
   }
 
   /* The first checkpoint at which some head has a role. */
   /** @param {number[][]} counts */
-  const first = (counts) => data.stops.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
+  const first = (counts) => data.checkpoints.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
 
 
   /** @type {(role: number, population: string, run: number) => HTMLElement} */
@@ -83,7 +83,7 @@ const roles = (() => {
       { class: heads.length ? null : "none" },
       h("th", { scope: "row" }, swatch, axes.ofRun(run, data.roles[role].name), means),
       ...data.populations.map((population) => cell(role, population, run)),
-      ...(data.training && data.stops.length > 1 ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
+      ...(data.training && data.checkpoints.length > 1 ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
       h("td", { class: "which" }, heads.length ? `${named}${more}` : "–"),
     );
   }
@@ -93,7 +93,7 @@ const roles = (() => {
     const [run] = store.runs();
     const counts = data.populations
       .flatMap(members)
-      .map((head) => data.rolesOf(store.table(run), data.stopOf(head, state.stop), head.index).length);
+      .map((head) => data.rolesOf(store.table(run), data.checkpointOf(head, state.checkpoint), head.index).length);
     const [some, several] = [0, 1].map((least) => counts.filter((count) => count > least).length);
     if (!several) return "";
     return `Roles overlap: ${several} of the ${text.headCount(some)} with a role have more than one.`;
@@ -109,9 +109,9 @@ const roles = (() => {
     const most = d3.max([...counts.values()].flat(3)) || 1;
     const ever = places.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
     const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
-    const course = data.training && data.stops.length > 1 ? ["over training", "first at"] : [];
+    const overTraining = data.training && data.checkpoints.length > 1 ? ["over training", "first at"] : [];
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
-    const head = ["role", ...kinds, ...course, `heads at ${data.stops[state.stop].label}`];
+    const head = ["role", ...kinds, ...overTraining, `heads at ${data.checkpoints[state.checkpoint].label}`];
     const numeric = (/** @type {number} */ i) => i > 0 && i <= kinds.length;
     const table = h(
       "table",
@@ -134,5 +134,5 @@ const roles = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["stop", "window", "run", "filter"] };
+  return { setUp() {}, draw, needs: ["checkpoint", "window", "run", "filter"] };
 })();

@@ -98,7 +98,7 @@ const save = (() => {
       s(
         "text",
         { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
-        ONE_STOP.includes(view) ? `${title} · ${data.stops[store.state.stop].label}` : title,
+        ONE_STOP.includes(view) ? `${title} · ${data.checkpoints[store.state.checkpoint].label}` : title,
       ),
     );
     for (const element of drawing.querySelectorAll(".legend, .small, .sentence"))

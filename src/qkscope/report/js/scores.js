@@ -32,40 +32,40 @@ const scores = (() => {
     d3.sum(data.parts.filter(({ name }) => name.endsWith("position")), ({ name }) => share(at, name) ?? NaN);
 
   /* The chart of stacked shares over checkpoints, for a population or for one head. */
-  /** @type {(options: { width: number, height: number, title: string, prefix: string, stops: number[],
-   *   share: (stop: number, name: string) => number | null | undefined,
-   *   error: (stop: number, name: string) => number | null | undefined }) => Drawn} */
-  function chart({ width, height, title, prefix, stops, share, error }) {
-    const axis = axes.stopAxis(width, height, title);
-    const half = data.stops.length > 40 ? 0.5 : 0.38;
-    const room = (width / data.stops.length) * 2 * half;
-    const sums = room < 17 ? [] : stops.map((stop) => ({ stop, sum: positional(stop, share) }));
-    return axes.stopChart(
+  /** @type {(options: { width: number, height: number, title: string, prefix: string, checkpoints: number[],
+   *   share: (checkpoint: number, name: string) => number | null | undefined,
+   *   error: (checkpoint: number, name: string) => number | null | undefined }) => Drawn} */
+  function chart({ width, height, title, prefix, checkpoints, share, error }) {
+    const axis = axes.checkpointAxis(width, height, title);
+    const half = data.checkpoints.length > 40 ? 0.5 : 0.38;
+    const room = (width / data.checkpoints.length) * 2 * half;
+    const sums = room < 17 ? [] : checkpoints.map((checkpoint) => ({ checkpoint, sum: positional(checkpoint, share) }));
+    return axes.checkpointChart(
       {
         ...axis,
         y: { domain: [0, 1], ticks: 5, tickSize: 0, label: null, tickFormat: axes.percent },
         marks: [
           ...axis.marks,
-          Plot.rect(stack(stops, share), {
+          Plot.rect(stack(checkpoints, share), {
             ...{ x1: (d) => d.at - half, x2: (d) => d.at + half, y1: "low", y2: "high" },
             ...{ fill: (d) => colour(d.part), stroke: "var(--paper)", strokeWidth: 0.6 },
           }),
           Plot.text(
             sums.filter(({ sum }) => sum > 0.1),
             {
-              ...{ x: "stop", y: "sum", dy: 9, text: (d) => String(Math.round(100 * d.sum)) },
+              ...{ x: "checkpoint", y: "sum", dy: 9, text: (d) => String(Math.round(100 * d.sum)) },
               ...{ fill: "var(--paper)", fontSize: room < 26 ? 10 : 11 },
             },
           ),
         ],
       },
       {
-        name: `${title}, at each ${axes.stopWord}`,
+        name: `${title}, at each ${axes.checkpointWord}`,
         prefix,
-        lines(stop, meaning) {
-          const parts = data.parts.map(({ name }) => ({ name, value: share(stop, name) ?? NaN, se: error(stop, name) }));
-          const whole = { name: "share_positional", value: positional(stop, share), se: error(stop, "share_positional") };
-          return [`${data.stops[stop].label} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
+        lines(checkpoint, meaning) {
+          const parts = data.parts.map(({ name }) => ({ name, value: share(checkpoint, name) ?? NaN, se: error(checkpoint, name) }));
+          const whole = { name: "share_positional", value: positional(checkpoint, share), se: error(checkpoint, "share_positional") };
+          return [`${data.checkpoints[checkpoint].label} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
         },
       },
     );
@@ -77,12 +77,12 @@ const scores = (() => {
   /** @type {(width: number, height: number, run: number) => Drawn} */
   function byLayer(width, height, run) {
     const table = store.table(run);
-    const here = data.heads.filter((d) => data.stopsOf(d.index).some(({ index }) => index === state.stop));
+    const here = data.heads.filter((d) => data.checkpointsOf(d.index).some(({ index }) => index === state.checkpoint));
     const layers = [...new Set(here.map(({ layer }) => layer))];
     /** @type {(layer: number, name: string) => number} */
     const share = (layer, name) =>
       text.mean(
-        here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.stop, d.index)),
+        here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.checkpoint, d.index)),
       );
     const svg = axes.plot({
       width,
@@ -94,7 +94,7 @@ const scores = (() => {
       x: { domain: [0, 1], ticks: [0, 0.5, 1], tickSize: 0, label: null, tickFormat: axes.percent },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.stops[state.stop].label, 24)}`), axes.layerMargin - 4),
+        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.checkpoints[state.checkpoint].label, 24)}`), axes.layerMargin - 4),
         axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.
@@ -104,7 +104,7 @@ const scores = (() => {
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
       const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
-      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.stops[state.stop].label}`;
+      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.checkpoints[state.checkpoint].label}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}${data.letters[run]}`,
         label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
@@ -112,7 +112,7 @@ const scores = (() => {
         act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
-    axes.dress(svg, `What determines attention in each layer at ${data.stops[state.stop].label}`);
+    axes.dress(svg, `What determines attention in each layer at ${data.checkpoints[state.checkpoint].label}`);
     return svg;
   }
 
@@ -136,9 +136,9 @@ const scores = (() => {
           height: 310,
           title: axes.ofRun(run, `${whose}${text.headCount(d3.max(heads[population] || [0]) || 0)}`),
           prefix: `scores:${population}${data.letters[run]}`,
-          stops: data.stops.map(({ index }) => index),
-          share: (stop, name) => means[population]?.[name]?.mean[stop],
-          error: (stop, name) => means[population]?.[name]?.se[stop],
+          checkpoints: data.checkpoints.map(({ index }) => index),
+          share: (checkpoint, name) => means[population]?.[name]?.mean[checkpoint],
+          error: (checkpoint, name) => means[population]?.[name]?.se[checkpoint],
         });
       }),
     );
@@ -148,5 +148,5 @@ const scores = (() => {
     marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
   }
 
-  return { setUp() {}, draw, needs: ["window", "run", "stop"], chart, legend };
+  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"], chart, legend };
 })();

@@ -8,7 +8,7 @@ const signal = (() => {
   const { h } = dom;
   const drawing = dom.find("signal-drawing");
   const note = dom.find("signal-note");
-  const course = data.training && data.stops.length > 1;
+  const overTraining = data.training && data.checkpoints.length > 1;
   /** @type {HTMLSelectElement | null} */
   let controls = null;
   /** @type {Drawn | null} what stands */
@@ -19,7 +19,7 @@ const signal = (() => {
    *   se: Maybe[] }} Line */
   /** @typedef {{ index: number, mean: number, sd: Maybe, se: Maybe }} Point */
 
-  const gap = data.stops.map(() => null);
+  const gap = data.checkpoints.map(() => null);
   /** @param {string} population */
   const isOpen = (population) => population === "NoPE";
 
@@ -48,7 +48,7 @@ const signal = (() => {
   /** @type {(heads: number[], run: number, measure?: string) => Maybe[]} */
   function meansOf(heads, run, measure = state.measure) {
     const table = store.table(run);
-    return data.stops.map(({ index }) => {
+    return data.checkpoints.map(({ index }) => {
       const average = text.mean(heads.map((head) => data.value(table, measure, index, head)));
       return Number.isNaN(average) ? null : average;
     });
@@ -80,7 +80,7 @@ const signal = (() => {
 
   /** @type {(line: Line) => Point[]} */
   const points = (line) =>
-    data.stops.flatMap(({ index }) => {
+    data.checkpoints.flatMap(({ index }) => {
       const mean = line.mean[index];
       return mean === null ? [] : [{ index, mean, sd: line.sd[index], se: line.se[index] }];
     });
@@ -95,7 +95,7 @@ const signal = (() => {
       y1: (/** @type {Point} */ d) => d.mean - (d.sd || 0),
       y2: (/** @type {Point} */ d) => d.mean + (d.sd || 0),
     };
-    if (course) return [Plot.areaY(found, { ...band, fill: line.colour, fillOpacity: 0.07 })];
+    if (overTraining) return [Plot.areaY(found, { ...band, fill: line.colour, fillOpacity: 0.07 })];
     return [Plot.ruleX(found, { ...band, stroke: line.colour, strokeOpacity: 0.16, strokeWidth: 18 })];
   }
 
@@ -103,7 +103,7 @@ const signal = (() => {
   function lineMarks(line) {
     const at = { x: "index", y: "mean", stroke: line.colour };
     const picked = line.population === "selected";
-    if (!course) return picked ? [Plot.dot(points(line), { ...at, dx: 13, r: 3 })] : [];
+    if (!overTraining) return picked ? [Plot.dot(points(line), { ...at, dx: 13, r: 3 })] : [];
     const dash = axes.dashOf(line.run) || (picked ? "2 3" : undefined);
     const strokeWidth = picked || isBeside(line) ? 1.3 : 2.5;
     return [Plot.line(points(line), { ...at, strokeWidth, strokeDasharray: dash })];
@@ -111,10 +111,10 @@ const signal = (() => {
 
   /** @param {Line} line */
   function dotMarks(line) {
-    if (data.stops.length > 60) return []; // dots would hide the line
+    if (data.checkpoints.length > 60) return []; // dots would hide the line
     const found = points(line);
     // Without lines, the dots of two runs would cover each other.
-    const dx = store.both() && !course ? 10 * (line.run - 0.5) : 0;
+    const dx = store.both() && !overTraining ? 10 * (line.run - 0.5) : 0;
     const hollow = axes.isSecond(line.run);
     return [
       axes.errorBars(found, { x: "index", y: "mean", dx, stroke: line.colour }),
@@ -132,14 +132,14 @@ const signal = (() => {
   /* The lines' names at their ends; moved apart where they would overlap. */
   /** @type {(all: Line[], height: number, domain: number[]) => any[]} */
   function nameMarks(all, height, domain) {
-    if (!course) return [];
+    if (!overTraining) return [];
     const ends = all.map((line) => ({ line, point: points(line).at(-1) })).filter(({ point }) => point);
     const apart = (18 * (domain[1] - domain[0])) / (height - 70); // less what the margins take
     ends.sort((a, b) => (a.point?.mean || 0) - (b.point?.mean || 0));
     let least = -Infinity;
     return ends.map(({ line, point }) => {
       least = Math.max(point?.mean || 0, least + apart);
-      return Plot.text([{ x: data.stops.length - 1, y: least }], {
+      return Plot.text([{ x: data.checkpoints.length - 1, y: least }], {
         x: "x",
         y: "y",
         dx: 12,
@@ -172,7 +172,7 @@ const signal = (() => {
       ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
       whose: [line.population === "all" ? "all heads" : line.population, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" "),
     }));
-    return [...axes.stopLines(index), ...text.described([...means, ...losses(index)], [], meaning)];
+    return [...axes.checkpointLines(index), ...text.described([...means, ...losses(index)], [], meaning)];
   }
 
   /** @param {number} index */
@@ -187,15 +187,15 @@ const signal = (() => {
   /** @type {(width: number, right: number) => Drawn | null} */
   function lossChart(width, right) {
     const found = store.runs().flatMap((run) =>
-      data.stops.flatMap(({ index }) => {
+      data.checkpoints.flatMap(({ index }) => {
         const value = store.over(run).loss?.mean[index] ?? null;
         return value === null ? [] : [{ run, index, value, se: store.over(run).loss?.se[index] || 0 }];
       }),
     );
-    if (!found.length || !course) return null;
-    const axis = axes.stopAxis(width, 130, "loss, nats per token");
+    if (!found.length || !overTraining) return null;
+    const axis = axes.checkpointAxis(width, 130, "loss, nats per token");
     const at = { x: "index", y: "value", stroke: "var(--muted)" };
-    return axes.stopChart(
+    return axes.checkpointChart(
       {
         ...axis,
         marginRight: right,
@@ -212,9 +212,9 @@ const signal = (() => {
         ],
       },
       {
-        name: `Loss at ${data.stops.length} checkpoints`,
+        name: `Loss at ${data.checkpoints.length} checkpoints`,
         prefix: "loss",
-        lines: (index, meaning) => [data.stops[index].label, ...text.described(losses(index), [], meaning)],
+        lines: (index, meaning) => [data.checkpoints[index].label, ...text.described(losses(index), [], meaning)],
       },
     );
   }
@@ -224,15 +224,15 @@ const signal = (() => {
   function emergence(population) {
     const heads = data.heads.filter((head) => head.population === population);
     const onsets = heads.map(({ index }) => raster.onsetOf(index));
-    const stop = data.stops.findIndex(
+    const checkpoint = data.checkpoints.findIndex(
       ({ index }) => onsets.filter((onset) => onset >= 0 && onset <= index).length >= heads.length / 2,
     );
-    return stop > 0 && heads.length ? { at: stop, share: heads.length } : null;
+    return checkpoint > 0 && heads.length ? { at: checkpoint, share: heads.length } : null;
   }
 
   /** @returns {{ x1: number, x2: number, colour: string, label: string }[]} */
   const intervals = () =>
-    state.measure !== raster.leading || !course || store.both()
+    state.measure !== raster.leading || !overTraining || store.both()
       ? []
       : data.populations.flatMap((population) => {
           const found = emergence(population);
@@ -245,16 +245,16 @@ const signal = (() => {
   /* One sentence of what the picture shows at the chosen checkpoint: of the selected heads, or of all. */
   /** @type {(all: Line[], picked: Line[]) => string} */
   function sentence(all, picked) {
-    const { label } = data.stops[state.stop];
+    const { label } = data.checkpoints[state.checkpoint];
     const list = (picked.length ? picked : all).filter((line) => !isBeside(line));
     const said = list.flatMap((line) => {
       const whose =
         line.population === "selected"
           ? `the ${text.headCount(state.heads.size)} selected`
           : `${line.population === "all" ? "all" : line.population} heads`;
-      const [now, first] = [state.stop, 0].map((stop) => text.measure(line.measure, line.mean[stop], line.se[stop]));
-      const from = course && state.stop > 0 ? ` (${first} at ${data.stops[0].label})` : "";
-      return line.mean[state.stop] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
+      const [now, first] = [state.checkpoint, 0].map((checkpoint) => text.measure(line.measure, line.mean[checkpoint], line.se[checkpoint]));
+      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.checkpoints[0].label})` : "";
+      return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
     });
     return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";
   }
@@ -284,8 +284,8 @@ const signal = (() => {
   const numbersTable = (all) =>
     dom.numbers(
       drawing,
-      [axes.stopWord, ...all.map(nameOf)],
-      data.stops.map(({ index, label }) => [
+      [axes.checkpointWord, ...all.map(nameOf)],
+      data.checkpoints.map(({ index, label }) => [
         label,
         ...all.map((line) => text.measure(line.measure, line.mean[index], line.se[index])),
       ]),
@@ -294,7 +294,7 @@ const signal = (() => {
   /** @param {Set<number> | null} shown */
   function explain(shown) {
     const said = [];
-    if (data.stops.length === 1)
+    if (data.checkpoints.length === 1)
       said.push("One checkpoint was measured: there is no change over training to draw.");
     if (!data.training) said.push("These are different models, not one in training: no line joins them.");
     if (shown) said.push(`Filtered: ${text.headCount(shown.size)}, without document-level errors.`);
@@ -310,14 +310,14 @@ const signal = (() => {
     const width = axes.widthOf(drawing);
     const height = Math.round(Math.min(430, Math.max(280, width * 0.46)));
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
-    const axis = axes.stopAxis(width, height, `mean ${data.measureLabel(state.measure)}${over}`);
+    const axis = axes.checkpointAxis(width, height, `mean ${data.measureLabel(state.measure)}${over}`);
     const domain = range([...all, ...picked]);
     const share = state.measure.startsWith("share_");
     /** @param {number} v */
     const tick = (v) => (share ? axes.percent(v) : text.number(v, 1));
     return {
       ...axis,
-      marginRight: course ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,
+      marginRight: overTraining ? 14 + 8.4 * Math.max(...all.map((line) => nameOf(line).length)) : axis.marginRight,
       y: { tickSize: 0, domain, label: null, ticks: 6, tickFormat: tick },
       marks: [
         ...axis.marks,
@@ -343,15 +343,15 @@ const signal = (() => {
     const shown = store.shown();
     const all = shown ? filtered(shown) : whole();
     const picked = selected();
-    if (drawn && store.only(keys, "stop")) {
+    if (drawn && store.only(keys, "checkpoint")) {
       for (const svg of drawing.querySelectorAll("svg")) axes.showChosen(/** @type {Drawn} */ (svg));
       dom.find("signal-sentence").textContent = sentence(all, picked);
       dom.lower(dom.find("signal-sentence"));
       return;
     }
     const options = plotOptions(all, picked);
-    drawn = axes.stopChart(options, {
-      name: `Chart of the mean position signal at ${data.stops.length} ${axes.stopWord}s`,
+    drawn = axes.checkpointChart(options, {
+      name: `Chart of the mean position signal at ${data.checkpoints.length} ${axes.checkpointWord}s`,
       lines: (index, meaning) => lines(index, [...all, ...picked], meaning),
     });
     marks.mount(
@@ -376,5 +376,5 @@ const signal = (() => {
   }
 
   /** @type {View & { measures: () => string[] }} */
-  return { setUp, draw, measures, needs: ["measure", "window", "run", "filter", "heads", "stop"] };
+  return { setUp, draw, measures, needs: ["measure", "window", "run", "filter", "heads", "checkpoint"] };
 })();

@@ -11,43 +11,43 @@ const spectrum = (() => {
   const WALL = 440; // pixels of the wall in view
   const { tokens } = text;
 
-  /** @typedef {{ stop: number, run: number, waves: number[], shares: number[], window: Maybe }} Line */
+  /** @typedef {{ checkpoint: number, run: number, waves: number[], shares: number[], window: Maybe }} Line */
 
   const NAMES = { score_energy: "score strength", signal_q: "r_q" };
   const carried = () => /** @type {keyof NAMES} */ (state.carried);
   const shareName = () => `share of ${NAMES[carried()]}`;
 
   /* Of one head: its pairs' numbers at a checkpoint as shares of their sum. */
-  /** @type {(head: number, stop: number, run: number) => Line | null} */
-  function ofHead(head, stop, run) {
+  /** @type {(head: number, checkpoint: number, run: number) => Line | null} */
+  function ofHead(head, checkpoint, run) {
     const curve = store.over(run).curves.find(({ name }) => name === carried());
-    const waves = curve?.waves?.[stop];
+    const waves = curve?.waves?.[checkpoint];
     if (!curve || !waves) return null;
-    const values = [...data.curve(curve, stop, head, `${run}:${state.window}`)].map(Math.abs);
+    const values = [...data.curve(curve, checkpoint, head, `${run}:${state.window}`)].map(Math.abs);
     const sum = carried() === "signal_q" ? d3.sum(values) : 1;
     if (!values.some((value) => !Number.isNaN(value))) return null;
     const known = d3.range(values.length).filter((i) => waves[i] !== null && !Number.isNaN(values[i]));
-    const window_ = store.over(run).wavelengths?.[stop]?.window ?? null;
+    const window_ = store.over(run).wavelengths?.[checkpoint]?.window ?? null;
     return {
-      ...{ stop, run, window: window_, waves: known.map((i) => waves[i] || 0) },
+      ...{ checkpoint, run, window: window_, waves: known.map((i) => waves[i] || 0) },
       shares: known.map((i) => values[i] / (sum || NaN)),
     };
   }
 
   /* The mean over RoPE heads at a checkpoint. */
-  /** @type {(stop: number, run: number) => Line | null} */
-  function ofAll(stop, run) {
-    const found = store.over(run).wavelengths?.[stop];
+  /** @type {(checkpoint: number, run: number) => Line | null} */
+  function ofAll(checkpoint, run) {
+    const found = store.over(run).wavelengths?.[checkpoint];
     const shares = found && (carried() === "signal_q" ? found.share : found.energy);
     if (!found || !shares || !found.at.length) return null;
-    return { stop, run, window: found.window, waves: found.at, shares: shares.map((share) => share ?? NaN) };
+    return { checkpoint, run, window: found.window, waves: found.at, shares: shares.map((share) => share ?? NaN) };
   }
 
   const one = () => (state.heads.size === 1 && data.training ? [...state.heads][0] : null);
 
   /** @returns {Line[]} */
   const lines = () =>
-    data.stops.flatMap(({ index }) =>
+    data.checkpoints.flatMap(({ index }) =>
       store.runs().flatMap((run) => {
         const head = one();
         return (head === null ? ofAll(index, run) : ofHead(head, index, run)) || [];
@@ -83,7 +83,7 @@ const spectrum = (() => {
 
   /** @type {(line: Line, i: number) => [string, ...(string | null)[]]} */
   const said = (line, i) => [
-    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.stops[line.stop].label)}`,
+    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}`,
     `${shareName()} ${text.measure("share_", line.shares[i])}`,
     line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
     data.measureMeans(carried()),
@@ -106,10 +106,10 @@ const spectrum = (() => {
     const names = { tokens: "wavelength, tokens", window: "wavelength / window", pair: "rotary pair, fast to slow" };
     return sheet.make({
       id: "spectrum",
-      label: `${shareName()} by wavelength and ${axes.stopWord}`,
+      label: `${shareName()} by wavelength and ${axes.checkpointWord}`,
       width,
       height,
-      start: { row: Math.max(0, list.findIndex((line) => line.stop === state.stop)), col: 0 },
+      start: { row: Math.max(0, list.findIndex((line) => line.checkpoint === state.checkpoint)), col: 0 },
       paint(context) {
         list.forEach((line, row) => {
           const y = row * tall;
@@ -129,9 +129,9 @@ const spectrum = (() => {
             context.fillRect(x(at) - 1, y, 2, tall);
           }
           if (row % every) return;
-          context.fillStyle = line.stop === state.stop ? ink : muted;
+          context.fillStyle = line.checkpoint === state.checkpoint ? ink : muted;
           context.textAlign = "right";
-          context.fillText(axes.ofRun(line.run, text.shorten(data.stops[line.stop].label, 10)), LEFT - 8, y + tall / 2);
+          context.fillText(axes.ofRun(line.run, text.shorten(data.checkpoints[line.checkpoint].label, 10)), LEFT - 8, y + tall / 2);
         });
         context.fillStyle = muted;
         context.textAlign = "center";
@@ -141,8 +141,8 @@ const spectrum = (() => {
         context.fillText(names[/** @type {keyof names} */ (state.scale)], width - right, list.length * tall + 30);
       },
       over: () => {
-        const row = list.findIndex((line) => line.stop === state.stop);
-        if (row < 0 || data.stops.length < 2) return [];
+        const row = list.findIndex((line) => line.checkpoint === state.checkpoint);
+        if (row < 0 || data.checkpoints.length < 2) return [];
         const box = { x: LEFT - 1, y: row * tall, width: width - LEFT - right + 2, height: store.runs().length * tall };
         return [s("rect", { ...box, class: "chosen-row" })];
       },
@@ -156,8 +156,8 @@ const spectrum = (() => {
       cols: (row) => list[row].waves.length,
       box: ({ row, col }) => ({ x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }),
       lines: ({ row, col }) => said(list[row], col),
-      verb: `Choose this ${axes.stopWord}.`,
-      act: ({ row }) => store.set({ stop: list[row].stop }),
+      verb: `Choose this ${axes.checkpointWord}.`,
+      act: ({ row }) => store.set({ checkpoint: list[row].checkpoint }),
     });
   }
 
@@ -168,7 +168,7 @@ const spectrum = (() => {
   function wall(width) {
     const [run] = store.runs();
     if (!data.training || !store.over(run).curves.some(({ name, waves }) => name === carried() && waves)) return null;
-    const turning = data.heads.filter(({ index }) => ofHead(index, data.stops.length - 1, run));
+    const turning = data.heads.filter(({ index }) => ofHead(index, data.checkpoints.length - 1, run));
     const layers = [...new Set(turning.map(({ layer }) => layer))];
     const across = d3.max(turning, ({ head }) => head + 1) || 1;
     if (!turning.length) return null;
@@ -217,9 +217,9 @@ const spectrum = (() => {
       cols: () => across,
       lines: (cell) => {
         const head = headAt(cell) ?? 0;
-        const line = ofHead(head, state.stop, run);
+        const line = ofHead(head, state.checkpoint, run);
         const best = line ? d3.maxIndex(line.shares) : -1;
-        const top = line && best >= 0 ? `most at ${data.stops[state.stop].label}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
+        const top = line && best >= 0 ? `most at ${data.checkpoints[state.checkpoint].label}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
         return [data.headName(head), top];
       },
       verb: "Show this head.",
@@ -232,7 +232,7 @@ const spectrum = (() => {
 
   /** @type {(turning: Head[], run: number) => Map<number, HTMLCanvasElement | null>} */
   function thumbsOf(turning, run) {
-    const last = data.stops.length - 1;
+    const last = data.checkpoints.length - 1;
     const key = [run, state.window, carried(), paint.ramp([0, 1])(0)].join();
     if (made.key === key) return made.found;
     const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, last, run)?.shares || []), 0.99) || 1;
@@ -241,12 +241,12 @@ const spectrum = (() => {
     return made.found;
   }
 
-  /** @type {(head: number, run: number, stops: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
-  function thumb(head, run, stops, colour) {
-    const rows = d3.range(stops).map((stop) => ofHead(head, stop, run));
+  /** @type {(head: number, run: number, checkpoints: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
+  function thumb(head, run, checkpoints, colour) {
+    const rows = d3.range(checkpoints).map((checkpoint) => ofHead(head, checkpoint, run));
     const pairs = d3.max(rows, (row) => row?.shares.length || 0) || 0;
     if (!pairs) return null;
-    const canvas = h("canvas", { width: pairs, height: stops });
+    const canvas = h("canvas", { width: pairs, height: checkpoints });
     const context = canvas.getContext("2d");
     rows.forEach((row, y) =>
       row?.shares.forEach((share, i) => {
@@ -265,7 +265,7 @@ const spectrum = (() => {
     dom.numbers(dom.find("spectrum-drawing"), ["checkpoint", "wavelength, tokens", shareName()], () =>
       list.flatMap((line) =>
         line.waves.map((wave, i) => [
-          axes.ofRun(line.run, data.stops[line.stop].label),
+          axes.ofRun(line.run, data.checkpoints[line.checkpoint].label),
           tokens(wave),
           text.measure("share_", line.shares[i]),
         ]),
@@ -276,13 +276,13 @@ const spectrum = (() => {
   /** @param {Line[]} list */
   function sentence(list) {
     return list
-      .filter((line) => line.stop === state.stop)
+      .filter((line) => line.checkpoint === state.checkpoint)
       .map((line) => {
         const best = d3.maxIndex(line.shares);
         const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
         const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
         const most = `${tokens(line.waves[best])} tokens (${text.measure("share_", line.shares[best])} of ${NAMES[carried()]})`;
-        return `At ${axes.ofRun(line.run, data.stops[line.stop].label)}, the strongest wavelength is ${most}${beyond}.`;
+        return `At ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}, the strongest wavelength is ${most}${beyond}.`;
       })
       .join(" ");
   }
@@ -299,7 +299,7 @@ const spectrum = (() => {
     }
     const width = axes.widthOf(drawing);
     const head = one();
-    const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].stop]?.heads || 0)} with RoPE` : data.headName(head);
+    const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].checkpoint]?.heads || 0)} with RoPE` : data.headName(head);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const small = wall(width);
     const open = drawing.querySelector(".every")?.hasAttribute("open");
@@ -337,5 +337,5 @@ const spectrum = (() => {
   }
 
   /** @type {View} */
-  return { setUp, draw, needs: ["window", "run", "stop", "heads", "carried", "scale"] };
+  return { setUp, draw, needs: ["window", "run", "checkpoint", "heads", "carried", "scale"] };
 })();

@@ -8,7 +8,7 @@
 "use strict";
 
 const store = (() => {
-  const last = data.stops.length - 1;
+  const last = data.checkpoints.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
   const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
 
@@ -51,7 +51,7 @@ const store = (() => {
     /** @type {any} */
     const found = {
       view: null,
-      stop: last,
+      checkpoint: last,
       heads: new Set(),
       head: null,
       pc: 0,
@@ -117,7 +117,7 @@ const store = (() => {
   function hash() {
     const params = new URLSearchParams();
     if (state.view) params.set("view", state.view);
-    if (state.stop !== last) params.set("at", data.stops[state.stop].model);
+    if (state.checkpoint !== last) params.set("at", data.checkpoints[state.checkpoint].model);
     if (state.heads.size) params.set("heads", writeHeads(state.heads));
     if (state.head !== null) params.set("head", writeHeads([state.head]));
     if (state.pc) params.set("pc", String(state.pc));
@@ -143,20 +143,20 @@ const store = (() => {
     /** @type {(name: string) => string} */
     const get = (name) => params.get(name) || "";
     if (VIEWS.includes(get("view"))) found.view = get("view");
-    const stop = data.stops.findIndex(({ model }) => model === params.get("at"));
-    if (stop >= 0) found.stop = stop;
+    const checkpoint = data.checkpoints.findIndex(({ model }) => model === params.get("at"));
+    if (checkpoint >= 0) found.checkpoint = checkpoint;
     found.heads = readHeads(get("heads"));
     const [head] = readHeads(get("head"));
     if (head !== undefined) found.head = head;
     const pc = Number(params.get("pc"));
     if (Number.isInteger(pc) && pc >= 0 && pc < data.components) found.pc = pc;
     for (const [name, options] of Object.entries(CHOICES)) {
-      const asked = params.get(name);
-      if (asked !== null && options.includes(asked)) found[name] = asked;
+      const wanted = params.get(name);
+      if (wanted !== null && options.includes(wanted)) found[name] = wanted;
     }
     for (const name of NUMBERS) {
-      const asked = Number(params.get(name));
-      if (asked >= 16 && asked <= 1e9) found[name] = asked;
+      const wanted = Number(params.get(name));
+      if (wanted >= 16 && wanted <= 1e9) found[name] = wanted;
     }
     const sort = get("sort") || "layer";
     found.down = sort.startsWith("-");
@@ -177,7 +177,7 @@ const store = (() => {
   /** @param {Set<string>} keys */
   function tell(keys) {
     data.sortBy(state.taxonomy);
-    if (["stop", "window", "run", "filter", "heads", "taxonomy"].some((key) => keys.has(key))) shownCache = null;
+    if (["checkpoint", "window", "run", "filter", "heads", "taxonomy"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
   }
 
@@ -274,9 +274,9 @@ const store = (() => {
     const matches = matcher(search);
     /** @type {(head: Head) => boolean} */
     return (head) => {
-      const stop = data.stopOf(head, state.stop);
-      const kind = data.className(here, stop, head.index);
-      const roles = data.rolesOf(here, stop, head.index).map((role) => data.roles[role].name);
+      const checkpoint = data.checkpointOf(head, state.checkpoint);
+      const kind = data.className(here, checkpoint, head.index);
+      const roles = data.rolesOf(here, checkpoint, head.index).map((role) => data.roles[role].name);
       if (alone && !state.heads.has(head.index)) return false;
       if (classes.length && !classes.includes(kind)) return false;
       if (rope && head.population !== rope) return false;
@@ -311,12 +311,12 @@ const store = (() => {
       const [ours, theirs] = data.letters.map((_, run) => data.table("matched", run));
       /** @param {Head} head */
       const change = ({ index }) => {
-        const stops = data.stopsOf(index);
-        const final = stops[stops.length - 1].index;
+        const checkpoints = data.checkpointsOf(index);
+        const final = checkpoints[checkpoints.length - 1].index;
         const other = theirs
           ? data.value(theirs, "r_q", final, index)
-          : stops.length > 1
-            ? data.value(ours, "r_q", stops[0].index, index)
+          : checkpoints.length > 1
+            ? data.value(ours, "r_q", checkpoints[0].index, index)
             : 0;
         return Math.abs(data.value(ours, "r_q", final, index) - other);
       };

@@ -12,9 +12,9 @@ const headTable = (() => {
   const { table } = store;
   const NO_ERROR = "no error: leaving out some documents makes another axis PC0";
   /** @type {(name: string, head: Head, run?: number) => number} */
-  const at = (name, head, run) => data.value(table(run), name, data.stopOf(head, state.stop), head.index);
+  const at = (name, head, run) => data.value(table(run), name, data.checkpointOf(head, state.checkpoint), head.index);
   /** @type {(head: Head, run?: number) => number} */
-  const codeOf = (head, run) => data.code(table(run), data.stopOf(head, state.stop), head.index);
+  const codeOf = (head, run) => data.code(table(run), data.checkpointOf(head, state.checkpoint), head.index);
   /** @type {(name: string, run?: number) => (head: Head) => Child[]} */
   function measureCell(name, run) {
     return (head) => {
@@ -36,7 +36,7 @@ const headTable = (() => {
   /** @param {Head} head */
   const rolesText = (head) =>
     data
-      .rolesOf(table(), data.stopOf(head, state.stop), head.index)
+      .rolesOf(table(), data.checkpointOf(head, state.checkpoint), head.index)
       .map((role) => data.roles[role].name)
       .join(", ");
 
@@ -56,7 +56,7 @@ const headTable = (() => {
         key: "model",
         name: "model",
         by: (d) => d.owner,
-        cell: (d) => text.shorten(data.stops[d.owner ?? 0].label, 24),
+        cell: (d) => text.shorten(data.checkpoints[d.owner ?? 0].label, 24),
       });
     found.push({
       key: "layer",
@@ -221,7 +221,7 @@ const headTable = (() => {
     columns = columnsOf();
     const list = rows();
     const body = pager.cut(list).map(row);
-    const place = data.training ? data.stops[state.stop].label : "All models";
+    const place = data.training ? data.checkpoints[state.checkpoint].label : "All models";
     const whose = data.runNames.length ? `, ${state.run === "both" ? "A and B" : `run ${state.run}`}` : "";
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const caption = h("caption", {}, `${place}${over}${whose}`);
@@ -243,6 +243,6 @@ const headTable = (() => {
   return {
     setUp: () => filters.setUp(rows),
     draw,
-    needs: ["stop", "heads", "filter", "window", "run", "sort", "down", "taxonomy"],
+    needs: ["checkpoint", "heads", "filter", "window", "run", "sort", "down", "taxonomy"],
   };
 })();

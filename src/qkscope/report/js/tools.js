@@ -34,7 +34,7 @@ const go = (() => {
 const player = (() => {
   const { state } = store;
   const { h } = dom;
-  const last = data.stops.length - 1;
+  const last = data.checkpoints.length - 1;
   /** @type {number | null} */
   let playing = null;
 
@@ -52,11 +52,11 @@ const player = (() => {
       pause();
       return;
     }
-    if (state.stop === last) store.set({ stop: 0 });
+    if (state.checkpoint === last) store.set({ checkpoint: 0 });
     playing = window.setInterval(
       () => {
-        if (state.stop >= last) pause();
-        else store.set({ stop: state.stop + 1 });
+        if (state.checkpoint >= last) pause();
+        else store.set({ checkpoint: state.checkpoint + 1 });
       },
       last >= 40 ? 250 : 900,
     );
@@ -64,10 +64,10 @@ const player = (() => {
   }
 
   function draw() {
-    const { label: name, phase } = data.stops[state.stop];
+    const { label: name, phase } = data.checkpoints[state.checkpoint];
     for (const { button, slider, now } of all) {
       button.textContent = playing === null ? "▶ Play" : "❚❚ Pause";
-      slider.value = String(state.stop);
+      slider.value = String(state.checkpoint);
       slider.setAttribute("aria-valuetext", name);
       now.textContent = phase && phase !== name ? `${name} · ${phase}` : name;
     }
@@ -79,8 +79,8 @@ const player = (() => {
     if (last === 0) return [];
     const button = h("button", { type: "button", id: `${view}play`, onclick: toggle }, "▶ Play");
     const slider = h("input", {
-      ...{ type: "range", id: `${view}slider`, min: 0, max: last, step: 1, "aria-label": axes.stopWord },
-      oninput: () => store.set({ stop: Number(slider.value) }),
+      ...{ type: "range", id: `${view}slider`, min: 0, max: last, step: 1, "aria-label": axes.checkpointWord },
+      oninput: () => store.set({ checkpoint: Number(slider.value) }),
     });
     const now = h("output", { class: "now", for: `${view}slider` });
     all.push({ button, slider, now });
@@ -100,21 +100,21 @@ const tools = (() => {
   function stepper() {
     const box = h(
       "select",
-      { id: "stop" },
-      data.stops.map(({ index, label, model }) => h("option", { value: String(index), title: model }, label)),
+      { id: "checkpoint" },
+      data.checkpoints.map(({ index, label, model }) => h("option", { value: String(index), title: model }, label)),
     );
-    box.addEventListener("change", () => store.set({ stop: Number(box.value) }));
-    const last = data.stops.length - 1;
+    box.addEventListener("change", () => store.set({ checkpoint: Number(box.value) }));
+    const last = data.checkpoints.length - 1;
     /** @type {(id: string, sign: string, said: string, by: number) => HTMLButtonElement} */
     const step = (id, sign, said, by) =>
-      dom.button(id, sign, () => store.set({ stop: Math.min(last, Math.max(0, state.stop + by)) }), {
-        ...{ "aria-label": `${said} ${axes.stopWord}`, hidden: last === 0 },
+      dom.button(id, sign, () => store.set({ checkpoint: Math.min(last, Math.max(0, state.checkpoint + by)) }), {
+        ...{ "aria-label": `${said} ${axes.checkpointWord}`, hidden: last === 0 },
       });
-    controls.stop = box;
-    controls.before = step("stop-before", "‹", "Previous", -1);
-    controls.after = step("stop-after", "›", "Next", 1);
-    const word = axes.stopWord[0].toUpperCase() + axes.stopWord.slice(1);
-    dom.find("stepper").replaceChildren(h("label", { for: "stop" }, word), controls.before, box, controls.after);
+    controls.checkpoint = box;
+    controls.before = step("checkpoint-before", "‹", "Previous", -1);
+    controls.after = step("checkpoint-after", "›", "Next", 1);
+    const word = axes.checkpointWord[0].toUpperCase() + axes.checkpointWord.slice(1);
+    dom.find("stepper").replaceChildren(h("label", { for: "checkpoint" }, word), controls.before, box, controls.after);
   }
 
   /* A choice only where there is one: with a single window there is nothing to match. */
@@ -156,9 +156,9 @@ const tools = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    controls.stop.value = String(state.stop);
-    controls.before.disabled = state.stop === 0;
-    controls.after.disabled = state.stop === data.stops.length - 1;
+    controls.checkpoint.value = String(state.checkpoint);
+    controls.before.disabled = state.checkpoint === 0;
+    controls.after.disabled = state.checkpoint === data.checkpoints.length - 1;
     dom.choose(controls.window || null, state.window);
     dom.choose(controls.run || null, state.run);
     const n = state.heads.size;
@@ -174,7 +174,7 @@ const tools = (() => {
   /** @type {(keys: Set<string>, shown: Set<number> | null) => void} */
   function announce(keys, shown) {
     const said = [];
-    if (keys.has("stop")) said.push(data.stops[state.stop].label);
+    if (keys.has("checkpoint")) said.push(data.checkpoints[state.checkpoint].label);
     if (keys.has("heads"))
       said.push(state.heads.size ? `${text.headCount(state.heads.size)} selected` : "selection cleared");
     if (keys.has("filter"))
@@ -243,6 +243,6 @@ const tools = (() => {
       theme();
     },
     draw,
-    needs: ["stop", "window", "run", "heads", "filter"],
+    needs: ["checkpoint", "window", "run", "heads", "filter"],
   };
 })();

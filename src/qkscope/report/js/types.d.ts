@@ -89,7 +89,7 @@ interface AblatedSet {
 }
 
 interface Ablation {
-  stop: number;
+  checkpoint: number;
   sets: AblatedSet[];
   parts: Record<string, string>; // in words
   loss: number;
@@ -112,7 +112,7 @@ interface PackedWindow {
 
 /* Mean query times mean key of each rotary pair, see rotary.py: packed, and as the views read it. */
 interface PackedRotary {
-  stops: number[];
+  checkpoints: number[];
   pairs: number;
   sets: { frequency: number[]; theta: Maybe }[];
   set: string;
@@ -120,7 +120,7 @@ interface PackedRotary {
   measured: { at: number[]; column: Packed } | null;
 }
 
-type Rotary = Pick<PackedRotary, "stops" | "pairs" | "sets"> & {
+type Rotary = Pick<PackedRotary, "checkpoints" | "pairs" | "sets"> & {
   set: Uint8Array;
   parts: Float32Array;
   measured: { places: number[]; values: Float64Array };
@@ -128,7 +128,7 @@ type Rotary = Pick<PackedRotary, "stops" | "pairs" | "sets"> & {
 
 /* Attention on excerpts, see examples.py: packed, and as the view reads it. */
 interface PackedExamples {
-  stops: number[];
+  checkpoints: number[];
   heads: number[];
   words: string[][];
   first: number[]; // of each excerpt, the position of its first query
@@ -158,7 +158,7 @@ interface PackedClimb {
 
 /* What a run has of its own. */
 interface PackedRun {
-  stops: {
+  checkpoints: {
     model: string[];
     label: string[];
     phase: (string | null)[];
@@ -231,7 +231,7 @@ interface Table {
   roles: Uint8Array | null;
 }
 
-interface Stop {
+interface Checkpoint {
   index: number;
   model: string;
   label: string;
@@ -258,7 +258,7 @@ interface Filter {
 
 interface State {
   view: string | null;
-  stop: number;
+  checkpoint: number;
   heads: Set<number>;
   head: Maybe;
   pc: number;
