@@ -10,11 +10,11 @@ from reference import combined_pca_reference, separated
 from test_pca import moments_of
 
 from qkscope.measures.pca import measure_batch
-from qkscope.sums.scatter import pack_scatter, unpack_scatter
+from qkscope.sums.scatter import PackedScatter, pack_scatter
 
 
 def again(M):
-    return unpack_scatter(pack_scatter("M", M), "M")
+    return PackedScatter.of(pack_scatter("M", M), "M")[:]
 
 
 def scatters(seed, heads, dim, spread=1.0, samples=None):
@@ -37,6 +37,15 @@ def test_at_most_half_a_step_is_lost(seed, heads, dim, spread):
 def test_what_was_packed_once_is_packed_the_same_again(seed, dim):
     once = again(scatters(seed, 3, dim))
     assert np.array_equal(again(once), once)
+
+
+def test_some_heads_are_unpacked_as_all_of_them():
+    packed = PackedScatter.of(pack_scatter("M", scatters(3, 6, 20)), "M")
+    whole = np.asarray(packed)
+    assert packed.shape == whole.shape
+    for rows in (slice(None), slice(1, 3), np.array([4, 0, 4]), np.array([], dtype=np.int64)):
+        assert np.array_equal(packed[rows], whole[rows])
+    assert np.array_equal(packed[5], whole[5])
 
 
 def test_half_of_the_bytes():

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from qkscope.errors import StoreError
 from qkscope.sums.base import Arrays, Batch, FactSum, LayerFacts, Meta, Request, Sum, checked, ring_count
 from qkscope.sums.path import SINK
-from qkscope.sums.scatter import pack_scatter, unpack_scatter
+from qkscope.sums.scatter import PackedScatter, pack_scatter
 
 Array = NDArray[np.float64]
 
@@ -315,7 +315,7 @@ class MomentSum(Sum):
         for kind, moments, sink in (("q", self.q, self.sink_q), ("k", self.k, self.sink_k)):
             for part, each in [*enumerate(moments), ("sink", sink)]:
                 arrays |= {f"{kind}.{part}.{f.name}": getattr(each, f.name) for f in fields(each)}
-                arrays |= pack_scatter(f"{kind}.{part}.M", each.M)
+                arrays |= pack_scatter(f"{kind}.{part}.M", np.asarray(each.M))
         return arrays, {}
 
     @classmethod
@@ -337,8 +337,8 @@ def _moments(arrays: Arrays, name: str, heads: int, dim: int) -> Moments:
     for part in ("mean_x", "C", "M.diagonal"):
         checked(arrays, f"{name}.{part}", "f", heads, dim)
     checked(arrays, f"{name}.M", "i", heads, dim * (dim - 1) // 2)
-    values = {f.name: arrays[f"{name}.{f.name}"] for f in fields(Moments)}
-    return Moments(**values | {"M": unpack_scatter(arrays, f"{name}.M")})
+    values: dict[str, Any] = {f.name: arrays[f"{name}.{f.name}"] for f in fields(Moments)}
+    return Moments(**values | {"M": PackedScatter.of(arrays, f"{name}.M")})
 
 
 class _Accumulating(Sum):

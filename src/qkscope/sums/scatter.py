@@ -8,6 +8,7 @@ sqrt(M_ii M_jj), where float32 would lose up to 2^-25 of it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -31,20 +32,45 @@ def pack_scatter(name: str, M: Array) -> dict[str, NDArray[Any]]:
     return {name: codes, f"{name}.diagonal": np.diagonal(M, axis1=1, axis2=2).copy(), f"{name}.step": step}
 
 
-def unpack_scatter(tensors: Mapping[str, NDArray[Any]], name: str) -> Array:
-    """What `pack_scatter` took apart. (H, d, d)"""
-    codes, diagonal, step = (tensors[name + part] for part in ("", ".diagonal", ".step"))
-    heads, dim = diagonal.shape
-    full = np.empty((heads, dim, dim))
-    for some in _blocks(heads, dim) if dim > 1 else ():
-        scale, here = np.sqrt(diagonal[some]), full[some]
-        packed = codes[some] * step[some, None]
-        # With mode "clip", numpy needs no buffer besides `out`.
-        packed.take(_square(dim), axis=1, out=here.reshape(len(here), -1), mode="clip")
-        here *= scale[:, :, None] * scale[:, None, :]
-    at = np.arange(dim)
-    full[:, at, at] = diagonal
-    return full
+@dataclass(frozen=True)
+class PackedScatter:
+    """The matrices (H, d, d) that `pack_scatter` took apart, unpacked head by head when they are used.
+
+    codes (H, d (d-1) / 2) int32 · diagonal (H, d) · step (H,). The matrices take three times the memory.
+    """
+
+    codes: NDArray[np.int32]
+    diagonal: Array
+    step: Array
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, NDArray[Any]], name: str) -> PackedScatter:
+        return cls(*(tensors[name + part] for part in ("", ".diagonal", ".step")))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        heads, dim = self.diagonal.shape
+        return heads, dim, dim
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self[:]
+
+    def __getitem__(self, rows: Any) -> Array:
+        """The matrices of the heads at `rows`: a number, an index array or a slice."""
+        if isinstance(rows, int | np.integer):
+            return np.asarray(self[rows : rows + 1][0])
+        codes, diagonal, step = self.codes[rows], self.diagonal[rows], self.step[rows]
+        heads, dim = diagonal.shape
+        full = np.empty((heads, dim, dim))
+        for some in _blocks(heads, dim) if dim > 1 else ():
+            scale, here = np.sqrt(diagonal[some]), full[some]
+            packed = codes[some] * step[some, None]
+            # With mode "clip", numpy needs no buffer besides `out`.
+            packed.take(_square(dim), axis=1, out=here.reshape(len(here), -1), mode="clip")
+            here *= scale[:, :, None] * scale[:, None, :]
+        at = np.arange(dim)
+        full[:, at, at] = diagonal
+        return full
 
 
 def _codes(M: Array) -> tuple[NDArray[np.int32], Array]:
