@@ -17,7 +17,7 @@ from qkscope.results.aggregate import carried_by, ordered, populations, present,
 if TYPE_CHECKING:
     import xarray as xr
 
-    from qkscope.report.rows import Grid
+    from qkscope.report.columns import Grid
 
 STRENGTH = "Share of the scores' strength"
 LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in measures.safetensors

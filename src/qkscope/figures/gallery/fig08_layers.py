@@ -39,7 +39,7 @@ def draw_scores(view: View, width: float | None = None) -> Drawing:
     """A bar per layer, first layer at the bottom, its four shares from left to right."""
     data, paper = _by_layer(view), Paper(width)
     caption = _scores_caption(view)
-    keys = [swatch(name, PART_COLOURS[part]) for part, name in NAMES.items()]
+    keys = [swatch(name, PART_COLOURS[PARTS[part]]) for part, name in NAMES.items()]
     drawn = [
         (view.labels[model], partial(_bars, data[data["model"] == model], paper, view.nope_layers))
         for model in view.shown
@@ -87,7 +87,7 @@ def _bars(data: pd.DataFrame, paper: Paper, nope: set[int], axes: Axes) -> None:
     left, place = np.zeros(len(table)), np.arange(len(table))
     for part in NAMES:
         share = np.nan_to_num(table[part].to_numpy(np.float64))
-        axes.barh(place, share, 0.86, left, color=PART_COLOURS[part], edgecolor=PAPER, linewidth=0.4)
+        axes.barh(place, share, 0.86, left, color=PART_COLOURS[PARTS[part]], edgecolor=PAPER, linewidth=0.4)
         left += share
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.6, len(table) - 0.4)
