@@ -111,7 +111,7 @@ const ablation = (() => {
     const runs = store.runs().filter((run) => data.ablation(run));
     const all = runs.flatMap((run) => data.ablation(run) || []);
     if (!all.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured in this run."));
+      marks.mount(drawing, dom.absent("Not measured in this run."));
       return;
     }
     const width = axes.widthOf(drawing);
@@ -149,5 +149,5 @@ const ablation = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["run"] };
+  return { draw, needs: ["run"] };
 })();

@@ -114,6 +114,10 @@ const axes = (() => {
   /** @param {number} run */
   const dashOf = (run) => (isSecond(run) ? "6 4" : undefined);
 
+  /* The letter of a run where the page shows both. */
+  /** @param {number} run */
+  const letterOf = (run) => (store.both() ? data.letters[run] : "");
+
   /* "A: " before a sentence about a run, where the page has two. */
   /** @type {(run: number, said: string) => string} */
   const ofRun = (run, said) => (store.both() ? `${data.letters[run]}: ${said}` : said);
@@ -277,7 +281,7 @@ const axes = (() => {
 
   return {
     ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines, checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
-    ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
+    ...{ isSecond, dashOf, letterOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };
 })();

@@ -31,36 +31,33 @@ const causes = (() => {
     return found.sort((a, b) => a.to - b.to || a.run - b.run);
   }
 
-  /* Bars of a change, one below the other, each beginning where the one before ended. What comes from heads in which
-   * another axis became the first is pale. */
+  /* The bars of the i-th change, one below the other, each beginning where the one before ended; `stayed` is the end of
+   * what comes from heads whose first axis stayed. */
+  /** @type {(cause: Change, i: number) => { name: string, low: number, stayed: number, high: number, y1: number, y2: number }[]} */
+  function barsOf({ parts: all }, i) {
+    const acting_ = all.filter(({ value }) => value);
+    const tall = 0.76 / Math.max(1, acting_.length);
+    let high = 0;
+    return acting_.map(({ name, value, same }, k) => {
+      const low = high;
+      high += value;
+      const stayed = low + (same ?? value);
+      return { name, low, stayed, high, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
+    });
+  }
+
+  /* Of every bar the two pieces; what comes from heads in which another axis became the first is pale. */
   /** @type {(list: Change[]) => Part[]} */
   const parts = (list) =>
-    list.flatMap((cause, i) => {
-      const acting_ = cause.parts.filter(({ value }) => value);
-      const tall = 0.76 / Math.max(1, acting_.length);
-      let from = 0;
-      return acting_.flatMap(({ name, value, same }, k) => {
-        const place = { name, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
-        const stayed = same ?? value;
-        const found = [{ ...place, low: from, high: from + stayed, changed: false }];
-        if (stayed !== value) found.push({ ...place, low: from + stayed, high: from + value, changed: true });
-        from += value;
-        return found;
-      });
-    });
+    list.flatMap(barsOf).flatMap(({ stayed, ...bar }) => [
+      { ...bar, high: stayed, changed: false },
+      ...(stayed === bar.high ? [] : [{ ...bar, low: stayed, changed: true }]),
+    ]);
 
   /* Lines that join the end of a bar with the beginning of the next. */
   /** @param {Change[]} list */
   const joins = (list) =>
-    list.flatMap((cause, i) => {
-      const acting_ = cause.parts.filter(({ value }) => value);
-      const tall = 0.76 / Math.max(1, acting_.length);
-      return acting_.slice(0, -1).map((_, k) => ({
-        x: d3.sum(acting_.slice(0, k + 1), ({ value }) => value),
-        y1: i - 0.38 + k * tall,
-        y2: i - 0.38 + (k + 2) * tall,
-      }));
-    });
+    list.flatMap((cause, i) => d3.pairs(barsOf(cause, i), (a, b) => ({ x: a.high, y1: a.y1, y2: b.y2 })));
 
   /** @param {{ from: number, to: number, run: number }} cause */
   const rowName = ({ from, to, run }) =>
@@ -169,7 +166,7 @@ const causes = (() => {
     const drawing = dom.find("causes-drawing");
     if (!list.length) {
       const whose = data.runNames.length ? `${store.runs().map((run) => data.runNames[run]).join(" and ")}: ` : "";
-      marks.mount(drawing, h("p", { class: "absent" }, `${whose}not measured.`));
+      marks.mount(drawing, dom.absent(`${whose}not measured.`));
       return;
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));

@@ -55,7 +55,7 @@ const climb = (() => {
     const size_ = data.checkpoints[checkpoint].window || 1;
     const title = h("p", { class: "small" }, axes.ofRun(run, `Mean path along PC${pc} at ${data.checkpoints[checkpoint].label}, by position`));
     if (!paths) {
-      panel.replaceChildren(h("p", { class: "absent" }, "The page has no mean paths of these heads."));
+      panel.replaceChildren(dom.absent("The page has no mean paths of these heads."));
       return;
     }
     const points = paths.flatMap((values, kind) =>

@@ -114,6 +114,12 @@ const data = (() => {
     return at < 0 || !table.columns[name] ? NaN : table.columns[name][at];
   }
 
+  /* The same with its name and its standard error. */
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) => { name: string, value: number, se: number }} */
+  const estimate = (table, name, checkpoint, head) => ({
+    ...{ name, value: value(table, name, checkpoint, head), se: value(table, `${name}_se`, checkpoint, head) },
+  });
+
   /* The class of a head at a checkpoint, as a place in `classes`; -1 where the checkpoint lacks the head. */
   /** @type {(table: Table, checkpoint: number, head: number, by?: string) => number} */
   function code(table, checkpoint, head, by = taxonomy) {
@@ -286,6 +292,7 @@ const data = (() => {
     parts: raw.parts,
     populations: raw.populations,
     value,
+    estimate,
     code,
     className,
     roleBits,

@@ -5,7 +5,6 @@
 const distance = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("distance-drawing");
 
   /** @typedef {{ at: number, value: number, se: Maybe }} Point */
   /** @typedef {{ run: number, population: string, points: Point[] }} Curve */
@@ -50,10 +49,10 @@ const distance = (() => {
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("distance-drawing");
     const list = curves();
     if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
+      marks.mount(drawing, dom.absent("Not measured over this window."));
       return;
     }
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
@@ -110,5 +109,5 @@ const distance = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"] };
+  return { draw, needs: ["window", "run", "checkpoint"] };
 })();

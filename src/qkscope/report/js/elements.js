@@ -161,7 +161,16 @@ const dom = (() => {
   /** @type {(...keys: (Child | Child[])[]) => HTMLElement} */
   const legend = (...keys) => h("p", { class: "legend" }, ...keys);
 
+  /* What a view says where it has nothing to draw. */
+  /** @param {string} why */
+  const absent = (why) => h("p", { class: "absent" }, why);
+
   /* ---- tables ---- */
+
+  /* A table that may be larger than its frame: reached by the keyboard to be scrolled. */
+  /** @type {(label: string, table: HTMLTableElement, short?: boolean) => HTMLElement} */
+  const scroller = (label, table, short = false) =>
+    h("div", { class: short ? "scroller short" : "scroller", tabindex: "0", role: "region", "aria-label": label }, table);
 
   /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
    * made when it is first opened. */
@@ -177,13 +186,12 @@ const dom = (() => {
       );
     const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), body);
     const view = drawing.id.replace("-drawing", "");
-    const about = { tabindex: "0", role: "region", "aria-label": `Numbers of the chart: ${view}` };
     const open = Boolean(drawing.querySelector(`#${view}-numbers`)?.closest("details[open]"));
     const details = h(
       "details",
       { open },
       h("summary", { id: `${view}-numbers` }, "Numbers of this chart"),
-      h("div", { class: "scroller short", ...about }, table),
+      scroller(`Numbers of the chart: ${view}`, table, true),
     );
     if (open || typeof rows !== "function") fillIn();
     else details.addEventListener("toggle", fillIn, { once: true });
@@ -225,6 +233,6 @@ const dom = (() => {
 
   return {
     ...{ h, s, find, reducedMotion, download, fileName, lower },
-    ...{ button, options, choose, menu, numbers, pager, key, blockKey, lineKey, symbolKey, legend },
+    ...{ button, options, choose, menu, numbers, pager, absent, scroller, key, blockKey, lineKey, symbolKey, legend },
   };
 })();

@@ -5,7 +5,6 @@
 const examples = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = document.getElementById("examples-drawing");
   const SINK = 4; // tokens at the start that keep their attention in the prediction
   const LONGEST = 14; // characters of a token in the text; all of it is in the tooltip
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
@@ -28,8 +27,8 @@ const examples = (() => {
   /* The query that is shown: the one chosen, or the last, which sees the whole text. */
   function query() {
     const [first, end] = [found()?.first[excerpt()] || 0, found()?.words[excerpt()].length || 1];
-    const asked = Number(state.token);
-    return state.token !== "" && asked >= first && asked < end ? asked : end - 1;
+    const chosen = Number(state.token);
+    return state.token !== "" && chosen >= first && chosen < end ? chosen : end - 1;
   }
 
   /* Scores that distance alone predicts at these distances; null where the rotation is not known. */
@@ -165,7 +164,7 @@ const examples = (() => {
       const { x, width: wide } = boxes[key];
       const y = tops[boxes[key].line];
       const mass = masses.get(key);
-      const asked = key >= all.first[excerpt()];
+      const isQuery = key >= all.first[excerpt()];
       /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
       const bars = (i, value, fill) => {
         const size = Math.min(1, Math.abs(value) / most) * bar;
@@ -179,11 +178,11 @@ const examples = (() => {
       const shade = mass ? 0.85 * Math.min(1, mass.real / most) : 0;
       const group = s(
         "g",
-        { class: `token${asked ? " asked" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
+        { class: `token${isQuery ? " query" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
         s("rect", { x, y, width: wide, height: tops[boxes[key].line + 1] - y - 6, class: "ground" }),
         s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", "fill-opacity": shade, rx: 3 }),
         s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
-        asked ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "asks" }) : null,
+        isQuery ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "query-line" }) : null,
         mass ? bars(0, mass.real, real) : [],
         mass && shown.known ? bars(1, mass.alone, alone) : [],
         mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
@@ -193,7 +192,7 @@ const examples = (() => {
           key: `token:${key}`,
           label: said(shown, key, words).join(", "),
           lines: said(shown, key, words),
-          ...(asked ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
+          ...(isQuery ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
         }),
       );
     });
@@ -338,16 +337,16 @@ const examples = (() => {
   const controlPlace = h("div", { class: "menus" });
 
   function setUp() {
-    if (drawing) dom.find("examples-controls").replaceChildren(...player.make("examples-"), controlPlace);
+    dom.find("examples-controls").replaceChildren(...player.make("examples-"), controlPlace);
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("examples-drawing");
     player.draw();
     const all = found();
     if (!all) {
       marks.mount(controlPlace);
-      marks.mount(drawing, h("p", { class: "absent" }, "This run has no excerpts."));
+      marks.mount(drawing, dom.absent("This run has no excerpts."));
       return;
     }
     marks.mount(controlPlace, controls());

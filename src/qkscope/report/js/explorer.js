@@ -6,7 +6,6 @@
 const explorer = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("explorer-drawing");
   const LEFT = 58;
   const RIGHT = 64; // room for the strength of each pair
 
@@ -274,10 +273,7 @@ const explorer = (() => {
     const table = data.table("own", store.runs()[0]);
     const said = ["share_positional", "r_q", "r_k"]
       .filter((name) => data.has(name))
-      .map((name) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, waves.checkpoint, head()));
-        return `${data.measureLabel(name)} ${text.measure(name, value, se)}`;
-      });
+      .map((name) => `${data.measureLabel(name)} ${text.ofHead(table, name, waves.checkpoint, head())}`);
     const { label } = data.checkpoints[waves.checkpoint];
     return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
   }
@@ -297,8 +293,8 @@ const explorer = (() => {
   /* Only what follows the sliders: they keep the pointer while they are dragged. */
   function redraw() {
     const waves = wavesOf();
-    if (!drawing || !waves) return;
-    const width = axes.widthOf(drawing);
+    if (!waves) return;
+    const width = axes.widthOf(dom.find("explorer-drawing"));
     const at = distances(span() || ownSpan(waves));
     const { parts } = predict(waves, theta(), at);
     factPlace.replaceChildren(facts(waves));
@@ -334,14 +330,14 @@ const explorer = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    if (!drawing) return;
+    const drawing = dom.find("explorer-drawing");
     const waves = wavesOf();
     marks.mount(dom.find("explorer-controls"), headChoice());
     if (!waves) {
       const { layer } = data.heads[head()];
       marks.mount(
         drawing,
-        h("p", { class: "absent" }, `Layer ${layer} does not rotate: its scores do not depend on θ. Choose another head.`),
+        dom.absent(`Layer ${layer} does not rotate: its scores do not depend on θ. Choose another head.`),
       );
       return;
     }
@@ -352,13 +348,13 @@ const explorer = (() => {
     }
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
-    const kept = data.checkpoints[waves.checkpoint].label;
+    const { label } = data.checkpoints[waves.checkpoint];
     dom.find("explorer-note").textContent = [
-      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`,
+      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${label}.`,
       store.both() ? "The pairs below the curves, and the table, are of A." : "",
     ].join(" ");
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */
-  return { setUp() {}, draw, wavesOf, predict, distances, needs: ["head", "heads", "checkpoint", "run", "theta", "span"] };
+  return { draw, wavesOf, predict, distances, needs: ["head", "heads", "checkpoint", "run", "theta", "span"] };
 })();

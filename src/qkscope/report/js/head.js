@@ -79,7 +79,7 @@ const head = (() => {
       "div",
       { class: "history" },
       h("h3", {}, "Changes of class and of PC0"),
-      steps.length ? h("ul", {}, steps) : h("p", { class: "absent" }, "None over training."),
+      steps.length ? h("ul", {}, steps) : dom.absent("None over training."),
     );
   }
 
@@ -95,11 +95,6 @@ const head = (() => {
     };
     /** @param {Table} table */
     const since = (table) => data.checkpoints[table.classes[data.taxonomy].since?.[index()] ?? -1]?.label || "–";
-    /** @param {string} name */
-    const measured = (name) => (/** @type {Table} */ table) => {
-      const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, checkpoint, index()));
-      return text.measure(name, value, se);
-    };
     /** @type {(string | Child[])[][]} */
     const rows = [
       ...data.taxonomies.map((by) => [
@@ -114,7 +109,7 @@ const head = (() => {
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name }) => [
           [h("span", { title: data.measureMeans(name) }, data.measureName(name))],
-          each(measured(name)),
+          each((table) => text.ofHead(table, name, checkpoint, index())),
         ]),
       ["key head", kv === null ? "not known" : String(kv)],
       ["position embedding", rope === null ? "not known" : rope === 1 ? "RoPE" : "NoPE"],
@@ -150,11 +145,9 @@ const head = (() => {
 
   function neighbours() {
     const { owner, layer, kv, index: me } = data.heads[index()];
-    /** @param {string} why */
-    const none = (why) => h("p", { class: "absent" }, why);
-    if (kv === null) return none("Not known: the table has no kv_head column.");
+    if (kv === null) return dom.absent("Not known: the table has no kv_head column.");
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
-    if (group.length === 1) return none(`No other measured head uses key head ${kv} of layer ${layer}.`);
+    if (group.length === 1) return dom.absent(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
       const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, checkpoint, d.index)));
@@ -217,7 +210,7 @@ const head = (() => {
     const half = width > 760 ? (width - 32) / 2 : width;
     const variance = data.has("explained_variance")
       ? varianceChart(half)
-      : h("p", { class: "absent" }, "The table holds no explained variance.");
+      : dom.absent("The table holds no explained variance.");
     marks.mount(dom.find("head-controls"), pickerRow());
     marks.mount(
       drawing,

@@ -63,7 +63,7 @@ const headCharts = (() => {
       ["r_q", "r_k", "explained_variance"].map((name) => {
         const [value, se, limit] = [name, `${name}_se`, `${name}_null`].map((one) => at(one, checkpoint, run));
         const more = Number.isNaN(limit) ? "" : `, null ${text.number(limit)}`;
-        return { name, value, se, more, whose: store.both() ? data.letters[run] : "" };
+        return { name, value, se, more, whose: axes.letterOf(run) };
       }),
     );
     const known = numbers.filter(({ name, value }) => name !== "explained_variance" || !Number.isNaN(value));

@@ -42,7 +42,7 @@
   }
 
   /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
-  const OF_ONE_STOP = ["distance"];
+  const OF_ONE_CHECKPOINT = ["distance"];
   const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
@@ -53,7 +53,7 @@
     const found = [];
     if (wanted !== state.window && data.matched && view !== "ablation") found.push(data.windowName(state.window));
     const { model, label } = data.checkpoints[state.checkpoint];
-    if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
+    if (OF_ONE_CHECKPOINT.includes(view) && at !== model) found.push(label);
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(data.measureLabel(shown[0]));
@@ -183,7 +183,7 @@
 
   function start() {
     store.startFromHash();
-    for (const view of views) view.setUp();
+    for (const view of views) view.setUp?.();
     dom.lower(dom.find("main"));
     save.setUp();
     go.show(state.view);

@@ -80,8 +80,7 @@ const numbers = (() => {
       ),
       h("tbody", {}, rows),
     );
-    const about = { tabindex: "0", role: "region", "aria-label": "Table of numbers" };
-    marks.mount(drawing, h("div", { class: "scroller", ...about }, table), pager.buttons(list.length));
+    marks.mount(drawing, dom.scroller("Table of numbers", table), pager.buttons(list.length));
   }
 
   function setUp() {

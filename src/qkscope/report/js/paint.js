@@ -58,15 +58,15 @@ const paint = (() => {
     return (value) => sequential(clamp((value - low) / (high - low || 1)));
   }
 
-  /* The same with a few hundred colours made beforehand, for many cells. */
+  /* The same with a few hundred colours computed beforehand, for many cells. */
   /** @type {(range: [number, number]) => (value: number) => string} */
   function fastRamp([low, high]) {
     const reach = Math.max(-low, high);
     const [from, to] = low < 0 ? [-reach, reach] : [low, high];
     const colour = ramp([low, high]);
     const steps = 200;
-    const made = d3.range(steps + 1).map((i) => colour(from + ((to - from) * i) / steps));
-    return (value) => made[Math.round(steps * clamp((value - from) / (to - from || 1)))];
+    const colours = d3.range(steps + 1).map((i) => colour(from + ((to - from) * i) / steps));
+    return (value) => colours[Math.round(steps * clamp((value - from) / (to - from || 1)))];
   }
 
   /* Dark or light, whichever is read on a colour. */

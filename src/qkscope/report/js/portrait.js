@@ -18,7 +18,7 @@ const portrait = (() => {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let naming;
   let named = false;
-  /** @type {ReturnType<typeof portraitFrame.build> | null} the drawing that stands */
+  /** @type {ReturnType<typeof portraitFrame.build> | null} as drawn last */
   let frame = null;
 
   const { table } = store;
@@ -65,10 +65,10 @@ const portrait = (() => {
   function lines(index, meaning = true) {
     /** @param {string} name */
     const numbers = (name) =>
-      store.runs().map((run) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table(run), one, state.checkpoint, index));
-        return { name, value, se, whose: store.both() ? data.letters[run] : "" };
-      });
+      store.runs().map((run) => ({
+        ...data.estimate(table(run), name, state.checkpoint, index),
+        whose: axes.letterOf(run),
+      }));
     const kinds = store
       .runs()
       .map((run) => data.classes[data.code(table(run), state.checkpoint, index)] || "not measured");

@@ -56,25 +56,20 @@ const raster = (() => {
 
   /* ---- rows ---- */
 
-
   /** @returns {Group[]} */
   function groups() {
-    const shown = store.shown();
     const last = data.checkpoints.length;
     let index = 0;
     return data.populations.flatMap((population) => {
-      const members = data.heads.filter((d) => d.population === population && (!shown || shown.has(d.index)));
+      const members = store.members(population);
       if (!members.length) return [];
-      /** @type {Omit<Row, "index" | "y">[]} */
-      let rows;
-      if (byLayer())
-        rows = d3.groups(members, (d) => d.layer).map(([layer, found]) => ({
-          ...{ name: `layer ${layer}`, layer, onset: -1, heads: found.map((d) => d.index) },
-        }));
-      else
-        rows = members.map((d) => ({
-          ...{ name: data.shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
-        }));
+      let rows = byLayer()
+        ? d3.groups(members, (d) => d.layer).map(([layer, found]) => ({
+            ...{ name: `layer ${layer}`, layer, onset: -1, heads: found.map((d) => d.index) },
+          }))
+        : members.map((d) => ({
+            ...{ name: data.shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
+          }));
       if (state.rows === "onset")
         rows = d3.sort(
           rows,
@@ -100,9 +95,7 @@ const raster = (() => {
   /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
   function ofRun(row, checkpoint, run) {
     if (byLayer()) return inLayer(row, checkpoint, run);
-    const [value, se] = [measure(), `${measure()}_se`].map((name) =>
-      data.value(store.table(run), name, checkpoint, row.heads[0]),
-    );
+    const { value, se } = data.estimate(store.table(run), measure(), checkpoint, row.heads[0]);
     return [value, se];
   }
 
@@ -129,19 +122,19 @@ const raster = (() => {
   /** @type {(ends: [number, number]) => (row: Row, checkpoint: number, value: number) => string[]} */
   function colours(ends) {
     if (isNamed() && !isClass()) {
-      const made = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
+      const ofRoles = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
       const none = paint.resolved("var(--rule)");
       return (row, checkpoint) => {
-        const found = data.rolesOf(store.table(), checkpoint, row.heads[0]).map((role) => made[role]);
+        const found = data.rolesOf(store.table(), checkpoint, row.heads[0]).map((role) => ofRoles[role]);
         return found.length ? found : [none];
       };
     }
     if (isClass()) {
-      const made = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
-      return (_row, _stop, code) => [made[code] || "transparent"];
+      const ofClasses = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
+      return (_row, _checkpoint, code) => [ofClasses[code] || "transparent"];
     }
     const ramp = paint.fastRamp(ends);
-    return (_row, _stop, value) => [ramp(value)];
+    return (_row, _checkpoint, value) => [ramp(value)];
   }
 
   const name = () =>
@@ -197,9 +190,8 @@ const raster = (() => {
     const every = list.map((group) => counted(group, state.checkpoint)).join(" and ");
     const whose = store.both() ? "in run A " : "";
     if (!state.heads.size) return [`At ${label}, ${whose}${rule} in ${every}.`];
-    const some = { name: "all", rows: [], y: 0 };
     const rows = /** @type {any} */ ([{ heads: [...state.heads] }]);
-    return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.checkpoint)} selected.`];
+    return [`At ${label}, ${rule} in ${counted({ name: "all", rows, y: 0 }, state.checkpoint)} selected.`];
   }
 
   /** @param {number} head */
@@ -207,8 +199,7 @@ const raster = (() => {
     const onset = onsetOf(head);
     const table = store.table();
     /** @param {number} checkpoint */
-    const at = (checkpoint) =>
-      text.measure(LEADING, data.value(table, LEADING, checkpoint, head), data.value(table, `${LEADING}_se`, checkpoint, head));
+    const at = (checkpoint) => text.ofHead(table, LEADING, checkpoint, head);
     const last = data.checkpoints.length - 1;
     const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
     const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.checkpoints[onset].label} (${at(onset)})`;
@@ -320,9 +311,8 @@ const raster = (() => {
         context.fillStyle = ink;
         context.fillRect(x(row.onset) - 2, at, 2, tall);
       }
-      const apart = Math.ceil(12 / tall);
-      if (row.index % apart && !row.heads.every((head) => state.heads.has(head))) return;
       const picked = row.heads.every((head) => state.heads.has(head));
+      if (row.index % Math.ceil(12 / tall) && !picked) return;
       context.fillStyle = picked ? ink : muted;
       context.textAlign = "right";
       context.fillText(row.name, left - 8, at + tall / 2);
@@ -475,7 +465,7 @@ const raster = (() => {
     const { list, ends } = known;
     explain();
     if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "No head passes the filter."));
+      marks.mount(drawing, dom.absent("No head passes the filter."));
       return;
     }
     const top = drawing.querySelector(".sheet-scroll")?.scrollTop || 0;

@@ -7,16 +7,11 @@ const roles = (() => {
   const { h, s } = dom;
   const MOST = 6; // heads that a row names
 
-  /** @param {string} population */
-  const members = (population) => {
-    const shown = store.shown();
-    return data.heads.filter((head) => head.population === population && (!shown || shown.has(head.index)));
-  };
-
   /* The heads with a role at the chosen checkpoint. */
   /** @type {(role: number, population: string, run: number) => number[]} */
   const having = (role, population, run) =>
-    members(population)
+    store
+      .members(population)
       .filter((head) => data.roleBits(store.table(run), data.checkpointOf(head, state.checkpoint), head.index) & (1 << role))
       .map(({ index }) => index);
 
@@ -26,7 +21,7 @@ const roles = (() => {
     const table = store.table(run);
     const found = data.roles.map(() => data.populations.map(() => data.checkpoints.map(() => 0)));
     data.populations.forEach((population, p) => {
-      for (const { index: head } of members(population))
+      for (const { index: head } of store.members(population))
         for (const { index: checkpoint } of data.checkpoints) {
           const bits = data.roleBits(table, checkpoint, head);
           for (let role = 0; bits >> role; role += 1) if (bits & (1 << role)) found[role][p][checkpoint] += 1;
@@ -53,7 +48,6 @@ const roles = (() => {
   /* The first checkpoint at which some head has a role. */
   /** @param {number[][]} counts */
   const first = (counts) => data.checkpoints.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
-
 
   /** @type {(role: number, population: string, run: number) => HTMLElement} */
   function cell(role, population, run) {
@@ -92,7 +86,7 @@ const roles = (() => {
   function overlap() {
     const [run] = store.runs();
     const counts = data.populations
-      .flatMap(members)
+      .flatMap(store.members)
       .map((head) => data.rolesOf(store.table(run), data.checkpointOf(head, state.checkpoint), head.index).length);
     const [some, several] = [0, 1].map((least) => counts.filter((count) => count > least).length);
     if (!several) return "";
@@ -119,11 +113,10 @@ const roles = (() => {
       h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: numeric(i) ? "num" : null }, name)))),
       h("tbody", {}, ever.flatMap((role) => store.runs().map((run) => row(role, run, of(run, role), most, narrow)))),
     );
-    const region = { class: "scroller", tabindex: "0", role: "region", "aria-label": "Heads by role" };
     const terms = ever.map((role) => h("div", {}, h("dt", {}, data.roles[role].name), h("dd", {}, meaning(role))));
     marks.mount(
       drawing,
-      ever.length ? h("div", region, table) : h("p", { class: "absent" }, "No head has a role beyond its error."),
+      ever.length ? dom.scroller("Heads by role", table) : dom.absent("No head has a role beyond its error."),
       narrow && ever.length ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms)) : null,
     );
     dom.find("roles-note").textContent = [
@@ -134,5 +127,5 @@ const roles = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["checkpoint", "window", "run", "filter"] };
+  return { draw, needs: ["checkpoint", "window", "run", "filter"] };
 })();

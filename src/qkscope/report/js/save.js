@@ -7,7 +7,7 @@ const save = (() => {
   const { h, s } = dom;
   const MARGIN = 16;
   const HEADING = 34;
-  const ONE_STOP = ["portrait", "head", "explorer", "distance", "examples"]; // views of a single checkpoint, whose pictures name it
+  const ONE_CHECKPOINT = ["portrait", "head", "explorer", "distance", "examples"]; // views of a single checkpoint, whose pictures name it
   const SHARPNESS = 2; // pixels of a PNG for each of the page's
 
   /* What a mark's look hangs on in the page's style. */
@@ -98,7 +98,7 @@ const save = (() => {
       s(
         "text",
         { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
-        ONE_STOP.includes(view) ? `${title} · ${data.checkpoints[store.state.checkpoint].label}` : title,
+        ONE_CHECKPOINT.includes(view) ? `${title} · ${data.checkpoints[store.state.checkpoint].label}` : title,
       ),
     );
     for (const element of drawing.querySelectorAll(".legend, .small, .sentence"))

@@ -6,7 +6,6 @@
 const scores = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("scores-drawing");
 
   /** @param {number} part */
   const colour = (part) => `var(--${data.parts[part].name})`;
@@ -117,14 +116,14 @@ const scores = (() => {
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("scores-drawing");
     const width = axes.widthOf(drawing);
     const panels = (data.populations.length + 1) * store.runs().length;
     const columns = width > 640 ? Math.min(panels, 3) : 1;
     const each = (width - 24 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
     if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null))) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
+      marks.mount(drawing, dom.absent("Not measured over this window."));
       return;
     }
     const charts = data.populations.flatMap((population) =>
@@ -148,5 +147,5 @@ const scores = (() => {
     marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
   }
 
-  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"], chart, legend };
+  return { draw, needs: ["window", "run", "checkpoint"], chart, legend };
 })();

@@ -6,7 +6,6 @@
 const spectrum = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = document.getElementById("spectrum-drawing");
   const LEFT = 74;
   const WALL = 440; // pixels of the wall in view
   const { tokens } = text;
@@ -288,13 +287,13 @@ const spectrum = (() => {
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("spectrum-drawing");
     for (const name of ["carried", "scale"])
       dom.choose(document.querySelector(`#spectrum-controls [data-name=${name}]`), state[name]);
     const list = lines();
     if (!list.length) {
       const why = one() === null ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
-      marks.mount(drawing, h("p", { class: "absent" }, why));
+      marks.mount(drawing, dom.absent(why));
       return;
     }
     const width = axes.widthOf(drawing);
@@ -320,7 +319,6 @@ const spectrum = (() => {
   }
 
   function setUp() {
-    if (!drawing) return;
     /** @type {(name: string, legend: string, labels: Record<string, string>) => HTMLElement | null} */
     const strip = (name, legend, labels) => {
       const names = store.choices[name];

@@ -1,7 +1,7 @@
 // @ts-check
 /* One state for all views: a checkpoint, a window, a set of heads, a filter, and the choices of each view.
  *
- * `set` changes some of it, writes it to the URL's hash and tells every view which keys changed. The hash holds only
+ * `set` changes some of it, writes it to the URL's hash and notifies every view which keys changed. The hash holds only
  * what differs from the start, names checkpoints by name and heads as layer.head ranges, so that it can be sent.
  * A new view, head, selection, window or measure is a new entry of the browser's history.
  */
@@ -175,7 +175,7 @@ const store = (() => {
   /* ---- changing it ---- */
 
   /** @param {Set<string>} keys */
-  function tell(keys) {
+  function notify(keys) {
     data.sortBy(state.taxonomy);
     if (["checkpoint", "window", "run", "filter", "heads", "taxonomy"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
@@ -198,7 +198,7 @@ const store = (() => {
     written = `#${hash()}`;
     if (STEPS.some((key) => keys.has(key))) history.pushState(null, "", written);
     else history.replaceState(null, "", written);
-    tell(keys);
+    notify(keys);
   }
 
   /* The state of another hash: of the history, or typed into the address bar. */
@@ -206,7 +206,7 @@ const store = (() => {
     if (location.hash === written) return;
     Object.assign(state, parse(location.hash.slice(1)));
     written = location.hash;
-    tell(new Set([...Object.keys(state), "restored"]));
+    notify(new Set([...Object.keys(state), "restored"]));
   }
 
   /* ---- runs and populations ---- */
@@ -291,11 +291,11 @@ const store = (() => {
     return shownCache;
   }
 
-  /* How many heads of a population pass the filter. */
+  /* The heads of a population that pass the filter. */
   /** @param {string} population */
-  function countOf(population) {
+  function members(population) {
     const passing = shown();
-    return data.heads.filter((d) => d.population === population && (!passing || passing.has(d.index))).length;
+    return data.heads.filter((d) => d.population === population && (!passing || passing.has(d.index)));
   }
 
   /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most over the window that the
@@ -346,7 +346,7 @@ const store = (() => {
     set,
     select,
     shown,
-    countOf,
+    members,
     only,
     selectionOnly,
     currentHead,
@@ -356,7 +356,7 @@ const store = (() => {
       adding = value;
     },
     /* Draw everything anew: the colours changed. */
-    repaint: () => tell(new Set(["size"])),
+    repaint: () => notify(new Set(["size"])),
     /* Sort heads into classes in another way; a filter by the classes of the one before would match none. */
     /** @param {string} taxonomy */
     sortBy: (taxonomy) => set({ taxonomy, filter: { ...state.filter, classes: [] } }),

@@ -228,7 +228,7 @@ const headTable = (() => {
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     marks.mount(
       drawing,
-      h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table of heads" }, grid),
+      dom.scroller("Table of heads", grid),
       pager.buttons(list.length),
     );
     note.textContent = [

@@ -32,6 +32,13 @@ const text = (() => {
   const measure = (name, value, se) =>
     isShare(name, value) ? `${number(100 * value, 1)}%${shareError(se)}` : withError(value, se);
 
+  /* The same of a head at a checkpoint. */
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) => string} */
+  function ofHead(table, name, checkpoint, head) {
+    const { value, se } = data.estimate(table, name, checkpoint, head);
+    return measure(name, value, se);
+  }
+
   /* A difference of two values of a measure: of shares in points, not percent. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
   const change = (name, value, se) =>
@@ -41,8 +48,8 @@ const text = (() => {
    * and `of` come before the name, `more` after the number: "RoPE: mean position share 59.0% ± 0.4". A number with a
    * `sign` is a difference. */
   /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string, more?: string,
-   *   sign?: boolean }} Told */
-  /** @type {(numbers: Told[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
+   *   sign?: boolean }} Quantity */
+  /** @type {(numbers: Quantity[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
   function described(numbers, also = [], meaning = true) {
     const lines = numbers.map(({ name, value, se, whose = "", of = "", more = "", sign = false }) => {
       const units = data.measureUnits(name);
@@ -92,5 +99,5 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, change, described, error: ERROR, pc0: PC0, count, tokens, headCount, percent, shorten, mean };
+  return { number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0, count, tokens, headCount, percent, shorten, mean };
 })();

@@ -310,7 +310,7 @@ interface Sheet {
 
 /* A part of the page: made once, drawn again when one of its `needs` has changed (null the first time). */
 interface View {
-  setUp: () => void;
+  setUp?: () => void;
   draw: (keys: Set<string> | null) => void;
   needs: string[];
 }
