@@ -40,8 +40,8 @@ SCRIPTS = (
     *("js/roles.js", "js/raster.js", "js/signal.js", "js/causes.js"),
     *("js/scores.js", "js/ablation.js", "js/spectrum.js", "js/explorer.js", "js/distance.js"),
     *("js/classes.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
-    *("js/head_charts.js", "js/climb.js", "js/head.js"),
-    *("js/filters.js", "js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
+    *("js/head_charts.js", "js/head.js"),
+    *("js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
 )
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")

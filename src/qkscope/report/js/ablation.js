@@ -144,7 +144,7 @@ const ablation = (() => {
     );
     const [first] = all;
     dom.find("ablation-note").textContent =
-      `${data.checkpoints[first.checkpoint].label}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
+      `${data.labelOf(first.checkpoint)}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
       `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`;
   }
 

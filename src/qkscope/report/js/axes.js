@@ -23,7 +23,7 @@ const axes = (() => {
   /* How to label checkpoints `step` pixels apart: side by side, slanted, or every n-th. */
   /** @type {(checkpoints: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
   function labelling(checkpoints, step) {
-    const names = checkpoints.map((checkpoint) => shorten(data.checkpoints[checkpoint].label, 12));
+    const names = checkpoints.map((checkpoint) => shorten(data.labelOf(checkpoint), 12));
     const longest = Math.max(...names.map((name) => name.length)) * LETTER;
     /** @param {number} every */
     const flat = (every) => ({ every, slant: false, room: 18, names });

@@ -61,7 +61,7 @@ const causes = (() => {
 
   /** @param {{ from: number, to: number, run: number }} cause */
   const rowName = ({ from, to, run }) =>
-    `${data.checkpoints[from].label} → ${data.checkpoints[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
+    `${data.labelOf(from)} → ${data.labelOf(to)}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
   /* The measure whose mean a number is, or the number itself. */
   /** @param {string} number */
@@ -174,7 +174,7 @@ const causes = (() => {
       if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i], false).join(", ")}. Choose ${data.checkpoints[list[i].to].label}.`,
+        label: `${lines(list[i], false).join(", ")}. Choose ${data.labelOf(list[i].to)}.`,
         lines: () => lines(list[i], true),
         act: () => store.set({ checkpoint: list[i].to }),
       });

@@ -80,8 +80,6 @@ const classes = (() => {
 
   /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
-  /** @param {number} checkpoint */
-  const labelAt = (checkpoint) => data.checkpoints[checkpoint].label;
 
   /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
   function segmentLines(population, { checkpoint, run }, segment, total) {
@@ -94,7 +92,7 @@ const classes = (() => {
     const near = known?.borderline[checkpoint] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
-      axes.ofRun(run, `${labelAt(checkpoint)} · ${whose}${name}`),
+      axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another class`,
     ];
@@ -106,11 +104,11 @@ const classes = (() => {
     const checkpoints = shown.map(({ checkpoint }) => checkpoint);
     if (store.both()) {
       const kind = flow.from === flow.to ? `${from} in both` : `${from} in A, ${to} in B`;
-      return [labelAt(checkpoints[flow.i]), `${text.headCount(flow.n)} ${kind}`];
+      return [data.labelOf(checkpoints[flow.i]), `${text.headCount(flow.n)} ${kind}`];
     }
     const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
     return [
-      `${labelAt(checkpoints[flow.i])} to ${labelAt(checkpoints[flow.i + 1])}`,
+      `${data.labelOf(checkpoints[flow.i])} to ${data.labelOf(checkpoints[flow.i + 1])}`,
       `${text.headCount(flow.n)} ${what}`,
     ];
   }
@@ -252,7 +250,7 @@ const classes = (() => {
       .filter((code) => drawn.some(({ bars }) => bars.some((groups) => groups[code].heads.length)));
     const rows = drawn.flatMap(({ population, checkpoints, bars }) =>
       barsAt(checkpoints).map(({ checkpoint, run }, i) => [
-        axes.ofRun(run, population === "all" ? labelAt(checkpoint) : `${labelAt(checkpoint)}, ${population}`),
+        axes.ofRun(run, population === "all" ? data.labelOf(checkpoint) : `${data.labelOf(checkpoint)}, ${population}`),
         ...codes.map((code) => String(bars[i][code].heads.length)),
       ]),
     );
@@ -268,7 +266,7 @@ const classes = (() => {
       const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
       return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
     });
-    return `At ${labelAt(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+    return `At ${data.labelOf(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
   }
 
   /** @type {(checkpoints: number[], shown: Set<number> | null) => void} */

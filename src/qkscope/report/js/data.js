@@ -366,6 +366,9 @@ const data = (() => {
     /** @type {(head: Head, checkpoint: number) => number} */
     checkpointOf: (head, checkpoint) => (training ? checkpoint : (head.owner ?? 0)),
 
+    /** @param {number} checkpoint */
+    labelOf: (checkpoint) => checkpoints[checkpoint].label,
+
     /* L3H1 */
     /** @param {number} head */
     shortName: (head) => `L${heads[head].layer}H${heads[head].head}`,

@@ -86,7 +86,7 @@ const distance = (() => {
         Plot.dot(marked, { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) }),
       ],
     });
-    const name = data.checkpoints[state.checkpoint].label;
+    const name = data.labelOf(state.checkpoint);
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
       const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`);

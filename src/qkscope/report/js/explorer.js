@@ -77,7 +77,7 @@ const explorer = (() => {
     const known = data.rotary(store.runs()[0]);
     const found = (known?.checkpoints || []).flatMap((checkpoint) => {
       const waves = wavesOf(head(), store.runs()[0], checkpoint);
-      return waves ? [{ value: of(waves), label: data.checkpoints[checkpoint].label }] : [];
+      return waves ? [{ value: of(waves), label: data.labelOf(checkpoint) }] : [];
     });
     return d3.groups(found, ({ value }) => value).map(([value, all]) => {
       const ends = [all[0].label, all[all.length - 1].label];

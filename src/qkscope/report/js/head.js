@@ -5,7 +5,7 @@
 const head = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const { correlationChart, varianceChart, anatomy } = headCharts;
+  const { correlationChart, varianceChart, climb, anatomy } = headCharts;
   const drawing = dom.find("head-drawing");
   const note = dom.find("head-note");
   const title = dom.find("head-title");
@@ -98,7 +98,7 @@ const head = (() => {
     /** @type {(string | Child[])[][]} */
     const rows = [
       ...data.taxonomies.map((by) => [
-        by === data.taxonomies[0] ? `class at ${data.checkpoints[checkpoint].label}` : "published class",
+        by === data.taxonomies[0] ? `class at ${data.labelOf(checkpoint)}` : "published class",
         each((table) => data.className(table, checkpoint, index(), by) || "not measured"),
       ]),
       ...(data.roles.length
@@ -160,7 +160,7 @@ const head = (() => {
       const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };
       return h("li", {}, h("button", { ...near, onclick: () => choose(d.index) }, content));
     });
-    const where = `Layer ${layer}, key head ${kv} at ${data.checkpoints[checkpoint].label}:`;
+    const where = `Layer ${layer}, key head ${kv} at ${data.labelOf(checkpoint)}:`;
     return h("div", {}, h("p", { class: "small" }, where), h("ul", { class: "neighbours" }, items));
   }
 
@@ -205,7 +205,7 @@ const head = (() => {
 
   function draw() {
     const { layer, head, owner } = data.heads[index()];
-    title.textContent = `${owner === null ? "" : `${data.checkpoints[owner].label} · `}Layer ${layer} · head ${head}`;
+    title.textContent = `${owner === null ? "" : `${data.labelOf(owner)} · `}Layer ${layer} · head ${head}`;
     const width = axes.widthOf(drawing);
     const half = width > 760 ? (width - 32) / 2 : width;
     const variance = data.has("explained_variance")
@@ -219,7 +219,7 @@ const head = (() => {
       legend(),
       data.components > 1 ? componentPicker() : null,
       h("div", { class: "pair" }, h("div", {}, correlationChart(half)), h("div", {}, variance)),
-      ...climb.draw(width),
+      ...climb(width),
       history(),
       ...anatomy(half),
       h(

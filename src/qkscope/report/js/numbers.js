@@ -57,7 +57,7 @@ const numbers = (() => {
     );
     const two = data.populations.length > 1;
     const heads = columns().map(({ checkpoint, run }) =>
-      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.checkpoints[checkpoint].label)),
+      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.labelOf(checkpoint))),
     );
     const rows = pager.cut(list).map(({ what, means, population, cells }) =>
       h(
@@ -72,7 +72,7 @@ const numbers = (() => {
     const table = h(
       "table",
       { class: "plain" },
-      h("caption", {}, `${data.checkpoints[state.checkpoint].label}${over}; ± standard error over documents`),
+      h("caption", {}, `${data.labelOf(state.checkpoint)}${over}; ± standard error over documents`),
       h(
         "thead",
         {},

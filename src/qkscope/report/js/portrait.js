@@ -79,7 +79,7 @@ const portrait = (() => {
     const names = [...new Set([state.across, state.up, ...tinted])];
     const another = data.anotherAxis(table(), state.checkpoint, index) ? "a different direction became PC0" : null;
     return [
-      `${name[0].toUpperCase()}${name.slice(1)} · ${data.checkpoints[state.checkpoint].label}`,
+      `${name[0].toUpperCase()}${name.slice(1)} · ${data.labelOf(state.checkpoint)}`,
       ...text.described(
         names.flatMap(numbers),
         [`${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`, another],
@@ -293,7 +293,7 @@ const portrait = (() => {
   function explain() {
     const codes = data.heads.map(({ index }) => data.code(table(), state.checkpoint, index));
     const present = codes.filter((code) => code >= 0).length;
-    const label = data.checkpoints[state.checkpoint].label;
+    const label = data.labelOf(state.checkpoint);
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}${over}.`];
     const lacking = codes.filter((code) => data.classes[code] === data.unmeasured).length;

@@ -152,11 +152,11 @@ const raster = (() => {
   function lines(row, checkpoint) {
     const [value, se] = valueOf(row, checkpoint);
     const another = byLayer() ? null : data.anotherAxis(store.table(), checkpoint, row.heads[0]);
-    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.checkpoints[row.onset].label} on`;
+    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.labelOf(row.onset)} on`;
     const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
     const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
-      `${data.checkpoints[checkpoint].label} · ${whose(row)}`,
+      `${data.labelOf(checkpoint)} · ${whose(row)}`,
       ...(isNamed()
         ? [called(row.heads[0], checkpoint) || "not measured here", ...also]
         : text.described([{ name: measure(), value, se, of, sign: store.both() }], also)),
@@ -202,13 +202,13 @@ const raster = (() => {
     const at = (checkpoint) => text.ofHead(table, LEADING, checkpoint, head);
     const last = data.checkpoints.length - 1;
     const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
-    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.checkpoints[onset].label} (${at(onset)})`;
+    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.labelOf(onset)} (${at(onset)})`;
     const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
-      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.checkpoints[last].label}${moved}. `,
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}${moved}. `,
       open,
     ];
   }
@@ -427,7 +427,7 @@ const raster = (() => {
     const onset = byLayer() ? [] : [`${ABOVE} from`];
     return dom.numbers(
       drawing,
-      [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.checkpoints[checkpoint].label)],
+      [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.labelOf(checkpoint))],
       () =>
         rows.map((row) => [
           byLayer() ? `layer ${row.layer}${axes.isNope(row.layer) ? " (NoPE)" : ""}` : row.name,

@@ -105,7 +105,7 @@ const roles = (() => {
     const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
     const overTraining = data.training && data.checkpoints.length > 1 ? ["over training", "first at"] : [];
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
-    const head = ["role", ...kinds, ...overTraining, `heads at ${data.checkpoints[state.checkpoint].label}`];
+    const head = ["role", ...kinds, ...overTraining, `heads at ${data.labelOf(state.checkpoint)}`];
     const numeric = (/** @type {number} */ i) => i > 0 && i <= kinds.length;
     const table = h(
       "table",

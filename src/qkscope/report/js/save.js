@@ -98,7 +98,7 @@ const save = (() => {
       s(
         "text",
         { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
-        ONE_CHECKPOINT.includes(view) ? `${title} · ${data.checkpoints[store.state.checkpoint].label}` : title,
+        ONE_CHECKPOINT.includes(view) ? `${title} · ${data.labelOf(store.state.checkpoint)}` : title,
       ),
     );
     for (const element of drawing.querySelectorAll(".legend, .small, .sentence"))

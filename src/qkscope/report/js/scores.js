@@ -64,7 +64,7 @@ const scores = (() => {
         lines(checkpoint, meaning) {
           const parts = data.parts.map(({ name }) => ({ name, value: share(checkpoint, name) ?? NaN, se: error(checkpoint, name) }));
           const whole = { name: "share_positional", value: positional(checkpoint, share), se: error(checkpoint, "share_positional") };
-          return [`${data.checkpoints[checkpoint].label} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
+          return [`${data.labelOf(checkpoint)} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
         },
       },
     );
@@ -93,7 +93,7 @@ const scores = (() => {
       x: { domain: [0, 1], ticks: [0, 0.5, 1], tickSize: 0, label: null, tickFormat: axes.percent },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.checkpoints[state.checkpoint].label, 24)}`), axes.layerMargin - 4),
+        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.labelOf(state.checkpoint), 24)}`), axes.layerMargin - 4),
         axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.
@@ -103,7 +103,7 @@ const scores = (() => {
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
       const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
-      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.checkpoints[state.checkpoint].label}`;
+      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.labelOf(state.checkpoint)}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}${data.letters[run]}`,
         label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
@@ -111,7 +111,7 @@ const scores = (() => {
         act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
-    axes.dress(svg, `What determines attention in each layer at ${data.checkpoints[state.checkpoint].label}`);
+    axes.dress(svg, `What determines attention in each layer at ${data.labelOf(state.checkpoint)}`);
     return svg;
   }
 

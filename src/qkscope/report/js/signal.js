@@ -209,7 +209,7 @@ const signal = (() => {
       {
         name: `Loss at ${data.checkpoints.length} checkpoints`,
         prefix: "loss",
-        lines: (index, meaning) => [data.checkpoints[index].label, ...text.described(losses(index), [], meaning)],
+        lines: (index, meaning) => [data.labelOf(index), ...text.described(losses(index), [], meaning)],
       },
     );
   }
@@ -247,7 +247,7 @@ const signal = (() => {
           ? `the ${text.headCount(state.heads.size)} selected`
           : `${line.population === "all" ? "all" : line.population} heads`;
       const [now, first] = [state.checkpoint, 0].map((checkpoint) => text.measure(line.measure, line.mean[checkpoint], line.se[checkpoint]));
-      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.checkpoints[0].label})` : "";
+      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
       return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
     });
     return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";

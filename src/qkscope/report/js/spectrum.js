@@ -82,7 +82,7 @@ const spectrum = (() => {
 
   /** @type {(line: Line, i: number) => [string, ...(string | null)[]]} */
   const said = (line, i) => [
-    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}`,
+    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.labelOf(line.checkpoint))}`,
     `${shareName()} ${text.measure("share_", line.shares[i])}`,
     line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
     data.measureMeans(carried()),
@@ -130,7 +130,7 @@ const spectrum = (() => {
           if (row % every) return;
           context.fillStyle = line.checkpoint === state.checkpoint ? ink : muted;
           context.textAlign = "right";
-          context.fillText(axes.ofRun(line.run, text.shorten(data.checkpoints[line.checkpoint].label, 10)), LEFT - 8, y + tall / 2);
+          context.fillText(axes.ofRun(line.run, text.shorten(data.labelOf(line.checkpoint), 10)), LEFT - 8, y + tall / 2);
         });
         context.fillStyle = muted;
         context.textAlign = "center";
@@ -218,7 +218,7 @@ const spectrum = (() => {
         const head = headAt(cell) ?? 0;
         const line = ofHead(head, state.checkpoint, run);
         const best = line ? d3.maxIndex(line.shares) : -1;
-        const top = line && best >= 0 ? `most at ${data.checkpoints[state.checkpoint].label}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
+        const top = line && best >= 0 ? `most at ${data.labelOf(state.checkpoint)}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
         return [data.headName(head), top];
       },
       verb: "Show this head.",
@@ -264,7 +264,7 @@ const spectrum = (() => {
     dom.numbers(dom.find("spectrum-drawing"), ["checkpoint", "wavelength, tokens", shareName()], () =>
       list.flatMap((line) =>
         line.waves.map((wave, i) => [
-          axes.ofRun(line.run, data.checkpoints[line.checkpoint].label),
+          axes.ofRun(line.run, data.labelOf(line.checkpoint)),
           tokens(wave),
           text.measure("share_", line.shares[i]),
         ]),
@@ -281,7 +281,7 @@ const spectrum = (() => {
         const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
         const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
         const most = `${tokens(line.waves[best])} tokens (${text.measure("share_", line.shares[best])} of ${NAMES[carried()]})`;
-        return `At ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}, the strongest wavelength is ${most}${beyond}.`;
+        return `At ${axes.ofRun(line.run, data.labelOf(line.checkpoint))}, the strongest wavelength is ${most}${beyond}.`;
       })
       .join(" ");
   }

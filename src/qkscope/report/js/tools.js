@@ -174,7 +174,7 @@ const tools = (() => {
   /** @type {(keys: Set<string>, shown: Set<number> | null) => void} */
   function announce(keys, shown) {
     const said = [];
-    if (keys.has("checkpoint")) said.push(data.checkpoints[state.checkpoint].label);
+    if (keys.has("checkpoint")) said.push(data.labelOf(state.checkpoint));
     if (keys.has("heads"))
       said.push(state.heads.size ? `${text.headCount(state.heads.size)} selected` : "selection cleared");
     if (keys.has("filter"))
