@@ -21,7 +21,8 @@ const axes = (() => {
   const LETTER = 7; // pixels of a letter at 12 px, on average
 
   /* How to label checkpoints `step` pixels apart: side by side, slanted, or every n-th. */
-  /** @type {(checkpoints: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
+  /** @typedef {{ every: number, slant: boolean, room: number, names: string[] }} Labelling */
+  /** @type {(checkpoints: number[], step: number) => Labelling} */
   function labelling(checkpoints, step) {
     const names = checkpoints.map((checkpoint) => shorten(data.labelOf(checkpoint), 12));
     const longest = Math.max(...names.map((name) => name.length)) * LETTER;
@@ -33,7 +34,7 @@ const axes = (() => {
   }
 
   /* The names of checkpoints below a drawing, the chosen one in bold. */
-  /** @type {(checkpoints: number[], at: (i: number) => number, y: number, labels: ReturnType<typeof labelling>) => SVGElement} */
+  /** @type {(checkpoints: number[], at: (i: number) => number, y: number, labels: Labelling) => SVGElement} */
   function checkpointLabels(checkpoints, at, y, { every, slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
     checkpoints.forEach((checkpoint, i) => {
@@ -280,7 +281,8 @@ const axes = (() => {
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines, checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines },
+    ...{ checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
     ...{ isSecond, dashOf, letterOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };

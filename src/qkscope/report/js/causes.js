@@ -33,7 +33,7 @@ const causes = (() => {
 
   /* The bars of the i-th change, one below the other, each beginning where the one before ended; `stayed` is the end of
    * what comes from heads whose first axis stayed. */
-  /** @type {(cause: Change, i: number) => { name: string, low: number, stayed: number, high: number, y1: number, y2: number }[]} */
+  /** @type {(cause: Change, i: number) => (Omit<Part, "changed"> & { stayed: number })[]} */
   function barsOf({ parts: all }, i) {
     const acting_ = all.filter(({ value }) => value);
     const tall = 0.76 / Math.max(1, acting_.length);
@@ -73,8 +73,9 @@ const causes = (() => {
   const effects = (number, list) =>
     list.filter(({ value }) => value).map(({ name, value, se, same }) => {
       const changed = same === null || same === undefined ? 0 : value - same;
-      const of = Math.abs(changed) < 0.0005 ? "" : `, ${change(number, changed)} of it from heads in which another axis became PC0`;
-      return `${FACTORS[name]} ${change(number, value, se)}${of}`;
+      const whole = `${FACTORS[name]} ${change(number, value, se)}`;
+      if (Math.abs(changed) < 0.0005) return whole;
+      return `${whole}, ${change(number, changed)} of it from heads in which another axis became PC0`;
     });
 
   /** @type {(cause: Change, meaning: boolean) => (string | null)[]} */
@@ -194,8 +195,8 @@ const causes = (() => {
     const [first, ...others] = cause.parts.filter(({ value }) => value);
     if (first?.name !== "weights" || others.length) return [];
     return [
-      `The largest change, ${rowName(cause)}, is training alone: neither RoPE settings nor the training context changed ` +
-        "there, so these measurements name no other cause.",
+      `The largest change, ${rowName(cause)}, is training alone: neither RoPE settings nor the training context ` +
+        "changed there, so these measurements name no other cause.",
     ];
   }
 

@@ -14,8 +14,8 @@ const classes = (() => {
    *   element?: Element }} Flow */
   /** @typedef {(at: number) => number} Place */
   /** @typedef {{ checkpoint: number, run: number }} Bar what a bar shows: a checkpoint of a run */
-  /** @typedef {{ svg: SVGSVGElement, population: string, checkpoints: number[], bars: Segment[][], list: Flow[], x: Place,
-   *   y: Place, wide: number }} Picture */
+  /** @typedef {{ svg: SVGSVGElement, population: string, checkpoints: number[], bars: Segment[][], list: Flow[],
+   *   x: Place, y: Place, wide: number }} Picture */
   /** @type {Picture[]} as drawn last, a picture per population */
   let drawn = [];
 
@@ -113,7 +113,7 @@ const classes = (() => {
     ];
   }
 
-  /** @typedef {{ layer: SVGGElement, population: string, x: Place, y: Place, wide: number }} Ground where marks are drawn */
+  /** @typedef {{ layer: SVGGElement, population: string, x: Place, y: Place, wide: number }} Ground */
 
   /** @type {(ground: Ground, shown: Bar[], flow: Flow) => void} */
   function drawFlow({ layer, population, x, y, wide }, shown, flow) {
@@ -228,7 +228,8 @@ const classes = (() => {
       for (const segment of groups)
         if (segment.heads.length) drawSegment({ ...ground, layer: barLayer }, shown[i], segment, total);
     });
-    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axes.checkpointLabels(checkpoints, middle, bottom + 16, labels));
+    const names = axes.checkpointLabels(checkpoints, middle, bottom + 16, labels);
+    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, names);
     return { svg, population, checkpoints, bars, list, x, y, wide };
   }
 
@@ -307,7 +308,8 @@ const classes = (() => {
     });
     drawn.forEach(drawPicked);
     const panels = drawn.map(({ population, svg }) => {
-      const name = `${population === "all" ? "" : `${population}, `}${text.headCount(store.members(population).length)}`;
+      const whose = population === "all" ? "" : `${population}, `;
+      const name = `${whose}${text.headCount(store.members(population).length)}`;
       return h("div", {}, h("p", { class: "small" }, name), svg);
     });
     const said = h("p", { class: "sentence", id: "classes-sentence" }, sentence());

@@ -115,7 +115,8 @@ const data = (() => {
   }
 
   /* The same with its name and its standard error. */
-  /** @type {(table: Table, name: string, checkpoint: number, head: number) => { name: string, value: number, se: number }} */
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) =>
+   *   { name: string, value: number, se: number }} */
   const estimate = (table, name, checkpoint, head) => ({
     ...{ name, value: value(table, name, checkpoint, head), se: value(table, `${name}_se`, checkpoint, head) },
   });
@@ -130,7 +131,8 @@ const data = (() => {
 
   /* The name of that class. */
   /** @type {(table: Table, checkpoint: number, head: number, by?: string) => string} */
-  const className = (table, checkpoint, head, by = taxonomy) => raw.taxonomies[by].classes[code(table, checkpoint, head, by)] || "";
+  const className = (table, checkpoint, head, by = taxonomy) =>
+    raw.taxonomies[by].classes[code(table, checkpoint, head, by)] || "";
 
   /* The roles of a head at a checkpoint, as bits in the order of `roles`, and as places in it. */
   /** @type {(table: Table, checkpoint: number, head: number) => number} */
@@ -143,6 +145,12 @@ const data = (() => {
     const bits = roleBits(table, checkpoint, head);
     return bits ? d3.range(raw.roles.length).filter((i) => bits & (1 << i)) : [];
   }
+
+  /** @type {(table: Table, checkpoint: number, head: number) => string} */
+  const roleNames = (table, checkpoint, head) =>
+    rolesOf(table, checkpoint, head)
+      .map((role) => raw.roles[role].name)
+      .join(", ");
 
   /** @type {Record<string, Float64Array>} */
   const lazy = {};
@@ -297,6 +305,7 @@ const data = (() => {
     className,
     roleBits,
     rolesOf,
+    roleNames,
     component,
     curve,
     rotary,
@@ -349,7 +358,10 @@ const data = (() => {
 
     /* The window a checkpoint of a run was measured over, and its name there. */
     /** @type {(run: number, checkpoint: number) => { model: string, window: Maybe }} */
-    checkpointIn: (run, checkpoint) => ({ model: parts[run].checkpoints.model[checkpoint], window: parts[run].checkpoints.window[checkpoint] }),
+    checkpointIn(run, checkpoint) {
+      const { model, window: size } = parts[run].checkpoints;
+      return { model: model[checkpoint], window: size[checkpoint] };
+    },
 
     /* Whether a head's first axis is another than at the checkpoint before; null where that is not known. */
     /** @type {(table: Table, checkpoint: number, head: number) => boolean | null} */

@@ -32,7 +32,8 @@ const distance = (() => {
   /* At least half a logit up and down, so that noise around zero looks like what it is. */
   /** @type {(list: Curve[]) => [number, number]} */
   function range(list) {
-    const ends = list.flatMap(({ points }) => points.flatMap(({ value, se }) => [value - (se || 0), value + (se || 0)]));
+    const points = list.flatMap((curve) => curve.points);
+    const ends = points.flatMap(({ value, se }) => [value - (se || 0), value + (se || 0)]);
     return [Math.min(-0.5, d3.min(ends) ?? 0), Math.max(0.5, d3.max(ends) ?? 0)];
   }
 
@@ -63,7 +64,8 @@ const distance = (() => {
     const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
     const tickFormat = (/** @type {number} */ v) => text.count(v);
     const svg = axes.plot({
-      ...{ width: axes.widthOf(drawing), height: 300, marginLeft: 40, marginRight: 12, marginTop: 26, marginBottom: 36 },
+      ...{ width: axes.widthOf(drawing), height: 300 },
+      ...{ marginLeft: 40, marginRight: 12, marginTop: 26, marginBottom: 36 },
       x: { type: "log", base: 2, domain: [1, longest], ticks, tickFormat, label: "tokens back", tickSize: 0 },
       y: { domain: [least, most], label: null, tickSize: 0, ticks: 5 },
       marks: [
@@ -89,9 +91,11 @@ const distance = (() => {
     const name = data.labelOf(state.checkpoint);
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
-      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`);
+      const away = `${text.count(at)} ${at === 1 ? "token" : "tokens"} back`;
+      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${away}`);
+      const score = { name: "distance_score", value, se, of: "mean" };
       /** @param {boolean} meaning */
-      const lines = (meaning) => [where, ...text.described([{ name: "distance_score", value, se, of: "mean" }], [], meaning)];
+      const lines = (meaning) => [where, ...text.described([score], [], meaning)];
       marks.mark(/** @type {any} */ (dot), {
         key: `distance:${curve.population}:${curve.run}:${at}`,
         label: lines(false).join(", "),

@@ -32,6 +32,7 @@ const dom = (() => {
   /* ---- r_q with its index set low, as in print; what is copied or read aloud stays r_q ---- */
 
   const INDEXED = /\b(r|eta|R)_([qk])\b/;
+  const AS_WRITTEN = "option, title, script, style, code, .excerpt";
 
   /* A text with its indices as one element, which is one item of whatever row it stands in. */
   /** @param {string} said */
@@ -60,7 +61,8 @@ const dom = (() => {
     for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
       const end = at.index + at[0].length;
       plain(rest.slice(0, end - 2));
-      all.append(s("tspan", { "font-size": 0 }, "_"), s("tspan", { "font-size": "0.76em", dy: "0.3em" }, rest[end - 1]));
+      const low = s("tspan", { "font-size": "0.76em", dy: "0.3em" }, rest[end - 1]);
+      all.append(s("tspan", { "font-size": 0 }, "_"), low);
       [rest, up] = [rest.slice(end), true];
     }
     plain(rest);
@@ -76,7 +78,7 @@ const dom = (() => {
     while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
     for (const node of found) {
       const parent = node.parentElement;
-      if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code, .excerpt")) continue;
+      if (!INDEXED.test(node.data) || !parent || parent.closest(AS_WRITTEN)) continue;
       node.replaceWith(parent instanceof SVGElement ? inSvg(node.data) : inHtml(node.data));
     }
   }
@@ -169,8 +171,10 @@ const dom = (() => {
 
   /* A table that may be larger than its frame: reached by the keyboard to be scrolled. */
   /** @type {(label: string, table: HTMLTableElement, short?: boolean) => HTMLElement} */
-  const scroller = (label, table, short = false) =>
-    h("div", { class: short ? "scroller short" : "scroller", tabindex: "0", role: "region", "aria-label": label }, table);
+  function scroller(label, table, short = false) {
+    const about = { tabindex: "0", role: "region", "aria-label": label };
+    return h("div", { class: short ? "scroller short" : "scroller", ...about }, table);
+  }
 
   /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
    * made when it is first opened. */

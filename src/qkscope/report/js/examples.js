@@ -1,5 +1,6 @@
 // @ts-check
-/* Examples: where one head looks when it reads a token of a real text, what distance alone predicts, and the difference. */
+/* Examples: where one head looks when it reads a token of a real text, what distance alone predicts, and the
+ * difference. */
 "use strict";
 
 const examples = (() => {
@@ -10,7 +11,8 @@ const examples = (() => {
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 
   /** @typedef {{ key: number, real: number, alone: number, named: boolean }} Mass */
-  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean, checkpoint: number }} Row */
+  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean,
+   *   checkpoint: number }} Row */
 
   const found = () => data.examples(store.runs()[0]);
   const excerpt = () => Math.min(Number(state.excerpt), (found()?.words.length || 1) - 1);
@@ -80,7 +82,9 @@ const examples = (() => {
   /* A token with what cannot be seen made visible: spaces, ends of lines, controls, marks of direction. */
   /** @param {string} word */
   function visible(word) {
-    const shown = word.replace(UNSEEN, (c) => SYMBOLS[c] || `\\u${(c.codePointAt(0) || 0).toString(16).padStart(4, "0")}`);
+    /** @param {string} c */
+    const code = (c) => `\\u${(c.codePointAt(0) || 0).toString(16).padStart(4, "0")}`;
+    const shown = word.replace(UNSEEN, (c) => SYMBOLS[c] || code(c));
     return (/^\p{M}/u.test(shown) ? `◌${shown}` : shown) || "∅";
   }
   /** @param {string} word */
@@ -119,7 +123,8 @@ const examples = (() => {
 
   const NAMES = ["attention", "distance alone", "difference"];
   const MEANS =
-    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with the first four tokens as measured";
+    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with " +
+    "the first four tokens as measured";
   const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
@@ -138,7 +143,7 @@ const examples = (() => {
     const most = longest(shown);
     const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars only neither. */
+    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
     const least = narrow ? most / 6 : 0;
     /** @param {number} key */
@@ -172,15 +177,16 @@ const examples = (() => {
         const top = y + floors[i] - (value < 0 ? 0 : size);
         const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
         // A bar that is longer than there is room for is broken.
-        const cut = Math.abs(value) > most * 1.001 ? [s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })] : [];
-        return [s("rect", box), ...cut];
+        if (Math.abs(value) <= most * 1.001) return [s("rect", box)];
+        return [s("rect", box), s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })];
       };
       const shade = mass ? 0.85 * Math.min(1, mass.real / most) : 0;
+      const paper = { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4 };
       const group = s(
         "g",
         { class: `token${isQuery ? " query" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
         s("rect", { x, y, width: wide, height: tops[boxes[key].line + 1] - y - 6, class: "ground" }),
-        s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", "fill-opacity": shade, rx: 3 }),
+        s("rect", { ...paper, class: "paper", "fill-opacity": shade, rx: 3 }),
         s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
         isQuery ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "query-line" }) : null,
         mass ? bars(0, mass.real, real) : [],
@@ -205,7 +211,7 @@ const examples = (() => {
   function said(shown, key, words) {
     const mass = shown.masses.find((one) => one.key === key);
     const name = `“${visible(words[key])}”`;
-    if (!mass) return [name, key > shown.query ? "later than the token read: not seen" : "outside the window: not seen"];
+    if (!mass) return [name, `${key > shown.query ? "later than the token read" : "outside the window"}: not seen`];
     const about = mass.named ? percent(mass.real) : `about ${percent(mass.real)}, not among the largest`;
     return [
       `${name} · ${away(shown.query - key)}`,
@@ -216,8 +222,8 @@ const examples = (() => {
     ];
   }
 
-  /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at most
-   * at the last checkpoint. */
+  /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at
+   * most at the last checkpoint. */
   /** @type {(shown: Row, words: string[], width: number) => Node[]} */
   function overTraining(shown, words, width) {
     const all = /** @type {Examples} */ (found());
@@ -238,7 +244,7 @@ const examples = (() => {
     const svg = axes.checkpointChart(
       {
         ...axis,
-        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
+        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: percent },
         marks: [
           ...axis.marks,
           axes.grid(4),
@@ -258,14 +264,15 @@ const examples = (() => {
         },
       },
     );
-    const title = ["Over training: attention from ", word(words[shown.query]), " to ", ...place(words, shown.query, key)];
-    return [h("p", { class: "small over-training" }, ...title), svg];
+    const ends = [word(words[shown.query]), " to ", ...place(words, shown.query, key)];
+    return [h("p", { class: "small over-training" }, "Over training: attention from ", ...ends), svg];
   }
 
   /* ---- around it ---- */
 
+  /* The roles of a head at each checkpoint that has excerpts. */
   /** @param {number} index */
-  const roleNames = (index, checkpoint = found()?.checkpoints.length || 1) => found()?.roles[checkpoint - 1]?.[found()?.heads.indexOf(index) ?? 0] || [];
+  const rolesOf = (index) => (found()?.roles || []).map((some) => some[found()?.heads.indexOf(index) ?? 0] || []);
 
   /** @type {(shown: Row, words: string[]) => HTMLElement} */
   function sentence(shown, words) {
@@ -302,15 +309,18 @@ const examples = (() => {
   }
 
   function badges() {
-    const now = roleNames(head(), (d3.leastIndex(found()?.checkpoints || [], (one) => Math.abs(one - state.checkpoint)) ?? 0) + 1);
-    const ever = (found()?.roles || []).flatMap((some) => some[found()?.heads.indexOf(head()) ?? 0] || []);
+    const all = rolesOf(head());
+    const now = all[d3.leastIndex(found()?.checkpoints || [], (one) => Math.abs(one - state.checkpoint)) ?? 0] || [];
     const { population } = data.heads[head()];
+    const style = `border-color:${paint.ofPopulation(population)}`;
     return h(
       "p",
       { class: "badges" },
-      population === "all" ? null : h("span", { class: "badge", style: `border-color:${paint.ofPopulation(population)}` }, population),
-      [...new Set(ever)].map((name) =>
-        h("span", { class: `badge${now.includes(name) ? " has" : ""}`, title: now.includes(name) ? null : "not at this checkpoint" }, name),
+      population === "all" ? null : h("span", { class: "badge", style }, population),
+      [...new Set(all.flat())].map((name) =>
+        now.includes(name)
+          ? h("span", { class: "badge has" }, name)
+          : h("span", { class: "badge", title: "not at this checkpoint" }, name),
       ),
     );
   }
@@ -322,7 +332,7 @@ const examples = (() => {
       "examples-head",
       "Head",
       all.heads.map((index) => {
-        const roles = roleNames(index);
+        const roles = rolesOf(index).at(-1) || [];
         return [index, `${data.headName(index)}${roles.length ? ` · ${roles.join(", ")}` : ""}`];
       }),
       head(),
@@ -330,7 +340,9 @@ const examples = (() => {
     ).field;
     /** @type {any} */
     const texts = all.words.map((_, i) => [String(i), `Text ${i + 1}`]);
-    const choice = dom.options("excerpt", "Text", texts, String(excerpt()), (value) => store.set({ excerpt: value, token: "" }));
+    const choice = dom.options("excerpt", "Text", texts, String(excerpt()), (value) =>
+      store.set({ excerpt: value, token: "" }),
+    );
     return [menu, all.words.length > 1 ? choice : null];
   }
 
@@ -365,7 +377,7 @@ const examples = (() => {
           text.count(key),
           visible(words[key]),
           text.count(shown.query - key),
-          ...[real, alone, real - alone].map((value) => (Number.isNaN(value) ? "–" : `${text.number(100 * value, 1)}%`)),
+          ...[real, alone, real - alone].map((value) => text.measure("share_", value)),
         ]),
       ),
     );

@@ -88,7 +88,8 @@ const explorer = (() => {
   const { tokens } = text;
 
   /* A slider on a logarithmic scale with buttons at the run's own settings. */
-  /** @type {(id: string, name: string, ends: [number, number], value: number, marks: { value: number, label: string }[],
+  /** @type {(id: string, name: string, ends: [number, number], value: number,
+   *   ticks: { value: number, label: string }[],
    *   act: { drag: (value: number) => void, done: (value: number) => void }) => HTMLElement} */
   function slider(id, name, [low, high], value, ticks, { drag, done }) {
     const step = (Math.log10(high) - Math.log10(low)) / 400;
@@ -109,7 +110,7 @@ const explorer = (() => {
       drag(read());
     });
     input.addEventListener("change", () => done(read()));
-    const places = ticks.map((tick) => {
+    const buttons = ticks.map((tick) => {
       const part = (Math.log10(tick.value) - Math.log10(low)) / (Math.log10(high) - Math.log10(low));
       return h(
         "button",
@@ -121,7 +122,8 @@ const explorer = (() => {
         tokens(tick.value),
       );
     });
-    return h("div", { class: "dial" }, h("label", { for: id }, name, " ", said), input, h("div", { class: "ticks" }, places));
+    const label = h("label", { for: id }, name, " ", said);
+    return h("div", { class: "dial" }, label, input, h("div", { class: "ticks" }, buttons));
   }
 
   /** @param {Waves} waves */
@@ -246,7 +248,9 @@ const explorer = (() => {
       },
       rows: count,
       cols: () => at.length,
-      box: ({ row, col }) => ({ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall }),
+      box: ({ row, col }) => ({
+        ...{ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall },
+      }),
       lines: ({ row, col }) => [
         `Pair ${row}: wavelength ${tokens(waveLength[row])} tokens`,
         `adds ${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
@@ -258,24 +262,22 @@ const explorer = (() => {
 
   /** @param {Waves} waves */
   function facts(waves) {
-    const moved = theta() !== null && theta() !== ownTheta(waves);
-    if (moved)
+    const own = tokens(ownTheta(waves));
+    if (theta() !== null && theta() !== ownTheta(waves))
       return h(
         "p",
         { class: "sentence" },
-        `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. r and shares are known at the run’s θ ${tokens(ownTheta(waves))} only. `,
-        h(
-          "button",
-          { type: "button", class: "link", id: "explorer-reset", onclick: () => store.set({ theta: null, span: null }) },
-          "Back to it",
-        ),
+        `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. `,
+        `r and shares are known at the run’s θ ${own} only. `,
+        dom.button("explorer-reset", "Back to it", () => store.set({ theta: null, span: null }), { class: "link" }),
       );
     const table = data.table("own", store.runs()[0]);
     const said = ["share_positional", "r_q", "r_k"]
       .filter((name) => data.has(name))
       .map((name) => `${data.measureLabel(name)} ${text.ofHead(table, name, waves.checkpoint, head())}`);
     const { label } = data.checkpoints[waves.checkpoint];
-    return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
+    const where = `${store.both() ? "in run A " : ""}at ${label} (θ ${own}, training context)`;
+    return h("p", { class: "sentence" }, `Measured ${where}: ${said.join(", ")}.`);
   }
 
   const legend = () =>

@@ -27,14 +27,17 @@ const head = (() => {
     const { layer, head, owner } = data.heads[index()];
     const ofModel = data.heads.filter((d) => d.owner === owner);
     const ofLayer = ofModel.filter((d) => d.layer === layer);
-    /** @type {(name: string, entries: [any, any][], value: number, among: Head[], key: "owner" | "layer" | "head") => HTMLElement} */
+    /** @type {(name: string, entries: [any, any][], value: number, among: Head[],
+     *   key: "owner" | "layer" | "head") => HTMLElement} */
     const menu = (name, entries, value, among, key) =>
       dom.menu(`head-${name.toLowerCase()}`, name, entries, value, (chosen) =>
         choose(among.find((d) => d[key] === Number(chosen))?.index ?? index()),
       ).field;
+    /** @type {[number, string][]} */
+    const models = data.checkpoints.map((d) => [d.index, d.label]);
     const said = state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "";
     return [
-      owner === null ? null : menu("Model", data.checkpoints.map((d) => [d.index, d.label]), owner, data.heads, "owner"),
+      owner === null ? null : menu("Model", models, owner, data.heads, "owner"),
       menu("Layer", [...new Set(ofModel.map((d) => d.layer))].map((v) => [v, v]), layer, ofModel, "layer"),
       menu("Head", ofLayer.map((d) => [d.head, d.head]), head, ofLayer, "head"),
       dom.button("head-before", "‹", turn(-1), { "aria-label": "Previous head" }),
@@ -101,9 +104,7 @@ const head = (() => {
         by === data.taxonomies[0] ? `class at ${data.labelOf(checkpoint)}` : "published class",
         each((table) => data.className(table, checkpoint, index(), by) || "not measured"),
       ]),
-      ...(data.roles.length
-        ? [["roles", each((table) => data.rolesOf(table, checkpoint, index()).map((role) => data.roles[role].name).join(", ") || "none")]]
-        : []),
+      ...(data.roles.length ? [["roles", each((table) => data.roleNames(table, checkpoint, index()) || "none")]] : []),
       ...(store.table().classes[data.taxonomy].since ? [["final class since", each(since)]] : []),
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
@@ -150,7 +151,9 @@ const head = (() => {
     if (group.length === 1) return dom.absent(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, checkpoint, d.index)));
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) =>
+        text.number(data.value(store.table(), name, checkpoint, d.index)),
+      );
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.checkpoints.length > 1 ? spark(d.index) : null,

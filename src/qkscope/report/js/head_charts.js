@@ -1,6 +1,6 @@
 // @ts-check
-/* Charts of the head page, over training: one component with its null band, its axes by rank, what determines the head's
- * scores, and its scores by distance. Wavelengths have a view of their own. */
+/* Charts of the head page, over training: one component with its null band, the axes by rank, what determines the
+ * scores, and the scores by distance. Wavelengths have a view of their own. */
 "use strict";
 
 const headCharts = (() => {
@@ -51,7 +51,8 @@ const headCharts = (() => {
     const points = series(name, run);
     const second = axes.isSecond(run);
     const at = { x: "checkpoint", y: "value", stroke: colour };
-    const joined = data.training ? [Plot.line(points, { ...at, strokeWidth: 2, strokeDasharray: axes.dashOf(run) })] : [];
+    const line = { ...at, strokeWidth: 2, strokeDasharray: axes.dashOf(run) };
+    const joined = data.training ? [Plot.line(points, line)] : [];
     if (joined.length && data.checkpoints.length > 60) return joined; // dots would hide the line
     const look = { fill: second ? "var(--paper)" : colour, stroke: second ? colour : "var(--paper)" };
     return [...joined, axes.errorBars(points, at), Plot.dot(points, { ...at, symbol, r: 4.2, ...look })];
@@ -120,7 +121,8 @@ const headCharts = (() => {
 
   /** @type {(width: number, run: number) => Drawn} */
   function sharesChart(width, run) {
-    const value = (/** @type {number} */ checkpoint, /** @type {string} */ name) => data.value(store.table(run), name, checkpoint, index());
+    /** @type {(checkpoint: number, name: string) => number} */
+    const value = (checkpoint, name) => data.value(store.table(run), name, checkpoint, index());
     return scores.chart({
       ...{ width, height: 290, prefix: `shares${data.letters[run]}` },
       title: axes.ofRun(run, "share of score variance over keys"),
@@ -181,7 +183,9 @@ const headCharts = (() => {
   /** @type {(width: number) => HTMLElement[]} */
   function anatomy(width) {
     const [run] = store.runs();
-    const shares = data.parts.length ? store.runs().map((one) => h("div", {}, scores.legend(), sharesChart(width, one))) : [];
+    const shares = (data.parts.length ? store.runs() : []).map((one) =>
+      h("div", {}, scores.legend(), sharesChart(width, one)),
+    );
     const known = store.over(run).curves.filter((curve) => !curve.waves && isKnown(curve, run));
     const found = [...shares, ...known.map((curve) => curveChart(curve, width, run))];
     if (!found.length) return [];
@@ -193,7 +197,8 @@ const headCharts = (() => {
 
   const JOINED = 0.5; // overlap from which a line joins two axes
 
-  /** @typedef {{ run: number, checkpoint: number, pc: number, r_q: number, r_k: number, variance: number, before: number, overlap: number }} Axis */
+  /** @typedef {{ run: number, checkpoint: number, pc: number, r_q: number, r_k: number, variance: number,
+   *   before: number, overlap: number }} Axis */
 
   /** @type {(run: number, checkpoint: number, pc: number) => Axis} */
   function axisAt(run, checkpoint, pc) {
@@ -235,7 +240,7 @@ const headCharts = (() => {
   function showPath({ run, checkpoint, pc }) {
     const paths = data.axisPaths(run, checkpoint, index(), pc);
     const size_ = data.checkpoints[checkpoint].window || 1;
-    const title = h("p", { class: "small" }, axes.ofRun(run, `Mean path along PC${pc} at ${data.labelOf(checkpoint)}, by position`));
+    const title = axes.ofRun(run, `Mean path along PC${pc} at ${data.labelOf(checkpoint)}, by position`);
     if (!paths) {
       panel.replaceChildren(dom.absent("The page has no mean paths of these heads."));
       return;
@@ -258,7 +263,7 @@ const headCharts = (() => {
     axes.dress(svg, `Mean path of queries and keys along PC${pc}`);
     svg.setAttribute("role", "img");
     const keys = dom.legend(dom.lineKey("var(--r_q)", "queries"), dom.lineKey("var(--r_k)", "keys"));
-    panel.replaceChildren(title, svg, keys);
+    panel.replaceChildren(h("p", { class: "small" }, title), svg, keys);
   }
 
   /* ---- axes by rank ---- */
@@ -278,7 +283,8 @@ const headCharts = (() => {
     /** @param {Axis} axis */
     const thick = ({ variance }) => 1.5 + 20 * (variance || 0);
     const svg = s("svg", { width, height: bottom + room.room + 8, class: "chart climb", role: "group" });
-    svg.setAttribute("aria-label", axes.ofRun(list[0].run, `Principal axes by rank at each ${axes.checkpointWord}, joined where they continue`));
+    const label = `Principal axes by rank at each ${axes.checkpointWord}, joined where they continue`;
+    svg.setAttribute("aria-label", axes.ofRun(list[0].run, label));
     const behind = s("g", { "aria-hidden": "true" });
     for (const pc of d3.range(data.components))
       behind.append(s("text", { x: left - 10, y: y(pc) + 4, class: "rank" }, `PC${pc}`));
@@ -288,9 +294,8 @@ const headCharts = (() => {
       const [from, to] = [across(here[place - 1]), across(axis.checkpoint)];
       const middle = (from + to) / 2;
       const d = `M${from},${y(axis.before)}C${middle},${y(axis.before)} ${middle},${y(axis.pc)} ${to},${y(axis.pc)}`;
-      behind.append(
-        s("path", { d, fill: "none", stroke: colour(size(axis)), "stroke-width": thick(axis), "stroke-opacity": axis.overlap }),
-      );
+      const look = { stroke: colour(size(axis)), "stroke-width": thick(axis), "stroke-opacity": axis.overlap };
+      behind.append(s("path", { d, fill: "none", ...look }));
     }
     svg.append(behind, axes.checkpointLabels(here, (i) => across(here[i]), bottom + 16, room));
     for (const axis of list) {
@@ -320,7 +325,8 @@ const headCharts = (() => {
     showPath(list.find(({ checkpoint, pc }) => checkpoint === state.checkpoint && pc === state.pc) || list[0]);
     const joined = list.some(({ before }) => before >= 0);
     const lead =
-      "A line per principal axis, the widest at the top: thickness is its variance, depth of colour how closely it follows position." +
+      "A line per principal axis, the widest at the top: thickness is its variance, depth of colour how closely it " +
+      "follows position." +
       (joined ? " A line that climbs becomes PC0. Point at an axis to see its mean path." : "");
     const charts = lists.flatMap((one) => [
       store.both() ? h("p", { class: "small" }, `Run ${data.letters[one[0].run]}`) : null,

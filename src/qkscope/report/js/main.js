@@ -6,8 +6,8 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, roles, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples, classes, portrait },
-    ...{ table: headTable, numbers, head },
+    ...{ signal, roles, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples },
+    ...{ classes, portrait, table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */
   const sections = Object.fromEntries(Object.entries(all).filter(([id]) => document.getElementById(id)));
@@ -32,7 +32,11 @@
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
     /** @type {Record<string, Partial<State>>} */
-    const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() }, classes: { taxonomy: "published" } };
+    const views = {
+      emergence: { rows: "layers" },
+      spectrum: { carried: "signal_q", heads: new Set() },
+      classes: { taxonomy: "published" },
+    };
     return {
       ...views[link.getAttribute("data-view") || ""],
       ...(checkpoint >= 0 ? { checkpoint } : {}),
@@ -42,6 +46,7 @@
   }
 
   /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
+  const OF_CLAIMS = ["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"];
   const OF_ONE_CHECKPOINT = ["distance"];
   const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
@@ -127,7 +132,7 @@
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
     if (keys.has("view") && state.view) unfold(state.view);
-    if (["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
+    if (OF_CLAIMS.some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));

@@ -98,7 +98,8 @@ const portrait = (() => {
           ? []
           : [dom.symbolKey("●", name, paint.colour(code))],
       );
-    else if (tint === "rope") items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
+    else if (tint === "rope")
+      items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
     const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
@@ -228,10 +229,8 @@ const portrait = (() => {
       );
       if (chosen.length <= 12)
         way.forEach(([a, b], i) => {
-          if (!Number.isNaN(a + b))
-            group.append(
-              s("circle", { cx: x(a), cy: y(b), r: 2, class: i <= state.checkpoint ? "checkpoint been" : "checkpoint" }),
-            );
+          const been = i <= state.checkpoint ? "checkpoint been" : "checkpoint";
+          if (!Number.isNaN(a + b)) group.append(s("circle", { cx: x(a), cy: y(b), r: 2, class: been }));
         });
       return group;
     });

@@ -1,6 +1,7 @@
 // @ts-check
-/* When: a row for every head and a column for every checkpoint. Heads that follow position first are at the top, RoPE and
- * NoPE heads apart, so that the edge of the colour is the time at which position took over. Rows may also be layers. */
+/* When: a row for every head and a column for every checkpoint. Heads that follow position first are at the top, RoPE
+ * and NoPE heads apart, so that the edge of the colour is the time at which position took over. Rows may also be
+ * layers. */
 "use strict";
 
 const raster = (() => {
@@ -33,8 +34,7 @@ const raster = (() => {
   function called(head, checkpoint) {
     const table = store.table();
     if (isClass()) return data.className(table, checkpoint, head);
-    const names = data.rolesOf(table, checkpoint, head).map((role) => data.roles[role].name);
-    return names.join(", ") || (data.code(table, checkpoint, head) < 0 ? "" : "no role");
+    return data.roleNames(table, checkpoint, head) || (data.code(table, checkpoint, head) < 0 ? "" : "no role");
   }
 
   /* By table, as there are few: the checkpoint of every head. */
@@ -110,7 +110,9 @@ const raster = (() => {
 
   /** @type {(rows: Row[]) => [number, number]} */
   function range(rows) {
-    const found = rows.flatMap((row) => data.checkpoints.map(({ index }) => valueOf(row, index)[0])).filter(Number.isFinite);
+    const found = rows
+      .flatMap((row) => data.checkpoints.map(({ index }) => valueOf(row, index)[0]))
+      .filter(Number.isFinite);
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
@@ -171,7 +173,8 @@ const raster = (() => {
     return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
   }
 
-  const rule = LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of score variance`;
+  const rule =
+    LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of score variance`;
 
   /* One sentence: of the pinned head, of the selection, or of all heads. */
   /** @param {Group[]} list */
@@ -353,11 +356,11 @@ const raster = (() => {
       const bars = rows
         .filter((row) => row.heads.some((head) => state.heads.has(head)))
         .map((row) => `M${left - 5},${row.y}h3v${tall - 1}h-3z`);
-      const column = { x: x(state.checkpoint) - 1, y: header - 1, width: wide(state.checkpoint) + 1, height: height - header, rx: 2 };
-      return [
-        s("path", { d: bars.join(""), class: "has-selected" }),
-        ...(data.checkpoints.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
-      ];
+      const selected = s("path", { d: bars.join(""), class: "has-selected" });
+      if (data.checkpoints.length < 2) return [selected];
+      const across = { x: x(state.checkpoint) - 1, width: wide(state.checkpoint) + 1 };
+      const down = { y: header - 1, height: height - header };
+      return [selected, s("rect", { ...across, ...down, rx: 2, class: "chosen-column" })];
     }
 
     /** @param {number} at */
@@ -375,7 +378,8 @@ const raster = (() => {
       at(px, py) {
         const row = rowAt(py);
         const col = d3.bisectRight(edges, px) - 1;
-        return row && py < row.y + tall && col < data.checkpoints.length ? { row: row.index, col: Math.max(0, col) } : null;
+        if (!row || py >= row.y + tall || col >= data.checkpoints.length) return null;
+        return { row: row.index, col: Math.max(0, col) };
       },
       rows: rows.length,
       cols: () => data.checkpoints.length,
@@ -399,7 +403,9 @@ const raster = (() => {
         table.classes[data.taxonomy].codes.includes(code) ? [dom.key(paint.block(code), kind)] : [],
       );
     const bits = [...(table.roles || [])].reduce((all, one) => (one < 128 ? all | one : all), 0);
-    const found = data.roles.flatMap(({ name: one }, role) => (bits & (1 << role) ? [dom.blockKey(paint.ofRole(role), one)] : []));
+    const found = data.roles.map(({ name: one }, role) =>
+      bits & (1 << role) ? dom.blockKey(paint.ofRole(role), one) : null,
+    );
     return [...found, dom.blockKey("var(--rule)", "no role")];
   }
 
@@ -417,7 +423,7 @@ const raster = (() => {
   /** @param {Row[]} rows */
   function numbersTable(rows) {
     const last = data.checkpoints.length - 1;
-    const checkpoints = byLayer() ? d3.range(last + 1) : [...new Set([0, state.checkpoint, last])].sort((a, b) => a - b);
+    const checkpoints = byLayer() ? d3.range(last + 1) : d3.sort(new Set([0, state.checkpoint, last]));
     /** @type {(row: Row, checkpoint: number) => string} */
     const said = (row, checkpoint) => {
       const [value, se] = valueOf(row, checkpoint);
@@ -494,7 +500,9 @@ const raster = (() => {
     const rowMenu = dom.menu("emergence-rows", "Rows", rows.map((one) => [one, NAMED[one]]), state.rows, (value) =>
       store.set({ rows: value }),
     );
-    const spaced = dom.options("spacing", "Columns by", spacing.map((one) => [one, NAMED[one]]), state.spacing, (value) =>
+    /** @type {[string, string][]} */
+    const columns = spacing.map((one) => [one, NAMED[one]]);
+    const spaced = dom.options("spacing", "Columns by", columns, state.spacing, (value) =>
       store.set({ spacing: value }),
     );
     controls = { measure: colour.box, rows: rowMenu.box };
@@ -503,5 +511,8 @@ const raster = (() => {
   }
 
   /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */
-  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "checkpoint"] };
+  return {
+    ...{ setUp, draw, onsetOf, leading: LEADING, above: ABOVE },
+    needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "checkpoint"],
+  };
 })();

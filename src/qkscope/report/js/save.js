@@ -7,7 +7,9 @@ const save = (() => {
   const { h, s } = dom;
   const MARGIN = 16;
   const HEADING = 34;
-  const ONE_CHECKPOINT = ["portrait", "head", "explorer", "distance", "examples"]; // views of a single checkpoint, whose pictures name it
+  // Views of a single checkpoint, whose pictures name it.
+  const ONE_CHECKPOINT = ["portrait", "head", "explorer", "distance", "examples"];
+  const DASHED = { "stroke-width": 2, "stroke-dasharray": "3 3" };
   const SHARPNESS = 2; // pixels of a PNG for each of the page's
 
   /* What a mark's look hangs on in the page's style. */
@@ -57,9 +59,7 @@ const save = (() => {
       else if (width < 3 && parseFloat(borderLeftWidth))
         found.push(s("rect", { x, y, width: 2, height, fill: borderLeftColor }));
       else if (height < 3 && parseFloat(borderTopWidth))
-        found.push(
-          s("line", { x1: x, x2: x + width, y1: y, y2: y, stroke: borderTopColor, "stroke-width": 2, "stroke-dasharray": "3 3" }),
-        );
+        found.push(s("line", { x1: x, x2: x + width, y1: y, y2: y, stroke: borderTopColor, ...DASHED }));
       else found.push(s("rect", { x, y, width, height, rx: 2, fill: backgroundColor }));
     }
     const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -97,7 +97,10 @@ const save = (() => {
       s("rect", { width, height, fill: style.backgroundColor || paper }),
       s(
         "text",
-        { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
+        {
+          ...{ x: MARGIN, y: MARGIN + 15, fill: style.color },
+          ...{ "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
+        },
         ONE_CHECKPOINT.includes(view) ? `${title} · ${data.labelOf(store.state.checkpoint)}` : title,
       ),
     );

@@ -62,8 +62,10 @@ const scores = (() => {
         name: `${title}, at each ${axes.checkpointWord}`,
         prefix,
         lines(checkpoint, meaning) {
-          const parts = data.parts.map(({ name }) => ({ name, value: share(checkpoint, name) ?? NaN, se: error(checkpoint, name) }));
-          const whole = { name: "share_positional", value: positional(checkpoint, share), se: error(checkpoint, "share_positional") };
+          /** @type {(name: string, value?: number | null) => Quantity} */
+          const of = (name, value = null) => ({ name, value: value ?? NaN, se: error(checkpoint, name) });
+          const whole = of("share_positional", positional(checkpoint, share));
+          const parts = data.parts.map(({ name }) => of(name, share(checkpoint, name)));
           return [`${data.labelOf(checkpoint)} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
         },
       },
@@ -83,17 +85,13 @@ const scores = (() => {
       text.mean(
         here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.checkpoint, d.index)),
       );
+    const name = text.shorten(data.labelOf(state.checkpoint), 24);
     const svg = axes.plot({
-      width,
-      height,
-      marginLeft: axes.layerMargin,
-      marginRight: 10,
-      marginTop: 44,
-      marginBottom: 26,
+      ...{ width, height, marginLeft: axes.layerMargin, marginRight: 10, marginTop: 44, marginBottom: 26 },
       x: { domain: [0, 1], ticks: [0, 0.5, 1], tickSize: 0, label: null, tickFormat: axes.percent },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.labelOf(state.checkpoint), 24)}`), axes.layerMargin - 4),
+        axes.titled(axes.ofRun(run, `By layer at ${name}`), axes.layerMargin - 4),
         axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.

@@ -159,7 +159,8 @@ const sheet = (() => {
       key: `${id}-cursor`,
       label: label(),
       lines: () => about.lines(here),
-      ...(about.act ? { act: (event) => event.type !== "click" || event.detail === 0 ? about.act?.(here, event) : undefined } : {}),
+      // A click of the pointer is that of the cell below it.
+      act: about.act && ((event) => (event.type !== "click" || event.detail === 0) && about.act?.(here, event)),
     });
     moveTo(here);
     paint();

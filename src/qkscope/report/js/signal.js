@@ -170,7 +170,7 @@ const signal = (() => {
   function lines(index, all, meaning) {
     const means = all.map((line) => ({
       ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
-      whose: [line.population === "all" ? "all heads" : line.population, axes.letterOf(line.run)].filter(Boolean).join(" "),
+      whose: `${line.population === "all" ? "all heads" : line.population} ${axes.letterOf(line.run)}`.trim(),
     }));
     return [...axes.checkpointLines(index), ...text.described([...means, ...losses(index)], [], meaning)];
   }
@@ -179,8 +179,8 @@ const signal = (() => {
   const losses = (index) =>
     store.runs().flatMap((run) => {
       const { loss } = store.over(run);
-      const value = loss?.mean[index] ?? null;
-      return loss && value !== null ? [{ name: "loss", run, index, value, se: loss.se[index], whose: axes.letterOf(run) }] : [];
+      const [value, se] = [loss?.mean[index] ?? null, loss?.se[index]];
+      return value === null ? [] : [{ name: "loss", run, index, value, se, whose: axes.letterOf(run) }];
     });
 
   /* The loss below the signal, on the same axis of checkpoints; null where it was not measured. */
@@ -214,7 +214,7 @@ const signal = (() => {
     );
   }
 
-  /* The checkpoint by which half of a population's heads follow position; null for the first one, or where they never do. */
+  /* The checkpoint by which half of a population's heads follow position; null if it is the first, or none. */
   /** @type {(population: string) => Maybe} */
   function emergence(population) {
     const heads = data.heads.filter((head) => head.population === population);
@@ -246,7 +246,7 @@ const signal = (() => {
         line.population === "selected"
           ? `the ${text.headCount(state.heads.size)} selected`
           : `${line.population === "all" ? "all" : line.population} heads`;
-      const [now, first] = [state.checkpoint, 0].map((checkpoint) => text.measure(line.measure, line.mean[checkpoint], line.se[checkpoint]));
+      const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
       const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
       return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
     });
@@ -364,9 +364,9 @@ const signal = (() => {
     if (names.length < 2) return;
     /** @type {[string, string][]} */
     const entries = names.map((name) => [name, data.measureLabel(name)]);
-    const { field, box } = dom.menu("measure", "Mean", entries, state.measure, (value) => store.set({ measure: value }));
-    dom.find("signal-controls").replaceChildren(field);
-    controls = box;
+    const menu = dom.menu("measure", "Mean", entries, state.measure, (value) => store.set({ measure: value }));
+    dom.find("signal-controls").replaceChildren(menu.field);
+    controls = menu.box;
   }
 
   /** @type {View & { measures: () => string[] }} */

@@ -1,6 +1,6 @@
 // @ts-check
-/* Wavelengths: how much of a head's scores, or of r_q, each rotary wavelength carries, training downwards: the mean over
- * RoPE heads or one head, and a wall of all heads. */
+/* Wavelengths: how much of a head's scores, or of r_q, each rotary wavelength carries, training downwards: the mean
+ * over RoPE heads or one head, and a wall of all heads. */
 "use strict";
 
 const spectrum = (() => {
@@ -101,7 +101,10 @@ const spectrum = (() => {
     const written = tall >= 14;
     const every = Math.ceil(13 / tall);
     /** @param {number} at */
-    const tick = (at) => (state.scale === "pair" ? String(at) : state.scale === "tokens" ? tokens(2 ** at) : `${at < 0 ? `1/${2 ** -at}` : 2 ** at}`);
+    const tick = (at) => {
+      if (state.scale === "tokens") return tokens(2 ** at);
+      return state.scale === "window" && at < 0 ? `1/${2 ** -at}` : String(state.scale === "pair" ? at : 2 ** at);
+    };
     const names = { tokens: "wavelength, tokens", window: "wavelength / window", pair: "rotary pair, fast to slow" };
     return sheet.make({
       id: "spectrum",
@@ -130,7 +133,8 @@ const spectrum = (() => {
           if (row % every) return;
           context.fillStyle = line.checkpoint === state.checkpoint ? ink : muted;
           context.textAlign = "right";
-          context.fillText(axes.ofRun(line.run, text.shorten(data.labelOf(line.checkpoint), 10)), LEFT - 8, y + tall / 2);
+          const name = axes.ofRun(line.run, text.shorten(data.labelOf(line.checkpoint), 10));
+          context.fillText(name, LEFT - 8, y + tall / 2);
         });
         context.fillStyle = muted;
         context.textAlign = "center";
@@ -153,7 +157,10 @@ const spectrum = (() => {
       },
       rows: list.length,
       cols: (row) => list[row].waves.length,
-      box: ({ row, col }) => ({ x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }),
+      box({ row, col }) {
+        const [from, to] = [x(spans[row][col]), x(spans[row][col + 1])];
+        return { x: from, y: row * tall, width: to - from, height: tall };
+      },
       lines: ({ row, col }) => said(list[row], col),
       verb: `Choose this ${axes.checkpointWord}.`,
       act: ({ row }) => store.set({ checkpoint: list[row].checkpoint }),
@@ -162,7 +169,7 @@ const spectrum = (() => {
 
   /* ---- the wall ---- */
 
-  /* All heads as one small picture each, a pixel per pair and checkpoint; null where the page has no numbers of them. */
+  /* All heads as one small picture each, a pixel per pair and checkpoint; null where there are no numbers of them. */
   /** @type {(width: number) => HTMLElement | null} */
   function wall(width) {
     const [run] = store.runs();
@@ -180,6 +187,8 @@ const spectrum = (() => {
     const muted = paint.resolved("var(--muted)");
     /** @type {(cell: Cell) => Box} */
     const box = ({ row, col }) => ({ x: left + col * step, y: 18 + row * (tall + 3), width: step - 3, height: tall });
+    /** @param {Head} head */
+    const cellOf = ({ layer, head }) => ({ row: layers.indexOf(layer), col: head });
     /** @param {Cell} cell */
     const headAt = ({ row, col }) => find.get(`${row}:${col}`);
     return sheet.make({
@@ -188,25 +197,27 @@ const spectrum = (() => {
       width,
       height,
       shown: Math.min(height, WALL),
-      start: { row: layers.indexOf(turning[0].layer), col: turning[0].head },
+      start: cellOf(turning[0]),
       paint(context, top) {
         context.imageSmoothingEnabled = false;
         context.fillStyle = muted;
         context.textAlign = "left";
         if (top < 18) context.fillText("layer", 0, 8 - top);
-        for (const { index, layer, head } of turning) {
-          const at = box({ row: layers.indexOf(layer), col: head });
-          const image = thumbs.get(index);
+        for (const one of turning) {
+          const at = box(cellOf(one));
+          const image = thumbs.get(one.index);
           if (!image || at.y + tall < top || at.y - top > WALL) continue;
           context.drawImage(image, at.x, at.y - top, at.width, tall);
         }
         context.textAlign = "right";
-        layers.forEach((layer, row) => context.fillText(String(layer), left - 8, 18 + row * (tall + 3) + tall / 2 - top));
+        layers.forEach((layer, row) =>
+          context.fillText(String(layer), left - 8, 18 + row * (tall + 3) + tall / 2 - top),
+        );
       },
       over: () =>
         turning
           .filter(({ index }) => state.heads.has(index))
-          .map(({ layer, head }) => s("rect", { ...box({ row: layers.indexOf(layer), col: head }), class: "chosen-row" })),
+          .map((one) => s("rect", { ...box(cellOf(one)), class: "chosen-row" })),
       at(px, py) {
         const cell = { row: Math.floor((py - 18) / (tall + 3)), col: Math.floor((px - left) / step) };
         return headAt(cell) === undefined ? null : cell;
@@ -218,8 +229,9 @@ const spectrum = (() => {
         const head = headAt(cell) ?? 0;
         const line = ofHead(head, state.checkpoint, run);
         const best = line ? d3.maxIndex(line.shares) : -1;
-        const top = line && best >= 0 ? `most at ${data.labelOf(state.checkpoint)}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
-        return [data.headName(head), top];
+        if (!line || best < 0) return [data.headName(head)];
+        const wave = `${tokens(line.waves[best])} tokens, ${text.measure("share_", line.shares[best])}`;
+        return [data.headName(head), `most at ${data.labelOf(state.checkpoint)}: ${wave}`];
       },
       verb: "Show this head.",
       act: (cell, event) => store.select([headAt(cell) ?? 0], event),
@@ -240,7 +252,8 @@ const spectrum = (() => {
     return made.found;
   }
 
-  /** @type {(head: number, run: number, checkpoints: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
+  /** @type {(head: number, run: number, checkpoints: number,
+   *   colour: (share: number) => string) => HTMLCanvasElement | null} */
   function thumb(head, run, checkpoints, colour) {
     const rows = d3.range(checkpoints).map((checkpoint) => ofHead(head, checkpoint, run));
     const pairs = d3.max(rows, (row) => row?.shares.length || 0) || 0;
@@ -280,8 +293,9 @@ const spectrum = (() => {
         const best = d3.maxIndex(line.shares);
         const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
         const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
-        const most = `${tokens(line.waves[best])} tokens (${text.measure("share_", line.shares[best])} of ${NAMES[carried()]})`;
-        return `At ${axes.ofRun(line.run, data.labelOf(line.checkpoint))}, the strongest wavelength is ${most}${beyond}.`;
+        const share = `${text.measure("share_", line.shares[best])} of ${NAMES[carried()]}`;
+        const where = axes.ofRun(line.run, data.labelOf(line.checkpoint));
+        return `At ${where}, the strongest wavelength is ${tokens(line.waves[best])} tokens (${share})${beyond}.`;
       })
       .join(" ");
   }
@@ -292,15 +306,18 @@ const spectrum = (() => {
       dom.choose(document.querySelector(`#spectrum-controls [data-name=${name}]`), state[name]);
     const list = lines();
     if (!list.length) {
-      const why = one() === null ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
+      const rotates = one() === null;
+      const why = rotates ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
       marks.mount(drawing, dom.absent(why));
       return;
     }
     const width = axes.widthOf(drawing);
     const head = one();
-    const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].checkpoint]?.heads || 0)} with RoPE` : data.headName(head);
+    const count = store.over().wavelengths?.[list[0].checkpoint]?.heads || 0;
+    const whose = head === null ? `mean over ${text.headCount(count)} with RoPE` : data.headName(head);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const small = wall(width);
+    const summary = "Every head: training downwards, fast pairs left";
     const open = drawing.querySelector(".every")?.hasAttribute("open");
     const top = drawing.querySelectorAll(".sheet-scroll")[1]?.scrollTop || 0;
     marks.mount(
@@ -312,7 +329,7 @@ const spectrum = (() => {
         dom.key(h("i", { class: "bar onset" }), "one window"),
       ),
       chart(list, width),
-      small ? h("details", { class: "every", open }, h("summary", {}, "Every head: training downwards, fast pairs left"), small) : null,
+      small && h("details", { class: "every", open }, h("summary", {}, summary), small),
       numbersTable(list),
     );
     if (small) small.children[0].scrollTop = top;
@@ -323,7 +340,9 @@ const spectrum = (() => {
     const strip = (name, legend, labels) => {
       const names = store.choices[name];
       if (names.length < 2) return null;
-      const set = dom.options(name, legend, names.map((value) => [value, labels[value]]), state[name], (value) => store.set({ [name]: value }));
+      /** @type {[string, string][]} */
+      const choices = names.map((value) => [value, labels[value]]);
+      const set = dom.options(name, legend, choices, state[name], (value) => store.set({ [name]: value }));
       set.dataset.name = name;
       return set;
     };

@@ -10,7 +10,11 @@
 const store = (() => {
   const last = data.checkpoints.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
+  // Changes that the back button undoes.
+  const STEPS = [
+    ...["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale"],
+    ...["run", "excerpt", "token"],
+  ];
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -19,6 +23,7 @@ const store = (() => {
     ),
   );
   const placed = data.measures.map(({ name }) => name);
+  const others = placed.filter((name) => name !== "depth");
 
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
@@ -26,9 +31,9 @@ const store = (() => {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["matched", "own"] : ["own"],
     measure: signals, // of the signal's chart
-    map: [...signals, "class", ...(data.roles.length ? ["roles"] : []), ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
+    map: [...new Set([...signals, "class", ...(data.roles.length ? ["roles"] : []), ...others])], // of the raster
     rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
-    spacing: ["order", ...(data.steps && data.training ? ["step"] : []), ...(data.tokens && data.training ? ["tokens"] : [])],
+    spacing: ["order", ...(data.training ? [...(data.steps ? ["step"] : []), ...(data.tokens ? ["tokens"] : [])] : [])],
     taxonomy: data.taxonomies,
     carried: ["score_energy", "signal_q"].filter((name) => data.carried(name)), // of the spectrum
     scale: ["tokens", "window", "pair"],

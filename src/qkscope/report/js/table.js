@@ -1,6 +1,6 @@
 // @ts-check
-/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, in pages; the filter, which all views of
- * heads follow; and the heads as CSV, with the columns of heads.csv that the page holds. */
+/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, in pages; the filter, which all views
+ * of heads follow; and the heads as CSV, with the columns of heads.csv that the page holds. */
 "use strict";
 
 const headTable = (() => {
@@ -35,11 +35,7 @@ const headTable = (() => {
   };
 
   /** @param {Head} head */
-  const rolesText = (head) =>
-    data
-      .rolesOf(table(), data.checkpointOf(head, state.checkpoint), head.index)
-      .map((role) => data.roles[role].name)
-      .join(", ");
+  const rolesText = (head) => data.roleNames(table(), data.checkpointOf(head, state.checkpoint), head.index);
 
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,

@@ -44,17 +44,14 @@ const text = (() => {
   const change = (name, value, se) =>
     isShare(name, value) ? `${number(100 * value, 1)}${shareError(se)} points` : withError(value, se);
 
-  /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. `whose`
-   * and `of` come before the name, `more` after the number: "RoPE: mean position share 59.0% ± 0.4". A number with a
-   * `sign` is a difference. */
-  /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string, more?: string,
-   *   sign?: boolean }} Quantity */
+  /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. */
   /** @type {(numbers: Quantity[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
   function described(numbers, also = [], meaning = true) {
     const lines = numbers.map(({ name, value, se, whose = "", of = "", more = "", sign = false }) => {
       const units = data.measureUnits(name);
-      const said = sign ? `${value !== null && value >= 0.0005 ? "+" : ""}${change(name, value, se)}` : measure(name, value, se);
-      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${units && ` ${units}`}${more}`;
+      const plus = sign && value !== null && value >= 0.0005 ? "+" : "";
+      const said = `${plus}${(sign ? change : measure)(name, value, se)}${units && ` ${units}`}`;
+      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${more}`;
     });
     if (!meaning) return [...lines, ...also];
     const names = [...new Set(numbers.map(({ name }) => name))];
@@ -67,7 +64,8 @@ const text = (() => {
   }
   const ERROR = "± one standard error over documents";
 
-  const PC0 = "the first principal axis of a head's queries and keys together, the direction along which they vary most.";
+  const PC0 =
+    "the first principal axis of a head's queries and keys together, the direction along which they vary most.";
 
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
@@ -99,5 +97,8 @@ const text = (() => {
     return n ? sum / n : NaN;
   }
 
-  return { number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0, count, tokens, headCount, percent, shorten, mean };
+  return {
+    ...{ number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0 },
+    ...{ count, tokens, headCount, percent, shorten, mean },
+  };
 })();

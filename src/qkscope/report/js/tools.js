@@ -1,6 +1,6 @@
 // @ts-check
-/* Going to a view; the player of checkpoints; the toolbar: the checkpoint, window and selection that all views share, the
- * link to them, the page's colours. */
+/* Going to a view; the player of checkpoints; the toolbar: the checkpoint, window and selection that all views share,
+ * the link to them, the page's colours. */
 "use strict";
 
 /* Go to a view: show the page that it is on, scroll to it, give it the focus, and name it in the hash. */

@@ -225,6 +225,18 @@ interface Role {
   means: string;
 }
 
+/* A number in a tooltip: `whose` and `of` come before the measure's name, `more` after the number, as in "RoPE: mean
+ * position share 59.0% ± 0.4". A number with a `sign` is a difference. */
+interface Quantity {
+  name: string;
+  value: Maybe;
+  se?: Maybe;
+  whose?: string;
+  of?: string;
+  more?: string;
+  sign?: boolean;
+}
+
 interface Table {
   columns: Record<string, Float64Array>;
   classes: Record<string, { codes: Uint8Array; since: Maybe[] | null }>;
