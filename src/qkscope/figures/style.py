@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
@@ -45,11 +45,6 @@ LINE = 1.2  # height of a line of text, in font sizes
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+"
 )
-
-
-def colour_map() -> LinearSegmentedColormap:
-    """The colours of a heat map of what grows from zero, from light to deep."""
-    return LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
 
 
 def drawable(text: object) -> str:

@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import LINE, PAPER, PART_COLOURS, colour_map
+from qkscope.figures.style import LINE, PAPER, PART_COLOURS, SEQUENTIAL
 from qkscope.figures.view import View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -105,7 +105,7 @@ def draw_wavelengths(view: View, width: float | None = None) -> Drawing:
     """Rows are layers, the first at the bottom; columns are rotary pairs from short wavelengths to long ones."""
     data = _shares(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    paper, colours = Paper(width), colour_map()
+    paper, colours = Paper(width), LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
     caption = _wavelengths_caption(view)
     keys = [stroke("length of the window", WINDOW, linewidth=1.6)]
     layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()

@@ -189,8 +189,8 @@ const data = (() => {
       set: bytes(packed.set),
       parts: new Float32Array(bytes(packed.parts).buffer),
       measured: packed.measured
-        ? { places: packed.measured.at, values: unpack(packed.measured.column.values, packed.measured.column.scale) }
-        : { places: [], values: new Float64Array() },
+        ? { at: packed.measured.at, values: unpack(packed.measured.column.values, packed.measured.column.scale) }
+        : { at: [], values: new Float64Array() },
     };
     return rotaries[run];
   }
@@ -210,8 +210,8 @@ const data = (() => {
     const codes = new DataView(bytes(packed.keys).buffer);
     const sinks = packed.sinks && unpack(packed.sinks, steps);
     /** @type {Examples["row"]} */
-    const row_ = (place, head, excerpt, query) => {
-      const at = ((place * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
+    const row_ = (nth, head, excerpt, query) => {
+      const at = ((nth * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
       const keys = d3.range(ends[at] - counts[at], ends[at]).map((i) => {
         const code = codes.getUint16(2 * i, true);
         return /** @type {[number, number]} */ ([code & ((1 << bits) - 1), ((code >> bits) / steps) ** 2]);

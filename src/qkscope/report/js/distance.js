@@ -40,9 +40,9 @@ const distance = (() => {
   /** @param {Curve[]} list */
   function numbersTable(list) {
     const found = list.map(({ points }) => new Map(points.map((point) => [point.at, point])));
-    const places = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
+    const distances = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
     const names = list.map((curve) => axes.ofRun(curve.run, nameOf(curve)));
-    const rows = places.map((at) => [
+    const rows = distances.map((at) => [
       text.count(at),
       ...found.map((curve) => text.withError(curve.get(at)?.value ?? null, curve.get(at)?.se)),
     ]);
@@ -57,11 +57,11 @@ const distance = (() => {
       return;
     }
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
-    const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
+    const octaves = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
     // The axis ends with a tick: none just before it.
-    const ticks = [...places.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
+    const ticks = [...octaves.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
     const [least, most] = range(list);
-    const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
+    const marked = list.flatMap((curve) => octaves.map((at) => ({ curve, ...near(curve, at) })));
     const tickFormat = (/** @type {number} */ v) => text.count(v);
     const svg = axes.plot({
       ...{ width: axes.widthOf(drawing), height: 300 },

@@ -51,9 +51,9 @@ const examples = (() => {
   /** @type {(index: number, text_: number, at: number, checkpoint?: number) => Row} */
   function row(index, text_, at, checkpoint = state.checkpoint) {
     const all = /** @type {Examples} */ (found());
-    const place = d3.leastIndex(all.checkpoints, (one) => Math.abs(one - checkpoint)) ?? 0;
+    const nth = d3.leastIndex(all.checkpoints, (one) => Math.abs(one - checkpoint)) ?? 0;
     const i = all.heads.indexOf(index);
-    const { keys, sink } = all.row(place, i, text_, at);
+    const { keys, sink } = all.row(nth, i, text_, at);
     const mass = new Map(keys);
     const from = Math.max(0, at - (all.softmax.reach[i] ?? Infinity) + 1);
     const seen = d3.range(from, at + 1);
@@ -61,7 +61,7 @@ const examples = (() => {
     const each = other / Math.max(1, seen.length - mass.size);
     const real = seen.map((key) => mass.get(key) ?? each);
     const late = seen.filter((key) => key >= SINK);
-    const scores = predicted(all.checkpoints[place], index, late.map((key) => at - key));
+    const scores = predicted(all.checkpoints[nth], index, late.map((key) => at - key));
     const most = d3.max(scores || []) ?? 0;
     const parts = (scores || []).map((score) => Math.exp(score - most));
     const left = d3.sum(real.slice(seen.length - late.length));
@@ -70,7 +70,7 @@ const examples = (() => {
       const alone = key < SINK ? real[j] : scores ? (left * parts[j - (seen.length - late.length)]) / total : NaN;
       return { key, real: real[j], alone, named: mass.has(key) };
     });
-    return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[place] };
+    return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[nth] };
   }
 
   /* ---- words ---- */
@@ -103,7 +103,7 @@ const examples = (() => {
   const word = (said) => h("code", {}, short(said));
   /* A token in a sentence, and how far back it is. */
   /** @type {(words: string[], from: number, key: number) => Child[]} */
-  const place = (words, from, key) => (key === from ? ["itself"] : [word(words[key]), `, ${away(from - key)}`]);
+  const token = (words, from, key) => (key === from ? ["itself"] : [word(words[key]), `, ${away(from - key)}`]);
 
   /* ---- drawing ---- */
 
@@ -264,7 +264,7 @@ const examples = (() => {
         },
       },
     );
-    const ends = [word(words[shown.query]), " to ", ...place(words, shown.query, key)];
+    const ends = [word(words[shown.query]), " to ", ...token(words, shown.query, key)];
     return [h("p", { class: "small over-training" }, "Over training: attention from ", ...ends), svg];
   }
 
@@ -284,7 +284,7 @@ const examples = (() => {
       "p",
       { class: "sentence" },
       ...["Reading ", word(words[shown.query]), ", this head looks most at "],
-      ...place(words, shown.query, top.key),
+      ...token(words, shown.query, top.key),
       `: ${percent(top.real)} of its attention. `,
       shown.known
         ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`

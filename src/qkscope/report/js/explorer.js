@@ -26,9 +26,9 @@ const explorer = (() => {
     if (!set) return null;
     const width = 2 * known.pairs + 1;
     const products = known.parts.subarray(row * width, (row + 1) * width);
-    const { places, values } = known.measured;
-    const measured = places.flatMap((distance, i) => {
-      const value = values[row * places.length + i];
+    const { at: measuredAt, values } = known.measured;
+    const measured = measuredAt.flatMap((distance, i) => {
+      const value = values[row * measuredAt.length + i];
       return Number.isNaN(value) ? [] : [{ at: distance, value }];
     });
     const still = products[width - 1];

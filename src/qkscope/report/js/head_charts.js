@@ -289,9 +289,9 @@ const headCharts = (() => {
     for (const pc of d3.range(data.components))
       behind.append(s("text", { x: left - 10, y: y(pc) + 4, class: "rank" }, `PC${pc}`));
     for (const axis of list) {
-      const place = here.indexOf(axis.checkpoint);
-      if (place < 1 || axis.before < 0 || axis.overlap < JOINED) continue;
-      const [from, to] = [across(here[place - 1]), across(axis.checkpoint)];
+      const column = here.indexOf(axis.checkpoint);
+      if (column < 1 || axis.before < 0 || axis.overlap < JOINED) continue;
+      const [from, to] = [across(here[column - 1]), across(axis.checkpoint)];
       const middle = (from + to) / 2;
       const d = `M${from},${y(axis.before)}C${middle},${y(axis.before)} ${middle},${y(axis.pc)} ${to},${y(axis.pc)}`;
       const look = { stroke: colour(size(axis)), "stroke-width": thick(axis), "stroke-opacity": axis.overlap };

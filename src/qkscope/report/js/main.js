@@ -144,17 +144,17 @@
 
   function watchSight() {
     /** @type {Map<Element, View>} */
-    const places = new Map(Object.entries(sections).map(([id, view]) => [dom.find(id), view]));
+    const viewOf = new Map(Object.entries(sections).map(([id, view]) => [dom.find(id), view]));
     const observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
-        const view = places.get(target);
+        const view = viewOf.get(target);
         if (!view) continue;
         if (isIntersecting) inSight.add(view);
         else inSight.delete(view);
         if (isIntersecting) drawPending(view);
       }
     });
-    for (const section of places.keys()) observer.observe(section);
+    for (const section of viewOf.keys()) observer.observe(section);
   }
 
   function onResize() {

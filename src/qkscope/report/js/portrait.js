@@ -28,21 +28,21 @@ const portrait = (() => {
   /* ---- where a head stands, and in which colour ---- */
 
   /** @type {(head: number, checkpoint?: number, run?: number) => [number, number]} */
-  const place = (head, checkpoint = state.checkpoint, run = store.runs()[0]) => [
+  const valuesOf = (head, checkpoint = state.checkpoint, run = store.runs()[0]) => [
     data.value(store.table(run), state.across, checkpoint, head),
     data.value(store.table(run), state.up, checkpoint, head),
   ];
 
   /** @type {(head: number) => [number, number]} */
   function spot(head) {
-    const [a, b] = place(head);
+    const [a, b] = valuesOf(head);
     return frame ? [frame.x(a), frame.y(b)] : [0, 0];
   }
 
   function visible() {
     const shown = store.shown();
     return data.heads.filter(({ index }) => {
-      const [a, b] = place(index);
+      const [a, b] = valuesOf(index);
       return (!shown || shown.has(index)) && !Number.isNaN(a + b);
     });
   }
@@ -176,7 +176,7 @@ const portrait = (() => {
     const known = data.has(`${state.across}_se`) || data.has(`${state.up}_se`);
     const wanted = known ? visible().filter(({ index }) => state.heads.has(index)) : [];
     const path = (/** @type {Head} */ { index }) => {
-      const [a, b] = place(index);
+      const [a, b] = valuesOf(index);
       const [ea, eb] = [state.across, state.up].map(
         (one) => data.value(table(), `${one}_se`, state.checkpoint, index) || 0,
       );
@@ -197,7 +197,7 @@ const portrait = (() => {
     const { x, y, layers } = frame;
     const tint = tinter();
     const drawn = (store.both() ? visible() : []).flatMap(({ index }) => {
-      const [[a, b], [c, d]] = [0, 1].map((run) => place(index, state.checkpoint, run));
+      const [[a, b], [c, d]] = [0, 1].map((run) => valuesOf(index, state.checkpoint, run));
       if (Number.isNaN(c + d)) return [];
       const picked = state.heads.has(index) ? "move picked" : "move";
       const way = `M${x(a)},${y(b)}L${x(c)},${y(d)}`;
@@ -220,7 +220,7 @@ const portrait = (() => {
       .x(([a]) => x(a))
       .y(([, b]) => y(b));
     const groups = chosen.map((head) => {
-      const way = data.checkpoints.map(({ index }) => place(head, index));
+      const way = data.checkpoints.map(({ index }) => valuesOf(head, index));
       const group = s(
         "g",
         { style: `--kind:${tint(head)}` },

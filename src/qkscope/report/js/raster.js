@@ -85,8 +85,8 @@ const raster = (() => {
   /* The mean over a layer's heads, with its error where all of them are meant and the page knows it. */
   /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
   function inLayer(row, checkpoint, run) {
-    const { places, [measure()]: known } = store.over(run).averages.layers;
-    const at = checkpoint * places.length + places.indexOf(row.layer);
+    const { places: layers, [measure()]: known } = store.over(run).averages.layers;
+    const at = checkpoint * layers.length + layers.indexOf(row.layer);
     if (known && !store.shown() && known.mean[at] !== null) return [known.mean[at], known.se[at]];
     const table = store.table(run);
     return [text.mean(row.heads.map((head) => data.value(table, measure(), checkpoint, head))), null];

@@ -101,14 +101,14 @@ const roles = (() => {
 
   function draw() {
     const drawing = dom.find("roles-drawing");
-    const places = d3.range(data.roles.length);
+    const all = d3.range(data.roles.length);
     const narrow = axes.widthOf(drawing) < 560;
     const counts = new Map(store.runs().map((run) => [run, countsOf(run)]));
     /** @type {(run: number, role: number) => number[][]} */
     const of = (run, role) => counts.get(run)?.[role] || [];
     const most = d3.max([...counts.values()].flat(3)) || 1;
-    const ever = places.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
-    const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
+    const ever = all.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
+    const never = all.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
     const trend = overTraining ? ["over training", "first at"] : [];
     const head = ["role", ...kinds, ...trend, `heads at ${data.labelOf(state.checkpoint)}`];

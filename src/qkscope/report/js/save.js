@@ -35,7 +35,7 @@ const save = (() => {
   }
 
   /** @type {(box: DOMRect, origin: DOMRect) => { x: number, y: number }} */
-  const place = (box, origin) => ({
+  const inPicture = (box, origin) => ({
     x: MARGIN + box.left - origin.left,
     y: MARGIN + HEADING + box.top - origin.top,
   });
@@ -48,7 +48,7 @@ const save = (() => {
       const box = block.getBoundingClientRect();
       const { backgroundColor, borderTopColor, borderLeftColor, borderTopWidth, borderLeftWidth } =
         getComputedStyle(block);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       const [width, height] = [box.width, box.height];
       const colours = (block.getAttribute("data-colours") || "").split(";").filter(Boolean);
       if (colours.length)
@@ -69,7 +69,7 @@ const save = (() => {
       range.selectNodeContents(node);
       const box = range.getBoundingClientRect();
       const { color, fontSize, fontFamily, fontWeight } = getComputedStyle(node.parentElement || element);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       if (!node.textContent?.trim() || !box.width) continue;
       const look = { fill: color, "font-size": fontSize, "font-family": fontFamily, "font-weight": fontWeight };
       found.push(s("text", { x, y: y + 0.78 * box.height, ...look }, node.textContent));
@@ -109,7 +109,7 @@ const save = (() => {
     for (const svg of drawings) {
       const box = svg.getBoundingClientRect();
       const copy = svg instanceof HTMLCanvasElement ? s("image", { href: svg.toDataURL() }) : settled(svg);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       const at = { x, y, width: box.width, height: box.height, overflow: "visible" };
       for (const [name, value] of Object.entries(at)) copy.setAttribute(name, String(value));
       picture.append(copy);

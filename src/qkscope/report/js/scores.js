@@ -14,8 +14,8 @@ const scores = (() => {
 
   /* Stacked pieces of each place; `share` gives a part's share there. */
   /** @type {(places: number[], share: (at: number, name: string) => number | null | undefined) => Piece[]} */
-  const stack = (places, share) =>
-    places.flatMap((at) => {
+  const stack = (columns, share) =>
+    columns.flatMap((at) => {
       let from = 0;
       return data.parts.flatMap(({ name }, part) => {
         const value = share(at, name);

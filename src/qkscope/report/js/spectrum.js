@@ -55,14 +55,14 @@ const spectrum = (() => {
 
   /* Where a wavelength stands: in tokens, in windows, or as the number of its pair. */
   /** @type {(line: Line, wave: number, i: number) => number} */
-  function place(line, wave, i) {
+  function position(line, wave, i) {
     if (state.scale === "pair") return i;
     return Math.log2(state.scale === "window" ? wave / (line.window || 1) : wave);
   }
 
   /** @param {Line} line */
   function edges(line) {
-    const at = line.waves.map((wave, i) => place(line, wave, i));
+    const at = line.waves.map((wave, i) => position(line, wave, i));
     if (at.length < 2) return [at[0] - 0.5, at[0] + 0.5];
     const between = d3.pairs(at, (a, b) => (a + b) / 2);
     return [2 * at[0] - between[0], ...between, 2 * at[at.length - 1] - between[between.length - 1]];
@@ -238,18 +238,18 @@ const spectrum = (() => {
     });
   }
 
-  /** @type {{ key: string, found: Map<number, HTMLCanvasElement | null> }} the last ones made */
-  let made = { key: "", found: new Map() };
+  /** @type {{ key: string, found: Map<number, HTMLCanvasElement | null> }} those drawn last */
+  let thumbnails = { key: "", found: new Map() };
 
   /** @type {(turning: Head[], run: number) => Map<number, HTMLCanvasElement | null>} */
   function thumbsOf(turning, run) {
     const last = data.checkpoints.length - 1;
     const key = [run, state.window, carried(), paint.ramp([0, 1])(0)].join();
-    if (made.key === key) return made.found;
+    if (thumbnails.key === key) return thumbnails.found;
     const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, last, run)?.shares || []), 0.99) || 1;
     const colour = paint.fastRamp([0, most]);
-    made = { key, found: new Map(turning.map(({ index }) => [index, thumb(index, run, last + 1, colour)])) };
-    return made.found;
+    thumbnails = { key, found: new Map(turning.map(({ index }) => [index, thumb(index, run, last + 1, colour)])) };
+    return thumbnails.found;
   }
 
   /** @type {(head: number, run: number, checkpoints: number,

@@ -245,8 +245,8 @@ const store = (() => {
     } else {
       next = all && state.heads.size === chosen.length ? new Set() : new Set(chosen);
     }
-    const kept = state.head !== null && next.has(state.head);
-    const head = next.size && !kept ? [...next][0] : state.head;
+    const stillSelected = state.head !== null && next.has(state.head);
+    const head = next.size && !stillSelected ? [...next][0] : state.head;
     set({ ...also, heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
   }
 

@@ -218,10 +218,10 @@ const headTable = (() => {
     columns = columnsOf();
     const list = rows();
     const body = pager.cut(list).map(row);
-    const place = data.training ? data.labelOf(state.checkpoint) : "All models";
+    const where = data.training ? data.labelOf(state.checkpoint) : "All models";
     const whose = data.runNames.length ? `, ${state.run === "both" ? "A and B" : `run ${state.run}`}` : "";
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
-    const caption = h("caption", {}, `${place}${over}${whose}`);
+    const caption = h("caption", {}, `${where}${over}${whose}`);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     marks.mount(
       drawing,

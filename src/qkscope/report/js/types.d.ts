@@ -123,7 +123,7 @@ interface PackedRotary {
 type Rotary = Pick<PackedRotary, "checkpoints" | "pairs" | "sets"> & {
   set: Uint8Array;
   parts: Float32Array;
-  measured: { places: number[]; values: Float64Array };
+  measured: { at: number[]; values: Float64Array };
 };
 
 /* Attention on excerpts, see examples.py: packed, and as the view reads it. */
@@ -143,7 +143,7 @@ interface PackedExamples {
 }
 
 type Examples = Omit<PackedExamples, "counts" | "keys" | "sinks"> & {
-  row: (place: number, head: number, excerpt: number, query: number) => { keys: [number, number][]; sink: number };
+  row: (nth: number, head: number, excerpt: number, query: number) => { keys: [number, number][]; sink: number };
 };
 
 /* Which axis continues which, and the paths along them, see climb.py: bytes by row and component. */
