@@ -116,10 +116,7 @@ const ablation = (() => {
     const drawing = dom.find("ablation-drawing");
     const runs = store.runs().filter((run) => data.ablation(run));
     const all = runs.flatMap((run) => data.ablation(run) || []);
-    if (!all.length) {
-      marks.mount(drawing, dom.absent("Not measured in this run."));
-      return;
-    }
+    if (!all.length) return marks.mount(drawing, dom.absent("Not measured in this run."));
     const width = axes.widthOf(drawing);
     const count = d3.sum(all, ({ sets }) => sets.length);
     const fit = Math.max(1, Math.min(count, Math.floor((width + 28) / 236)));

@@ -167,8 +167,7 @@ const causes = (() => {
     const drawing = dom.find("causes-drawing");
     if (!list.length) {
       const whose = data.runNames.length ? `${store.runs().map((run) => data.runNames[run]).join(" and ")}: ` : "";
-      marks.mount(drawing, dom.absent(`${whose}not measured.`));
-      return;
+      return marks.mount(drawing, dom.absent(`${whose}not measured.`));
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {

@@ -204,13 +204,13 @@ const data = (() => {
     const packed = parts[run].examples;
     if (!packed) return null;
     if (run in excerpts) return excerpts[run];
-    const { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles } = packed;
-    const ends = d3.cumsum(bytes(packed.counts));
+    const { heads: shown, words, first, queries, bits, steps } = packed;
     const counts = bytes(packed.counts);
+    const ends = d3.cumsum(counts);
     const codes = new DataView(bytes(packed.keys).buffer);
     const sinks = packed.sinks && unpack(packed.sinks, steps);
     /** @type {Examples["row"]} */
-    const row_ = (nth, head, excerpt, query) => {
+    const rowOf = (nth, head, excerpt, query) => {
       const at = ((nth * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
       const keys = d3.range(ends[at] - counts[at], ends[at]).map((i) => {
         const code = codes.getUint16(2 * i, true);
@@ -218,7 +218,7 @@ const data = (() => {
       });
       return { keys, sink: sinks ? sinks[at] ** 2 : 0 };
     };
-    excerpts[run] = { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles, row: row_ };
+    excerpts[run] = { ...packed, row: rowOf };
     return excerpts[run];
   }
 

@@ -52,10 +52,7 @@ const distance = (() => {
   function draw() {
     const drawing = dom.find("distance-drawing");
     const list = curves();
-    if (!list.length) {
-      marks.mount(drawing, dom.absent("Not measured over this window."));
-      return;
-    }
+    if (!list.length) return marks.mount(drawing, dom.absent("Not measured over this window."));
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
     const octaves = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
     // The axis ends with a tick: none just before it.

@@ -34,17 +34,21 @@ const dom = (() => {
   const INDEXED = /\b(r|eta|R)_([qk])\b/;
   const AS_WRITTEN = "option, title, script, style, code, .excerpt";
 
+  /* "mean r_q, r_k" -> [["mean r", "q"], [", r", "k"], ["", ""]] */
+  /** @param {string} said */
+  function split(said) {
+    const parts = said.split(INDEXED);
+    return d3.range(0, parts.length, 3).map((i) => [parts[i] + (parts[i + 1] || ""), parts[i + 2] || ""]);
+  }
+
   /* A text with its indices as one element, which is one item of whatever row it stands in. */
   /** @param {string} said */
   function inHtml(said) {
     const all = h("span", {});
-    let rest = said;
-    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
-      const end = at.index + at[0].length;
-      all.append(rest.slice(0, end - 2), h("sub", {}, h("span", {}, "_"), rest[end - 1]));
-      rest = rest.slice(end);
+    for (const [plain, index] of split(said)) {
+      all.append(plain);
+      if (index) all.append(h("sub", {}, h("span", {}, "_"), index));
     }
-    all.append(rest);
     return all;
   }
 
@@ -52,20 +56,14 @@ const dom = (() => {
   /** @param {string} said */
   function inSvg(said) {
     const all = s("tspan", {});
-    let [rest, up] = [said, false];
-    /** @param {string} text_ */
-    const plain = (text_) => {
-      if (text_) all.append(up ? s("tspan", { dy: "-0.23em" }, text_) : text_);
-      up = up && !text_;
-    };
-    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
-      const end = at.index + at[0].length;
-      plain(rest.slice(0, end - 2));
-      const low = s("tspan", { "font-size": "0.76em", dy: "0.3em" }, rest[end - 1]);
+    let up = false; // whether the next text has to go back up
+    for (const [plain, index] of split(said)) {
+      if (plain) all.append(up ? s("tspan", { dy: "-0.23em" }, plain) : plain);
+      up = Boolean(index) || (up && !plain);
+      if (!index) continue;
+      const low = s("tspan", { "font-size": "0.76em", dy: "0.3em" }, index);
       all.append(s("tspan", { "font-size": 0 }, "_"), low);
-      [rest, up] = [rest.slice(end), true];
     }
-    plain(rest);
     return all;
   }
 

@@ -358,8 +358,7 @@ const examples = (() => {
     const all = found();
     if (!all) {
       marks.mount(controlPlace);
-      marks.mount(drawing, dom.absent("This run has no excerpts."));
-      return;
+      return marks.mount(drawing, dom.absent("This run has no excerpts."));
     }
     marks.mount(controlPlace, controls());
     const words = all.words[excerpt()];

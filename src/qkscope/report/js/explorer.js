@@ -64,12 +64,10 @@ const explorer = (() => {
   const ownTheta = (waves) => waves.theta || 1e4;
   /** @param {Waves} waves */
   const ownSpan = (waves) => data.checkpoints[waves.checkpoint].window || 256;
-  /** @type {Maybe} while a slider is dragged, and not in the hash yet */
-  let dragTheta = null;
-  /** @type {Maybe} */
-  let dragSpan = null;
-  const theta = () => dragTheta ?? state.theta;
-  const span = () => dragSpan ?? state.span;
+  /** @type {{ theta: Maybe, span: Maybe }} while a slider is dragged, and not in the hash yet */
+  const dragged = { theta: null, span: null };
+  const theta = () => dragged.theta ?? state.theta;
+  const span = () => dragged.span ?? state.span;
 
   /* The settings that the run has, each with the checkpoints that have it. */
   /** @type {(of: (waves: Waves) => number) => { value: number, label: string }[]} */
@@ -133,29 +131,23 @@ const explorer = (() => {
     const low = Math.min(1e4, ...known.map(({ value }) => value));
     const high = Math.max(1e7, ...known.map(({ value }) => value));
     const longest = 8 * Math.max(...spans.map(({ value }) => value));
+    /** @type {(key: "theta" | "span", own: number, round: (value: number) => number) => any} */
+    const acts = (key, own, round) => ({
+      drag(/** @type {number} */ value) {
+        dragged[key] = value;
+        redraw();
+      },
+      done(/** @type {number} */ value) {
+        dragged[key] = null;
+        store.set({ [key]: value === own ? null : round(value) });
+      },
+    });
+    const [own, end] = [ownTheta(waves), ownSpan(waves)];
     return h(
       "div",
       { class: "dials" },
-      slider("explorer-theta", "θ", [low, high], theta() || ownTheta(waves), known, {
-        drag(value) {
-          dragTheta = value;
-          redraw();
-        },
-        done(value) {
-          dragTheta = null;
-          store.set({ theta: value === ownTheta(waves) ? null : value });
-        },
-      }),
-      slider("explorer-span", "Distances up to", [64, longest], span() || ownSpan(waves), spans, {
-        drag(value) {
-          dragSpan = value;
-          redraw();
-        },
-        done(value) {
-          dragSpan = null;
-          store.set({ span: value === ownSpan(waves) ? null : Math.round(value) });
-        },
-      }),
+      slider("explorer-theta", "θ", [low, high], theta() || own, known, acts("theta", own, Number)),
+      slider("explorer-span", "Distances up to", [64, longest], span() || end, spans, acts("span", end, Math.round)),
     );
   }
 
@@ -215,7 +207,7 @@ const explorer = (() => {
     const waveLength = frequencies(waves, theta()).map((w) => (2 * Math.PI) / w);
     const strength = parts.map((_, p) => Math.hypot(waves.products[2 * p], waves.products[2 * p + 1]));
     const strongest = d3.max(strength) || 1;
-    const [muted, bar] = ["--muted", "--share_position"].map((one) => paint.resolved(`var(${one})`));
+    const [muted, bar] = paint.inks("muted", "share_position");
     return sheet.make({
       id: "explorer",
       label: "Part of each rotary pair by distance",
@@ -336,12 +328,8 @@ const explorer = (() => {
     const waves = wavesOf();
     marks.mount(dom.find("explorer-controls"), headChoice());
     if (!waves) {
-      const { layer } = data.heads[head()];
-      marks.mount(
-        drawing,
-        dom.absent(`Layer ${layer} does not rotate: its scores do not depend on θ. Choose another head.`),
-      );
-      return;
+      const why = `Layer ${data.heads[head()].layer} does not rotate: its scores do not depend on θ.`;
+      return marks.mount(drawing, dom.absent(`${why} Choose another head.`));
     }
     if (keys && [...keys].every((key) => key === "theta" || key === "span") && drawing.contains(plotPlace)) {
       drawing.querySelector(".dials")?.replaceWith(sliders(waves));

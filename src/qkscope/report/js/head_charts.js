@@ -241,10 +241,7 @@ const headCharts = (() => {
     const paths = data.axisPaths(run, checkpoint, index(), pc);
     const size_ = data.checkpoints[checkpoint].window || 1;
     const title = axes.ofRun(run, `Mean path along PC${pc} at ${data.labelOf(checkpoint)}, by position`);
-    if (!paths) {
-      panel.replaceChildren(dom.absent("The page has no mean paths of these heads."));
-      return;
-    }
+    if (!paths) return panel.replaceChildren(dom.absent("The page has no mean paths of these heads."));
     const points = paths.flatMap((values, kind) =>
       values.map((value, i) => ({ at: ((i + 0.5) * size_) / values.length, value, kind: kind ? "r_k" : "r_q" })),
     );

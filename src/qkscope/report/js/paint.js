@@ -44,6 +44,10 @@ const paint = (() => {
     return getComputedStyle(probe).color;
   }
 
+  /* Colours of the style sheet by name: "ink" for --ink. */
+  /** @param {string[]} names */
+  const inks = (...names) => names.map((name) => resolved(`var(--${name})`));
+
   /** @param {number} v */
   const clamp = (v) => Math.max(0, Math.min(1, v));
 
@@ -91,5 +95,5 @@ const paint = (() => {
     return [dom.key(null, name), dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1])];
   }
 
-  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };
+  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved, inks };
 })();

@@ -147,8 +147,7 @@ const portrait = (() => {
     if (named) naming = setTimeout(name, 200);
     else name();
     markSelected();
-    if (moving) joined.transition("move").duration(550).attr("transform", at);
-    else joined.interrupt("move").attr("transform", at);
+    (moving ? joined.transition("move").duration(550) : joined.interrupt("move")).attr("transform", at);
     marks.rove(drawing);
   }
 
@@ -187,8 +186,7 @@ const portrait = (() => {
       .selectAll("path")
       .data(wanted, (d) => /** @type {Head} */ (d).index)
       .join("path");
-    if (moving) joined.transition("move").duration(550).attr("d", path);
-    else joined.interrupt("move").attr("d", path);
+    (moving ? joined.transition("move").duration(550) : joined.interrupt("move")).attr("d", path);
   }
 
   /* Lines from each head's place in the first run to its place in the second. */

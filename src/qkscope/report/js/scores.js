@@ -120,10 +120,8 @@ const scores = (() => {
     const columns = width > 640 ? Math.min(panels, 3) : 1;
     const each = (width - 24 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
-    if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null))) {
-      marks.mount(drawing, dom.absent("Not measured over this window."));
-      return;
-    }
+    if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null)))
+      return marks.mount(drawing, dom.absent("Not measured over this window."));
     const charts = data.populations.flatMap((population) =>
       store.runs().map((run) => {
         const { means, heads } = store.over(run).averages;

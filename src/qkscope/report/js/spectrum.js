@@ -97,7 +97,7 @@ const spectrum = (() => {
     const x = d3.scaleLinear(/** @type {[number, number]} */ (d3.extent(spans.flat())), [LEFT, width - right]);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const colour = paint.fastRamp([0, most]);
-    const [ink, muted] = ["--ink", "--muted"].map((name) => paint.resolved(`var(${name})`));
+    const [ink, muted] = paint.inks("ink", "muted");
     const written = tall >= 14;
     const every = Math.ceil(13 / tall);
     /** @param {number} at */
@@ -184,7 +184,7 @@ const spectrum = (() => {
     const thumbs = thumbsOf(turning, run);
     const find = new Map(turning.map((one) => [`${layers.indexOf(one.layer)}:${one.head}`, one.index]));
     const height = 18 + layers.length * (tall + 3);
-    const muted = paint.resolved("var(--muted)");
+    const [muted] = paint.inks("muted");
     /** @type {(cell: Cell) => Box} */
     const box = ({ row, col }) => ({ x: left + col * step, y: 18 + row * (tall + 3), width: step - 3, height: tall });
     /** @param {Head} head */
@@ -308,8 +308,7 @@ const spectrum = (() => {
     if (!list.length) {
       const rotates = one() === null;
       const why = rotates ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
-      marks.mount(drawing, dom.absent(why));
-      return;
+      return marks.mount(drawing, dom.absent(why));
     }
     const width = axes.widthOf(drawing);
     const head = one();

@@ -46,46 +46,27 @@ const headTable = (() => {
 
   /** @returns {Column[]} */
   function columnsOf() {
+    const nope = () => h("span", { class: "nope" }, "NoPE ◆ ");
     /** @type {Column[]} */
-    const found = [];
-    if (!data.training)
-      found.push({
-        key: "model",
-        name: "model",
-        by: (d) => d.owner,
-        cell: (d) => text.shorten(data.labelOf(d.owner ?? 0), 24),
-      });
-    found.push({
-      key: "layer",
-      name: "layer",
-      by: (d) => d.index,
-      cell: (d) => (d.population === "NoPE" ? [h("span", { class: "nope" }, "NoPE ◆ "), `${d.layer}`] : `${d.layer}`),
-      num: true,
-    });
-    found.push({
-      key: "head",
-      name: "head",
-      by: (d) => d.head,
-      cell: (d) => String(d.head),
-      num: true,
-      opens: true,
-    });
+    const model = [
+      { key: "model", name: "model", by: (d) => d.owner, cell: (d) => text.shorten(data.labelOf(d.owner ?? 0), 24) },
+    ];
+    /** @type {Column[]} */
+    const always = [
+      {
+        ...{ key: "layer", name: "layer", by: (d) => d.index, num: true },
+        cell: (d) => (d.population === "NoPE" ? [nope(), `${d.layer}`] : `${d.layer}`),
+      },
+      { key: "head", name: "head", by: (d) => d.head, cell: (d) => String(d.head), num: true, opens: true },
+    ];
+    const found = data.training ? always : [...model, ...always];
     if (store.both()) return [...found, ...ofBoth()];
     const means = axes.taxonomyMeans();
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell(), means });
     if (data.roles.length)
       found.push({ key: "roles", name: "roles", by: (d) => rolesText(d) || null, cell: (d) => rolesText(d) || "–" });
-    for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
-      if (inTable)
-        found.push({
-          key: name,
-          name: label,
-          by: (d) => at(name, d),
-          cell: measureCell(name),
-          num: true,
-          means: data.measureMeans(name) || undefined,
-        });
-    return found;
+    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
+    return [...found, ...shown.map(({ name, label }) => measureColumn(name, name, label))];
   }
 
   /* Columns of two runs: the class in each, and each correlation in A, in B and their difference. */
@@ -103,14 +84,15 @@ const headTable = (() => {
     return [...kinds, ...shown];
   }
 
-  /** @type {(name: string, run: number) => Column} */
-  const inRun = (name, run) => ({
-    key: `${name}_${data.letters[run]}`,
-    name: `${data.measureLabel(name)} ${data.letters[run]}`,
-    by: (d) => at(name, d, run),
-    cell: measureCell(name, run),
-    num: true,
+  /** @type {(measure: string, key: string, name: string, run?: number) => Column} */
+  const measureColumn = (measure, key, name, run) => ({
+    ...{ key, name, by: (d) => at(measure, d, run), cell: measureCell(measure, run), num: true },
+    means: (run === undefined && data.measureMeans(measure)) || undefined,
   });
+
+  /** @type {(name: string, run: number) => Column} */
+  const inRun = (name, run) =>
+    measureColumn(name, `${name}_${data.letters[run]}`, `${data.measureLabel(name)} ${data.letters[run]}`, run);
 
   /* The difference of a number between the runs, sorted by its size. */
   /** @type {(name: string) => Column} */

@@ -84,18 +84,9 @@ const text = (() => {
   /** @type {(said: string, length?: number) => string} */
   const shorten = (said, length = 14) => (said.length > length ? `${said.slice(0, length - 1)}…` : said);
 
+  /* Of the numbers among some values; NaN where there is none. */
   /** @param {Iterable<number>} values */
-  function mean(values) {
-    let sum = 0;
-    let n = 0;
-    for (const value of values) {
-      if (!Number.isNaN(value)) {
-        sum += value;
-        n += 1;
-      }
-    }
-    return n ? sum / n : NaN;
-  }
+  const mean = (values) => d3.mean(values) ?? NaN;
 
   return {
     ...{ number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0 },
