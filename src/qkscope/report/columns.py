@@ -97,9 +97,9 @@ class Grid:
             if model not in known:
                 continue
             owner = 0 if self.training else number
-            place = np.array([self.index.get((owner, *key), -1) for key in keys], dtype=np.int64)
+            rows = np.array([self.index.get((owner, *key), -1) for key in keys], dtype=np.int64)
             start = number * len(self.heads) if self.training else 0
-            arranged[start + place[place >= 0]] = values[known[model], place >= 0]
+            arranged[start + rows[rows >= 0]] = values[known[model], rows >= 0]
         return arranged
 
 
@@ -153,20 +153,19 @@ def first_component(data: xr.Dataset, grid: Grid, names: Sequence[str], limits: 
     for name in ("r_q", "r_k"):
         shown[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0, drop=True)
     columns = {name: pack_column(grid.arrange(found)) for name, found in shown.items()}
+    codes = {name: class_codes(data, grid, limits, name) for name in taxonomies(data)}
+    # A bit for each of ROLES, in their order.
+    roles = sum(named(data, role) * 2.0**i for i, role in enumerate(ROLES)) if has_roles(data) else None
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
         "classes": {
             name: {
-                "codes": pack(codes),
-                "since": since(codes.reshape(-1, len(grid.heads))) if grid.training else None,
+                "codes": pack(found),
+                "since": since(found.reshape(-1, len(grid.heads))) if grid.training else None,
             }
-            for name in taxonomies(data)
-            for codes in [class_codes(data, grid, limits, name)]
+            for name, found in codes.items()
         },
-        # Bits in the order of ROLES.
-        "roles": pack(_codes(data, grid, sum(named(data, role) * 2.0**i for i, role in enumerate(ROLES))))
-        if has_roles(data)
-        else None,
+        "roles": None if roles is None else pack(_codes(data, grid, roles)),
     }
 
 
