@@ -271,7 +271,7 @@ def test_portraits_of_models_are_coloured_by_family():
 def test_a_study_of_models_leaves_training_out_with_its_reason(tmp_path):
     made = draw_all(models(["Llama", "Qwen"]), tmp_path)
     assert [each.name[:2] for each in made.drawn] == ["03", "05", "06", "07"]
-    reasons = {each.name: each.reason for each in made.left_out}
+    reasons = made.left_out
     assert "several models" in reasons["01_position_signal"]
     assert "several models" in reasons["04_explained_variance"]
 
@@ -421,9 +421,7 @@ def test_causes_that_were_not_measured_are_not_drawn():
 def test_a_readme_names_the_file_and_variables_of_its_numbers(drawn, tmp_path):
     study, made, _folder = drawn
     for each in made.drawn:
-        (source,) = [
-            line for line in (each.folder / "README.md").read_text().splitlines() if "Data source" in line
-        ]
+        (source,) = [line for line in (each / "README.md").read_text().splitlines() if "Data source" in line]
         assert "qk.csv" in source
         assert "measures.safetensors" in source, "the first tokens of every text are not in qk.csv"
         variables = draw(each.name, study).caption.variables
@@ -672,7 +670,7 @@ def test_a_new_picture_is_one_module_and_nothing_else(tmp_path, monkeypatch):
     assert draw("mine", study, width=3.3).figure.axes
     monkeypatch.setattr(catalogue, "CATALOGUE", found[-1:])  # the others have been drawn in other tests
     made = draw_all(study, tmp_path / "figures")
-    assert "Mean r\\_q." in (made.drawn[-1].folder / "README.md").read_text()
+    assert "Mean r\\_q." in (made.drawn[-1] / "README.md").read_text()
 
 
 def test_labels_move_apart_and_stay_inside():
@@ -707,18 +705,18 @@ def drawn(tmp_path_factory):
 
 def test_all_figures_come_with_picture_data_and_readme(drawn):
     _study, made, folder = drawn
-    assert sorted(each.name for each in (*made.drawn, *made.left_out)) == list(PICTURES)
+    assert sorted((*(each.name for each in made.drawn), *made.left_out)) == list(PICTURES)
     assert [each.name for each in made.drawn] == list(PUBLISHED_NAMES)
     for each in made.drawn:
-        assert each.folder == folder / "first" / each.name
-        assert sorted(p.name for p in each.folder.iterdir()) == [
+        assert each == folder / "first" / each.name
+        assert sorted(p.name for p in each.iterdir()) == [
             "README.md",
             "data.csv",
             "figure.pdf",
             "figure.png",
             "figure.svg",
         ]
-        size = np.frombuffer((each.folder / "figure.png").read_bytes()[16:24], ">u4")
+        size = np.frombuffer((each / "figure.png").read_bytes()[16:24], ">u4")
         assert size[0] >= 5 * 200
 
 
@@ -726,7 +724,7 @@ def test_data_csv_is_what_is_drawn(drawn):
     study, made, _folder = drawn
     view = look(study)
     for each in made.drawn:
-        stored = pd.read_csv(each.folder / "data.csv")
+        stored = pd.read_csv(each / "data.csv")
         frame = PICTURES[each.name].draw(view, None).data
         assert list(stored.columns) == list(frame.columns)
         numbers = frame.select_dtypes("number").columns
@@ -739,7 +737,7 @@ def test_data_csv_is_what_is_drawn(drawn):
 def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
     study, made, _folder = drawn
     for each in made.drawn:
-        ET.fromstring((each.folder / "figure.svg").read_bytes())
+        ET.fromstring((each / "figure.svg").read_bytes())
     _upper, axes = draw("01_position_signal", study).figure.axes
     assert [text.replace("\n", "") for text in tick_texts(axes)] == NASTY[:3]
     view = look(study)
@@ -748,7 +746,7 @@ def test_names_with_markup_are_drawn_letter_by_letter_and_svg_stays_xml(drawn):
         names = [t for t in figure.findobj(Text) if any(name[:3] in t.get_text() for name in NASTY)]
         assert names
         assert not any(text.get_parse_math() for text in names)
-    readme = (made.drawn[0].folder / "README.md").read_text()
+    readme = (made.drawn[0] / "README.md").read_text()
     assert "\\$x^2\\$\\_a" in readme
     assert "&lt;b&gt;&amp;amp;" in readme
 
@@ -794,9 +792,9 @@ def test_results_on_disk_are_drawn_in_processes_to_the_same_bytes(tmp_path, monk
     made = draw_all(load_results(table), tmp_path / "figures")
     assert len(made.drawn) == 3
     for here, there in zip(alone.drawn, made.drawn, strict=True):
-        for path in here.folder.iterdir():
-            assert path.read_bytes() == (there.folder / path.name).read_bytes(), path
-    data = pd.read_csv(made.drawn[2].folder / "data.csv")
+        for path in here.iterdir():
+            assert path.read_bytes() == (there / path.name).read_bytes(), path
+    data = pd.read_csv(made.drawn[2] / "data.csv")
     means = data[data["population"] == "all"].set_index("model")["mean"]
     assert means[PUBLISHED["checkpoints"]].to_list() == pytest.approx(PUBLISHED["mean_explained_variance"])
 
@@ -839,7 +837,7 @@ def test_a_foreign_table_with_the_fewest_columns_draws(tmp_path):
     )
     assert {path.name for path in made.older} == set(kept)
     assert str(folder / "14_mean_path") in str(made)
-    reasons = {each.name: each.reason for each in made.left_out}
+    reasons = made.left_out
     assert "explained_variance" in reasons["04_explained_variance"]
     assert f"left out: 04_explained_variance: {reasons['04_explained_variance']}" in str(made)
     order = pd.read_csv(tmp_path / "figures" / "01_position_signal" / "data.csv")

@@ -32,7 +32,7 @@ from qkscope.claims import Claim, Row, See, claims
 from qkscope.errors import TableError
 from qkscope.measures.registry import variables
 from qkscope.report import SCRIPTS, json_for_html, palette, policy, render, write_report
-from qkscope.report.columns import TAXONOMIES, class_codes, components, measures, regions, since
+from qkscope.report.columns import TAXONOMIES, Grid, class_codes, components, measures, regions, since
 from qkscope.report.data import causes, grid_of, payload
 from qkscope.report.encode import (
     MISSING,
@@ -48,7 +48,6 @@ from qkscope.report.encode import (
 from qkscope.report.methods import methods, plain
 from qkscope.report.packed_curves import curves, distances
 from qkscope.report.page import VIEWS, labels, present, window_name
-from qkscope.report.rows import Grid
 from qkscope.results import load_results
 from qkscope.results.aggregate import score_class_shares
 from qkscope.results.taxonomy import CLASSES, Thresholds, classify

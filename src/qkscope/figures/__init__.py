@@ -1,6 +1,6 @@
 """The figures of a study, each with its data and a README that says what happened."""
 
-from qkscope.figures.drawing import CATALOGUE, Drawn, LeftOut, Made, draw, draw_all
+from qkscope.figures.drawing import CATALOGUE, FigureSet, draw, draw_all
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.plane import scatter
 
@@ -8,9 +8,7 @@ __all__ = [
     "CATALOGUE",
     "Caption",
     "Drawing",
-    "Drawn",
-    "LeftOut",
-    "Made",
+    "FigureSet",
     "Picture",
     "draw",
     "draw_all",

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -50,38 +50,21 @@ CATALOGUE = find_pictures()
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A figure that was drawn, and the folder it is in."""
-
-    name: str
-    folder: Path
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A figure that was not drawn, and why."""
-
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Made:
+class FigureSet:
     """What `draw_all` did; its text is what the command line prints."""
 
-    drawn: tuple[Drawn, ...]
-    left_out: tuple[LeftOut, ...]
+    drawn: tuple[Path, ...]
+    """The folders of the figures, called like them."""
+    left_out: Mapping[str, str]
+    """Name of a figure -> why it was not drawn."""
     older: tuple[Path, ...] = ()
     """Folders of figures left out now that have files all the same, of which it is not known what they show."""
 
     def __str__(self) -> str:
-        lines = [str(each.folder / "figure.png") for each in self.drawn]
-        lines += [f"left out: {each.name}: {each.reason}" for each in self.left_out]
-        lines += [
-            f"warning: {folder} was not drawn from these results; delete it if it is old"
-            for folder in self.older
-        ]
-        return "\n".join(lines)
+        old = "was not drawn from these results; delete it if it is old"
+        lines = [str(folder / "figure.png") for folder in self.drawn]
+        lines += [f"left out: {name}: {reason}" for name, reason in self.left_out.items()]
+        return "\n".join([*lines, *(f"warning: {folder} {old}" for folder in self.older)])
 
     def __rich__(self) -> Text:
         """Paths stay whole whatever the width of the terminal."""
@@ -109,7 +92,7 @@ def draw(
         return picture.draw(view, width)
 
 
-def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> Made:
+def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Spacing = "order") -> FigureSet:
     """Draw every figure that the results have data for, into `out` (default: the folder `figures` of the results).
 
     In the results folder all figures are replaced together, and figures from an earlier call are removed.
@@ -122,21 +105,21 @@ def draw_all(results: Results | Path | str, out: Path | None = None, spacing: Sp
     folder = Path(out) if out is not None else loaded.folder / loaded.beside_study("figures")
     refuse_drawing_into_other(folder, loaded.folder)
     view = look(loaded, spacing)
-    if folder.resolve() == (loaded.folder / "figures").resolve():
-        with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
-            made = _draw(view, staged / "figures", folder)
-    else:
-        made = _draw(view, folder, folder)
-    names = {each.name for each in made.drawn}
-    there = sorted(folder.glob("*/")) if folder.is_dir() else []
-    older = [path for path in there if _FOLDER.fullmatch(path.name) and path.name not in names]
-    return replace(made, older=tuple(older))
-
-
-def _draw(view: View, into: Path, folder: Path) -> Made:
-    """Draw into one folder what is to be in another; in processes where the time of the first says that it pays."""
     reasons = {picture.name: picture.why_not(view) for picture in CATALOGUE}
     names = [name for name, reason in reasons.items() if reason is None]
+    if folder.resolve() == (loaded.folder / "figures").resolve():
+        with redrawing(loaded.folder, loaded.made_from, "figures") as staged:
+            _draw(view, names, staged / "figures")
+    else:
+        _draw(view, names, folder)
+    there = sorted(folder.glob("*/")) if folder.is_dir() else []
+    older = [path for path in there if _FOLDER.fullmatch(path.name) and path.name not in names]
+    left_out = {name: reason for name, reason in reasons.items() if reason is not None}
+    return FigureSet(tuple(folder / name for name in names), left_out, tuple(older))
+
+
+def _draw(view: View, names: Sequence[str], into: Path) -> None:
+    """Draw figures by name; in processes where the time of the first says that it pays."""
     started, write = time.monotonic(), partial(_write, view, claims(view.results), into)
     write(names[:1])
     count = worth(len(names[1:]), time.monotonic() - started)
@@ -144,8 +127,6 @@ def _draw(view: View, into: Path, folder: Path) -> Made:
         write(names[1:])
     else:
         list(in_processes(write, [names[1 + i :: count] for i in range(count)], count))
-    left_out = [LeftOut(name, reason) for name, reason in reasons.items() if reason is not None]
-    return Made(tuple(Drawn(name, folder / name) for name in names), tuple(left_out))
 
 
 def _write(view: View, said: Sequence[Claim], into: Path, names: Sequence[str]) -> None:

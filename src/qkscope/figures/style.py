@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.colors import to_rgb
 from matplotlib.font_manager import FontProperties, findfont, get_font
 from matplotlib.text import Text
 from matplotlib.textpath import TextToPath
@@ -25,7 +25,7 @@ AXIS = "#d9480f"  # PC0 became a different direction
 _CLASSES = ("#1f77b4", "#3f3d99", "#e377c2", "#2ca02c", "#8c8c8c", "#ffffff")
 CLASS_COLOURS = dict(zip((*CLASSES, UNMEASURED), _CLASSES, strict=True))
 PART_COLOURS = {
-    "position": "#1f5fa8", "key": "#e0a526", "match": "#3f8f5b", "query × position": "#8d79b8",
+    "share_position": "#1f5fa8", "share_key": "#e0a526", "share_match": "#3f8f5b", "share_query_position": "#8d79b8",
 }  # fmt: skip
 SINK = "#b5533c"  # the first token
 # Heat maps of what grows from zero and of what has a sign, on light paper.
@@ -45,11 +45,6 @@ LINE = 1.2  # height of a line of text, in font sizes
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\ud800-\udfff\ufffe\uffff]+"
 )
-
-
-def colour_map() -> LinearSegmentedColormap:
-    """The colours of a heat map of what grows from zero, from light to deep."""
-    return LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
 
 
 def drawable(text: object) -> str:
@@ -128,10 +123,13 @@ def pale(colour: str, share: float = 0.45) -> str:
     return "#{:02x}{:02x}{:02x}".format(*mixed)
 
 
+def luminance(colour: str) -> float:
+    """WCAG's relative luminance, 0 to 1."""
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in to_rgb(colour)]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
 def ink_on(colour: str) -> str:
     """Black or white, whichever stands out more on `colour` (contrast ratio of relative luminances)."""
-    parts = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
-    luminance = 0.2126 * red + 0.7152 * green + 0.0722 * blue
     # INK has a luminance of 0.016: the two ratios are equal where (l + 0.05)^2 = 1.05 * 0.066.
-    return INK if (luminance + 0.05) ** 2 > 1.05 * 0.066 else PAPER
+    return INK if (luminance(colour) + 0.05) ** 2 > 1.05 * 0.066 else PAPER

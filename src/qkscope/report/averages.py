@@ -63,17 +63,13 @@ def _by_layer(data: xr.Dataset, order: Sequence[str], names: Sequence[str]) -> d
     """The layers, and means of each measure over the heads of every layer: checkpoint by checkpoint, layer by layer."""
     import pandas as pd
 
-    layer = data["layer"].to_numpy()
-    places = np.unique(layer).tolist()
-    tables = []
-    for place in places:
-        here = data.isel(head=np.flatnonzero(layer == place))
-        tables.append(_by_model(aggregate.means(here, order, names, of=_EVERY), order))
-    # A stable sort by checkpoint keeps the order of the layers.
-    found = pd.concat([table.assign(at=range(len(table))) for table in tables]).sort_values(
-        "at", kind="stable"
-    )
-    return {"places": places} | {name: _lists(found, name) for name in names}
+    of_head = data["layer"].to_numpy()
+    layers = np.unique(of_head).tolist()
+    heads = [data.isel(head=np.flatnonzero(of_head == layer)) for layer in layers]
+    tables = [_by_model(aggregate.means(here, order, names, of=_EVERY), order) for here in heads]
+    found = pd.concat([table.assign(at=range(len(table))) for table in tables])
+    found = found.sort_values("at", kind="stable")  # checkpoint by checkpoint, in the order of the layers
+    return {"places": layers} | {name: _lists(found, name) for name in names}
 
 
 def class_errors(
@@ -84,9 +80,8 @@ def class_errors(
         table = aggregate.score_class_shares(data, order, kind)
     else:
         table = aggregate.class_shares(data, order, limits, kind)
-    found = {}
-    for name, rows in table.groupby("class", sort=False):
-        by_model = _by_model(rows, order)
-        near = by_model["borderline"].tolist()
-        found[str(name)] = {"se": listed(by_model["se"]), "borderline": counted(near)}
-    return found
+    by_class = {str(name): _by_model(rows, order) for name, rows in table.groupby("class", sort=False)}
+    return {
+        name: {"se": listed(rows["se"]), "borderline": counted(rows["borderline"].tolist())}
+        for name, rows in by_class.items()
+    }

@@ -17,7 +17,7 @@ from qkscope.report.encode import NO_CODE, pack
 from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
-    from qkscope.report.rows import Grid
+    from qkscope.report.columns import Grid
     from qkscope.results import Results
     from qkscope.results.axes import CheckpointAxes
     from qkscope.sums.path import Path
@@ -40,24 +40,24 @@ def climb(results: Results, grid: Grid) -> dict[str, Any] | None:
     before, overlap = (np.full(shape, NO_CODE, dtype=np.uint8) for _ in range(2))
     drawn = np.prod(shape) * 2 * PARTS * 4 / 3 <= LIMIT
     paths = np.full((*shape, 2, PARTS), NO_CODE, dtype=np.uint8) if drawn else None
-    earlier: CheckpointAxes | None = None
+    earlier: tuple[CheckpointAxes, NDArray[np.int64]] | None = None
     for number, model in enumerate(grid.models):
         here = axes.get(model)
         if here is None:
             earlier = None
             continue
-        rows = _rows(here, grid)
-        if earlier is not None and earlier.v.shape == here.v.shape and _same_heads(earlier, here):
-            found = overlaps(earlier.v, here.v)
+        heads = zip(here.heads.layer.tolist(), here.heads.head.tolist(), strict=True)
+        rows = np.array([grid.index[0, layer, head] for layer, head in heads], dtype=np.int64)
+        if earlier and earlier[0].v.shape == here.v.shape and np.array_equal(earlier[1], rows):
+            found = overlaps(earlier[0].v, here.v)
             paired = assign(found)
-            at = np.maximum(paired, 0)[:, None, :]
-            size = np.take_along_axis(found, at, axis=1)[:, 0]
+            size = np.take_along_axis(found, np.maximum(paired, 0)[:, None, :], axis=1)[:, 0]
             known = paired >= 0
             before[number, rows, : paired.shape[1]] = np.where(known, paired, NO_CODE)
             overlap[number, rows, : paired.shape[1]] = np.where(known, np.rint(STEPS * size), NO_CODE)
         if paths is not None:
             paths[number, rows, : here.v.shape[2]] = _codes(along(here))
-        earlier = here
+        earlier = here, rows
     return {
         "count": count,
         "steps": STEPS,
@@ -66,19 +66,6 @@ def climb(results: Results, grid: Grid) -> dict[str, Any] | None:
         "overlap": pack(overlap),
         "paths": None if paths is None else pack(paths),
     }
-
-
-def _rows(axes: CheckpointAxes, grid: Grid) -> NDArray[np.int64]:
-    """Where each head of a checkpoint stands on the page."""
-    place = {(layer, head): row for row, (_, layer, head) in enumerate(grid.heads)}
-    keys = zip(axes.heads.layer.tolist(), axes.heads.head.tolist(), strict=True)
-    return np.array([place[key] for key in keys], dtype=np.int64)
-
-
-def _same_heads(one: CheckpointAxes, other: CheckpointAxes) -> bool:
-    return np.array_equal(one.heads.layer, other.heads.layer) and np.array_equal(
-        one.heads.head, other.heads.head
-    )
 
 
 def along(axes: CheckpointAxes) -> Array:

@@ -1,4 +1,4 @@
-"""The dataset -> packed columns: every measure of PC0, class, since when; the components beyond the first.
+"""The dataset -> rows and packed columns of the page: every measure of PC0, class, since when; further components.
 
 What a measure is called, its unit and its meaning are those of its declaration, stored with the variable. Principal
 components beyond the first are the bulk of the file; past a size they are left out, and the page says so.
@@ -7,13 +7,15 @@ components beyond the first are the bulk of the file; past a size they are left 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkscope.report.encode import NO_CODE, pack, pack_column, pack_numbers, pack_thousandths
-from qkscope.results.aggregate import classes, error, present
+from qkscope.results.aggregate import classes, error, ordered, present
 from qkscope.results.roles import ROLES, has_roles, named
 from qkscope.results.taxonomy import (
     CLASSES,
@@ -32,7 +34,7 @@ from qkscope.results.taxonomy import (
 if TYPE_CHECKING:
     import xarray as xr
 
-    from qkscope.report.rows import Grid
+Array = NDArray[np.float64]
 
 VALUES = ("r_q", "r_k", "explained_variance")
 ERRORS = ("r_q_se", "r_k_se", "r_q_null", "r_k_null")
@@ -51,6 +53,54 @@ _SCALAR = (("head",), ("sample", "head"))
 ERRORS_LIMIT = 1_000_000
 VALUES_LIMIT = 6_000_000
 MOST_ROWS_WITH_ERRORS = 50_000
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The rows of the page: `heads` are (owner, layer, head) in order.
+
+    Over training every checkpoint measures the same heads, so row = checkpoint * heads + head, with missing values
+    where a checkpoint lacks a head, and every owner is 0. In a study of different models a head belongs to one model
+    only, so row = head and `owner` is the number of its model.
+    """
+
+    models: Sequence[str]
+    heads: Sequence[tuple[int, int, int]]
+    training: bool
+
+    @classmethod
+    def of(cls, data: xr.Dataset, models: Sequence[str], *, training: bool) -> Grid:
+        data = ordered(data, models)
+        keys = list(zip(data["layer"].to_numpy().tolist(), data["number"].to_numpy().tolist(), strict=True))
+        order = {model: i for i, model in enumerate(models)}
+        owners = [0 if training else order[model] for model in data["checkpoint"].to_numpy()]
+        here = present(data).to_numpy()
+        found = {(owners[i], *keys[j]) for i, j in zip(*np.nonzero(here), strict=True)}
+        return cls(models, sorted(found), training)
+
+    @property
+    def rows(self) -> int:
+        return len(self.heads) * (len(self.models) if self.training else 1)
+
+    @cached_property
+    def index(self) -> dict[tuple[int, int, int], int]:
+        """(owner, layer, head) -> its number."""
+        return {key: i for i, key in enumerate(self.heads)}
+
+    def arrange(self, found: xr.DataArray) -> Array:
+        """(checkpoint, head, ...) as the rows of the page, (rows, ...); NaN where there is no such head."""
+        known = {model: i for i, model in enumerate(found["checkpoint"].to_numpy())}
+        keys = list(zip(found["layer"].to_numpy().tolist(), found["number"].to_numpy().tolist(), strict=True))
+        values = found.to_numpy()
+        arranged = np.full((self.rows, *values.shape[2:]), np.nan)
+        for number, model in enumerate(self.models):
+            if model not in known:
+                continue
+            owner = 0 if self.training else number
+            rows = np.array([self.index.get((owner, *key), -1) for key in keys], dtype=np.int64)
+            start = number * len(self.heads) if self.training else 0
+            arranged[start + rows[rows >= 0]] = values[known[model], rows >= 0]
+        return arranged
 
 
 def measures(data: xr.Dataset) -> list[str]:
@@ -103,10 +153,19 @@ def first_component(data: xr.Dataset, grid: Grid, names: Sequence[str], limits: 
     for name in ("r_q", "r_k"):
         shown[f"{name}_null"] = data[f"pc_{name}_null"].isel(pc=0, drop=True)
     columns = {name: pack_column(grid.arrange(found)) for name, found in shown.items()}
+    codes = {name: class_codes(data, grid, limits, name) for name in taxonomies(data)}
+    # A bit for each of ROLES, in their order.
+    roles = sum(named(data, role) * 2.0**i for i, role in enumerate(ROLES)) if has_roles(data) else None
     return {
         "columns": {name: column for name, column in columns.items() if column is not None},
-        "classes": {name: _classes(data, grid, limits, name) for name in taxonomies(data)},
-        "roles": _role_bits(data, grid) if has_roles(data) else None,
+        "classes": {
+            name: {
+                "codes": pack(found),
+                "since": since(found.reshape(-1, len(grid.heads))) if grid.training else None,
+            }
+            for name, found in codes.items()
+        },
+        "roles": None if roles is None else pack(_codes(data, grid, roles)),
     }
 
 
@@ -131,20 +190,11 @@ def described_taxonomy(name: str, limits: Thresholds) -> dict[str, Any]:
     return {"label": label, "classes": list(TAXONOMIES[name]), "means": means}
 
 
-def _classes(data: xr.Dataset, grid: Grid, limits: Thresholds, taxonomy: str) -> dict[str, Any]:
-    codes = class_codes(data, grid, limits, taxonomy)
-    return {
-        "codes": pack(codes),
-        "since": since(codes.reshape(-1, len(grid.heads))) if grid.training else None,
-    }
-
-
-def _role_bits(data: xr.Dataset, grid: Grid) -> str:
-    """The roles of every row as bits in the order of ROLES, NO_CODE where a checkpoint lacks the head."""
-    bits = sum(named(data, role) * 2.0**i for i, role in enumerate(ROLES))
+def _codes(data: xr.Dataset, grid: Grid, numbers: Any) -> NDArray[np.uint8]:
+    """Small numbers by (checkpoint, head) as a byte a row, NO_CODE where a checkpoint lacks the head. (rows,)"""
     here = present(data)
-    placed = grid.arrange(here.copy(data=np.where(here, bits, np.nan)))
-    return pack(np.where(np.isfinite(placed), placed, NO_CODE).astype(np.uint8))
+    found = grid.arrange(here.copy(data=np.where(here, numbers, np.nan)))
+    return np.where(np.isfinite(found), found, NO_CODE).astype(np.uint8)
 
 
 def roles(data: xr.Dataset) -> list[dict[str, Any]]:
@@ -173,10 +223,7 @@ def class_codes(
     """The class of every row as its place in the taxonomy, NO_CODE where a checkpoint lacks the head. (rows,)"""
     scored = taxonomy == "scores"
     kinds = score_class(_whole(data["share_positional"])) if scored else classes(data, limits)[:, 0]
-    here = present(data)
-    codes = sum((kinds == name) * float(code) for code, name in enumerate(TAXONOMIES[taxonomy]))
-    placed = grid.arrange(here.copy(data=np.where(here, codes, np.nan)))
-    return np.where(np.isfinite(placed), placed, NO_CODE).astype(np.uint8)
+    return _codes(data, grid, sum((kinds == name) * code for code, name in enumerate(TAXONOMIES[taxonomy])))
 
 
 def since(codes: NDArray[np.uint8]) -> list[int | None]:

@@ -15,6 +15,7 @@ from qkscope.report.averages import averages
 from qkscope.report.climb import climb
 from qkscope.report.columns import (
     ENOUGH,
+    Grid,
     components,
     described,
     described_taxonomy,
@@ -28,7 +29,6 @@ from qkscope.report.columns import (
 from qkscope.report.encode import ENCODING, counted, listed
 from qkscope.report.packed_curves import curves, distances, wavelengths
 from qkscope.report.rotary import rotary
-from qkscope.report.rows import Grid
 from qkscope.report.text_view import examples
 from qkscope.results.aggregate import jackknife, ordered, populations
 from qkscope.results.taxonomy import UNMEASURED
@@ -89,8 +89,13 @@ def payload(results: Results, grid: Grid | None = None) -> dict[str, Any]:
 def declared(name: str) -> dict[str, Any]:
     """A measure as it is declared."""
     one = variables()[name]
-    about = {"label": one.label, "units": one.units, "description": one.description}
-    return {"name": name, "inTable": False} | about
+    return {
+        "name": name,
+        "inTable": False,
+        "label": one.label,
+        "units": one.units,
+        "description": one.description,
+    }
 
 
 def of_window(data: xr.Dataset, results: Results, grid: Grid, names: list[str]) -> dict[str, Any]:
@@ -175,32 +180,34 @@ def ablation(results: Results) -> dict[str, Any] | None:
 # The page's name of a factor -> its column.
 _REAL = {"rotation": "rotation_first", "weights": "weights_first", "window": "window"}
 _OTHER = {"weights": "weights_other_order", "rotation": "rotation_other_order"}
-# Of an effect of the real order, the part from heads whose first axis stayed.
-_SAME = {"rotation": "rotation_same_axis", "weights": "weights_same_axis"}
 
 
 def causes(table: pd.DataFrame | None, models: Sequence[str], population: str) -> list[dict[str, Any]]:
     """A dictionary per change between two checkpoints of the page, of the heads of one population.
 
-    A factor whose part is unknown is left out. `other` are the parts in the other order, training first, where the two
-    orders differ by more than their error: there the factors interact.
+    A factor whose part is unknown is left out. `same` is the share of a part from heads whose first axis stayed.
+    `other` are the parts in the other order, training first, where the two orders differ by more than their error:
+    there the factors interact.
     """
     if table is None:
         return []
-    place = {model: number for number, model in enumerate(models)}
-    here = table["from_model"].isin(place) & table["to_model"].isin(place)
+    number = {model: i for i, model in enumerate(models)}
+    here = table["from_model"].isin(number) & table["to_model"].isin(number)
     # A checkpoint with one kind of heads has them all in one row.
     here &= table["population"].isin((population, "all"))
     return [
         {
-            "from": place[row["from_model"]],
-            "to": place[row["to_model"]],
+            "from": number[row["from_model"]],
+            "to": number[row["to_model"]],
             "number": row["number"],
             "heads": int(row["heads"]),
             "same_text": row["same_text"] == 1,
             "total": row["total"],
             "total_se": _known(row["total_se"]),
-            "parts": [part | _same_axis(row, part["name"]) for part in _parts(row, _REAL)],
+            "parts": [
+                part | {"same": _known(row.get(f"{part['name']}_same_axis", math.nan))}
+                for part in _parts(row, _REAL)
+            ],
             "other": _parts(row, _OTHER) if interacts(row) else [],
         }
         for row in table[here].to_dict("records")
@@ -214,10 +221,6 @@ def _parts(row: Mapping[Any, Any], columns: Mapping[str, str]) -> list[dict[str,
         for name, column in columns.items()
         if math.isfinite(row[column])
     ]
-
-
-def _same_axis(row: Mapping[Any, Any], factor: str) -> dict[str, float | None]:
-    return {"same": _known(row[_SAME[factor]]) if factor in _SAME else None}
 
 
 def _known(value: float) -> float | None:

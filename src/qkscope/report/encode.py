@@ -49,7 +49,7 @@ def _settle(x: float, q: int) -> int:
 
 
 def pack(values: NDArray[Any]) -> str:
-    """An int16 or uint8 array of any shape as base64 of its little-endian bytes, rows first."""
+    """An array of any shape as base64 of its little-endian bytes, rows first."""
     order = values.astype(values.dtype.newbyteorder("<"))
     return base64.b64encode(np.ascontiguousarray(order).tobytes()).decode("ascii")
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from qkscope.checkpoints.rope import describe_rotation
 from qkscope.defaults import GROUPS
-from qkscope.measures.pca import FAINT
-from qkscope.measures.pca import LEVEL as NULL_LEVEL
+from qkscope.measures.pca import FAINT, LEVEL
+from qkscope.results.taxonomy import UNMEASURED
 
 if TYPE_CHECKING:
     from qkscope.results import Results
@@ -26,23 +26,27 @@ _NOT_SETTINGS |= {"thresholds", "retries", "keep_weights", "gpus", "cpus", "devi
 
 def methods(results: Results) -> dict[str, Any]:
     """The template's `methods`: settings, corpus, versions, checkpoints, warnings, gaps."""
-    record = results.record
+    record, study, timeline = results.record, results.study or {}, results.timeline
+    lacking = results.heads.loc[results.heads["class"] == UNMEASURED, "model"]
+    windows = ((each.phase, each.window) for each in timeline.checkpoints if each.window is not None)
     return {
-        "settings": settings(results.study or {}),
+        "settings": settings(study),
         "corpus": corpus(record.corpus),
         "versions": record.versions,
         "checkpoints": checkpoints(results),
-        "missing": missing(results),
-        "unmeasured": unmeasured(results),
+        "missing": record.missing
+        | {each.model: each.missing for each in timeline.checkpoints if each.missing},
+        # Checkpoint -> heads whose correlations are not defined.
+        "unmeasured": {str(model): len(rows) for model, rows in lacking.groupby(lacking, sort=False)},
         "warnings": [*record.warnings, *map(str, record.findings)],
-        "windows": windows(results),
+        "windows": list(dict.fromkeys(windows)),
         "thresholds": results.thresholds,
-        "matched_window": results.timeline.matched_window,
         "has_matched": results.matched() is not None,
         "has_errors": bool(np.isfinite(results.heads["r_q_se"]).any()),
         "has_null": bool(np.isfinite(results.heads["r_q_null"]).any()),
         "faint": FAINT,
-        "level": level(results.study or {}),
+        # Of the test against chance.
+        "level": f"{LEVEL:.0%} over {study.get('groups') or GROUPS} groups of documents",
     }
 
 
@@ -54,11 +58,6 @@ def settings(study: Mapping[str, Any]) -> dict[str, str]:
             everything = name == "heads" and isinstance(value, Mapping) and value.get("sample") is None
             found[str(name).replace("_", " ")] = "all" if everything else plain(value)
     return found
-
-
-def level(study: Mapping[str, Any]) -> str:
-    """The level of the test against chance, in words."""
-    return f"{NULL_LEVEL:.0%} over {study.get('groups') or GROUPS} groups of documents"
 
 
 def plain(value: object) -> str:
@@ -86,18 +85,6 @@ def corpus(found: CorpusRecord) -> dict[str, str]:
     for window, count in found.filled.items():
         lines[f"documents that fill {window:,} tokens"] = f"{count:,}"
     return lines | ({"digest": found.digest} if found.digest else {})
-
-
-def windows(results: Results) -> list[tuple[str, int]]:
-    """(phase, context window) in order, each once."""
-    checkpoints = results.timeline.checkpoints
-    return list(
-        dict.fromkeys(
-            (checkpoint.phase, checkpoint.window)
-            for checkpoint in checkpoints
-            if checkpoint.window is not None
-        )
-    )
 
 
 def checkpoints(results: Results) -> list[dict[str, str]]:
@@ -141,19 +128,3 @@ def _architecture(facts: CheckpointRecord) -> str:
     elif facts.rope_theta:
         parts.append(f"θ {facts.rope_theta:,.0f}")
     return ", ".join(part for part in parts if part)
-
-
-def missing(results: Results) -> dict[str, str]:
-    """Checkpoints of the study that were not measured, with the reason."""
-    found = {
-        checkpoint.model: checkpoint.missing
-        for checkpoint in results.timeline.checkpoints
-        if checkpoint.missing
-    }
-    return results.record.missing | found
-
-
-def unmeasured(results: Results) -> dict[str, int]:
-    """Checkpoint -> heads whose correlations are not defined."""
-    lacking = results.heads[results.heads["class"] == "unmeasured"]
-    return {str(model): len(rows) for model, rows in lacking.groupby("model", sort=False)}

@@ -17,14 +17,14 @@ from qkscope.results.aggregate import carried_by, ordered, populations, present,
 if TYPE_CHECKING:
     import xarray as xr
 
-    from qkscope.report.rows import Grid
+    from qkscope.report.columns import Grid
 
 STRENGTH = "Share of the scores' strength"
 LIMIT = 3_000_000  # base64 characters of one curve; a larger one stays in measures.safetensors
 
 
 def curves(data: xr.Dataset, grid: Grid, order: Sequence[str]) -> list[dict[str, Any]]:
-    """What was measured of every head; each with the places of its axis and packed (rows, places)."""
+    """What was measured of every head: where on an axis, `at`, and its numbers there, packed (rows, len(at))."""
     found = []
     if "distance_score" in data:
         title = "Mean score by distance, logits"
@@ -55,22 +55,16 @@ def _waves(
 
 
 def _curve(found: xr.DataArray, grid: Grid, name: str, title: str, axis: str) -> dict[str, Any]:
-    """Values of every head along the last dimension, at the places where there are some.
+    """Values of every head along the last dimension, where there are some.
 
-    NaN where a checkpoint's window or layer has no such place; the column is None where it is too large for the page.
+    NaN where a checkpoint's window or layer has none there; the column is None where it is too large for the page.
     """
-    values, places = grid.arrange(found), found[found.dims[-1]].to_numpy()
+    values, at = grid.arrange(found), found[found.dims[-1]].to_numpy()
     known = np.isfinite(values).any(axis=0)
     fits = grid.rows * known.sum() * 2 * 4 / 3 <= LIMIT
-    packed = pack_column(values[:, known]) if fits else None
-    return {
-        "name": name,
-        "title": title,
-        "axis": axis,
-        "log": False,
-        "at": places[known].tolist(),
-        "column": packed,
-    }
+    column = pack_column(values[:, known]) if fits else None
+    about = {"name": name, "title": title, "axis": axis, "log": False}
+    return about | {"at": at[known].tolist(), "column": column}
 
 
 def wavelengths(data: xr.Dataset, order: Sequence[str]) -> list[dict[str, Any]] | None:
@@ -81,7 +75,7 @@ def wavelengths(data: xr.Dataset, order: Sequence[str]) -> list[dict[str, Any]] 
     rotating = data["signal_q"].sel(pair=slice(0, None)).notnull().any("pair").sum("head")
     if not rotating.any():
         return None
-    counts = dict(zip(data["checkpoint"].to_numpy(), rotating.to_numpy().tolist(), strict=True))
+    counts = rotating.to_series().to_dict()
     shares = carried_by(data, "q").dropna(subset="share")
     found = []
     for model in order:
@@ -112,15 +106,13 @@ def distances(data: xr.Dataset, order: Sequence[str]) -> dict[str, Any] | None:
     if "distance_score" not in data:
         return None
     known = data["distance_score"].notnull().any(("checkpoint", "head")).to_numpy()
-    places = data["distance"].to_numpy()[known].tolist()
-    if not places:
+    at = data["distance"].to_numpy()[known].tolist()
+    if not at:
         return None
     found: dict[str, Any] = {}
     for kind in populations(data):
         here, found[kind] = present(data, kind), []
         for model in order:
-            values = (
-                score_by_distance(data, model, here).set_index("distance")[["score", "se"]].reindex(places)
-            )
-            found[kind].append({"score": listed(values["score"]), "se": listed(values["se"])})
-    return {"at": places, "curves": found}
+            curve = score_by_distance(data, model, here).set_index("distance").reindex(at)
+            found[kind].append({"score": listed(curve["score"]), "se": listed(curve["se"])})
+    return {"at": at, "curves": found}

@@ -40,8 +40,8 @@ SCRIPTS = (
     *("js/roles.js", "js/raster.js", "js/signal.js", "js/causes.js"),
     *("js/scores.js", "js/ablation.js", "js/spectrum.js", "js/explorer.js", "js/distance.js"),
     *("js/classes.js", "js/portrait_frame.js", "js/portrait.js", "js/examples.js"),
-    *("js/head_charts.js", "js/climb.js", "js/head.js"),
-    *("js/filters.js", "js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
+    *("js/head_charts.js", "js/head.js"),
+    *("js/table.js", "js/numbers.js", "js/tools.js", "js/main.js"),
 )
 # The claims that open the page.
 OPENING = ("position", "long_context", "queries_keys")
@@ -126,6 +126,7 @@ def _filled(
         re.sub(r"^ */\*\*(?:(?!\*/).)*\*/\n", "", own, flags=re.MULTILINE | re.DOTALL),
     ]
     has = present(data)
+    ranked = sorted(found, key=lambda claim: OPENING.index(claim.id) if claim.id in OPENING else len(OPENING))
     return (
         _environment(results.timeline)
         .get_template(template)
@@ -133,7 +134,8 @@ def _filled(
             data=data,
             has=has,
             sections=_sections(has),
-            told={view: _beside(view, found) for view in VIEWS},
+            # The claims beside each picture as they are ranked; the page opens with position itself.
+            claims_of={view: [claim for claim in ranked if claim.see.view == view] for view in VIEWS},
             answers=[(question, claim) for name, question in ANSWERS for claim in found if claim.id == name],
             json=json_for_html(data),
             labels=labels(results.timeline),
@@ -148,12 +150,6 @@ def _filled(
             **parts,
         )
     )
-
-
-def _beside(view: str, found: Sequence[Claim]) -> list[Claim]:
-    """The claims beside a picture as they are ranked; the page opens with position itself."""
-    here = [claim for claim in found if claim.see.view == view]
-    return sorted(here, key=lambda claim: OPENING.index(claim.id) if claim.id in OPENING else len(OPENING))
 
 
 def present(data: dict[str, Any]) -> dict[str, bool]:
@@ -176,16 +172,9 @@ def present(data: dict[str, Any]) -> dict[str, bool]:
 def _sections(has: dict[str, bool]) -> list[tuple[str, str]]:
     """Entries of the menu: the first view of each part of the page, and its name."""
     how = next((view for view in ("scores", "spectrum", "distance", "examples") if has[view]), None)
-    found = [
-        ("signal", "Overview"),
-        ("roles", "What"),
-        ("emergence", "When"),
-        ("causes", "Why"),
-        (how, "How"),
-        ("classes", "Explore"),
-    ]
-    shown = [(view, name) for view, name in found if view and has.get(view, True)]
-    return [*shown, ("head", "Head"), ("methods", "Methods")]
+    names = {"signal": "Overview", "roles": "What", "emergence": "When", "causes": "Why", how: "How"}
+    names |= {"classes": "Explore", "head": "Head", "methods": "Methods"}
+    return [(view, name) for view, name in names.items() if view and has.get(view, True)]
 
 
 def _environment(timeline: Timeline) -> Environment:
@@ -224,17 +213,14 @@ def window_name(window: str, timeline: Timeline) -> str:
 
 def labels(timeline: Timeline) -> list[TimelineCheckpoint]:
     """One checkpoint of each phase whose label abbreviates its phase and step, to explain the labels."""
-    short = [
-        checkpoint
-        for checkpoint in timeline.measured
-        if checkpoint.step is not None and checkpoint.label != checkpoint.model
-    ]
-    return list({checkpoint.phase: checkpoint for checkpoint in reversed(short)}.values())[::-1]
+    short = [each for each in timeline.measured if each.step is not None and each.label != each.model]
+    return list({each.phase: each for each in reversed(short)}.values())[::-1]
 
 
 def policy(scripts: list[str]) -> str:
     """The content security policy: these scripts by hash, styles and images of the page, nothing else."""
-    hashes = " ".join(f"'sha256-{_sha256(text)}'" for text in scripts)
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; "
         "base-uri 'none'; form-action 'none'"
@@ -245,10 +231,6 @@ def json_for_html(value: Any) -> str:
     """JSON that cannot leave a <script> element: every `<`, `>` and `&` is written as its escape."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _sha256(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii")
 
 
 def _read(name: str) -> str:

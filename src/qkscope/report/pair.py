@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,36 +16,16 @@ from qkscope.words import capital
 if TYPE_CHECKING:
     import pandas as pd
 
-    from qkscope.comparison import Comparison, Matched
-    from qkscope.results import Results
-    from qkscope.study.timeline import Timeline
+    from qkscope.comparison import Matched
 
 LETTERS = ("A", "B")
 # What a run has of its own; everything else on the page is shared.
 OF_A_RUN = (
-    "checkpoints",
-    "own",
-    "matched",
-    "causes",
-    "ablation",
-    "rotary",
-    "examples",
-    "climb",
-    "more",
-    "omitted",
+    *("checkpoints", "own", "matched", "causes", "ablation", "rotary", "examples", "climb"),
+    *("more", "omitted"),
 )
 # Rows of differing numbers that the page lists; `qkscope compare --csv` writes all.
 MOST_ROWS = 400
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How the runs differ: head by head, on average, rows of a table, and lines below it."""
-
-    heads: str
-    sentence: str
-    rows: list[tuple[str, ...]]
-    lines: list[str]
 
 
 def same_windows(found: Matched) -> Matched:
@@ -55,14 +35,13 @@ def same_windows(found: Matched) -> Matched:
         sides[0].timeline.matched_window == sides[1].timeline.matched_window
     ):
         return found
-    ours, theirs = (_own_only(side) for side in sides)
+    # Otherwise neither side has what was measured over the first tokens.
+    none = [("cell", np.zeros(side.data.sizes["cell"], dtype=bool)) for side in sides]
+    ours, theirs = (
+        replace(side, data=side.data.assign_coords(matched=mask))
+        for side, mask in zip(sides, none, strict=True)
+    )
     return replace(found, ours=ours, theirs=theirs)
-
-
-def _own_only(side: Results) -> Results:
-    """The same results without what was measured over the first tokens."""
-    none = ("cell", np.zeros(side.data.sizes["cell"], dtype=bool))
-    return replace(side, data=side.data.assign_coords(matched=none))
 
 
 def pair_payload(found: Matched) -> dict[str, Any]:
@@ -73,19 +52,20 @@ def pair_payload(found: Matched) -> dict[str, Any]:
     return data | {"runs": list(found.names), "other": {name: other[name] for name in OF_A_RUN}}
 
 
-def difference(found: Matched) -> Difference:
-    """What differs between two matched runs."""
-    judged = _labelled(compare_matched(found), found.ours.timeline)
-    rows, lines = judged.cells(), judged.closing()
+def difference(found: Matched) -> dict[str, Any]:
+    """How two matched runs differ: head by head, on average, as rows of a table, and lines below it."""
+    compared, timeline = compare_matched(found), found.ours.timeline
+    labelled = [replace(row, checkpoint=timeline.checkpoint(row.checkpoint).label) for row in compared.rows]
+    compared = replace(compared, rows=tuple(labelled))
+    rows, lines = compared.cells(), compared.closing()
     if len(rows) > MOST_ROWS:
         lines = [f"{len(rows) - MOST_ROWS} more are listed by `qkscope compare`.", *lines]
-    return Difference(heads_differ(found), judged.sentence(), rows[:MOST_ROWS], lines)
-
-
-def _labelled(judged: Comparison, timeline: Timeline) -> Comparison:
-    """Checkpoints under the names that the pictures give them."""
-    rows = tuple(replace(row, checkpoint=timeline.checkpoint(row.checkpoint).label) for row in judged.rows)
-    return replace(judged, rows=rows)
+    return {
+        "heads": heads_differ(found),
+        "sentence": compared.sentence(),
+        "rows": rows[:MOST_ROWS],
+        "lines": lines,
+    }
 
 
 def heads_differ(found: Matched) -> str:
@@ -109,11 +89,11 @@ def heads_differ(found: Matched) -> str:
     typical = f"the median difference is {change[known].median():.3f}"
     error = np.hypot(both[f"{name}_se"], both[f"{name}_se_b"])
     if not np.isfinite(error).any():
-        told = f"{int((change > 0).sum())} of {int(known.sum())} heads"
-        return f"At {label}, {what} of {told} differs between the runs; {typical}."
+        count = f"{int((change > 0).sum())} of {int(known.sum())} heads"
+        return f"At {label}, {what} of {count} differs between the runs; {typical}."
     clear = change > AGREES_WITHIN * error
-    told = " and ".join(_counted(clear, both[known], kind) for kind in populations(ours.own()))
-    return f"At {label}, {what} of {told} differs between the runs beyond its error; {typical}."
+    counts = " and ".join(_counted(clear, both[known], kind) for kind in populations(ours.own()))
+    return f"At {label}, {what} of {counts} differs between the runs beyond its error; {typical}."
 
 
 def _counted(clear: pd.Series[bool], heads: pd.DataFrame, kind: str) -> str:

@@ -24,16 +24,6 @@ RAMPS = {
         "diverging": ("#ffb27a", "#a35a24", "#24282e", "#2f6f9f", "#8fcbf5"),
     },
 }
-CAUSES = style.CAUSE_COLOURS
-# The variable of each part of the variance of scores.
-_PARTS = {
-    "position": "share_position",
-    "key": "share_key",
-    "match": "share_match",
-    "query × position": "share_query_position",
-}
-
-
 # The published class that means the same as a class by scores.
 _PUBLISHED = {POSITIONAL: "position-dominated", CONTENT: "content-focused"}
 
@@ -47,17 +37,18 @@ def properties() -> str:
 def _colours() -> Iterator[tuple[str, str, str]]:
     """(property, on light paper, on dark paper) of every colour that has a meaning."""
     yield "paper", style.PAPER, DARK_PAPER
+    series = {
+        "r_q": style.R_Q,
+        "r_k": style.R_K,
+        "variance": style.VARIANCE,
+        "axis": style.AXIS,
+        "sink": style.SINK,
+    }
+    roles = {f"role-{i}": colour for i, colour in enumerate(style.FAMILY_COLOURS[: len(ROLES)])}
     for name, colour in (
-        *(("r_q", style.R_Q), ("r_k", style.R_K), ("variance", style.VARIANCE)),
-        *(("axis", style.AXIS), ("sink", style.SINK)),
-    ):
+        series | style.CAUSE_COLOURS | style.ROPE_COLOURS | style.PART_COLOURS | roles
+    ).items():
         yield name, colour, on_dark(colour)
-    for name, colour in (CAUSES | style.ROPE_COLOURS).items():
-        yield name, colour, on_dark(colour)
-    for part, colour in style.PART_COLOURS.items():
-        yield _PARTS[part], colour, on_dark(colour)
-    for i, colour in enumerate(style.FAMILY_COLOURS[: len(ROLES)]):
-        yield f"role-{i}", colour, on_dark(colour)
     for taxonomy, names in TAXONOMIES.items():
         for code, name in enumerate(names):
             colour = style.CLASS_COLOURS[_PUBLISHED.get(name, name)]
@@ -70,7 +61,7 @@ def _colours() -> Iterator[tuple[str, str, str]]:
 def on_dark(colour: str) -> str:
     """The colour mixed with as little white as makes it stand out on dark paper."""
     for part in range(0, 100, 2):
-        mixed = _mix(colour, part / 100)
+        mixed = style.pale(colour, part / 100)
         if contrast(mixed, DARK_PAPER) >= _LEAST_CONTRAST:
             return mixed
     return style.PAPER
@@ -78,18 +69,5 @@ def on_dark(colour: str) -> str:
 
 def contrast(one: str, other: str) -> float:
     """WCAG's contrast ratio of two colours, 1 to 21."""
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    light, dark = sorted((style.luminance(one), style.luminance(other)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
-
-
-def _rgb(colour: str) -> tuple[float, ...]:
-    return tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-
-
-def _luminance(colour: str) -> float:
-    linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in _rgb(colour)]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def _mix(colour: str, white: float) -> str:
-    return "#" + "".join(f"{round(255 * (c + (1 - c) * white)):02x}" for c in _rgb(colour))

@@ -10,7 +10,6 @@ The page has the products, so that it can turn them with other frequencies w_p. 
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +21,10 @@ from qkscope.sums.path import SINK
 from qkscope.sums.rotation import Rotation
 
 if TYPE_CHECKING:
-    from qkscope.report.rows import Grid
+    from qkscope.report.columns import Grid
     from qkscope.results import Results
     from qkscope.results.axes import CheckpointAxes
+    from qkscope.sums.path import Path
 
 Array = NDArray[np.float64]
 
@@ -36,23 +36,18 @@ def rotary(results: Results, grid: Grid) -> dict[str, Any] | None:
     axes, order = results.axes, list(results.timeline.models)
     if not axes or not grid.training:
         return None
-    sets: list[list[float]] = []
-    parts: dict[str, tuple[Array, NDArray[np.uint8]]] = {}
     widest = max((len(r.frequency) for one in axes.values() for r in one.rotations.values() if r), default=0)
-    if not widest:
-        return None
-    kept = spread(order, LIMIT // max(1, len(grid.heads) * (2 * widest + 1) * 4 * 4 // 3))
-    for model in kept:
-        if model in axes:
-            parts[model] = _products(axes[model], grid, widest, sets)
-    if not parts:
+    fitting = spread(order, LIMIT // max(1, len(grid.heads) * (2 * widest + 1) * 4 * 4 // 3))
+    sets: list[list[float]] = []
+    parts = {model: _products(axes[model], grid, widest, sets) for model in fitting if model in axes}
+    if not widest or not parts:
         return None
     return {
         "checkpoints": [order.index(model) for model in parts],
         "pairs": widest,
         "sets": [{"frequency": one, "theta": theta(one)} for one in sets],
         "set": pack(np.stack([codes for _, codes in parts.values()])),
-        "parts": _pack_singles(np.stack([found for found, _ in parts.values()])),
+        "parts": pack(np.stack([found for found, _ in parts.values()]).astype(np.float32)),
         "measured": _measured(results, grid, list(parts)),
     }
 
@@ -65,7 +60,7 @@ def _products(
     found, codes = np.zeros((len(grid.heads), 2 * pairs + 1)), np.full(len(grid.heads), NO_CODE, np.uint8)
     heads = axes.heads
     place = {(int(a), int(b)): i for i, (a, b) in enumerate(zip(heads.layer, heads.head, strict=True))}
-    queries, keys = constant(axes.path_q.edges, axes.path_q), constant(axes.path_k.edges, axes.path_k)
+    queries, keys = constant(axes.path_q), constant(axes.path_k)
     for row, (_, layer, head) in enumerate(grid.heads):
         at, rotation = place.get((layer, head)), axes.rotations.get(layer)
         if at is None or rotation is None or not len(rotation.frequency):
@@ -83,9 +78,9 @@ def _products(
     return found, codes
 
 
-def constant(edges: NDArray[np.int64], path: Any) -> Array:
+def constant(path: Path) -> Array:
     """The mean vector before rotation over all tokens from position 4 on. (H, d)"""
-    late = edges[:-1] >= SINK
+    late = path.edges[:-1] >= SINK
     return np.asarray(path.total[:, late].sum(axis=1) / max(1, path.n[late].sum()))
 
 
@@ -108,12 +103,9 @@ def _measured(results: Results, grid: Grid, models: Sequence[str]) -> dict[str, 
     data = results.own()
     if "distance_score_measured" not in data:
         return None
-    values = grid.arrange(data["distance_score_measured"])
-    places = data["distance"].to_numpy()
-    values = values.reshape(-1, len(grid.heads), len(places))
-    values = values[[list(grid.models).index(model) for model in models]]
-    column = pack_column(values)
-    return None if column is None else {"at": places.tolist(), "column": column}
+    values = grid.arrange(data["distance_score_measured"]).reshape(len(grid.models), len(grid.heads), -1)
+    column = pack_column(values[[list(grid.models).index(model) for model in models]])
+    return None if column is None else {"at": data["distance"].to_numpy().tolist(), "column": column}
 
 
 def spread(order: Sequence[str], count: int) -> list[str]:
@@ -122,8 +114,3 @@ def spread(order: Sequence[str], count: int) -> list[str]:
         return list(order)
     at = np.linspace(len(order) - 1, 0, max(1, count)).round().astype(int)
     return [order[i] for i in sorted(set(at.tolist()))]
-
-
-def _pack_singles(values: Array) -> str:
-    """base64 of little-endian single precision."""
-    return base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")

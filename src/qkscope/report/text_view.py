@@ -19,7 +19,7 @@ from qkscope.results.roles import NO_ROLE, has_roles, role_names
 from qkscope.sums.excerpts import NO_KEY, QUERIES, TOKENS, first_query
 
 if TYPE_CHECKING:
-    from qkscope.report.rows import Grid
+    from qkscope.report.columns import Grid
     from qkscope.results import Results
     from qkscope.sums import ExampleSum
 
@@ -34,8 +34,8 @@ def examples(results: Results, grid: Grid) -> dict[str, Any] | None:
     if not known or not grid.training or order[-1] not in known:
         return None
     last = known[order[-1]]
-    place = {(layer, head): i for i, (_, layer, head) in enumerate(grid.heads)}
-    if not all(head in place for head in last.heads) or not last.heads or not last.words:
+    rows = [grid.index.get((0, *head)) for head in last.heads]
+    if None in rows or not rows or not last.words:
         return None
     # Checkpoints with other tokens, as after a change of the tokenizer, have other excerpts.
     same = [m for m in order if m in known and known[m].words == last.words and known[m].heads == last.heads]
@@ -46,7 +46,7 @@ def examples(results: Results, grid: Grid) -> dict[str, Any] | None:
     sinks = np.stack([known[model].sums.sink for model in kept]).astype(np.float64)
     return {
         "checkpoints": [order.index(model) for model in kept],
-        "heads": [place[head] for head in last.heads],
+        "heads": rows,
         "words": [list(some) for some in last.words],
         "first": [first_query(len(some)) for some in last.words],
         "queries": QUERIES,

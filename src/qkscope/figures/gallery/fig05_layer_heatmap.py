@@ -47,17 +47,16 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     layers = view.over_same_tokens(partial(depth_cells, value=value, by="layer"))
     held = _layers_of_bins(view)
     shallow = bool(held) and all(len(found) <= 1 for found in held.values())
-    tables = ([] if shallow else [bins]) + ([layers] if held else [])
+    tables = {} if shallow else {"depth_bin": bins}
     panels = [] if shallow else [_bins_panel(view, bins, held)]
-    panels += [_layers_panel(view, layers)] if held else []
-
+    if held:
+        tables["layer"] = layers
+        panels.append(_layers_panel(view, layers))
     below = any(np.nanmin(panel.grid, initial=0.0) < 0 for panel in panels)
     colours = colormaps[COLOURS[value]].with_extremes(under=NEGATIVE, bad=EMPTY)
     norm = Normalize(0, 1)
     rows = _Rows(view, Paper(width))
-    caption = _caption(
-        view, value, [*([] if shallow else ["depth_bin"]), *(["layer"] if held else [])], layers
-    )
+    caption = _caption(view, value, list(tables), layers)
     heights = [rows.height(panel) for panel in panels]
     page = sheet(rows.paper, caption.title, view.subtitle(), rows.width, sum(heights) + rows.paper.bar)
     top = 0.0
@@ -70,7 +69,7 @@ def draw(value: str, view: View, width: float | None = None) -> Drawing:
     page.colour_bar(name, colours, norm, {tick: f"{tick:g}" for tick in (0, 0.5, 1)}, below)
     columns = ["model", "label", "window", "tokens", "depth_bin", "layer", "mean", "se", "heads"]
     kinds = {"depth_bin": "Int64", "layer": "Int64"}
-    found = [table.reindex(columns=columns).astype(kinds) for table in tables]
+    found = [table.reindex(columns=columns).astype(kinds) for table in tables.values()]
     return Drawing(page.figure, pd.concat(found, ignore_index=True), caption)
 
 
@@ -293,12 +292,9 @@ class _Rows:
 
 def _range(layers: Sequence[int]) -> str:
     """`8–11`; `8, 11` where those between were not measured."""
-    if not layers:
-        return "none"
-    whole = list(layers) == list(range(layers[0], layers[-1] + 1))
-    if len(layers) == 1:
-        return f"{layers[0]}"
-    return f"{layers[0]}–{layers[-1]}" if whole else ", ".join(map(str, layers))
+    if len(layers) > 1 and layers[-1] - layers[0] == len(layers) - 1:
+        return f"{layers[0]}–{layers[-1]}"
+    return ", ".join(map(str, layers)) or "none"
 
 
 QUERIES = Picture("05_layer_heatmap_rq", (), partial(draw, "r_q"))

@@ -69,15 +69,14 @@ def _caption(view: View, data: pd.DataFrame) -> Caption:
 def _points(view: View, models: Sequence[str], again: Sequence[str]) -> pd.DataFrame:
     """A row per head of the checkpoints shown, over own windows, then over the matched one."""
     columns = ["model", "layer", "head", "r_q", "r_k", "class", "rope"]
-    tables = [(view.results.heads, models)]
-    tables += [(view.results.to_dataframe(matched=True), again)] if again else []
-    found = [heads.set_index("model", drop=False).loc[list(some), columns] for heads, some in tables]
-    own, matched = [*(table.reset_index(drop=True) for table in found), None][:2]
-    points = view.windows(own, matched)
+
+    def of(heads: pd.DataFrame, some: Sequence[str]) -> pd.DataFrame:
+        return heads.set_index("model", drop=False).loc[list(some), columns].reset_index(drop=True)
+
+    matched = of(view.results.to_dataframe(matched=True), again) if again else None
+    points = view.windows(of(view.results.heads, models), matched)
     if view.of_models:
-        points["family"] = points["model"].map(
-            {checkpoint.model: checkpoint.phase for checkpoint in view.checkpoints}
-        )
+        points["family"] = points["model"].map({each.model: each.phase for each in view.checkpoints})
     return points
 
 

@@ -8,12 +8,12 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, LinearSegmentedColormap, Normalize
 
 from qkscope.figures.axis import short_count
 from qkscope.figures.picture import Caption, Drawing, Picture
 from qkscope.figures.sheet import Paper, draw_panels, inches, scale, stroke, swatch
-from qkscope.figures.style import LINE, PAPER, PART_COLOURS, colour_map
+from qkscope.figures.style import LINE, PAPER, PART_COLOURS, SEQUENTIAL
 from qkscope.figures.view import View
 from qkscope.results.aggregate import carried_by, means
 from qkscope.results.dataset import NAME
@@ -39,7 +39,7 @@ def draw_scores(view: View, width: float | None = None) -> Drawing:
     """A bar per layer, first layer at the bottom, its four shares from left to right."""
     data, paper = _by_layer(view), Paper(width)
     caption = _scores_caption(view)
-    keys = [swatch(name, PART_COLOURS[part]) for part, name in NAMES.items()]
+    keys = [swatch(name, PART_COLOURS[PARTS[part]]) for part, name in NAMES.items()]
     drawn = [
         (view.labels[model], partial(_bars, data[data["model"] == model], paper, view.nope_layers))
         for model in view.shown
@@ -87,7 +87,7 @@ def _bars(data: pd.DataFrame, paper: Paper, nope: set[int], axes: Axes) -> None:
     left, place = np.zeros(len(table)), np.arange(len(table))
     for part in NAMES:
         share = np.nan_to_num(table[part].to_numpy(np.float64))
-        axes.barh(place, share, 0.86, left, color=PART_COLOURS[part], edgecolor=PAPER, linewidth=0.4)
+        axes.barh(place, share, 0.86, left, color=PART_COLOURS[PARTS[part]], edgecolor=PAPER, linewidth=0.4)
         left += share
     axes.set_xlim(0, 1)
     axes.set_ylim(-0.6, len(table) - 0.4)
@@ -105,7 +105,7 @@ def draw_wavelengths(view: View, width: float | None = None) -> Drawing:
     """Rows are layers, the first at the bottom; columns are rotary pairs from short wavelengths to long ones."""
     data = _shares(view)
     shown = [model for model in view.shown if model in set(data["model"])]
-    paper, colours = Paper(width), colour_map()
+    paper, colours = Paper(width), LinearSegmentedColormap.from_list("sequential", SEQUENTIAL)
     caption = _wavelengths_caption(view)
     keys = [stroke("length of the window", WINDOW, linewidth=1.6)]
     layers = np.unique(view.same_tokens["layer"].to_numpy()).tolist()

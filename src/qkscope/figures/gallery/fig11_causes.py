@@ -28,9 +28,7 @@ DRAWN = {
 NAMES = {"mean share_positional": "position's share of score variance"}
 # Bars of a step, in the order in which the causes act: their column in causes.csv and their colour.
 PARTS = {"RoPE settings": "rotation_first", "training": "weights_first", "window": "window"}
-COLOURS = dict(
-    zip(PARTS, (CAUSE_COLOURS[factor] for factor in ("rotation", "weights", "window")), strict=True)
-)
+COLOURS = {part: CAUSE_COLOURS[column.removesuffix("_first")] for part, column in PARTS.items()}
 # Of the first two, the part from heads whose first axis stayed.
 STAYED = {"RoPE settings": "rotation_same_axis", "training": "weights_same_axis"}
 CHANGED = "outlined: heads whose PC0 became a different direction"

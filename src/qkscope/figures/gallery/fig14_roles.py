@@ -26,7 +26,7 @@ LOOKS = {
     for role, colour, marker in zip(ROLES, FAMILY_COLOURS, MARKERS, strict=False)
 }
 MEANS = {
-    "share_positional": marks.Look("position's share of score variance", PART_COLOURS["position"], "o"),
+    "share_positional": marks.Look("position's share of score variance", PART_COLOURS["share_position"], "o"),
     "r_q": marks.Look("mean $r_q$", R_Q, "s", hollow=True, dashes=marks.DASHED),
 }
 LOSS = marks.Look("loss", INK, "o")

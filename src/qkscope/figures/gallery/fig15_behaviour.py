@@ -35,11 +35,12 @@ def draw(view: View, width: float | None = None) -> Drawing:
     """A row of panels per behaviour, a column per measure of geometry."""
     evidence = matched_evidence(view.results) or own_evidence(view.results)
     last, names = len(evidence) - 1, view.populations or (ALL,)
-    found = {name: rank_correlations(evidence, name, last) for name in names}
     pairs = [(y, x) for y in BEHAVIOUR for x in GEOMETRY if evidence.known(x) and evidence.known(y)]
     heads = _heads(evidence, last, view, pairs)
     paper = Paper(width)
-    by_pair = {(name, e.behaviour, e.geometry): e for name, some in found.items() for e in some}
+    by_pair = {
+        (name, e.behaviour, e.geometry): e for name in names for e in rank_correlations(evidence, name, last)
+    }
     drawn = []
     for y, x in pairs:
         here = {name: by_pair.get((name, y, x)) for name in names}

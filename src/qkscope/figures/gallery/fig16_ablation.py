@@ -27,8 +27,9 @@ NAMES = {
     "sink": "sink",
     "head": "all",
 }
-COLOURS = {"sink": SINK, "head": MUTED, "query_position": PART_COLOURS["query × position"]} | {
-    part: PART_COLOURS[part] for part in ("position", "key", "match")
+COLOURS = {name.removeprefix("share_"): colour for name, colour in PART_COLOURS.items()} | {
+    "sink": SINK,
+    "head": MUTED,
 }
 LONGEST = 30  # letters of a heading
 

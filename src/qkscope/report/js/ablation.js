@@ -23,7 +23,10 @@ const ablation = (() => {
     const part = data.measureMeans(`share_${row.part}`);
     const said = [
       { of: "change of", value: row.delta, se: row.delta_se },
-      { whose: `random heads of the same layers (${found.draws} draws)`, of: "change of", value: row.random, se: row.random_se },
+      {
+        ...{ whose: `random heads of the same layers (${found.draws} draws)`, of: "change of" },
+        ...{ value: row.random, se: row.random_se },
+      },
       { whose: "difference", value: row.above_random, se: row.above_random_se },
     ].filter(({ value }) => value !== null);
     const also = [
@@ -39,7 +42,8 @@ const ablation = (() => {
     const x = d3.scaleLinear(ends, [4, width - 10]);
     const height = TOP + of.rows.length * ROW + 24;
     const label = `Change of loss without each part of the scores: ${of.name}`;
-    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, class: "chart ablation", role: "group", "aria-label": label });
+    const look = { class: "chart ablation", role: "group", "aria-label": label };
+    const svg = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, ...look });
     svg.append(s("text", { x: 0, y: 14, class: "panel-name", "aria-hidden": "true" }, of.name));
     const axis = s("g", { class: "count-axis", "aria-hidden": "true" });
     for (const tick of x.ticks(4))
@@ -55,19 +59,21 @@ const ablation = (() => {
       const whisker = (value, se) =>
         s("line", { x1: x(value - (se || 0)), x2: x(value + (se || 0)), y1: middle, y2: middle, class: "whisker" });
       const delta = row.delta ?? 0;
+      const bar = { x: Math.min(x(0), x(delta)), width: Math.abs(x(delta) - x(0)) };
+      const diamond = { d: "M0,-5.5L5.5,0L0,5.5L-5.5,0Z", class: "random" };
       const group = s(
         "g",
         {},
         s("rect", { x: 0, y, width, height: ROW - 2, class: "ground" }),
         s("text", { x: 0, y: y + 13 }, nameOf(found, row.part)),
         s("text", { x: width - 4, y: y + 13, class: "value" }, change(row.delta, null)),
-        s("rect", { x: Math.min(x(0), x(delta)), y: middle - 6, width: Math.abs(x(delta) - x(0)), height: 12, class: "cost", fill: colour(row.part) }),
+        s("rect", { ...bar, y: middle - 6, height: 12, class: "cost", fill: colour(row.part) }),
         whisker(delta, row.delta_se),
         ...(row.random === null
           ? []
           : [
               whisker(row.random, row.random_se),
-              s("path", { d: "M0,-5.5L5.5,0L0,5.5L-5.5,0Z", transform: `translate(${x(row.random)},${middle})`, class: "random" }),
+              s("path", { ...diamond, transform: `translate(${x(row.random)},${middle})` }),
             ]),
       );
       svg.append(
@@ -110,10 +116,7 @@ const ablation = (() => {
     const drawing = dom.find("ablation-drawing");
     const runs = store.runs().filter((run) => data.ablation(run));
     const all = runs.flatMap((run) => data.ablation(run) || []);
-    if (!all.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured in this run."));
-      return;
-    }
+    if (!all.length) return marks.mount(drawing, dom.absent("Not measured in this run."));
     const width = axes.widthOf(drawing);
     const count = d3.sum(all, ({ sets }) => sets.length);
     const fit = Math.max(1, Math.min(count, Math.floor((width + 28) / 236)));
@@ -144,10 +147,10 @@ const ablation = (() => {
     );
     const [first] = all;
     dom.find("ablation-note").textContent =
-      `${data.checkpoints[first.checkpoint].label}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
+      `${data.labelOf(first.checkpoint)}: loss ${text.number(first.loss)} ${NATS} as it is, ` +
       `${text.count(first.tokens)} tokens of ${first.documents} held-out documents. Costs of parts do not add up.`;
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["run"] };
+  return { draw, needs: ["run"] };
 })();

@@ -21,9 +21,10 @@ const axes = (() => {
   const LETTER = 7; // pixels of a letter at 12 px, on average
 
   /* How to label checkpoints `step` pixels apart: side by side, slanted, or every n-th. */
-  /** @type {(checkpoints: number[], step: number) => { every: number, slant: boolean, room: number, names: string[] }} */
+  /** @typedef {{ every: number, slant: boolean, room: number, names: string[] }} Labelling */
+  /** @type {(checkpoints: number[], step: number) => Labelling} */
   function labelling(checkpoints, step) {
-    const names = checkpoints.map((checkpoint) => shorten(data.checkpoints[checkpoint].label, 12));
+    const names = checkpoints.map((checkpoint) => shorten(data.labelOf(checkpoint), 12));
     const longest = Math.max(...names.map((name) => name.length)) * LETTER;
     /** @param {number} every */
     const flat = (every) => ({ every, slant: false, room: 18, names });
@@ -33,7 +34,7 @@ const axes = (() => {
   }
 
   /* The names of checkpoints below a drawing, the chosen one in bold. */
-  /** @type {(checkpoints: number[], at: (i: number) => number, y: number, labels: ReturnType<typeof labelling>) => SVGElement} */
+  /** @type {(checkpoints: number[], at: (i: number) => number, y: number, labels: Labelling) => SVGElement} */
   function checkpointLabels(checkpoints, at, y, { every, slant, names }) {
     const layer = s("g", { class: "axis", "aria-hidden": "true" });
     checkpoints.forEach((checkpoint, i) => {
@@ -113,6 +114,10 @@ const axes = (() => {
   const isSecond = (run) => store.both() && run === 1;
   /** @param {number} run */
   const dashOf = (run) => (isSecond(run) ? "6 4" : undefined);
+
+  /* The letter of a run where the page shows both. */
+  /** @param {number} run */
+  const letterOf = (run) => (store.both() ? data.letters[run] : "");
 
   /* "A: " before a sentence about a run, where the page has two. */
   /** @type {(run: number, said: string) => string} */
@@ -276,8 +281,9 @@ const axes = (() => {
   const widthOf = (container) => Math.max(280, container.clientWidth || 600);
 
   return {
-    ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines, checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
-    ...{ isSecond, dashOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
+    ...{ spread, labelling, checkpointLabels, phaseName, checkpointWord, checkpointAxis, checkpointLines },
+    ...{ checkpointChart, showChosen, plot, dress, grid, errorBars, titled, percent },
+    ...{ isSecond, dashOf, letterOf, ofRun, runKeys, taxonomyChoice, showTaxonomy, taxonomyMeans },
     ...{ isNope, layerMargin, layerNames, widthOf },
   };
 })();

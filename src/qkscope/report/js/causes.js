@@ -31,40 +31,37 @@ const causes = (() => {
     return found.sort((a, b) => a.to - b.to || a.run - b.run);
   }
 
-  /* Bars of a change, one below the other, each beginning where the one before ended. What comes from heads in which
-   * another axis became the first is pale. */
+  /* The bars of the i-th change, one below the other, each beginning where the one before ended; `stayed` is the end of
+   * what comes from heads whose first axis stayed. */
+  /** @type {(cause: Change, i: number) => (Omit<Part, "changed"> & { stayed: number })[]} */
+  function barsOf({ parts: all }, i) {
+    const acting_ = all.filter(({ value }) => value);
+    const tall = 0.76 / Math.max(1, acting_.length);
+    let high = 0;
+    return acting_.map(({ name, value, same }, k) => {
+      const low = high;
+      high += value;
+      const stayed = low + (same ?? value);
+      return { name, low, stayed, high, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
+    });
+  }
+
+  /* Of every bar the two pieces; what comes from heads in which another axis became the first is pale. */
   /** @type {(list: Change[]) => Part[]} */
   const parts = (list) =>
-    list.flatMap((cause, i) => {
-      const acting_ = cause.parts.filter(({ value }) => value);
-      const tall = 0.76 / Math.max(1, acting_.length);
-      let from = 0;
-      return acting_.flatMap(({ name, value, same }, k) => {
-        const place = { name, y1: i - 0.38 + k * tall, y2: i - 0.38 + (k + 1) * tall };
-        const stayed = same ?? value;
-        const found = [{ ...place, low: from, high: from + stayed, changed: false }];
-        if (stayed !== value) found.push({ ...place, low: from + stayed, high: from + value, changed: true });
-        from += value;
-        return found;
-      });
-    });
+    list.flatMap(barsOf).flatMap(({ stayed, ...bar }) => [
+      { ...bar, high: stayed, changed: false },
+      ...(stayed === bar.high ? [] : [{ ...bar, low: stayed, changed: true }]),
+    ]);
 
   /* Lines that join the end of a bar with the beginning of the next. */
   /** @param {Change[]} list */
   const joins = (list) =>
-    list.flatMap((cause, i) => {
-      const acting_ = cause.parts.filter(({ value }) => value);
-      const tall = 0.76 / Math.max(1, acting_.length);
-      return acting_.slice(0, -1).map((_, k) => ({
-        x: d3.sum(acting_.slice(0, k + 1), ({ value }) => value),
-        y1: i - 0.38 + k * tall,
-        y2: i - 0.38 + (k + 2) * tall,
-      }));
-    });
+    list.flatMap((cause, i) => d3.pairs(barsOf(cause, i), (a, b) => ({ x: a.high, y1: a.y1, y2: b.y2 })));
 
   /** @param {{ from: number, to: number, run: number }} cause */
   const rowName = ({ from, to, run }) =>
-    `${data.checkpoints[from].label} → ${data.checkpoints[to].label}${store.both() ? ` ${data.letters[run]}` : ""}`;
+    `${data.labelOf(from)} → ${data.labelOf(to)}${store.both() ? ` ${data.letters[run]}` : ""}`;
 
   /* The measure whose mean a number is, or the number itself. */
   /** @param {string} number */
@@ -76,8 +73,9 @@ const causes = (() => {
   const effects = (number, list) =>
     list.filter(({ value }) => value).map(({ name, value, se, same }) => {
       const changed = same === null || same === undefined ? 0 : value - same;
-      const of = Math.abs(changed) < 0.0005 ? "" : `, ${change(number, changed)} of it from heads in which another axis became PC0`;
-      return `${FACTORS[name]} ${change(number, value, se)}${of}`;
+      const whole = `${FACTORS[name]} ${change(number, value, se)}`;
+      if (Math.abs(changed) < 0.0005) return whole;
+      return `${whole}, ${change(number, changed)} of it from heads in which another axis became PC0`;
     });
 
   /** @type {(cause: Change, meaning: boolean) => (string | null)[]} */
@@ -169,15 +167,14 @@ const causes = (() => {
     const drawing = dom.find("causes-drawing");
     if (!list.length) {
       const whose = data.runNames.length ? `${store.runs().map((run) => data.runNames[run]).join(" and ")}: ` : "";
-      marks.mount(drawing, h("p", { class: "absent" }, `${whose}not measured.`));
-      return;
+      return marks.mount(drawing, dom.absent(`${whose}not measured.`));
     }
     const svg = axes.plot(plotOptions(list, axes.widthOf(drawing)));
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       if (!(dot instanceof SVGElement)) return;
       marks.mark(dot, {
         key: `cause:${i}`,
-        label: `${lines(list[i], false).join(", ")}. Choose ${data.checkpoints[list[i].to].label}.`,
+        label: `${lines(list[i], false).join(", ")}. Choose ${data.labelOf(list[i].to)}.`,
         lines: () => lines(list[i], true),
         act: () => store.set({ checkpoint: list[i].to }),
       });
@@ -197,8 +194,8 @@ const causes = (() => {
     const [first, ...others] = cause.parts.filter(({ value }) => value);
     if (first?.name !== "weights" || others.length) return [];
     return [
-      `The largest change, ${rowName(cause)}, is training alone: neither RoPE settings nor the training context changed ` +
-        "there, so these measurements name no other cause.",
+      `The largest change, ${rowName(cause)}, is training alone: neither RoPE settings nor the training context ` +
+        "changed there, so these measurements name no other cause.",
     ];
   }
 

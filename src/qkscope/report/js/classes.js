@@ -14,9 +14,9 @@ const classes = (() => {
    *   element?: Element }} Flow */
   /** @typedef {(at: number) => number} Place */
   /** @typedef {{ checkpoint: number, run: number }} Bar what a bar shows: a checkpoint of a run */
-  /** @typedef {{ svg: SVGSVGElement, population: string, checkpoints: number[], bars: Segment[][], list: Flow[], x: Place,
-   *   y: Place, wide: number }} Picture */
-  /** @type {Picture[]} what stands, a picture per population */
+  /** @typedef {{ svg: SVGSVGElement, population: string, checkpoints: number[], bars: Segment[][], list: Flow[],
+   *   x: Place, y: Place, wide: number }} Picture */
+  /** @type {Picture[]} as drawn last, a picture per population */
   let drawn = [];
 
   /* The checkpoints there is room for: all, or evenly many with the chosen one. */
@@ -30,30 +30,17 @@ const classes = (() => {
   /** @type {(checkpoints: number[]) => Bar[]} */
   const barsAt = (checkpoints) => checkpoints.flatMap((checkpoint) => store.runs().map((run) => ({ checkpoint, run })));
 
-  /* members[i][code]: heads of each kind in the i-th bar. */
-  /** @type {(shown: Bar[], heads: number[]) => number[][][]} */
-  function membersAt(shown, heads) {
-    return shown.map(({ checkpoint, run }) => {
-      const table = store.table(run);
-      /** @type {number[][]} */
-      const groups = data.classes.map(() => []);
-      for (const head of heads) {
-        const code = data.code(table, checkpoint, head);
-        if (code >= 0) groups[code].push(head);
-      }
-      return groups;
-    });
-  }
-
-  /* Segments of the bars: {i, code, heads, y0, y1} in heads from the bottom. */
-  /** @type {(members: number[][][]) => Segment[][]} */
-  function stack(members) {
-    return members.map((groups, i) => {
-      let at = 0;
-      return groups.map((heads, code) => {
-        const segment = { i, code, heads, y0: at, y1: at + heads.length };
-        at = segment.y1;
-        return segment;
+  /* Segments of the bars, a list of all classes for each bar; y0 and y1 in heads from the bottom. */
+  /** @type {(shown: Bar[], heads: number[]) => Segment[][]} */
+  function stack(shown, heads) {
+    return shown.map(({ checkpoint, run }, i) => {
+      const byClass = d3.group(heads, (head) => data.code(store.table(run), checkpoint, head));
+      let y1 = 0;
+      return data.classes.map((_, code) => {
+        const found = byClass.get(code) || [];
+        const y0 = y1;
+        y1 += found.length;
+        return { i, code, heads: found, y0, y1 };
       });
     });
   }
@@ -68,15 +55,11 @@ const classes = (() => {
       const table = store.table(run);
       const used = data.classes.map(() => 0);
       for (const from of bars[i]) {
-        /** @type {number[][]} */
-        const byTarget = data.classes.map(() => []);
-        for (const head of from.heads) {
-          const code = data.code(table, checkpoint, head);
-          if (code >= 0) byTarget[code].push(head);
-        }
+        const byTarget = d3.group(from.heads, (head) => data.code(table, checkpoint, head));
         let out = from.y0;
-        byTarget.forEach((heads, code) => {
-          if (!heads.length) return;
+        data.classes.forEach((_, code) => {
+          const heads = byTarget.get(code);
+          if (!heads) return;
           const to = bars[i + 1][code];
           const into = to.y0 + used[code];
           found.push({ i, from: from.code, to: code, heads, a0: out, b0: into, n: heads.length });
@@ -97,8 +80,6 @@ const classes = (() => {
 
   /** @param {number[]} heads */
   const selectedOf = (heads) => heads.reduce((n, head) => n + (state.heads.has(head) ? 1 : 0), 0);
-  /** @param {number} checkpoint */
-  const labelAt = (checkpoint) => data.checkpoints[checkpoint].label;
 
   /** @type {(population: string, bar: Bar, segment: Segment, total: number) => (string | null)[]} */
   function segmentLines(population, { checkpoint, run }, segment, total) {
@@ -111,7 +92,7 @@ const classes = (() => {
     const near = known?.borderline[checkpoint] ?? null;
     const whose = population === "all" ? "" : `${population} · `;
     return [
-      axes.ofRun(run, `${labelAt(checkpoint)} · ${whose}${name}`),
+      axes.ofRun(run, `${data.labelOf(checkpoint)} · ${whose}${name}`),
       `${text.headCount(segment.heads.length)}${share}${points}`,
       near === null ? null : `${near} within one standard error of another class`,
     ];
@@ -123,16 +104,16 @@ const classes = (() => {
     const checkpoints = shown.map(({ checkpoint }) => checkpoint);
     if (store.both()) {
       const kind = flow.from === flow.to ? `${from} in both` : `${from} in A, ${to} in B`;
-      return [labelAt(checkpoints[flow.i]), `${text.headCount(flow.n)} ${kind}`];
+      return [data.labelOf(checkpoints[flow.i]), `${text.headCount(flow.n)} ${kind}`];
     }
     const what = flow.from === flow.to ? `stay ${from}` : `${from} → ${to}`;
     return [
-      `${labelAt(checkpoints[flow.i])} to ${labelAt(checkpoints[flow.i + 1])}`,
+      `${data.labelOf(checkpoints[flow.i])} to ${data.labelOf(checkpoints[flow.i + 1])}`,
       `${text.headCount(flow.n)} ${what}`,
     ];
   }
 
-  /** @typedef {{ layer: SVGGElement, population: string, x: Place, y: Place, wide: number }} Ground where marks are drawn */
+  /** @typedef {{ layer: SVGGElement, population: string, x: Place, y: Place, wide: number }} Ground */
 
   /** @type {(ground: Ground, shown: Bar[], flow: Flow) => void} */
   function drawFlow({ layer, population, x, y, wide }, shown, flow) {
@@ -247,7 +228,8 @@ const classes = (() => {
       for (const segment of groups)
         if (segment.heads.length) drawSegment({ ...ground, layer: barLayer }, shown[i], segment, total);
     });
-    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, axes.checkpointLabels(checkpoints, middle, bottom + 16, labels));
+    const names = axes.checkpointLabels(checkpoints, middle, bottom + 16, labels);
+    svg.append(countAxis(y, left - 4, width), flowLayer, barLayer, names);
     return { svg, population, checkpoints, bars, list, x, y, wide };
   }
 
@@ -269,7 +251,7 @@ const classes = (() => {
       .filter((code) => drawn.some(({ bars }) => bars.some((groups) => groups[code].heads.length)));
     const rows = drawn.flatMap(({ population, checkpoints, bars }) =>
       barsAt(checkpoints).map(({ checkpoint, run }, i) => [
-        axes.ofRun(run, population === "all" ? labelAt(checkpoint) : `${labelAt(checkpoint)}, ${population}`),
+        axes.ofRun(run, population === "all" ? data.labelOf(checkpoint) : `${data.labelOf(checkpoint)}, ${population}`),
         ...codes.map((code) => String(bars[i][code].heads.length)),
       ]),
     );
@@ -285,7 +267,7 @@ const classes = (() => {
       const list = kinds.map(({ heads, code }) => `${heads.length} ${data.classes[code]}`).join(", ");
       return `${text.count(total)}${population === "all" ? "" : ` ${population}`} heads: ${list}`;
     });
-    return `At ${labelAt(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
+    return `At ${data.labelOf(state.checkpoint)}, ${axes.ofRun(store.runs()[0], said.join("; "))}.`;
   }
 
   /** @type {(checkpoints: number[], shown: Set<number> | null) => void} */
@@ -306,8 +288,8 @@ const classes = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    const stands = drawn.length > 0 && drawn[0].checkpoints.includes(state.checkpoint);
-    if (stands && (store.selectionOnly(keys) || store.only(keys, "checkpoint", "heads", "head"))) {
+    const isDrawn = drawn.length > 0 && drawn[0].checkpoints.includes(state.checkpoint);
+    if (isDrawn && (store.selectionOnly(keys) || store.only(keys, "checkpoint", "heads", "head"))) {
       drawn.forEach(drawPicked);
       dom.find("classes-sentence").textContent = sentence();
       return;
@@ -320,14 +302,14 @@ const classes = (() => {
     const checkpoints = drawnCheckpoints(each);
     const bars = barsAt(checkpoints);
     drawn = data.populations.map((population) => {
-      const heads = data.heads.filter((d) => d.population === population).map(({ index }) => index);
-      const stacked = stack(membersAt(bars, shown ? heads.filter((head) => shown.has(head)) : heads));
+      const stacked = stack(bars, store.members(population).map(({ index }) => index));
       const list = data.training || store.both() ? flows(bars, stacked) : [];
       return picture(population, each, checkpoints, bars, stacked, list);
     });
     drawn.forEach(drawPicked);
     const panels = drawn.map(({ population, svg }) => {
-      const name = `${population === "all" ? "" : `${population}, `}${text.headCount(store.countOf(population))}`;
+      const whose = population === "all" ? "" : `${population}, `;
+      const name = `${whose}${text.headCount(store.members(population).length)}`;
       return h("div", {}, h("p", { class: "small" }, name), svg);
     });
     const said = h("p", { class: "sentence", id: "classes-sentence" }, sentence());

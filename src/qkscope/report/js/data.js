@@ -114,6 +114,13 @@ const data = (() => {
     return at < 0 || !table.columns[name] ? NaN : table.columns[name][at];
   }
 
+  /* The same with its name and its standard error. */
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) =>
+   *   { name: string, value: number, se: number }} */
+  const estimate = (table, name, checkpoint, head) => ({
+    ...{ name, value: value(table, name, checkpoint, head), se: value(table, `${name}_se`, checkpoint, head) },
+  });
+
   /* The class of a head at a checkpoint, as a place in `classes`; -1 where the checkpoint lacks the head. */
   /** @type {(table: Table, checkpoint: number, head: number, by?: string) => number} */
   function code(table, checkpoint, head, by = taxonomy) {
@@ -124,7 +131,8 @@ const data = (() => {
 
   /* The name of that class. */
   /** @type {(table: Table, checkpoint: number, head: number, by?: string) => string} */
-  const className = (table, checkpoint, head, by = taxonomy) => raw.taxonomies[by].classes[code(table, checkpoint, head, by)] || "";
+  const className = (table, checkpoint, head, by = taxonomy) =>
+    raw.taxonomies[by].classes[code(table, checkpoint, head, by)] || "";
 
   /* The roles of a head at a checkpoint, as bits in the order of `roles`, and as places in it. */
   /** @type {(table: Table, checkpoint: number, head: number) => number} */
@@ -137,6 +145,12 @@ const data = (() => {
     const bits = roleBits(table, checkpoint, head);
     return bits ? d3.range(raw.roles.length).filter((i) => bits & (1 << i)) : [];
   }
+
+  /** @type {(table: Table, checkpoint: number, head: number) => string} */
+  const roleNames = (table, checkpoint, head) =>
+    rolesOf(table, checkpoint, head)
+      .map((role) => raw.roles[role].name)
+      .join(", ");
 
   /** @type {Record<string, Float64Array>} */
   const lazy = {};
@@ -175,8 +189,8 @@ const data = (() => {
       set: bytes(packed.set),
       parts: new Float32Array(bytes(packed.parts).buffer),
       measured: packed.measured
-        ? { places: packed.measured.at, values: unpack(packed.measured.column.values, packed.measured.column.scale) }
-        : { places: [], values: new Float64Array() },
+        ? { at: packed.measured.at, values: unpack(packed.measured.column.values, packed.measured.column.scale) }
+        : { at: [], values: new Float64Array() },
     };
     return rotaries[run];
   }
@@ -190,21 +204,21 @@ const data = (() => {
     const packed = parts[run].examples;
     if (!packed) return null;
     if (run in excerpts) return excerpts[run];
-    const { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles } = packed;
-    const ends = d3.cumsum(bytes(packed.counts));
+    const { heads: shown, words, first, queries, bits, steps } = packed;
     const counts = bytes(packed.counts);
+    const ends = d3.cumsum(counts);
     const codes = new DataView(bytes(packed.keys).buffer);
     const sinks = packed.sinks && unpack(packed.sinks, steps);
     /** @type {Examples["row"]} */
-    const row_ = (place, head, excerpt, query) => {
-      const at = ((place * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
+    const rowOf = (nth, head, excerpt, query) => {
+      const at = ((nth * words.length + excerpt) * shown.length + head) * queries + query - first[excerpt];
       const keys = d3.range(ends[at] - counts[at], ends[at]).map((i) => {
         const code = codes.getUint16(2 * i, true);
         return /** @type {[number, number]} */ ([code & ((1 << bits) - 1), ((code >> bits) / steps) ** 2]);
       });
       return { keys, sink: sinks ? sinks[at] ** 2 : 0 };
     };
-    excerpts[run] = { checkpoints, heads: shown, words, first, queries, bits, steps, softmax, roles, row: row_ };
+    excerpts[run] = { ...packed, row: rowOf };
     return excerpts[run];
   }
 
@@ -286,10 +300,12 @@ const data = (() => {
     parts: raw.parts,
     populations: raw.populations,
     value,
+    estimate,
     code,
     className,
     roleBits,
     rolesOf,
+    roleNames,
     component,
     curve,
     rotary,
@@ -342,7 +358,10 @@ const data = (() => {
 
     /* The window a checkpoint of a run was measured over, and its name there. */
     /** @type {(run: number, checkpoint: number) => { model: string, window: Maybe }} */
-    checkpointIn: (run, checkpoint) => ({ model: parts[run].checkpoints.model[checkpoint], window: parts[run].checkpoints.window[checkpoint] }),
+    checkpointIn(run, checkpoint) {
+      const { model, window: size } = parts[run].checkpoints;
+      return { model: model[checkpoint], window: size[checkpoint] };
+    },
 
     /* Whether a head's first axis is another than at the checkpoint before; null where that is not known. */
     /** @type {(table: Table, checkpoint: number, head: number) => boolean | null} */
@@ -358,6 +377,9 @@ const data = (() => {
     /* The checkpoint to read a head at: the chosen one over training, its own model's otherwise. */
     /** @type {(head: Head, checkpoint: number) => number} */
     checkpointOf: (head, checkpoint) => (training ? checkpoint : (head.owner ?? 0)),
+
+    /** @param {number} checkpoint */
+    labelOf: (checkpoint) => checkpoints[checkpoint].label,
 
     /* L3H1 */
     /** @param {number} head */

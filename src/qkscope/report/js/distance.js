@@ -5,7 +5,6 @@
 const distance = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("distance-drawing");
 
   /** @typedef {{ at: number, value: number, se: Maybe }} Point */
   /** @typedef {{ run: number, population: string, points: Point[] }} Curve */
@@ -33,16 +32,17 @@ const distance = (() => {
   /* At least half a logit up and down, so that noise around zero looks like what it is. */
   /** @type {(list: Curve[]) => [number, number]} */
   function range(list) {
-    const ends = list.flatMap(({ points }) => points.flatMap(({ value, se }) => [value - (se || 0), value + (se || 0)]));
+    const points = list.flatMap((curve) => curve.points);
+    const ends = points.flatMap(({ value, se }) => [value - (se || 0), value + (se || 0)]);
     return [Math.min(-0.5, d3.min(ends) ?? 0), Math.max(0.5, d3.max(ends) ?? 0)];
   }
 
   /** @param {Curve[]} list */
   function numbersTable(list) {
     const found = list.map(({ points }) => new Map(points.map((point) => [point.at, point])));
-    const places = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
+    const distances = [...new Set(list.flatMap(({ points }) => points.map(({ at }) => at)))].sort((a, b) => a - b);
     const names = list.map((curve) => axes.ofRun(curve.run, nameOf(curve)));
-    const rows = places.map((at) => [
+    const rows = distances.map((at) => [
       text.count(at),
       ...found.map((curve) => text.withError(curve.get(at)?.value ?? null, curve.get(at)?.se)),
     ]);
@@ -50,21 +50,19 @@ const distance = (() => {
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("distance-drawing");
     const list = curves();
-    if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
-      return;
-    }
+    if (!list.length) return marks.mount(drawing, dom.absent("Not measured over this window."));
     const longest = d3.max(list, (curve) => curve.points[curve.points.length - 1].at) || 1;
-    const places = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
+    const octaves = d3.range(0, Math.floor(Math.log2(longest)) + 1).map((octave) => 2 ** octave);
     // The axis ends with a tick: none just before it.
-    const ticks = [...places.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
+    const ticks = [...octaves.filter((at, i) => i % 2 === 0 && at * 1.5 < longest), longest];
     const [least, most] = range(list);
-    const marked = list.flatMap((curve) => places.map((at) => ({ curve, ...near(curve, at) })));
+    const marked = list.flatMap((curve) => octaves.map((at) => ({ curve, ...near(curve, at) })));
     const tickFormat = (/** @type {number} */ v) => text.count(v);
     const svg = axes.plot({
-      ...{ width: axes.widthOf(drawing), height: 300, marginLeft: 40, marginRight: 12, marginTop: 26, marginBottom: 36 },
+      ...{ width: axes.widthOf(drawing), height: 300 },
+      ...{ marginLeft: 40, marginRight: 12, marginTop: 26, marginBottom: 36 },
       x: { type: "log", base: 2, domain: [1, longest], ticks, tickFormat, label: "tokens back", tickSize: 0 },
       y: { domain: [least, most], label: null, tickSize: 0, ticks: 5 },
       marks: [
@@ -87,12 +85,14 @@ const distance = (() => {
         Plot.dot(marked, { x: "at", y: "value", r: 3.4, fill: (d) => paint.ofPopulation(d.curve.population) }),
       ],
     });
-    const name = data.checkpoints[state.checkpoint].label;
+    const name = data.labelOf(state.checkpoint);
     svg.querySelectorAll('g[aria-label="dot"] circle').forEach((dot, i) => {
       const { curve, at, value, se } = marked[i];
-      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${text.count(at)} ${at === 1 ? "token" : "tokens"} back`);
+      const away = `${text.count(at)} ${at === 1 ? "token" : "tokens"} back`;
+      const where = axes.ofRun(curve.run, `${nameOf(curve)} at ${name}: ${away}`);
+      const score = { name: "distance_score", value, se, of: "mean" };
       /** @param {boolean} meaning */
-      const lines = (meaning) => [where, ...text.described([{ name: "distance_score", value, se, of: "mean" }], [], meaning)];
+      const lines = (meaning) => [where, ...text.described([score], [], meaning)];
       marks.mark(/** @type {any} */ (dot), {
         key: `distance:${curve.population}:${curve.run}:${at}`,
         label: lines(false).join(", "),
@@ -110,5 +110,5 @@ const distance = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"] };
+  return { draw, needs: ["window", "run", "checkpoint"] };
 })();

@@ -32,18 +32,23 @@ const dom = (() => {
   /* ---- r_q with its index set low, as in print; what is copied or read aloud stays r_q ---- */
 
   const INDEXED = /\b(r|eta|R)_([qk])\b/;
+  const AS_WRITTEN = "option, title, script, style, code, .excerpt";
+
+  /* "mean r_q, r_k" -> [["mean r", "q"], [", r", "k"], ["", ""]] */
+  /** @param {string} said */
+  function split(said) {
+    const parts = said.split(INDEXED);
+    return d3.range(0, parts.length, 3).map((i) => [parts[i] + (parts[i + 1] || ""), parts[i + 2] || ""]);
+  }
 
   /* A text with its indices as one element, which is one item of whatever row it stands in. */
   /** @param {string} said */
   function inHtml(said) {
     const all = h("span", {});
-    let rest = said;
-    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
-      const end = at.index + at[0].length;
-      all.append(rest.slice(0, end - 2), h("sub", {}, h("span", {}, "_"), rest[end - 1]));
-      rest = rest.slice(end);
+    for (const [plain, index] of split(said)) {
+      all.append(plain);
+      if (index) all.append(h("sub", {}, h("span", {}, "_"), index));
     }
-    all.append(rest);
     return all;
   }
 
@@ -51,19 +56,14 @@ const dom = (() => {
   /** @param {string} said */
   function inSvg(said) {
     const all = s("tspan", {});
-    let [rest, up] = [said, false];
-    /** @param {string} text_ */
-    const plain = (text_) => {
-      if (text_) all.append(up ? s("tspan", { dy: "-0.23em" }, text_) : text_);
-      up = up && !text_;
-    };
-    for (let at = INDEXED.exec(rest); at; at = INDEXED.exec(rest)) {
-      const end = at.index + at[0].length;
-      plain(rest.slice(0, end - 2));
-      all.append(s("tspan", { "font-size": 0 }, "_"), s("tspan", { "font-size": "0.76em", dy: "0.3em" }, rest[end - 1]));
-      [rest, up] = [rest.slice(end), true];
+    let up = false; // whether the next text has to go back up
+    for (const [plain, index] of split(said)) {
+      if (plain) all.append(up ? s("tspan", { dy: "-0.23em" }, plain) : plain);
+      up = Boolean(index) || (up && !plain);
+      if (!index) continue;
+      const low = s("tspan", { "font-size": "0.76em", dy: "0.3em" }, index);
+      all.append(s("tspan", { "font-size": 0 }, "_"), low);
     }
-    plain(rest);
     return all;
   }
 
@@ -76,7 +76,7 @@ const dom = (() => {
     while (walker.nextNode()) found.push(/** @type {Text} */ (walker.currentNode));
     for (const node of found) {
       const parent = node.parentElement;
-      if (!INDEXED.test(node.data) || !parent || parent.closest("option, title, script, style, code, .excerpt")) continue;
+      if (!INDEXED.test(node.data) || !parent || parent.closest(AS_WRITTEN)) continue;
       node.replaceWith(parent instanceof SVGElement ? inSvg(node.data) : inHtml(node.data));
     }
   }
@@ -161,7 +161,18 @@ const dom = (() => {
   /** @type {(...keys: (Child | Child[])[]) => HTMLElement} */
   const legend = (...keys) => h("p", { class: "legend" }, ...keys);
 
+  /* What a view says where it has nothing to draw. */
+  /** @param {string} why */
+  const absent = (why) => h("p", { class: "absent" }, why);
+
   /* ---- tables ---- */
+
+  /* A table that may be larger than its frame: reached by the keyboard to be scrolled. */
+  /** @type {(label: string, table: HTMLTableElement, short?: boolean) => HTMLElement} */
+  function scroller(label, table, short = false) {
+    const about = { tabindex: "0", role: "region", "aria-label": label };
+    return h("div", { class: short ? "scroller short" : "scroller", ...about }, table);
+  }
 
   /* The numbers of a chart, folded: a table whose first column names its rows. Stays open when drawn again; rows are
    * made when it is first opened. */
@@ -177,13 +188,12 @@ const dom = (() => {
       );
     const table = h("table", { class: "plain" }, h("thead", {}, h("tr", {}, head)), body);
     const view = drawing.id.replace("-drawing", "");
-    const about = { tabindex: "0", role: "region", "aria-label": `Numbers of the chart: ${view}` };
     const open = Boolean(drawing.querySelector(`#${view}-numbers`)?.closest("details[open]"));
     const details = h(
       "details",
       { open },
       h("summary", { id: `${view}-numbers` }, "Numbers of this chart"),
-      h("div", { class: "scroller short", ...about }, table),
+      scroller(`Numbers of the chart: ${view}`, table, true),
     );
     if (open || typeof rows !== "function") fillIn();
     else details.addEventListener("toggle", fillIn, { once: true });
@@ -225,6 +235,6 @@ const dom = (() => {
 
   return {
     ...{ h, s, find, reducedMotion, download, fileName, lower },
-    ...{ button, options, choose, menu, numbers, pager, key, blockKey, lineKey, symbolKey, legend },
+    ...{ button, options, choose, menu, numbers, pager, absent, scroller, key, blockKey, lineKey, symbolKey, legend },
   };
 })();

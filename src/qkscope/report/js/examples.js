@@ -1,17 +1,18 @@
 // @ts-check
-/* Examples: where one head looks when it reads a token of a real text, what distance alone predicts, and the difference. */
+/* Examples: where one head looks when it reads a token of a real text, what distance alone predicts, and the
+ * difference. */
 "use strict";
 
 const examples = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = document.getElementById("examples-drawing");
   const SINK = 4; // tokens at the start that keep their attention in the prediction
   const LONGEST = 14; // characters of a token in the text; all of it is in the tooltip
   const FONT = '14px ui-monospace, "SF Mono", "Cascadia Mono", Menlo, Consolas, "Liberation Mono", monospace';
 
   /** @typedef {{ key: number, real: number, alone: number, named: boolean }} Mass */
-  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean, checkpoint: number }} Row */
+  /** @typedef {{ query: number, masses: Mass[], other: number, sink: number, known: boolean,
+   *   checkpoint: number }} Row */
 
   const found = () => data.examples(store.runs()[0]);
   const excerpt = () => Math.min(Number(state.excerpt), (found()?.words.length || 1) - 1);
@@ -28,8 +29,8 @@ const examples = (() => {
   /* The query that is shown: the one chosen, or the last, which sees the whole text. */
   function query() {
     const [first, end] = [found()?.first[excerpt()] || 0, found()?.words[excerpt()].length || 1];
-    const asked = Number(state.token);
-    return state.token !== "" && asked >= first && asked < end ? asked : end - 1;
+    const chosen = Number(state.token);
+    return state.token !== "" && chosen >= first && chosen < end ? chosen : end - 1;
   }
 
   /* Scores that distance alone predicts at these distances; null where the rotation is not known. */
@@ -50,9 +51,9 @@ const examples = (() => {
   /** @type {(index: number, text_: number, at: number, checkpoint?: number) => Row} */
   function row(index, text_, at, checkpoint = state.checkpoint) {
     const all = /** @type {Examples} */ (found());
-    const place = d3.leastIndex(all.checkpoints, (one) => Math.abs(one - checkpoint)) ?? 0;
+    const nth = d3.leastIndex(all.checkpoints, (one) => Math.abs(one - checkpoint)) ?? 0;
     const i = all.heads.indexOf(index);
-    const { keys, sink } = all.row(place, i, text_, at);
+    const { keys, sink } = all.row(nth, i, text_, at);
     const mass = new Map(keys);
     const from = Math.max(0, at - (all.softmax.reach[i] ?? Infinity) + 1);
     const seen = d3.range(from, at + 1);
@@ -60,7 +61,7 @@ const examples = (() => {
     const each = other / Math.max(1, seen.length - mass.size);
     const real = seen.map((key) => mass.get(key) ?? each);
     const late = seen.filter((key) => key >= SINK);
-    const scores = predicted(all.checkpoints[place], index, late.map((key) => at - key));
+    const scores = predicted(all.checkpoints[nth], index, late.map((key) => at - key));
     const most = d3.max(scores || []) ?? 0;
     const parts = (scores || []).map((score) => Math.exp(score - most));
     const left = d3.sum(real.slice(seen.length - late.length));
@@ -69,7 +70,7 @@ const examples = (() => {
       const alone = key < SINK ? real[j] : scores ? (left * parts[j - (seen.length - late.length)]) / total : NaN;
       return { key, real: real[j], alone, named: mass.has(key) };
     });
-    return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[place] };
+    return { query: at, masses, other, sink, known: scores !== null, checkpoint: all.checkpoints[nth] };
   }
 
   /* ---- words ---- */
@@ -81,7 +82,9 @@ const examples = (() => {
   /* A token with what cannot be seen made visible: spaces, ends of lines, controls, marks of direction. */
   /** @param {string} word */
   function visible(word) {
-    const shown = word.replace(UNSEEN, (c) => SYMBOLS[c] || `\\u${(c.codePointAt(0) || 0).toString(16).padStart(4, "0")}`);
+    /** @param {string} c */
+    const code = (c) => `\\u${(c.codePointAt(0) || 0).toString(16).padStart(4, "0")}`;
+    const shown = word.replace(UNSEEN, (c) => SYMBOLS[c] || code(c));
     return (/^\p{M}/u.test(shown) ? `◌${shown}` : shown) || "∅";
   }
   /** @param {string} word */
@@ -100,7 +103,7 @@ const examples = (() => {
   const word = (said) => h("code", {}, short(said));
   /* A token in a sentence, and how far back it is. */
   /** @type {(words: string[], from: number, key: number) => Child[]} */
-  const place = (words, from, key) => (key === from ? ["itself"] : [word(words[key]), `, ${away(from - key)}`]);
+  const token = (words, from, key) => (key === from ? ["itself"] : [word(words[key]), `, ${away(from - key)}`]);
 
   /* ---- drawing ---- */
 
@@ -120,7 +123,8 @@ const examples = (() => {
 
   const NAMES = ["attention", "distance alone", "difference"];
   const MEANS =
-    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with the first four tokens as measured";
+    "attention: share of this query's attention; distance alone: what the softmax of scores by distance gives, with " +
+    "the first four tokens as measured";
   const colours = () => ["var(--ink)", "var(--share_position)", ...[-0.8, 0.8].map(paint.ramp([-1, 1]))];
 
   /* The largest share outside the first four tokens: bars of this share are as long as there is room. */
@@ -139,7 +143,7 @@ const examples = (() => {
     const most = longest(shown);
     const [real, alone, more, less] = colours();
     const masses = new Map(shown.masses.map((one) => [one.key, one]));
-    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars only neither. */
+    /* A line of the text that the query does not see has no bars below it; on a phone, one with short bars neither. */
     const ends = d3.rollups(boxes, (some) => Math.max(...some.map((box) => box.x + box.width)), (box) => box.line);
     const least = narrow ? most / 6 : 0;
     /** @param {number} key */
@@ -165,7 +169,7 @@ const examples = (() => {
       const { x, width: wide } = boxes[key];
       const y = tops[boxes[key].line];
       const mass = masses.get(key);
-      const asked = key >= all.first[excerpt()];
+      const isQuery = key >= all.first[excerpt()];
       /** @type {(i: number, value: number, fill: string) => SVGElement[]} */
       const bars = (i, value, fill) => {
         const size = Math.min(1, Math.abs(value) / most) * bar;
@@ -173,17 +177,18 @@ const examples = (() => {
         const top = y + floors[i] - (value < 0 ? 0 : size);
         const box = { x: x + 1, width: wide - 2, y: top, height: size, fill, rx: 1, class: NAMES[i].replace(" ", "-") };
         // A bar that is longer than there is room for is broken.
-        const cut = Math.abs(value) > most * 1.001 ? [s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })] : [];
-        return [s("rect", box), ...cut];
+        if (Math.abs(value) <= most * 1.001) return [s("rect", box)];
+        return [s("rect", box), s("path", { d: `M${x},${top + 8}l${wide},-4`, class: "cut" })];
       };
       const shade = mass ? 0.85 * Math.min(1, mass.real / most) : 0;
+      const paper = { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4 };
       const group = s(
         "g",
-        { class: `token${asked ? " asked" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
+        { class: `token${isQuery ? " query" : ""}${mass ? "" : " unseen"}${key === shown.query ? " reading" : ""}` },
         s("rect", { x, y, width: wide, height: tops[boxes[key].line + 1] - y - 6, class: "ground" }),
-        s("rect", { x: x + 0.5, y: y + 3, width: wide - 1, height: line - 4, class: "paper", "fill-opacity": shade, rx: 3 }),
+        s("rect", { ...paper, class: "paper", "fill-opacity": shade, rx: 3 }),
         s("text", { x: x + wide / 2, y: y + 18, class: shade > 0.6 ? "on-dark" : null }, short(word)),
-        asked ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "asks" }) : null,
+        isQuery ? s("line", { x1: x + 1, x2: x + wide - 1, y1: y + line, y2: y + line, class: "query-line" }) : null,
         mass ? bars(0, mass.real, real) : [],
         mass && shown.known ? bars(1, mass.alone, alone) : [],
         mass && shown.known ? bars(2, mass.real - mass.alone, mass.real < mass.alone ? less : more) : [],
@@ -193,7 +198,7 @@ const examples = (() => {
           key: `token:${key}`,
           label: said(shown, key, words).join(", "),
           lines: said(shown, key, words),
-          ...(asked ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
+          ...(isQuery ? { act: () => store.set({ token: String(key) }), pressed: key === shown.query } : {}),
         }),
       );
     });
@@ -206,7 +211,7 @@ const examples = (() => {
   function said(shown, key, words) {
     const mass = shown.masses.find((one) => one.key === key);
     const name = `“${visible(words[key])}”`;
-    if (!mass) return [name, key > shown.query ? "later than the token read: not seen" : "outside the window: not seen"];
+    if (!mass) return [name, `${key > shown.query ? "later than the token read" : "outside the window"}: not seen`];
     const about = mass.named ? percent(mass.real) : `about ${percent(mass.real)}, not among the largest`;
     return [
       `${name} · ${away(shown.query - key)}`,
@@ -217,8 +222,8 @@ const examples = (() => {
     ];
   }
 
-  /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at most
-   * at the last checkpoint. */
+  /* Attention to one token over training, as measured and as distance alone predicts: that which the query looks at
+   * most at the last checkpoint. */
   /** @type {(shown: Row, words: string[], width: number) => Node[]} */
   function overTraining(shown, words, width) {
     const all = /** @type {Examples} */ (found());
@@ -239,7 +244,7 @@ const examples = (() => {
     const svg = axes.checkpointChart(
       {
         ...axis,
-        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: (/** @type {number} */ v) => percent(v) },
+        y: { label: null, tickSize: 0, ticks: 4, domain: [0, 1.08 * most], tickFormat: percent },
         marks: [
           ...axis.marks,
           axes.grid(4),
@@ -259,14 +264,15 @@ const examples = (() => {
         },
       },
     );
-    const title = ["Over training: attention from ", word(words[shown.query]), " to ", ...place(words, shown.query, key)];
-    return [h("p", { class: "small over-training" }, ...title), svg];
+    const ends = [word(words[shown.query]), " to ", ...token(words, shown.query, key)];
+    return [h("p", { class: "small over-training" }, "Over training: attention from ", ...ends), svg];
   }
 
   /* ---- around it ---- */
 
+  /* The roles of a head at each checkpoint that has excerpts. */
   /** @param {number} index */
-  const roleNames = (index, checkpoint = found()?.checkpoints.length || 1) => found()?.roles[checkpoint - 1]?.[found()?.heads.indexOf(index) ?? 0] || [];
+  const rolesOf = (index) => (found()?.roles || []).map((some) => some[found()?.heads.indexOf(index) ?? 0] || []);
 
   /** @type {(shown: Row, words: string[]) => HTMLElement} */
   function sentence(shown, words) {
@@ -278,7 +284,7 @@ const examples = (() => {
       "p",
       { class: "sentence" },
       ...["Reading ", word(words[shown.query]), ", this head looks most at "],
-      ...place(words, shown.query, top.key),
+      ...token(words, shown.query, top.key),
       `: ${percent(top.real)} of its attention. `,
       shown.known
         ? `Distance alone ${there}reproduces ${percent(both)} of the whole row.`
@@ -303,15 +309,18 @@ const examples = (() => {
   }
 
   function badges() {
-    const now = roleNames(head(), (d3.leastIndex(found()?.checkpoints || [], (one) => Math.abs(one - state.checkpoint)) ?? 0) + 1);
-    const ever = (found()?.roles || []).flatMap((some) => some[found()?.heads.indexOf(head()) ?? 0] || []);
+    const all = rolesOf(head());
+    const now = all[d3.leastIndex(found()?.checkpoints || [], (one) => Math.abs(one - state.checkpoint)) ?? 0] || [];
     const { population } = data.heads[head()];
+    const style = `border-color:${paint.ofPopulation(population)}`;
     return h(
       "p",
       { class: "badges" },
-      population === "all" ? null : h("span", { class: "badge", style: `border-color:${paint.ofPopulation(population)}` }, population),
-      [...new Set(ever)].map((name) =>
-        h("span", { class: `badge${now.includes(name) ? " has" : ""}`, title: now.includes(name) ? null : "not at this checkpoint" }, name),
+      population === "all" ? null : h("span", { class: "badge", style }, population),
+      [...new Set(all.flat())].map((name) =>
+        now.includes(name)
+          ? h("span", { class: "badge has" }, name)
+          : h("span", { class: "badge", title: "not at this checkpoint" }, name),
       ),
     );
   }
@@ -323,7 +332,7 @@ const examples = (() => {
       "examples-head",
       "Head",
       all.heads.map((index) => {
-        const roles = roleNames(index);
+        const roles = rolesOf(index).at(-1) || [];
         return [index, `${data.headName(index)}${roles.length ? ` · ${roles.join(", ")}` : ""}`];
       }),
       head(),
@@ -331,24 +340,25 @@ const examples = (() => {
     ).field;
     /** @type {any} */
     const texts = all.words.map((_, i) => [String(i), `Text ${i + 1}`]);
-    const choice = dom.options("excerpt", "Text", texts, String(excerpt()), (value) => store.set({ excerpt: value, token: "" }));
+    const choice = dom.options("excerpt", "Text", texts, String(excerpt()), (value) =>
+      store.set({ excerpt: value, token: "" }),
+    );
     return [menu, all.words.length > 1 ? choice : null];
   }
 
   const controlPlace = h("div", { class: "menus" });
 
   function setUp() {
-    if (drawing) dom.find("examples-controls").replaceChildren(...player.make("examples-"), controlPlace);
+    dom.find("examples-controls").replaceChildren(...player.make("examples-"), controlPlace);
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("examples-drawing");
     player.draw();
     const all = found();
     if (!all) {
       marks.mount(controlPlace);
-      marks.mount(drawing, h("p", { class: "absent" }, "This run has no excerpts."));
-      return;
+      return marks.mount(drawing, dom.absent("This run has no excerpts."));
     }
     marks.mount(controlPlace, controls());
     const words = all.words[excerpt()];
@@ -366,7 +376,7 @@ const examples = (() => {
           text.count(key),
           visible(words[key]),
           text.count(shown.query - key),
-          ...[real, alone, real - alone].map((value) => (Number.isNaN(value) ? "–" : `${text.number(100 * value, 1)}%`)),
+          ...[real, alone, real - alone].map((value) => text.measure("share_", value)),
         ]),
       ),
     );

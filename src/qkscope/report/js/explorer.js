@@ -6,7 +6,6 @@
 const explorer = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("explorer-drawing");
   const LEFT = 58;
   const RIGHT = 64; // room for the strength of each pair
 
@@ -27,9 +26,9 @@ const explorer = (() => {
     if (!set) return null;
     const width = 2 * known.pairs + 1;
     const products = known.parts.subarray(row * width, (row + 1) * width);
-    const { places, values } = known.measured;
-    const measured = places.flatMap((distance, i) => {
-      const value = values[row * places.length + i];
+    const { at: measuredAt, values } = known.measured;
+    const measured = measuredAt.flatMap((distance, i) => {
+      const value = values[row * measuredAt.length + i];
       return Number.isNaN(value) ? [] : [{ at: distance, value }];
     });
     const still = products[width - 1];
@@ -65,12 +64,10 @@ const explorer = (() => {
   const ownTheta = (waves) => waves.theta || 1e4;
   /** @param {Waves} waves */
   const ownSpan = (waves) => data.checkpoints[waves.checkpoint].window || 256;
-  /** @type {Maybe} while a slider is dragged, and not in the hash yet */
-  let dragTheta = null;
-  /** @type {Maybe} */
-  let dragSpan = null;
-  const theta = () => dragTheta ?? state.theta;
-  const span = () => dragSpan ?? state.span;
+  /** @type {{ theta: Maybe, span: Maybe }} while a slider is dragged, and not in the hash yet */
+  const dragged = { theta: null, span: null };
+  const theta = () => dragged.theta ?? state.theta;
+  const span = () => dragged.span ?? state.span;
 
   /* The settings that the run has, each with the checkpoints that have it. */
   /** @type {(of: (waves: Waves) => number) => { value: number, label: string }[]} */
@@ -78,7 +75,7 @@ const explorer = (() => {
     const known = data.rotary(store.runs()[0]);
     const found = (known?.checkpoints || []).flatMap((checkpoint) => {
       const waves = wavesOf(head(), store.runs()[0], checkpoint);
-      return waves ? [{ value: of(waves), label: data.checkpoints[checkpoint].label }] : [];
+      return waves ? [{ value: of(waves), label: data.labelOf(checkpoint) }] : [];
     });
     return d3.groups(found, ({ value }) => value).map(([value, all]) => {
       const ends = [all[0].label, all[all.length - 1].label];
@@ -89,7 +86,8 @@ const explorer = (() => {
   const { tokens } = text;
 
   /* A slider on a logarithmic scale with buttons at the run's own settings. */
-  /** @type {(id: string, name: string, ends: [number, number], value: number, marks: { value: number, label: string }[],
+  /** @type {(id: string, name: string, ends: [number, number], value: number,
+   *   ticks: { value: number, label: string }[],
    *   act: { drag: (value: number) => void, done: (value: number) => void }) => HTMLElement} */
   function slider(id, name, [low, high], value, ticks, { drag, done }) {
     const step = (Math.log10(high) - Math.log10(low)) / 400;
@@ -110,7 +108,7 @@ const explorer = (() => {
       drag(read());
     });
     input.addEventListener("change", () => done(read()));
-    const places = ticks.map((tick) => {
+    const buttons = ticks.map((tick) => {
       const part = (Math.log10(tick.value) - Math.log10(low)) / (Math.log10(high) - Math.log10(low));
       return h(
         "button",
@@ -122,7 +120,8 @@ const explorer = (() => {
         tokens(tick.value),
       );
     });
-    return h("div", { class: "dial" }, h("label", { for: id }, name, " ", said), input, h("div", { class: "ticks" }, places));
+    const label = h("label", { for: id }, name, " ", said);
+    return h("div", { class: "dial" }, label, input, h("div", { class: "ticks" }, buttons));
   }
 
   /** @param {Waves} waves */
@@ -132,29 +131,23 @@ const explorer = (() => {
     const low = Math.min(1e4, ...known.map(({ value }) => value));
     const high = Math.max(1e7, ...known.map(({ value }) => value));
     const longest = 8 * Math.max(...spans.map(({ value }) => value));
+    /** @type {(key: "theta" | "span", own: number, round: (value: number) => number) => any} */
+    const acts = (key, own, round) => ({
+      drag(/** @type {number} */ value) {
+        dragged[key] = value;
+        redraw();
+      },
+      done(/** @type {number} */ value) {
+        dragged[key] = null;
+        store.set({ [key]: value === own ? null : round(value) });
+      },
+    });
+    const [own, end] = [ownTheta(waves), ownSpan(waves)];
     return h(
       "div",
       { class: "dials" },
-      slider("explorer-theta", "θ", [low, high], theta() || ownTheta(waves), known, {
-        drag(value) {
-          dragTheta = value;
-          redraw();
-        },
-        done(value) {
-          dragTheta = null;
-          store.set({ theta: value === ownTheta(waves) ? null : value });
-        },
-      }),
-      slider("explorer-span", "Distances up to", [64, longest], span() || ownSpan(waves), spans, {
-        drag(value) {
-          dragSpan = value;
-          redraw();
-        },
-        done(value) {
-          dragSpan = null;
-          store.set({ span: value === ownSpan(waves) ? null : Math.round(value) });
-        },
-      }),
+      slider("explorer-theta", "θ", [low, high], theta() || own, known, acts("theta", own, Number)),
+      slider("explorer-span", "Distances up to", [64, longest], span() || end, spans, acts("span", end, Math.round)),
     );
   }
 
@@ -214,7 +207,7 @@ const explorer = (() => {
     const waveLength = frequencies(waves, theta()).map((w) => (2 * Math.PI) / w);
     const strength = parts.map((_, p) => Math.hypot(waves.products[2 * p], waves.products[2 * p + 1]));
     const strongest = d3.max(strength) || 1;
-    const [muted, bar] = ["--muted", "--share_position"].map((one) => paint.resolved(`var(${one})`));
+    const [muted, bar] = paint.inks("muted", "share_position");
     return sheet.make({
       id: "explorer",
       label: "Part of each rotary pair by distance",
@@ -247,7 +240,9 @@ const explorer = (() => {
       },
       rows: count,
       cols: () => at.length,
-      box: ({ row, col }) => ({ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall }),
+      box: ({ row, col }) => ({
+        ...{ x: edges[col], y: 18 + row * tall, width: Math.max(4, edges[col + 1] - edges[col]), height: tall },
+      }),
       lines: ({ row, col }) => [
         `Pair ${row}: wavelength ${tokens(waveLength[row])} tokens`,
         `adds ${text.number(parts[row][col])} logits at distance ${text.count(at[col])}`,
@@ -259,27 +254,22 @@ const explorer = (() => {
 
   /** @param {Waves} waves */
   function facts(waves) {
-    const moved = theta() !== null && theta() !== ownTheta(waves);
-    if (moved)
+    const own = tokens(ownTheta(waves));
+    if (theta() !== null && theta() !== ownTheta(waves))
       return h(
         "p",
         { class: "sentence" },
-        `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. r and shares are known at the run’s θ ${tokens(ownTheta(waves))} only. `,
-        h(
-          "button",
-          { type: "button", class: "link", id: "explorer-reset", onclick: () => store.set({ theta: null, span: null }) },
-          "Back to it",
-        ),
+        `At θ ${tokens(theta() || 0)} the line is a prediction: nothing was measured there. `,
+        `r and shares are known at the run’s θ ${own} only. `,
+        dom.button("explorer-reset", "Back to it", () => store.set({ theta: null, span: null }), { class: "link" }),
       );
     const table = data.table("own", store.runs()[0]);
     const said = ["share_positional", "r_q", "r_k"]
       .filter((name) => data.has(name))
-      .map((name) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, waves.checkpoint, head()));
-        return `${data.measureLabel(name)} ${text.measure(name, value, se)}`;
-      });
+      .map((name) => `${data.measureLabel(name)} ${text.ofHead(table, name, waves.checkpoint, head())}`);
     const { label } = data.checkpoints[waves.checkpoint];
-    return h("p", { class: "sentence" }, `Measured ${store.both() ? "in run A " : ""}at ${label} (θ ${tokens(ownTheta(waves))}, training context): ${said.join(", ")}.`);
+    const where = `${store.both() ? "in run A " : ""}at ${label} (θ ${own}, training context)`;
+    return h("p", { class: "sentence" }, `Measured ${where}: ${said.join(", ")}.`);
   }
 
   const legend = () =>
@@ -297,8 +287,8 @@ const explorer = (() => {
   /* Only what follows the sliders: they keep the pointer while they are dragged. */
   function redraw() {
     const waves = wavesOf();
-    if (!drawing || !waves) return;
-    const width = axes.widthOf(drawing);
+    if (!waves) return;
+    const width = axes.widthOf(dom.find("explorer-drawing"));
     const at = distances(span() || ownSpan(waves));
     const { parts } = predict(waves, theta(), at);
     factPlace.replaceChildren(facts(waves));
@@ -334,16 +324,12 @@ const explorer = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    if (!drawing) return;
+    const drawing = dom.find("explorer-drawing");
     const waves = wavesOf();
     marks.mount(dom.find("explorer-controls"), headChoice());
     if (!waves) {
-      const { layer } = data.heads[head()];
-      marks.mount(
-        drawing,
-        h("p", { class: "absent" }, `Layer ${layer} does not rotate: its scores do not depend on θ. Choose another head.`),
-      );
-      return;
+      const why = `Layer ${data.heads[head()].layer} does not rotate: its scores do not depend on θ.`;
+      return marks.mount(drawing, dom.absent(`${why} Choose another head.`));
     }
     if (keys && [...keys].every((key) => key === "theta" || key === "span") && drawing.contains(plotPlace)) {
       drawing.querySelector(".dials")?.replaceWith(sliders(waves));
@@ -352,13 +338,13 @@ const explorer = (() => {
     }
     redraw();
     marks.mount(drawing, factPlace, sliders(waves), legend(), plotPlace, numbersTable());
-    const kept = data.checkpoints[waves.checkpoint].label;
+    const { label } = data.checkpoints[waves.checkpoint];
     dom.find("explorer-note").textContent = [
-      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${kept}.`,
+      waves.checkpoint === state.checkpoint ? "" : `The page has these vectors of some checkpoints: this is ${label}.`,
       store.both() ? "The pairs below the curves, and the table, are of A." : "",
     ].join(" ");
   }
 
   /** @type {View & { wavesOf: typeof wavesOf, predict: typeof predict, distances: typeof distances }} */
-  return { setUp() {}, draw, wavesOf, predict, distances, needs: ["head", "heads", "checkpoint", "run", "theta", "span"] };
+  return { draw, wavesOf, predict, distances, needs: ["head", "heads", "checkpoint", "run", "theta", "span"] };
 })();

@@ -5,7 +5,7 @@
 const head = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const { correlationChart, varianceChart, anatomy } = headCharts;
+  const { correlationChart, varianceChart, climb, anatomy } = headCharts;
   const drawing = dom.find("head-drawing");
   const note = dom.find("head-note");
   const title = dom.find("head-title");
@@ -27,14 +27,17 @@ const head = (() => {
     const { layer, head, owner } = data.heads[index()];
     const ofModel = data.heads.filter((d) => d.owner === owner);
     const ofLayer = ofModel.filter((d) => d.layer === layer);
-    /** @type {(name: string, entries: [any, any][], value: number, among: Head[], key: "owner" | "layer" | "head") => HTMLElement} */
+    /** @type {(name: string, entries: [any, any][], value: number, among: Head[],
+     *   key: "owner" | "layer" | "head") => HTMLElement} */
     const menu = (name, entries, value, among, key) =>
       dom.menu(`head-${name.toLowerCase()}`, name, entries, value, (chosen) =>
         choose(among.find((d) => d[key] === Number(chosen))?.index ?? index()),
       ).field;
+    /** @type {[number, string][]} */
+    const models = data.checkpoints.map((d) => [d.index, d.label]);
     const said = state.heads.size > 1 ? `‹ › go through the ${text.headCount(state.heads.size)} selected` : "";
     return [
-      owner === null ? null : menu("Model", data.checkpoints.map((d) => [d.index, d.label]), owner, data.heads, "owner"),
+      owner === null ? null : menu("Model", models, owner, data.heads, "owner"),
       menu("Layer", [...new Set(ofModel.map((d) => d.layer))].map((v) => [v, v]), layer, ofModel, "layer"),
       menu("Head", ofLayer.map((d) => [d.head, d.head]), head, ofLayer, "head"),
       dom.button("head-before", "‹", turn(-1), { "aria-label": "Previous head" }),
@@ -79,7 +82,7 @@ const head = (() => {
       "div",
       { class: "history" },
       h("h3", {}, "Changes of class and of PC0"),
-      steps.length ? h("ul", {}, steps) : h("p", { class: "absent" }, "None over training."),
+      steps.length ? h("ul", {}, steps) : dom.absent("None over training."),
     );
   }
 
@@ -95,26 +98,19 @@ const head = (() => {
     };
     /** @param {Table} table */
     const since = (table) => data.checkpoints[table.classes[data.taxonomy].since?.[index()] ?? -1]?.label || "–";
-    /** @param {string} name */
-    const measured = (name) => (/** @type {Table} */ table) => {
-      const [value, se] = [name, `${name}_se`].map((one) => data.value(table, one, checkpoint, index()));
-      return text.measure(name, value, se);
-    };
     /** @type {(string | Child[])[][]} */
     const rows = [
       ...data.taxonomies.map((by) => [
-        by === data.taxonomies[0] ? `class at ${data.checkpoints[checkpoint].label}` : "published class",
+        by === data.taxonomies[0] ? `class at ${data.labelOf(checkpoint)}` : "published class",
         each((table) => data.className(table, checkpoint, index(), by) || "not measured"),
       ]),
-      ...(data.roles.length
-        ? [["roles", each((table) => data.rolesOf(table, checkpoint, index()).map((role) => data.roles[role].name).join(", ") || "none")]]
-        : []),
+      ...(data.roles.length ? [["roles", each((table) => data.roleNames(table, checkpoint, index()) || "none")]] : []),
       ...(store.table().classes[data.taxonomy].since ? [["final class since", each(since)]] : []),
       ...data.measures
         .filter(({ name }) => name !== "abs_r_k")
         .map(({ name }) => [
           [h("span", { title: data.measureMeans(name) }, data.measureName(name))],
-          each(measured(name)),
+          each((table) => text.ofHead(table, name, checkpoint, index())),
         ]),
       ["key head", kv === null ? "not known" : String(kv)],
       ["position embedding", rope === null ? "not known" : rope === 1 ? "RoPE" : "NoPE"],
@@ -150,14 +146,14 @@ const head = (() => {
 
   function neighbours() {
     const { owner, layer, kv, index: me } = data.heads[index()];
-    /** @param {string} why */
-    const none = (why) => h("p", { class: "absent" }, why);
-    if (kv === null) return none("Not known: the table has no kv_head column.");
+    if (kv === null) return dom.absent("Not known: the table has no kv_head column.");
     const group = data.heads.filter((d) => d.owner === owner && d.layer === layer && d.kv === kv);
-    if (group.length === 1) return none(`No other measured head uses key head ${kv} of layer ${layer}.`);
+    if (group.length === 1) return dom.absent(`No other measured head uses key head ${kv} of layer ${layer}.`);
     const checkpoint = data.checkpointOf(data.heads[me], state.checkpoint);
     const items = group.map((d) => {
-      const [r_q, r_k] = ["r_q", "r_k"].map((name) => text.number(data.value(store.table(), name, checkpoint, d.index)));
+      const [r_q, r_k] = ["r_q", "r_k"].map((name) =>
+        text.number(data.value(store.table(), name, checkpoint, d.index)),
+      );
       const content = [
         h("span", { class: "who" }, `head ${d.head}`),
         data.training && data.checkpoints.length > 1 ? spark(d.index) : null,
@@ -167,7 +163,7 @@ const head = (() => {
       const near = { type: "button", id: `near-${d.index}`, class: "near", "aria-current": current };
       return h("li", {}, h("button", { ...near, onclick: () => choose(d.index) }, content));
     });
-    const where = `Layer ${layer}, key head ${kv} at ${data.checkpoints[checkpoint].label}:`;
+    const where = `Layer ${layer}, key head ${kv} at ${data.labelOf(checkpoint)}:`;
     return h("div", {}, h("p", { class: "small" }, where), h("ul", { class: "neighbours" }, items));
   }
 
@@ -212,12 +208,12 @@ const head = (() => {
 
   function draw() {
     const { layer, head, owner } = data.heads[index()];
-    title.textContent = `${owner === null ? "" : `${data.checkpoints[owner].label} · `}Layer ${layer} · head ${head}`;
+    title.textContent = `${owner === null ? "" : `${data.labelOf(owner)} · `}Layer ${layer} · head ${head}`;
     const width = axes.widthOf(drawing);
     const half = width > 760 ? (width - 32) / 2 : width;
     const variance = data.has("explained_variance")
       ? varianceChart(half)
-      : h("p", { class: "absent" }, "The table holds no explained variance.");
+      : dom.absent("The table holds no explained variance.");
     marks.mount(dom.find("head-controls"), pickerRow());
     marks.mount(
       drawing,
@@ -226,7 +222,7 @@ const head = (() => {
       legend(),
       data.components > 1 ? componentPicker() : null,
       h("div", { class: "pair" }, h("div", {}, correlationChart(half)), h("div", {}, variance)),
-      ...climb.draw(width),
+      ...climb(width),
       history(),
       ...anatomy(half),
       h(

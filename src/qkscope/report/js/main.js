@@ -6,8 +6,8 @@
   const { state } = store;
   /** @type {Record<string, View>} */
   const all = {
-    ...{ signal, roles, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples, classes, portrait },
-    ...{ table: headTable, numbers, head },
+    ...{ signal, roles, emergence: raster, causes, scores, ablation, spectrum, explorer, distance, examples },
+    ...{ classes, portrait, table: headTable, numbers, head },
   };
   /* Views that the results have nothing for are not on the page. */
   const sections = Object.fromEntries(Object.entries(all).filter(([id]) => document.getElementById(id)));
@@ -32,7 +32,11 @@
     const menu = { signal: "measure", emergence: "map", causes: "number" }[link.getAttribute("data-view") || ""];
     store.clearFilter();
     /** @type {Record<string, Partial<State>>} */
-    const views = { emergence: { rows: "layers" }, spectrum: { carried: "signal_q", heads: new Set() }, classes: { taxonomy: "published" } };
+    const views = {
+      emergence: { rows: "layers" },
+      spectrum: { carried: "signal_q", heads: new Set() },
+      classes: { taxonomy: "published" },
+    };
     return {
       ...views[link.getAttribute("data-view") || ""],
       ...(checkpoint >= 0 ? { checkpoint } : {}),
@@ -42,7 +46,8 @@
   }
 
   /* Views that show one checkpoint, and those that show only the heads that pass the filter. */
-  const OF_ONE_STOP = ["distance"];
+  const OF_CLAIMS = ["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"];
+  const OF_ONE_CHECKPOINT = ["distance"];
   const FILTERED = ["signal", "emergence", "classes", "portrait"];
 
   /* What the picture beside a claim shows other than the claim is about: window, checkpoint, measure or heads. */
@@ -53,7 +58,7 @@
     const found = [];
     if (wanted !== state.window && data.matched && view !== "ablation") found.push(data.windowName(state.window));
     const { model, label } = data.checkpoints[state.checkpoint];
-    if (OF_ONE_STOP.includes(view) && at !== model) found.push(label);
+    if (OF_ONE_CHECKPOINT.includes(view) && at !== model) found.push(label);
     const shown = view === "signal" ? signal.measures() : view === "emergence" ? [state.map] : null;
     if (shown && store.choices.measure.includes(measure) && !shown.includes(measure))
       found.push(data.measureLabel(shown[0]));
@@ -127,7 +132,7 @@
   function onChange(keys) {
     if (keys.has("view")) go.show(state.view);
     if (keys.has("view") && state.view) unfold(state.view);
-    if (["window", "checkpoint", "measure", "map", "filter", "carried", "heads", "taxonomy"].some((key) => keys.has(key))) markClaims();
+    if (OF_CLAIMS.some((key) => keys.has(key))) markClaims();
     for (const view of views) {
       if (!keys.has("size") && !view.needs.some((key) => keys.has(key))) continue;
       pending.set(view, new Set([...(pending.get(view) || []), ...keys]));
@@ -139,17 +144,17 @@
 
   function watchSight() {
     /** @type {Map<Element, View>} */
-    const places = new Map(Object.entries(sections).map(([id, view]) => [dom.find(id), view]));
+    const viewOf = new Map(Object.entries(sections).map(([id, view]) => [dom.find(id), view]));
     const observer = new IntersectionObserver((entries) => {
       for (const { target, isIntersecting } of entries) {
-        const view = places.get(target);
+        const view = viewOf.get(target);
         if (!view) continue;
         if (isIntersecting) inSight.add(view);
         else inSight.delete(view);
         if (isIntersecting) drawPending(view);
       }
     });
-    for (const section of places.keys()) observer.observe(section);
+    for (const section of viewOf.keys()) observer.observe(section);
   }
 
   function onResize() {
@@ -183,7 +188,7 @@
 
   function start() {
     store.startFromHash();
-    for (const view of views) view.setUp();
+    for (const view of views) view.setUp?.();
     dom.lower(dom.find("main"));
     save.setUp();
     go.show(state.view);

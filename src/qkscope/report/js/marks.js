@@ -46,8 +46,8 @@ const marks = (() => {
 
   /* Make an element a mark: named, reachable, with a tooltip; a button where there is something to do.
    * `key` tells it apart in its chart, so that focus returns to it when the chart is drawn anew. */
-  /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string, lines?: Lines | (() => Lines),
-   *   act?: Handler, pressed?: boolean }) => E} */
+  /** @type {<E extends SVGElement | HTMLElement>(element: E, what: { key: string, label: string,
+   *   lines?: Lines | (() => Lines), act?: Handler, pressed?: boolean }) => E} */
   function mark(element, { key, label, lines, act, pressed }) {
     known.set(element, { act, lines: () => (typeof lines === "function" ? lines() : lines || [label]) });
     element.dataset.key = key;

@@ -11,22 +11,23 @@ const numbers = (() => {
   let search = "";
 
   /* The measures of the position signal first; depth is no measurement. */
-  const measures = d3
-    .sort(data.measures, ({ name }) => (store.choices.measure.includes(name) ? store.choices.measure.indexOf(name) : 99))
-    .filter(({ name }) => name !== "depth");
+  const names = data.measures.map(({ name }) => name).filter((name) => name !== "depth");
+  const first = store.choices.measure.filter((name) => names.includes(name));
+  const measures = [...new Set([...first, ...names])];
 
   /** @typedef {{ what: string, means: string | null, population: string, cells: string[] }} Line */
 
   /* Columns: the chosen checkpoint of each run shown, and the first one where training has one before it. */
   const columns = () => {
-    const first = data.training && state.checkpoint > 0 && !store.both() ? [{ checkpoint: 0, run: store.runs()[0] }] : [];
-    return [...first, ...store.runs().map((run) => ({ checkpoint: state.checkpoint, run }))];
+    const here = store.runs().map((run) => ({ checkpoint: state.checkpoint, run }));
+    const before = data.training && state.checkpoint > 0 && !store.both();
+    return before ? [{ checkpoint: 0, run: store.runs()[0] }, ...here] : here;
   };
 
   /** @returns {Line[]} */
   function lines() {
     const found = data.populations.flatMap((population) =>
-      measures.map(({ name }) => ({
+      measures.map((name) => ({
         what: `mean ${data.measureName(name)}`,
         means: data.measureMeans(name),
         population,
@@ -40,7 +41,8 @@ const numbers = (() => {
       data.classes.flatMap((name, code) => {
         const heads = data.heads.filter((d) => d.population === population);
         const cells = columns().map(
-          ({ checkpoint, run }) => heads.filter((d) => data.code(store.table(run), checkpoint, d.index) === code).length,
+          ({ checkpoint, run }) =>
+            heads.filter((d) => data.code(store.table(run), checkpoint, d.index) === code).length,
         );
         return cells.some(Boolean)
           ? [{ what: `${name} heads`, means: null, population, cells: cells.map(String) }]
@@ -57,7 +59,7 @@ const numbers = (() => {
     );
     const two = data.populations.length > 1;
     const heads = columns().map(({ checkpoint, run }) =>
-      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.checkpoints[checkpoint].label)),
+      h("th", { scope: "col", class: "num" }, axes.ofRun(run, data.labelOf(checkpoint))),
     );
     const rows = pager.cut(list).map(({ what, means, population, cells }) =>
       h(
@@ -72,7 +74,7 @@ const numbers = (() => {
     const table = h(
       "table",
       { class: "plain" },
-      h("caption", {}, `${data.checkpoints[state.checkpoint].label}${over}; ± standard error over documents`),
+      h("caption", {}, `${data.labelOf(state.checkpoint)}${over}; ± standard error over documents`),
       h(
         "thead",
         {},
@@ -80,8 +82,7 @@ const numbers = (() => {
       ),
       h("tbody", {}, rows),
     );
-    const about = { tabindex: "0", role: "region", "aria-label": "Table of numbers" };
-    marks.mount(drawing, h("div", { class: "scroller", ...about }, table), pager.buttons(list.length));
+    marks.mount(drawing, dom.scroller("Table of numbers", table), pager.buttons(list.length));
   }
 
   function setUp() {

@@ -44,6 +44,10 @@ const paint = (() => {
     return getComputedStyle(probe).color;
   }
 
+  /* Colours of the style sheet by name: "ink" for --ink. */
+  /** @param {string[]} names */
+  const inks = (...names) => names.map((name) => resolved(`var(--${name})`));
+
   /** @param {number} v */
   const clamp = (v) => Math.max(0, Math.min(1, v));
 
@@ -58,15 +62,15 @@ const paint = (() => {
     return (value) => sequential(clamp((value - low) / (high - low || 1)));
   }
 
-  /* The same with a few hundred colours made beforehand, for many cells. */
+  /* The same with a few hundred colours computed beforehand, for many cells. */
   /** @type {(range: [number, number]) => (value: number) => string} */
   function fastRamp([low, high]) {
     const reach = Math.max(-low, high);
     const [from, to] = low < 0 ? [-reach, reach] : [low, high];
     const colour = ramp([low, high]);
     const steps = 200;
-    const made = d3.range(steps + 1).map((i) => colour(from + ((to - from) * i) / steps));
-    return (value) => made[Math.round(steps * clamp((value - from) / (to - from || 1)))];
+    const colours = d3.range(steps + 1).map((i) => colour(from + ((to - from) * i) / steps));
+    return (value) => colours[Math.round(steps * clamp((value - from) / (to - from || 1)))];
   }
 
   /* Dark or light, whichever is read on a colour. */
@@ -91,5 +95,5 @@ const paint = (() => {
     return [dom.key(null, name), dom.h("span", { class: "key ramp-key" }, end[0], strip, end[1])];
   }
 
-  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved };
+  return { colour, ofRole, inkOn, inkFor, ofPopulation, block, ramp, fastRamp, rampKeys, resolved, inks };
 })();

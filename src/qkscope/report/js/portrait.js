@@ -18,7 +18,7 @@ const portrait = (() => {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let naming;
   let named = false;
-  /** @type {ReturnType<typeof portraitFrame.build> | null} the drawing that stands */
+  /** @type {ReturnType<typeof portraitFrame.build> | null} as drawn last */
   let frame = null;
 
   const { table } = store;
@@ -28,21 +28,21 @@ const portrait = (() => {
   /* ---- where a head stands, and in which colour ---- */
 
   /** @type {(head: number, checkpoint?: number, run?: number) => [number, number]} */
-  const place = (head, checkpoint = state.checkpoint, run = store.runs()[0]) => [
+  const valuesOf = (head, checkpoint = state.checkpoint, run = store.runs()[0]) => [
     data.value(store.table(run), state.across, checkpoint, head),
     data.value(store.table(run), state.up, checkpoint, head),
   ];
 
   /** @type {(head: number) => [number, number]} */
   function spot(head) {
-    const [a, b] = place(head);
+    const [a, b] = valuesOf(head);
     return frame ? [frame.x(a), frame.y(b)] : [0, 0];
   }
 
   function visible() {
     const shown = store.shown();
     return data.heads.filter(({ index }) => {
-      const [a, b] = place(index);
+      const [a, b] = valuesOf(index);
       return (!shown || shown.has(index)) && !Number.isNaN(a + b);
     });
   }
@@ -65,10 +65,10 @@ const portrait = (() => {
   function lines(index, meaning = true) {
     /** @param {string} name */
     const numbers = (name) =>
-      store.runs().map((run) => {
-        const [value, se] = [name, `${name}_se`].map((one) => data.value(table(run), one, state.checkpoint, index));
-        return { name, value, se, whose: store.both() ? data.letters[run] : "" };
-      });
+      store.runs().map((run) => ({
+        ...data.estimate(table(run), name, state.checkpoint, index),
+        whose: axes.letterOf(run),
+      }));
     const kinds = store
       .runs()
       .map((run) => data.classes[data.code(table(run), state.checkpoint, index)] || "not measured");
@@ -79,7 +79,7 @@ const portrait = (() => {
     const names = [...new Set([state.across, state.up, ...tinted])];
     const another = data.anotherAxis(table(), state.checkpoint, index) ? "a different direction became PC0" : null;
     return [
-      `${name[0].toUpperCase()}${name.slice(1)} · ${data.checkpoints[state.checkpoint].label}`,
+      `${name[0].toUpperCase()}${name.slice(1)} · ${data.labelOf(state.checkpoint)}`,
       ...text.described(
         names.flatMap(numbers),
         [`${kind}${rope === null ? "" : rope === 1 ? ", RoPE" : ", NoPE"}`, another],
@@ -98,7 +98,8 @@ const portrait = (() => {
           ? []
           : [dom.symbolKey("●", name, paint.colour(code))],
       );
-    else if (tint === "rope") items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
+    else if (tint === "rope")
+      items = data.populations.map((name) => dom.symbolKey("●", name, paint.ofPopulation(name)));
     else items = paint.rampKeys(data.measureLabel(tint), portraitFrame.extent(tint));
     const changed = data.heads.some(({ index }) => data.anotherAxis(table(), state.checkpoint, index));
     return dom.legend(
@@ -146,8 +147,7 @@ const portrait = (() => {
     if (named) naming = setTimeout(name, 200);
     else name();
     markSelected();
-    if (moving) joined.transition("move").duration(550).attr("transform", at);
-    else joined.interrupt("move").attr("transform", at);
+    (moving ? joined.transition("move").duration(550) : joined.interrupt("move")).attr("transform", at);
     marks.rove(drawing);
   }
 
@@ -175,7 +175,7 @@ const portrait = (() => {
     const known = data.has(`${state.across}_se`) || data.has(`${state.up}_se`);
     const wanted = known ? visible().filter(({ index }) => state.heads.has(index)) : [];
     const path = (/** @type {Head} */ { index }) => {
-      const [a, b] = place(index);
+      const [a, b] = valuesOf(index);
       const [ea, eb] = [state.across, state.up].map(
         (one) => data.value(table(), `${one}_se`, state.checkpoint, index) || 0,
       );
@@ -186,8 +186,7 @@ const portrait = (() => {
       .selectAll("path")
       .data(wanted, (d) => /** @type {Head} */ (d).index)
       .join("path");
-    if (moving) joined.transition("move").duration(550).attr("d", path);
-    else joined.interrupt("move").attr("d", path);
+    (moving ? joined.transition("move").duration(550) : joined.interrupt("move")).attr("d", path);
   }
 
   /* Lines from each head's place in the first run to its place in the second. */
@@ -196,7 +195,7 @@ const portrait = (() => {
     const { x, y, layers } = frame;
     const tint = tinter();
     const drawn = (store.both() ? visible() : []).flatMap(({ index }) => {
-      const [[a, b], [c, d]] = [0, 1].map((run) => place(index, state.checkpoint, run));
+      const [[a, b], [c, d]] = [0, 1].map((run) => valuesOf(index, state.checkpoint, run));
       if (Number.isNaN(c + d)) return [];
       const picked = state.heads.has(index) ? "move picked" : "move";
       const way = `M${x(a)},${y(b)}L${x(c)},${y(d)}`;
@@ -219,7 +218,7 @@ const portrait = (() => {
       .x(([a]) => x(a))
       .y(([, b]) => y(b));
     const groups = chosen.map((head) => {
-      const way = data.checkpoints.map(({ index }) => place(head, index));
+      const way = data.checkpoints.map(({ index }) => valuesOf(head, index));
       const group = s(
         "g",
         { style: `--kind:${tint(head)}` },
@@ -228,10 +227,8 @@ const portrait = (() => {
       );
       if (chosen.length <= 12)
         way.forEach(([a, b], i) => {
-          if (!Number.isNaN(a + b))
-            group.append(
-              s("circle", { cx: x(a), cy: y(b), r: 2, class: i <= state.checkpoint ? "checkpoint been" : "checkpoint" }),
-            );
+          const been = i <= state.checkpoint ? "checkpoint been" : "checkpoint";
+          if (!Number.isNaN(a + b)) group.append(s("circle", { cx: x(a), cy: y(b), r: 2, class: been }));
         });
       return group;
     });
@@ -293,7 +290,7 @@ const portrait = (() => {
   function explain() {
     const codes = data.heads.map(({ index }) => data.code(table(), state.checkpoint, index));
     const present = codes.filter((code) => code >= 0).length;
-    const label = data.checkpoints[state.checkpoint].label;
+    const label = data.labelOf(state.checkpoint);
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
     const said = [`${text.headCount(visible().length)} of ${text.count(present)} at ${label}${over}.`];
     const lacking = codes.filter((code) => data.classes[code] === data.unmeasured).length;

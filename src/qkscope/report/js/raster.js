@@ -1,6 +1,7 @@
 // @ts-check
-/* When: a row for every head and a column for every checkpoint. Heads that follow position first are at the top, RoPE and
- * NoPE heads apart, so that the edge of the colour is the time at which position took over. Rows may also be layers. */
+/* When: a row for every head and a column for every checkpoint. Heads that follow position first are at the top, RoPE
+ * and NoPE heads apart, so that the edge of the colour is the time at which position took over. Rows may also be
+ * layers. */
 "use strict";
 
 const raster = (() => {
@@ -19,8 +20,8 @@ const raster = (() => {
 
   /** @typedef {{ index: number, name: string, layer: number, heads: number[], onset: number, y: number }} Row */
   /** @typedef {{ name: string, rows: Row[], y: number }} Group */
-  /** @type {{ measure: HTMLSelectElement, rows: HTMLSelectElement } | null} */
-  let controls = null;
+  /** @type {Record<string, HTMLSelectElement>} */
+  const controls = {};
   const NAMES = ["class", "roles"]; // what a head is called, not a number
 
   const byLayer = () => state.rows === "layers";
@@ -33,8 +34,7 @@ const raster = (() => {
   function called(head, checkpoint) {
     const table = store.table();
     if (isClass()) return data.className(table, checkpoint, head);
-    const names = data.rolesOf(table, checkpoint, head).map((role) => data.roles[role].name);
-    return names.join(", ") || (data.code(table, checkpoint, head) < 0 ? "" : "no role");
+    return data.roleNames(table, checkpoint, head) || (data.code(table, checkpoint, head) < 0 ? "" : "no role");
   }
 
   /* By table, as there are few: the checkpoint of every head. */
@@ -45,36 +45,29 @@ const raster = (() => {
   /** @type {(head: number, run?: number) => number} */
   function onsetOf(head, run = store.runs()[0]) {
     const table = store.table(run);
-    const known = onsets.get(table);
-    if (known) return known[head];
-    const found = data.heads.map((one) =>
-      data.checkpoints.findIndex(({ index }) => data.value(table, LEADING, index, one.index) > ENOUGH),
-    );
-    onsets.set(table, found);
-    return found[head];
+    /** @param {Head} one */
+    const onset = (one) =>
+      data.checkpoints.findIndex(({ index }) => data.value(table, LEADING, index, one.index) > ENOUGH);
+    if (!onsets.has(table)) onsets.set(table, data.heads.map(onset));
+    return onsets.get(table)?.[head] ?? -1;
   }
 
   /* ---- rows ---- */
 
-
   /** @returns {Group[]} */
   function groups() {
-    const shown = store.shown();
     const last = data.checkpoints.length;
     let index = 0;
     return data.populations.flatMap((population) => {
-      const members = data.heads.filter((d) => d.population === population && (!shown || shown.has(d.index)));
+      const members = store.members(population);
       if (!members.length) return [];
-      /** @type {Omit<Row, "index" | "y">[]} */
-      let rows;
-      if (byLayer())
-        rows = d3.groups(members, (d) => d.layer).map(([layer, found]) => ({
-          ...{ name: `layer ${layer}`, layer, onset: -1, heads: found.map((d) => d.index) },
-        }));
-      else
-        rows = members.map((d) => ({
-          ...{ name: data.shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
-        }));
+      let rows = byLayer()
+        ? d3.groups(members, (d) => d.layer).map(([layer, found]) => ({
+            ...{ name: `layer ${layer}`, layer, onset: -1, heads: found.map((d) => d.index) },
+          }))
+        : members.map((d) => ({
+            ...{ name: data.shortName(d.index), layer: d.layer, heads: [d.index], onset: onsetOf(d.index) },
+          }));
       if (state.rows === "onset")
         rows = d3.sort(
           rows,
@@ -90,8 +83,8 @@ const raster = (() => {
   /* The mean over a layer's heads, with its error where all of them are meant and the page knows it. */
   /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
   function inLayer(row, checkpoint, run) {
-    const { places, [measure()]: known } = store.over(run).averages.layers;
-    const at = checkpoint * places.length + places.indexOf(row.layer);
+    const { places: layers, [measure()]: known } = store.over(run).averages.layers;
+    const at = checkpoint * layers.length + layers.indexOf(row.layer);
     if (known && !store.shown() && known.mean[at] !== null) return [known.mean[at], known.se[at]];
     const table = store.table(run);
     return [text.mean(row.heads.map((head) => data.value(table, measure(), checkpoint, head))), null];
@@ -100,9 +93,7 @@ const raster = (() => {
   /** @type {(row: Row, checkpoint: number, run: number) => [number, Maybe]} */
   function ofRun(row, checkpoint, run) {
     if (byLayer()) return inLayer(row, checkpoint, run);
-    const [value, se] = [measure(), `${measure()}_se`].map((name) =>
-      data.value(store.table(run), name, checkpoint, row.heads[0]),
-    );
+    const { value, se } = data.estimate(store.table(run), measure(), checkpoint, row.heads[0]);
     return [value, se];
   }
 
@@ -117,7 +108,7 @@ const raster = (() => {
 
   /** @type {(rows: Row[]) => [number, number]} */
   function range(rows) {
-    const found = rows.flatMap((row) => data.checkpoints.map(({ index }) => valueOf(row, index)[0])).filter(Number.isFinite);
+    const found = rows.flatMap((row) => data.checkpoints.map(({ index }) => valueOf(row, index)[0]));
     const [low, high] = [d3.min(found) ?? 0, d3.max(found) ?? 1];
     if (store.both()) return [-Math.max(0.1, -low, high), Math.max(0.1, -low, high)];
     if (measure() === "r_k") return [-1, 1];
@@ -129,19 +120,19 @@ const raster = (() => {
   /** @type {(ends: [number, number]) => (row: Row, checkpoint: number, value: number) => string[]} */
   function colours(ends) {
     if (isNamed() && !isClass()) {
-      const made = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
-      const none = paint.resolved("var(--rule)");
+      const ofRoles = data.roles.map((_, role) => paint.resolved(paint.ofRole(role)));
+      const [none] = paint.inks("rule");
       return (row, checkpoint) => {
-        const found = data.rolesOf(store.table(), checkpoint, row.heads[0]).map((role) => made[role]);
+        const found = data.rolesOf(store.table(), checkpoint, row.heads[0]).map((role) => ofRoles[role]);
         return found.length ? found : [none];
       };
     }
     if (isClass()) {
-      const made = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
-      return (_row, _stop, code) => [made[code] || "transparent"];
+      const ofClasses = data.classes.map((_, code) => paint.resolved(paint.colour(code)));
+      return (_row, _checkpoint, code) => [ofClasses[code] || "transparent"];
     }
     const ramp = paint.fastRamp(ends);
-    return (_row, _stop, value) => [ramp(value)];
+    return (_row, _checkpoint, value) => [ramp(value)];
   }
 
   const name = () =>
@@ -150,20 +141,20 @@ const raster = (() => {
   /* ---- words ---- */
 
   /** @param {Row} row */
-  const whose = (row) =>
-    byLayer()
-      ? `${row.name}${axes.isNope(row.layer) ? " (NoPE)" : ""}, ${text.headCount(row.heads.length)}`
-      : data.headName(row.heads[0]);
+  function whose(row) {
+    if (!byLayer()) return data.headName(row.heads[0]);
+    return `${row.name}${axes.isNope(row.layer) ? " (NoPE)" : ""}, ${text.headCount(row.heads.length)}`;
+  }
 
   /** @type {(row: Row, checkpoint: number) => (string | null)[]} */
   function lines(row, checkpoint) {
     const [value, se] = valueOf(row, checkpoint);
     const another = byLayer() ? null : data.anotherAxis(store.table(), checkpoint, row.heads[0]);
-    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.checkpoints[row.onset].label} on`;
+    const since = byLayer() || row.onset < 0 ? null : `${ABOVE} from ${data.labelOf(row.onset)} on`;
     const also = [since, another ? "PC0 is a different direction than at the checkpoint before" : null];
     const of = [store.both() ? "A − B," : "", byLayer() ? "mean" : ""].filter(Boolean).join(" ");
     return [
-      `${data.checkpoints[checkpoint].label} · ${whose(row)}`,
+      `${data.labelOf(checkpoint)} · ${whose(row)}`,
       ...(isNamed()
         ? [called(row.heads[0], checkpoint) || "not measured here", ...also]
         : text.described([{ name: measure(), value, se, of, sign: store.both() }], also)),
@@ -178,7 +169,8 @@ const raster = (() => {
     return `${many} of ${text.count(heads.length)}${group.name === "all" ? "" : ` ${group.name}`} heads`;
   }
 
-  const rule = LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of score variance`;
+  const rule =
+    LEADING === "r_q" ? `r_q is ${ABOVE}` : `position determines more than ${100 * ENOUGH}% of score variance`;
 
   /* One sentence: of the pinned head, of the selection, or of all heads. */
   /** @param {Group[]} list */
@@ -197,9 +189,8 @@ const raster = (() => {
     const every = list.map((group) => counted(group, state.checkpoint)).join(" and ");
     const whose = store.both() ? "in run A " : "";
     if (!state.heads.size) return [`At ${label}, ${whose}${rule} in ${every}.`];
-    const some = { name: "all", rows: [], y: 0 };
     const rows = /** @type {any} */ ([{ heads: [...state.heads] }]);
-    return [`At ${label}, ${rule} in ${counted({ ...some, rows }, state.checkpoint)} selected.`];
+    return [`At ${label}, ${rule} in ${counted({ name: "all", rows, y: 0 }, state.checkpoint)} selected.`];
   }
 
   /** @param {number} head */
@@ -207,17 +198,16 @@ const raster = (() => {
     const onset = onsetOf(head);
     const table = store.table();
     /** @param {number} checkpoint */
-    const at = (checkpoint) =>
-      text.measure(LEADING, data.value(table, LEADING, checkpoint, head), data.value(table, `${LEADING}_se`, checkpoint, head));
+    const at = (checkpoint) => text.ofHead(table, LEADING, checkpoint, head);
     const last = data.checkpoints.length - 1;
     const changed = data.checkpoints.filter(({ index }) => data.anotherAxis(table, index, head));
-    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.checkpoints[onset].label} (${at(onset)})`;
+    const when = onset < 0 ? `never ${ABOVE}` : `${ABOVE} from ${data.labelOf(onset)} (${at(onset)})`;
     const moved = changed.length ? `; PC0 changed at ${changed.map(({ label }) => label).join(", ")}` : "";
     const open = dom.button("emergence-open", "Open this head", () => go("head", { head }), { class: "link" });
     const kind = data.heads[head].population;
     return [
       h("strong", {}, `${data.shortName(head)}${kind === "all" ? "" : ` (${kind})`}`),
-      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.checkpoints[last].label}${moved}. `,
+      `: ${data.measureLabel(LEADING)} ${when}, ${at(last)} at ${data.labelOf(last)}${moved}. `,
       open,
     ];
   }
@@ -239,9 +229,8 @@ const raster = (() => {
     return [left, ...d3.cumsum(wide)].map((value, i) => (i ? left + value : value));
   }
 
-  /** @type {(list: Group[], ends: [number, number]) => { frame: HTMLElement, rows: Row[] }} */
-  function build(list, ends) {
-    const rows = list.flatMap((group) => group.rows);
+  /** @type {(list: Group[], rows: Row[], ends: [number, number]) => HTMLElement} */
+  function build(list, rows, ends) {
     const width = axes.widthOf(drawing);
     const left = byLayer() ? 62 : rows.length > 200 && width < 500 ? 44 : 56;
     const even = (width - left) / data.checkpoints.length;
@@ -250,11 +239,11 @@ const raster = (() => {
     const phases = data.phases.length > 1 && data.training ? data.phases : [];
     const header = room + (phases.length ? 18 : 4);
     const tall = byLayer() ? (rows.length <= 24 ? 24 : 14) : rows.length <= 60 ? 12 : rows.length <= 240 ? 8 : 6;
-    const named = data.populations.length > 1;
+    const grouped = data.populations.length > 1;
     let y = header;
     for (const group of list) {
       group.y = y;
-      y += named ? GROUP : 4;
+      y += grouped ? GROUP : 4;
       for (const row of group.rows) {
         row.y = y;
         y += tall;
@@ -264,23 +253,17 @@ const raster = (() => {
     const shown = Math.min(height, TALLEST + header);
     const colour = colours(ends);
     /** @param {number} checkpoint */
-    const x = (checkpoint) => edges[checkpoint];
-    /** @param {number} checkpoint */
     const wide = (checkpoint) => edges[checkpoint + 1] - edges[checkpoint];
-    const [ink, muted, paper, tick, frame] = ["--ink", "--muted", "--paper", "--axis", "--rule"].map((one) =>
-      paint.resolved(`var(${one})`),
-    );
-    const written = (/** @type {number} */ checkpoint) => byLayer() && wide(checkpoint) >= 36 && tall >= 14;
+    const [ink, muted, paper, tick, frame] = paint.inks("ink", "muted", "paper", "axis", "rule");
 
     /** @type {(context: CanvasRenderingContext2D, top: number) => void} */
     function draw(context, top) {
       for (const row of rows) {
         const at = row.y - top;
-        if (at + tall < header || at > shown) continue;
-        drawRow(context, row, at);
+        if (at + tall >= header && at <= shown) drawRow(context, row, at);
       }
       context.fillStyle = ink;
-      for (const group of named ? list : []) {
+      for (const group of grouped ? list : []) {
         const at = group.y - top + GROUP / 2 + 2;
         if (at < header || at > shown) continue;
         context.font = context.font.replace(/^(\d+ )?11px/, "650 11px");
@@ -303,26 +286,25 @@ const raster = (() => {
         const part = (cell - (cell > 8 ? 1 : 0)) / fills.length;
         fills.forEach((fill, i) => {
           context.fillStyle = fill;
-          context.fillRect(x(index) + i * part, at, part, tall - between);
+          context.fillRect(edges[index] + i * part, at, part, tall - between);
         });
-        if (written(index)) {
+        if (byLayer() && cell >= 36 && tall >= 14) {
           context.fillStyle = paint.inkFor(fills[0]);
           context.textAlign = "center";
-          const share = measure().startsWith("share_");
-          context.fillText(text.number(share ? 100 * value : value, share ? 0 : 2), x(index) + cell / 2, at + tall / 2);
+          const number = measure().startsWith("share_") ? text.number(100 * value, 0) : text.number(value, 2);
+          context.fillText(number, edges[index] + cell / 2, at + tall / 2);
         }
         if (!byLayer() && !isNamed() && data.anotherAxis(store.table(), index, row.heads[0])) {
           context.fillStyle = tick;
-          context.fillRect(x(index), at + 1, Math.min(3, Math.max(1, cell / 3)), tall - between - 2);
+          context.fillRect(edges[index], at + 1, Math.min(3, Math.max(1, cell / 3)), tall - between - 2);
         }
       }
       if (row.onset > 0 && !store.both() && !isNamed()) {
         context.fillStyle = ink;
-        context.fillRect(x(row.onset) - 2, at, 2, tall);
+        context.fillRect(edges[row.onset] - 2, at, 2, tall);
       }
-      const apart = Math.ceil(12 / tall);
-      if (row.index % apart && !row.heads.every((head) => state.heads.has(head))) return;
       const picked = row.heads.every((head) => state.heads.has(head));
+      if (row.index % Math.ceil(12 / tall) && !picked) return;
       context.fillStyle = picked ? ink : muted;
       context.textAlign = "right";
       context.fillText(row.name, left - 8, at + tall / 2);
@@ -335,15 +317,16 @@ const raster = (() => {
       context.textAlign = "left";
       for (const phase of phases) {
         const [, first, past] = phase;
+        const letters = Math.floor((edges[past + 1] - edges[first]) / 6.4);
         context.fillStyle = muted;
-        context.fillText(axes.phaseName(phase, Math.floor((edges[past + 1] - edges[first]) / 6.4)), x(first) + 1, 8);
+        context.fillText(axes.phaseName(phase, letters), edges[first] + 1, 8);
         context.fillStyle = frame;
-        if (first > 0) context.fillRect(x(first) - 1, 0, 1, header - 2);
+        if (first > 0) context.fillRect(edges[first] - 1, 0, 1, header - 2);
       }
       for (const index of labelled) {
         context.save();
         context.fillStyle = index === state.checkpoint ? ink : muted;
-        context.translate(x(index) + wide(index) / 2, header - 12);
+        context.translate(edges[index] + wide(index) / 2, header - 12);
         if (slant) context.rotate((-40 * Math.PI) / 180);
         context.textAlign = slant ? "left" : "center";
         context.fillText(names[index], 0, 0);
@@ -352,7 +335,7 @@ const raster = (() => {
     }
 
     /* The chosen checkpoint and as many others as have room for their names. */
-    const middle = (/** @type {number} */ checkpoint) => x(checkpoint) + wide(checkpoint) / 2;
+    const middle = (/** @type {number} */ checkpoint) => edges[checkpoint] + wide(checkpoint) / 2;
     const needs = slant ? 15 : 8 + 7 * Math.max(...names.map((one) => one.length));
     const labelled = [state.checkpoint];
     for (const { index } of data.checkpoints)
@@ -363,16 +346,16 @@ const raster = (() => {
       const bars = rows
         .filter((row) => row.heads.some((head) => state.heads.has(head)))
         .map((row) => `M${left - 5},${row.y}h3v${tall - 1}h-3z`);
-      const column = { x: x(state.checkpoint) - 1, y: header - 1, width: wide(state.checkpoint) + 1, height: height - header, rx: 2 };
-      return [
-        s("path", { d: bars.join(""), class: "has-selected" }),
-        ...(data.checkpoints.length > 1 ? [s("rect", { ...column, class: "chosen-column" })] : []),
-      ];
+      const selected = s("path", { d: bars.join(""), class: "has-selected" });
+      if (data.checkpoints.length < 2) return [selected];
+      const across = { x: edges[state.checkpoint] - 1, width: wide(state.checkpoint) + 1 };
+      const down = { y: header - 1, height: height - header };
+      return [selected, s("rect", { ...across, ...down, rx: 2, class: "chosen-column" })];
     }
 
     /** @param {number} at */
     const rowAt = (at) => rows[d3.bisectRight(rows.map((row) => row.y), at) - 1];
-    const frameOf = sheet.make({
+    return sheet.make({
       id: "emergence",
       label: `${name()} of each ${byLayer() ? "layer" : "head"} at each ${axes.checkpointWord}`,
       width,
@@ -385,11 +368,12 @@ const raster = (() => {
       at(px, py) {
         const row = rowAt(py);
         const col = d3.bisectRight(edges, px) - 1;
-        return row && py < row.y + tall && col < data.checkpoints.length ? { row: row.index, col: Math.max(0, col) } : null;
+        if (!row || py >= row.y + tall || col >= data.checkpoints.length) return null;
+        return { row: row.index, col: Math.max(0, col) };
       },
       rows: rows.length,
       cols: () => data.checkpoints.length,
-      box: ({ row, col }) => ({ x: x(col), y: rows[row].y, width: wide(col), height: tall }),
+      box: ({ row, col }) => ({ x: edges[col], y: rows[row].y, width: wide(col), height: tall }),
       lines: ({ row, col }) => lines(rows[row], col),
       verb: byLayer() ? "Select these heads." : "Pin this head.",
       act: ({ row, col }, event) => store.select(rows[row].heads, event, { checkpoint: col }),
@@ -398,7 +382,6 @@ const raster = (() => {
         if (found.length) store.select(found, event);
       },
     });
-    return { frame: frameOf, rows };
   }
 
   /* The names that colours stand for: of the classes or roles that some head has. */
@@ -409,7 +392,9 @@ const raster = (() => {
         table.classes[data.taxonomy].codes.includes(code) ? [dom.key(paint.block(code), kind)] : [],
       );
     const bits = [...(table.roles || [])].reduce((all, one) => (one < 128 ? all | one : all), 0);
-    const found = data.roles.flatMap(({ name: one }, role) => (bits & (1 << role) ? [dom.blockKey(paint.ofRole(role), one)] : []));
+    const found = data.roles.map(({ name: one }, role) =>
+      bits & (1 << role) ? dom.blockKey(paint.ofRole(role), one) : null,
+    );
     return [...found, dom.blockKey("var(--rule)", "no role")];
   }
 
@@ -427,7 +412,7 @@ const raster = (() => {
   /** @param {Row[]} rows */
   function numbersTable(rows) {
     const last = data.checkpoints.length - 1;
-    const checkpoints = byLayer() ? d3.range(last + 1) : [...new Set([0, state.checkpoint, last])].sort((a, b) => a - b);
+    const checkpoints = byLayer() ? d3.range(last + 1) : d3.sort(new Set([0, state.checkpoint, last]));
     /** @type {(row: Row, checkpoint: number) => string} */
     const said = (row, checkpoint) => {
       const [value, se] = valueOf(row, checkpoint);
@@ -437,7 +422,7 @@ const raster = (() => {
     const onset = byLayer() ? [] : [`${ABOVE} from`];
     return dom.numbers(
       drawing,
-      [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.checkpoints[checkpoint].label)],
+      [byLayer() ? "layer" : "head", ...onset, ...checkpoints.map((checkpoint) => data.labelOf(checkpoint))],
       () =>
         rows.map((row) => [
           byLayer() ? `layer ${row.layer}${axes.isNope(row.layer) ? " (NoPE)" : ""}` : row.name,
@@ -448,13 +433,14 @@ const raster = (() => {
   }
 
   function explain() {
-    const said = [];
     const shown = store.shown();
-    if (store.both()) said.push("Blue: higher in A. Orange: higher in B.");
-    if (shown) said.push(`Filtered: ${text.headCount(shown.size)}.`);
-    if (isClass()) said.push(axes.taxonomyMeans());
-    else if (!byLayer() && !isNamed() && data.has("same_axis")) said.push(`PC0: ${text.pc0}`);
-    note.textContent = said.join(" ");
+    const said = [
+      store.both() && "Blue: higher in A. Orange: higher in B.",
+      shown && `Filtered: ${text.headCount(shown.size)}.`,
+      isClass() && axes.taxonomyMeans(),
+      !byLayer() && !isNamed() && data.has("same_axis") && `PC0: ${text.pc0}`,
+    ];
+    note.textContent = said.filter(Boolean).join(" ");
   }
 
   /** @type {{ list: Group[], ends: [number, number] } | null} the rows, and the range of their numbers */
@@ -462,10 +448,8 @@ const raster = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    if (controls) {
-      controls.measure.value = state.map;
-      controls.rows.value = state.rows;
-    }
+    controls.map.value = state.map;
+    controls.rows.value = state.rows;
     dom.choose(dom.find("emergence-controls").querySelector("fieldset"), state.spacing);
     // Another selection or checkpoint, with no filter that depends on them, has the same rows.
     if (!known || !store.only(keys, "heads", "head", "checkpoint")) {
@@ -474,20 +458,13 @@ const raster = (() => {
     }
     const { list, ends } = known;
     explain();
-    if (!list.length) {
-      marks.mount(drawing, h("p", { class: "absent" }, "No head passes the filter."));
-      return;
-    }
+    if (!list.length) return marks.mount(drawing, dom.absent("No head passes the filter."));
     const top = drawing.querySelector(".sheet-scroll")?.scrollTop || 0;
-    const { frame, rows } = build(list, ends);
+    const rows = list.flatMap((group) => group.rows);
+    const frame = build(list, rows, ends);
     const axis = data.has("same_axis") && !byLayer();
-    marks.mount(
-      drawing,
-      h("p", { class: "sentence", id: "emergence-sentence" }, sentence(list)),
-      legend(ends, axis),
-      frame,
-      numbersTable(rows),
-    );
+    const said = h("p", { class: "sentence", id: "emergence-sentence" }, sentence(list));
+    marks.mount(drawing, said, legend(ends, axis), frame, numbersTable(rows));
     frame.children[0].scrollTop = top;
   }
 
@@ -504,14 +481,19 @@ const raster = (() => {
     const rowMenu = dom.menu("emergence-rows", "Rows", rows.map((one) => [one, NAMED[one]]), state.rows, (value) =>
       store.set({ rows: value }),
     );
-    const spaced = dom.options("spacing", "Columns by", spacing.map((one) => [one, NAMED[one]]), state.spacing, (value) =>
+    /** @type {[string, string][]} */
+    const columns = spacing.map((one) => [one, NAMED[one]]);
+    const spaced = dom.options("spacing", "Columns by", columns, state.spacing, (value) =>
       store.set({ spacing: value }),
     );
-    controls = { measure: colour.box, rows: rowMenu.box };
-    const found = [colour.field, rows.length > 1 ? rowMenu.field : null, spacing.length > 1 ? spaced : null];
-    dom.find("emergence-controls").replaceChildren(...found.filter((one) => one !== null));
+    Object.assign(controls, { map: colour.box, rows: rowMenu.box });
+    const found = [colour.field, ...(rows.length > 1 ? [rowMenu.field] : []), ...(spacing.length > 1 ? [spaced] : [])];
+    dom.find("emergence-controls").replaceChildren(...found);
   }
 
   /** @type {View & { onsetOf: typeof onsetOf, leading: string, above: string }} */
-  return { setUp, draw, onsetOf, leading: LEADING, above: ABOVE, needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "checkpoint"] };
+  return {
+    ...{ setUp, draw, onsetOf, leading: LEADING, above: ABOVE },
+    needs: ["map", "rows", "spacing", "taxonomy", "window", "run", "filter", "heads", "checkpoint"],
+  };
 })();

@@ -6,18 +6,18 @@ const roles = (() => {
   const { state } = store;
   const { h, s } = dom;
   const MOST = 6; // heads that a row names
+  const overTraining = data.training && data.checkpoints.length > 1;
 
-  /** @param {string} population */
-  const members = (population) => {
-    const shown = store.shown();
-    return data.heads.filter((head) => head.population === population && (!shown || shown.has(head.index)));
-  };
+  /** @type {(head: Head, run: number) => number} */
+  const bitsOf = (head, run) =>
+    data.roleBits(store.table(run), data.checkpointOf(head, state.checkpoint), head.index);
 
   /* The heads with a role at the chosen checkpoint. */
   /** @type {(role: number, population: string, run: number) => number[]} */
   const having = (role, population, run) =>
-    members(population)
-      .filter((head) => data.roleBits(store.table(run), data.checkpointOf(head, state.checkpoint), head.index) & (1 << role))
+    store
+      .members(population)
+      .filter((head) => bitsOf(head, run) & (1 << role))
       .map(({ index }) => index);
 
   /* How many heads have each role at each checkpoint: by role, then population. */
@@ -26,7 +26,7 @@ const roles = (() => {
     const table = store.table(run);
     const found = data.roles.map(() => data.populations.map(() => data.checkpoints.map(() => 0)));
     data.populations.forEach((population, p) => {
-      for (const { index: head } of members(population))
+      for (const { index: head } of store.members(population))
         for (const { index: checkpoint } of data.checkpoints) {
           const bits = data.roleBits(table, checkpoint, head);
           for (let role = 0; bits >> role; role += 1) if (bits & (1 << role)) found[role][p][checkpoint] += 1;
@@ -54,16 +54,16 @@ const roles = (() => {
   /** @param {number[][]} counts */
   const first = (counts) => data.checkpoints.find(({ index }) => counts.some((count) => count[index]))?.label || "–";
 
-
   /** @type {(role: number, population: string, run: number) => HTMLElement} */
   function cell(role, population, run) {
     const heads = having(role, population, run);
     const all = data.heads.filter((head) => head.population === population).length;
-    const label = `${text.headCount(heads.length)} of ${all}${population === "all" ? "" : ` ${population}`}: ${data.roles[role].name}. Select them.`;
     if (!heads.length) return h("td", { class: "num none" }, "0");
-    const id = `role-${role}-${population}-${run}`;
-    const pick = h("button", { type: "button", id, class: "link", "aria-label": label, title: heads.map(data.shortName).join(", ") }, String(heads.length));
-    pick.addEventListener("click", (event) => store.select(heads, event));
+    const whole = `${all}${population === "all" ? "" : ` ${population}`}`;
+    const label = `${text.headCount(heads.length)} of ${whole}: ${data.roles[role].name}. Select them.`;
+    const about = { class: "link", "aria-label": label, title: heads.map(data.shortName).join(", ") };
+    const act = (/** @type {MouseEvent} */ event) => store.select(heads, event);
+    const pick = dom.button(`role-${role}-${population}-${run}`, String(heads.length), act, about);
     return h("td", { class: "num" }, pick);
   }
 
@@ -83,7 +83,7 @@ const roles = (() => {
       { class: heads.length ? null : "none" },
       h("th", { scope: "row" }, swatch, axes.ofRun(run, data.roles[role].name), means),
       ...data.populations.map((population) => cell(role, population, run)),
-      ...(data.training && data.checkpoints.length > 1 ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
+      ...(overTraining ? [h("td", {}, spark(counts, most)), h("td", {}, first(counts))] : []),
       h("td", { class: "which" }, heads.length ? `${named}${more}` : "–"),
     );
   }
@@ -92,7 +92,7 @@ const roles = (() => {
   function overlap() {
     const [run] = store.runs();
     const counts = data.populations
-      .flatMap(members)
+      .flatMap(store.members)
       .map((head) => data.rolesOf(store.table(run), data.checkpointOf(head, state.checkpoint), head.index).length);
     const [some, several] = [0, 1].map((least) => counts.filter((count) => count > least).length);
     if (!several) return "";
@@ -101,30 +101,33 @@ const roles = (() => {
 
   function draw() {
     const drawing = dom.find("roles-drawing");
-    const places = d3.range(data.roles.length);
+    const all = d3.range(data.roles.length);
     const narrow = axes.widthOf(drawing) < 560;
     const counts = new Map(store.runs().map((run) => [run, countsOf(run)]));
     /** @type {(run: number, role: number) => number[][]} */
     const of = (run, role) => counts.get(run)?.[role] || [];
     const most = d3.max([...counts.values()].flat(3)) || 1;
-    const ever = places.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
-    const never = places.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
-    const overTraining = data.training && data.checkpoints.length > 1 ? ["over training", "first at"] : [];
+    const ever = all.filter((role) => store.runs().some((run) => d3.max(of(run, role).flat())));
+    const never = all.filter((role) => !ever.includes(role)).map((role) => data.roles[role].name);
     const kinds = data.populations.map((one) => (one === "all" ? "heads" : narrow ? one : `${one} heads`));
-    const head = ["role", ...kinds, ...overTraining, `heads at ${data.checkpoints[state.checkpoint].label}`];
-    const numeric = (/** @type {number} */ i) => i > 0 && i <= kinds.length;
+    const trend = overTraining ? ["over training", "first at"] : [];
+    const head = ["role", ...kinds, ...trend, `heads at ${data.labelOf(state.checkpoint)}`];
+    const cells = head.map((name, i) =>
+      h("th", { scope: "col", class: i > 0 && i <= kinds.length ? "num" : null }, name),
+    );
     const table = h(
       "table",
       { class: "plain roles" },
-      h("thead", {}, h("tr", {}, head.map((name, i) => h("th", { scope: "col", class: numeric(i) ? "num" : null }, name)))),
+      h("thead", {}, h("tr", {}, cells)),
       h("tbody", {}, ever.flatMap((role) => store.runs().map((run) => row(role, run, of(run, role), most, narrow)))),
     );
-    const region = { class: "scroller", tabindex: "0", role: "region", "aria-label": "Heads by role" };
     const terms = ever.map((role) => h("div", {}, h("dt", {}, data.roles[role].name), h("dd", {}, meaning(role))));
     marks.mount(
       drawing,
-      ever.length ? h("div", region, table) : h("p", { class: "absent" }, "No head has a role beyond its error."),
-      narrow && ever.length ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms)) : null,
+      ever.length ? dom.scroller("Heads by role", table) : dom.absent("No head has a role beyond its error."),
+      narrow && ever.length
+        ? h("details", {}, h("summary", {}, "What the roles mean"), h("dl", { class: "terms" }, terms))
+        : null,
     );
     dom.find("roles-note").textContent = [
       "A head has a role if its score is more than two standard errors above the threshold.",
@@ -134,5 +137,5 @@ const roles = (() => {
   }
 
   /** @type {View} */
-  return { setUp() {}, draw, needs: ["checkpoint", "window", "run", "filter"] };
+  return { draw, needs: ["checkpoint", "window", "run", "filter"] };
 })();

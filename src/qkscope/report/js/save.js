@@ -7,7 +7,9 @@ const save = (() => {
   const { h, s } = dom;
   const MARGIN = 16;
   const HEADING = 34;
-  const ONE_STOP = ["portrait", "head", "explorer", "distance", "examples"]; // views of a single checkpoint, whose pictures name it
+  // Views of a single checkpoint, whose pictures name it.
+  const ONE_CHECKPOINT = ["portrait", "head", "explorer", "distance", "examples"];
+  const DASHED = { "stroke-width": 2, "stroke-dasharray": "3 3" };
   const SHARPNESS = 2; // pixels of a PNG for each of the page's
 
   /* What a mark's look hangs on in the page's style. */
@@ -33,7 +35,7 @@ const save = (() => {
   }
 
   /** @type {(box: DOMRect, origin: DOMRect) => { x: number, y: number }} */
-  const place = (box, origin) => ({
+  const inPicture = (box, origin) => ({
     x: MARGIN + box.left - origin.left,
     y: MARGIN + HEADING + box.top - origin.top,
   });
@@ -46,7 +48,7 @@ const save = (() => {
       const box = block.getBoundingClientRect();
       const { backgroundColor, borderTopColor, borderLeftColor, borderTopWidth, borderLeftWidth } =
         getComputedStyle(block);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       const [width, height] = [box.width, box.height];
       const colours = (block.getAttribute("data-colours") || "").split(";").filter(Boolean);
       if (colours.length)
@@ -57,9 +59,7 @@ const save = (() => {
       else if (width < 3 && parseFloat(borderLeftWidth))
         found.push(s("rect", { x, y, width: 2, height, fill: borderLeftColor }));
       else if (height < 3 && parseFloat(borderTopWidth))
-        found.push(
-          s("line", { x1: x, x2: x + width, y1: y, y2: y, stroke: borderTopColor, "stroke-width": 2, "stroke-dasharray": "3 3" }),
-        );
+        found.push(s("line", { x1: x, x2: x + width, y1: y, y2: y, stroke: borderTopColor, ...DASHED }));
       else found.push(s("rect", { x, y, width, height, rx: 2, fill: backgroundColor }));
     }
     const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
@@ -69,7 +69,7 @@ const save = (() => {
       range.selectNodeContents(node);
       const box = range.getBoundingClientRect();
       const { color, fontSize, fontFamily, fontWeight } = getComputedStyle(node.parentElement || element);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       if (!node.textContent?.trim() || !box.width) continue;
       const look = { fill: color, "font-size": fontSize, "font-family": fontFamily, "font-weight": fontWeight };
       found.push(s("text", { x, y: y + 0.78 * box.height, ...look }, node.textContent));
@@ -97,8 +97,11 @@ const save = (() => {
       s("rect", { width, height, fill: style.backgroundColor || paper }),
       s(
         "text",
-        { x: MARGIN, y: MARGIN + 15, fill: style.color, "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
-        ONE_STOP.includes(view) ? `${title} · ${data.checkpoints[store.state.checkpoint].label}` : title,
+        {
+          ...{ x: MARGIN, y: MARGIN + 15, fill: style.color },
+          ...{ "font-family": style.fontFamily, "font-size": 16, "font-weight": 650 },
+        },
+        ONE_CHECKPOINT.includes(view) ? `${title} · ${data.labelOf(store.state.checkpoint)}` : title,
       ),
     );
     for (const element of drawing.querySelectorAll(".legend, .small, .sentence"))
@@ -106,7 +109,7 @@ const save = (() => {
     for (const svg of drawings) {
       const box = svg.getBoundingClientRect();
       const copy = svg instanceof HTMLCanvasElement ? s("image", { href: svg.toDataURL() }) : settled(svg);
-      const { x, y } = place(box, origin);
+      const { x, y } = inPicture(box, origin);
       const at = { x, y, width: box.width, height: box.height, overflow: "visible" };
       for (const [name, value] of Object.entries(at)) copy.setAttribute(name, String(value));
       picture.append(copy);

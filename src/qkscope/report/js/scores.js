@@ -6,7 +6,6 @@
 const scores = (() => {
   const { state } = store;
   const { h } = dom;
-  const drawing = document.getElementById("scores-drawing");
 
   /** @param {number} part */
   const colour = (part) => `var(--${data.parts[part].name})`;
@@ -15,8 +14,8 @@ const scores = (() => {
 
   /* Stacked pieces of each place; `share` gives a part's share there. */
   /** @type {(places: number[], share: (at: number, name: string) => number | null | undefined) => Piece[]} */
-  const stack = (places, share) =>
-    places.flatMap((at) => {
+  const stack = (columns, share) =>
+    columns.flatMap((at) => {
       let from = 0;
       return data.parts.flatMap(({ name }, part) => {
         const value = share(at, name);
@@ -63,9 +62,11 @@ const scores = (() => {
         name: `${title}, at each ${axes.checkpointWord}`,
         prefix,
         lines(checkpoint, meaning) {
-          const parts = data.parts.map(({ name }) => ({ name, value: share(checkpoint, name) ?? NaN, se: error(checkpoint, name) }));
-          const whole = { name: "share_positional", value: positional(checkpoint, share), se: error(checkpoint, "share_positional") };
-          return [`${data.checkpoints[checkpoint].label} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
+          /** @type {(name: string, value?: number | null) => Quantity} */
+          const of = (name, value = null) => ({ name, value: value ?? NaN, se: error(checkpoint, name) });
+          const whole = of("share_positional", positional(checkpoint, share));
+          const parts = data.parts.map(({ name }) => of(name, share(checkpoint, name)));
+          return [`${data.labelOf(checkpoint)} · ${title}`, ...text.described([whole, ...parts], [], meaning)];
         },
       },
     );
@@ -84,17 +85,13 @@ const scores = (() => {
       text.mean(
         here.filter((d) => d.layer === layer).map((d) => data.value(table, name, state.checkpoint, d.index)),
       );
+    const name = text.shorten(data.labelOf(state.checkpoint), 24);
     const svg = axes.plot({
-      width,
-      height,
-      marginLeft: axes.layerMargin,
-      marginRight: 10,
-      marginTop: 44,
-      marginBottom: 26,
+      ...{ width, height, marginLeft: axes.layerMargin, marginRight: 10, marginTop: 44, marginBottom: 26 },
       x: { domain: [0, 1], ticks: [0, 0.5, 1], tickSize: 0, label: null, tickFormat: axes.percent },
       y: { type: "band", domain: layers, axis: null, padding: 0.14 },
       marks: [
-        axes.titled(axes.ofRun(run, `By layer at ${text.shorten(data.checkpoints[state.checkpoint].label, 24)}`), axes.layerMargin - 4),
+        axes.titled(axes.ofRun(run, `By layer at ${name}`), axes.layerMargin - 4),
         axes.layerNames(layers, (height - 70) / Math.max(1, layers.length)),
         Plot.rect(stack(layers, share), { x1: "low", x2: "high", y: "at", fill: (d) => colour(d.part) }),
         // A bar that cannot be seen, over each layer: the mark.
@@ -104,7 +101,7 @@ const scores = (() => {
     svg.querySelectorAll('g[aria-label="bar"] rect').forEach((rect, i) => {
       const layer = layers[i];
       const numbers = data.parts.map(({ name }) => ({ name, value: share(layer, name), of: "mean" }));
-      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.checkpoints[state.checkpoint].label}`;
+      const where = `Layer ${layer}${axes.isNope(layer) ? " (NoPE)" : ""} at ${data.labelOf(state.checkpoint)}`;
       marks.mark(/** @type {any} */ (rect), {
         key: `layer:${layer}${data.letters[run]}`,
         label: `${[where, ...text.described(numbers, [], false)].join(", ")}. Select its heads.`,
@@ -112,21 +109,19 @@ const scores = (() => {
         act: (event) => store.select(here.filter((d) => d.layer === layer).map((d) => d.index), event),
       });
     });
-    axes.dress(svg, `What determines attention in each layer at ${data.checkpoints[state.checkpoint].label}`);
+    axes.dress(svg, `What determines attention in each layer at ${data.labelOf(state.checkpoint)}`);
     return svg;
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("scores-drawing");
     const width = axes.widthOf(drawing);
     const panels = (data.populations.length + 1) * store.runs().length;
     const columns = width > 640 ? Math.min(panels, 3) : 1;
     const each = (width - 24 * (columns - 1)) / columns;
     const { means: all } = store.over().averages;
-    if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null))) {
-      marks.mount(drawing, h("p", { class: "absent" }, "Not measured over this window."));
-      return;
-    }
+    if (!data.populations.some((one) => all[one]?.[data.parts[0].name]?.mean.some((v) => v !== null)))
+      return marks.mount(drawing, dom.absent("Not measured over this window."));
     const charts = data.populations.flatMap((population) =>
       store.runs().map((run) => {
         const { means, heads } = store.over(run).averages;
@@ -148,5 +143,5 @@ const scores = (() => {
     marks.mount(drawing, legend(), h("div", { class: columns > 1 ? "triple" : "pair" }, cells));
   }
 
-  return { setUp() {}, draw, needs: ["window", "run", "checkpoint"], chart, legend };
+  return { draw, needs: ["window", "run", "checkpoint"], chart, legend };
 })();

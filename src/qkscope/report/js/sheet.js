@@ -9,7 +9,7 @@ const sheet = (() => {
 
   /* Where the cursor of each sheet was last, so that it is there again when the sheet is drawn anew. */
   /** @type {Map<string, Cell>} */
-  const places = new Map();
+  const cursors = new Map();
 
   /** @type {(width: number, height: number) => { canvas: HTMLCanvasElement, context: CanvasRenderingContext2D }} */
   function blank(width, height) {
@@ -121,7 +121,7 @@ const sheet = (() => {
 
     /** @type {(value: number, count: number) => number} */
     const within = (value, count) => Math.max(0, Math.min(count - 1, value));
-    let here = places.get(id) || about.start;
+    let here = cursors.get(id) || about.start;
     if (!boxOf(here)) here = about.start;
 
     /** @param {Cell} cell */
@@ -129,9 +129,9 @@ const sheet = (() => {
       const box = boxOf(cell);
       if (!box) return;
       here = cell;
-      places.set(id, cell);
-      const place = { left: box.x, top: box.y, width: box.width, height: box.height };
-      for (const [name, pixels] of Object.entries(place)) cursor.style.setProperty(name, `${pixels}px`);
+      cursors.set(id, cell);
+      const position = { left: box.x, top: box.y, width: box.width, height: box.height };
+      for (const [name, pixels] of Object.entries(position)) cursor.style.setProperty(name, `${pixels}px`);
       cursor.setAttribute("aria-label", label());
     }
     const label = () => about.lines(here).filter(Boolean).join(". ") + (about.verb ? `. ${about.verb}` : "");
@@ -159,7 +159,8 @@ const sheet = (() => {
       key: `${id}-cursor`,
       label: label(),
       lines: () => about.lines(here),
-      ...(about.act ? { act: (event) => event.type !== "click" || event.detail === 0 ? about.act?.(here, event) : undefined } : {}),
+      // A click of the pointer is that of the cell below it.
+      act: about.act && ((event) => (event.type !== "click" || event.detail === 0) && about.act?.(here, event)),
     });
     moveTo(here);
     paint();

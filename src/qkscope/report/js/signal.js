@@ -11,7 +11,7 @@ const signal = (() => {
   const overTraining = data.training && data.checkpoints.length > 1;
   /** @type {HTMLSelectElement | null} */
   let controls = null;
-  /** @type {Drawn | null} what stands */
+  /** @type {Drawn | null} as drawn last */
   let drawn = null;
 
   /* A line: a measure of a population of a run, with its mean, spread over heads and error at each checkpoint. */
@@ -55,10 +55,10 @@ const signal = (() => {
   }
 
   /* The heads that pass the filter, by population; the selected heads as one line. */
-  /** @type {(shown: Set<number>) => Line[]} */
-  const filtered = (shown) =>
+  /** @returns {Line[]} */
+  const filtered = () =>
     whole().map((line) => {
-      const heads = [...shown].filter((head) => data.heads[head].population === line.population);
+      const heads = store.members(line.population).map(({ index }) => index);
       return { ...line, mean: meansOf(heads, line.run, line.measure), sd: gap, se: gap };
     });
 
@@ -75,7 +75,7 @@ const signal = (() => {
   const nameOf = (line) => {
     const several = measures().length > 1 ? data.measureLabel(line.measure) : "";
     const population = line.population === "all" ? (several ? "" : "all heads") : line.population;
-    return [population, several, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" ");
+    return [population, several, axes.letterOf(line.run)].filter(Boolean).join(" ");
   };
 
   /** @type {(line: Line) => Point[]} */
@@ -170,7 +170,7 @@ const signal = (() => {
   function lines(index, all, meaning) {
     const means = all.map((line) => ({
       ...{ name: line.measure, value: line.mean[index], se: line.se[index], of: "mean" },
-      whose: [line.population === "all" ? "all heads" : line.population, store.both() ? data.letters[line.run] : ""].filter(Boolean).join(" "),
+      whose: `${line.population === "all" ? "all heads" : line.population} ${axes.letterOf(line.run)}`.trim(),
     }));
     return [...axes.checkpointLines(index), ...text.described([...means, ...losses(index)], [], meaning)];
   }
@@ -179,19 +179,14 @@ const signal = (() => {
   const losses = (index) =>
     store.runs().flatMap((run) => {
       const { loss } = store.over(run);
-      const value = loss?.mean[index] ?? null;
-      return loss && value !== null ? [{ name: "loss", value, se: loss.se[index], whose: store.both() ? data.letters[run] : "" }] : [];
+      const [value, se] = [loss?.mean[index] ?? null, loss?.se[index]];
+      return value === null ? [] : [{ name: "loss", run, index, value, se, whose: axes.letterOf(run) }];
     });
 
   /* The loss below the signal, on the same axis of checkpoints; null where it was not measured. */
   /** @type {(width: number, right: number) => Drawn | null} */
   function lossChart(width, right) {
-    const found = store.runs().flatMap((run) =>
-      data.checkpoints.flatMap(({ index }) => {
-        const value = store.over(run).loss?.mean[index] ?? null;
-        return value === null ? [] : [{ run, index, value, se: store.over(run).loss?.se[index] || 0 }];
-      }),
-    );
+    const found = data.checkpoints.flatMap(({ index }) => losses(index));
     if (!found.length || !overTraining) return null;
     const axis = axes.checkpointAxis(width, 130, "loss, nats per token");
     const at = { x: "index", y: "value", stroke: "var(--muted)" };
@@ -214,20 +209,20 @@ const signal = (() => {
       {
         name: `Loss at ${data.checkpoints.length} checkpoints`,
         prefix: "loss",
-        lines: (index, meaning) => [data.checkpoints[index].label, ...text.described(losses(index), [], meaning)],
+        lines: (index, meaning) => [data.labelOf(index), ...text.described(losses(index), [], meaning)],
       },
     );
   }
 
-  /* Between which checkpoints half of a population's heads began to follow position; null where they never did. */
-  /** @type {(population: string) => { at: number, share: number } | null} */
+  /* The checkpoint by which half of a population's heads follow position; null if it is the first, or none. */
+  /** @type {(population: string) => Maybe} */
   function emergence(population) {
     const heads = data.heads.filter((head) => head.population === population);
     const onsets = heads.map(({ index }) => raster.onsetOf(index));
     const checkpoint = data.checkpoints.findIndex(
       ({ index }) => onsets.filter((onset) => onset >= 0 && onset <= index).length >= heads.length / 2,
     );
-    return checkpoint > 0 && heads.length ? { at: checkpoint, share: heads.length } : null;
+    return checkpoint > 0 && heads.length ? checkpoint : null;
   }
 
   /** @returns {{ x1: number, x2: number, colour: string, label: string }[]} */
@@ -235,11 +230,10 @@ const signal = (() => {
     state.measure !== raster.leading || !overTraining || store.both()
       ? []
       : data.populations.flatMap((population) => {
-          const found = emergence(population);
+          const at = emergence(population);
           const whose = population === "all" ? "" : `${population} `;
-          return found
-            ? [{ x1: found.at - 1, x2: found.at, colour: paint.ofPopulation(population), label: `half of ${whose}heads ${raster.above}` }]
-            : [];
+          const label = `half of ${whose}heads ${raster.above}`;
+          return at === null ? [] : [{ x1: at - 1, x2: at, colour: paint.ofPopulation(population), label }];
         });
 
   /* One sentence of what the picture shows at the chosen checkpoint: of the selected heads, or of all. */
@@ -252,8 +246,8 @@ const signal = (() => {
         line.population === "selected"
           ? `the ${text.headCount(state.heads.size)} selected`
           : `${line.population === "all" ? "all" : line.population} heads`;
-      const [now, first] = [state.checkpoint, 0].map((checkpoint) => text.measure(line.measure, line.mean[checkpoint], line.se[checkpoint]));
-      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.checkpoints[0].label})` : "";
+      const [now, first] = [state.checkpoint, 0].map((at) => text.measure(line.measure, line.mean[at], line.se[at]));
+      const from = overTraining && state.checkpoint > 0 ? ` (${first} at ${data.labelOf(0)})` : "";
       return line.mean[state.checkpoint] === null ? [] : [`${now} in ${axes.ofRun(line.run, whose)}${from}`];
     });
     return said.length ? `At ${label}, mean ${data.measureLabel(state.measure)} is ${said.join(" and ")}.` : "";
@@ -265,7 +259,7 @@ const signal = (() => {
     const items = all
       .filter((line) => line.run === store.runs()[0] && !isBeside(line))
       .map(({ population, colour }) => {
-        const count = shown ? store.countOf(population) : d3.max(counts[population] || [0]) || 0;
+        const count = shown ? store.members(population).length : d3.max(counts[population] || [0]) || 0;
         const name = population === "all" ? "" : ` ${population}`;
         const said = `${text.count(count)}${name} ${count === 1 ? "head" : "heads"}`;
         return dom.symbolKey(isOpen(population) ? "◆" : "●", said, colour);
@@ -341,7 +335,7 @@ const signal = (() => {
   function draw(keys) {
     if (controls) controls.value = state.measure;
     const shown = store.shown();
-    const all = shown ? filtered(shown) : whole();
+    const all = shown ? filtered() : whole();
     const picked = selected();
     if (drawn && store.only(keys, "checkpoint")) {
       for (const svg of drawing.querySelectorAll("svg")) axes.showChosen(/** @type {Drawn} */ (svg));
@@ -370,9 +364,9 @@ const signal = (() => {
     if (names.length < 2) return;
     /** @type {[string, string][]} */
     const entries = names.map((name) => [name, data.measureLabel(name)]);
-    const { field, box } = dom.menu("measure", "Mean", entries, state.measure, (value) => store.set({ measure: value }));
-    dom.find("signal-controls").replaceChildren(field);
-    controls = box;
+    const menu = dom.menu("measure", "Mean", entries, state.measure, (value) => store.set({ measure: value }));
+    dom.find("signal-controls").replaceChildren(menu.field);
+    controls = menu.box;
   }
 
   /** @type {View & { measures: () => string[] }} */

@@ -1,12 +1,11 @@
 // @ts-check
-/* Wavelengths: how much of a head's scores, or of r_q, each rotary wavelength carries, training downwards: the mean over
- * RoPE heads or one head, and a wall of all heads. */
+/* Wavelengths: how much of a head's scores, or of r_q, each rotary wavelength carries, training downwards: the mean
+ * over RoPE heads or one head, and a wall of all heads. */
 "use strict";
 
 const spectrum = (() => {
   const { state } = store;
   const { h, s } = dom;
-  const drawing = document.getElementById("spectrum-drawing");
   const LEFT = 74;
   const WALL = 440; // pixels of the wall in view
   const { tokens } = text;
@@ -56,14 +55,14 @@ const spectrum = (() => {
 
   /* Where a wavelength stands: in tokens, in windows, or as the number of its pair. */
   /** @type {(line: Line, wave: number, i: number) => number} */
-  function place(line, wave, i) {
+  function position(line, wave, i) {
     if (state.scale === "pair") return i;
     return Math.log2(state.scale === "window" ? wave / (line.window || 1) : wave);
   }
 
   /** @param {Line} line */
   function edges(line) {
-    const at = line.waves.map((wave, i) => place(line, wave, i));
+    const at = line.waves.map((wave, i) => position(line, wave, i));
     if (at.length < 2) return [at[0] - 0.5, at[0] + 0.5];
     const between = d3.pairs(at, (a, b) => (a + b) / 2);
     return [2 * at[0] - between[0], ...between, 2 * at[at.length - 1] - between[between.length - 1]];
@@ -83,7 +82,7 @@ const spectrum = (() => {
 
   /** @type {(line: Line, i: number) => [string, ...(string | null)[]]} */
   const said = (line, i) => [
-    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}`,
+    `${tokens(line.waves[i])} tokens · ${axes.ofRun(line.run, data.labelOf(line.checkpoint))}`,
     `${shareName()} ${text.measure("share_", line.shares[i])}`,
     line.window ? `${text.number(line.waves[i] / line.window, 2)} windows of ${text.count(line.window)} tokens` : "",
     data.measureMeans(carried()),
@@ -98,11 +97,14 @@ const spectrum = (() => {
     const x = d3.scaleLinear(/** @type {[number, number]} */ (d3.extent(spans.flat())), [LEFT, width - right]);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const colour = paint.fastRamp([0, most]);
-    const [ink, muted] = ["--ink", "--muted"].map((name) => paint.resolved(`var(${name})`));
+    const [ink, muted] = paint.inks("ink", "muted");
     const written = tall >= 14;
     const every = Math.ceil(13 / tall);
     /** @param {number} at */
-    const tick = (at) => (state.scale === "pair" ? String(at) : state.scale === "tokens" ? tokens(2 ** at) : `${at < 0 ? `1/${2 ** -at}` : 2 ** at}`);
+    const tick = (at) => {
+      if (state.scale === "tokens") return tokens(2 ** at);
+      return state.scale === "window" && at < 0 ? `1/${2 ** -at}` : String(state.scale === "pair" ? at : 2 ** at);
+    };
     const names = { tokens: "wavelength, tokens", window: "wavelength / window", pair: "rotary pair, fast to slow" };
     return sheet.make({
       id: "spectrum",
@@ -131,7 +133,8 @@ const spectrum = (() => {
           if (row % every) return;
           context.fillStyle = line.checkpoint === state.checkpoint ? ink : muted;
           context.textAlign = "right";
-          context.fillText(axes.ofRun(line.run, text.shorten(data.checkpoints[line.checkpoint].label, 10)), LEFT - 8, y + tall / 2);
+          const name = axes.ofRun(line.run, text.shorten(data.labelOf(line.checkpoint), 10));
+          context.fillText(name, LEFT - 8, y + tall / 2);
         });
         context.fillStyle = muted;
         context.textAlign = "center";
@@ -154,7 +157,10 @@ const spectrum = (() => {
       },
       rows: list.length,
       cols: (row) => list[row].waves.length,
-      box: ({ row, col }) => ({ x: x(spans[row][col]), y: row * tall, width: x(spans[row][col + 1]) - x(spans[row][col]), height: tall }),
+      box({ row, col }) {
+        const [from, to] = [x(spans[row][col]), x(spans[row][col + 1])];
+        return { x: from, y: row * tall, width: to - from, height: tall };
+      },
       lines: ({ row, col }) => said(list[row], col),
       verb: `Choose this ${axes.checkpointWord}.`,
       act: ({ row }) => store.set({ checkpoint: list[row].checkpoint }),
@@ -163,7 +169,7 @@ const spectrum = (() => {
 
   /* ---- the wall ---- */
 
-  /* All heads as one small picture each, a pixel per pair and checkpoint; null where the page has no numbers of them. */
+  /* All heads as one small picture each, a pixel per pair and checkpoint; null where there are no numbers of them. */
   /** @type {(width: number) => HTMLElement | null} */
   function wall(width) {
     const [run] = store.runs();
@@ -178,9 +184,11 @@ const spectrum = (() => {
     const thumbs = thumbsOf(turning, run);
     const find = new Map(turning.map((one) => [`${layers.indexOf(one.layer)}:${one.head}`, one.index]));
     const height = 18 + layers.length * (tall + 3);
-    const muted = paint.resolved("var(--muted)");
+    const [muted] = paint.inks("muted");
     /** @type {(cell: Cell) => Box} */
     const box = ({ row, col }) => ({ x: left + col * step, y: 18 + row * (tall + 3), width: step - 3, height: tall });
+    /** @param {Head} head */
+    const cellOf = ({ layer, head }) => ({ row: layers.indexOf(layer), col: head });
     /** @param {Cell} cell */
     const headAt = ({ row, col }) => find.get(`${row}:${col}`);
     return sheet.make({
@@ -189,25 +197,27 @@ const spectrum = (() => {
       width,
       height,
       shown: Math.min(height, WALL),
-      start: { row: layers.indexOf(turning[0].layer), col: turning[0].head },
+      start: cellOf(turning[0]),
       paint(context, top) {
         context.imageSmoothingEnabled = false;
         context.fillStyle = muted;
         context.textAlign = "left";
         if (top < 18) context.fillText("layer", 0, 8 - top);
-        for (const { index, layer, head } of turning) {
-          const at = box({ row: layers.indexOf(layer), col: head });
-          const image = thumbs.get(index);
+        for (const one of turning) {
+          const at = box(cellOf(one));
+          const image = thumbs.get(one.index);
           if (!image || at.y + tall < top || at.y - top > WALL) continue;
           context.drawImage(image, at.x, at.y - top, at.width, tall);
         }
         context.textAlign = "right";
-        layers.forEach((layer, row) => context.fillText(String(layer), left - 8, 18 + row * (tall + 3) + tall / 2 - top));
+        layers.forEach((layer, row) =>
+          context.fillText(String(layer), left - 8, 18 + row * (tall + 3) + tall / 2 - top),
+        );
       },
       over: () =>
         turning
           .filter(({ index }) => state.heads.has(index))
-          .map(({ layer, head }) => s("rect", { ...box({ row: layers.indexOf(layer), col: head }), class: "chosen-row" })),
+          .map((one) => s("rect", { ...box(cellOf(one)), class: "chosen-row" })),
       at(px, py) {
         const cell = { row: Math.floor((py - 18) / (tall + 3)), col: Math.floor((px - left) / step) };
         return headAt(cell) === undefined ? null : cell;
@@ -219,29 +229,31 @@ const spectrum = (() => {
         const head = headAt(cell) ?? 0;
         const line = ofHead(head, state.checkpoint, run);
         const best = line ? d3.maxIndex(line.shares) : -1;
-        const top = line && best >= 0 ? `most at ${data.checkpoints[state.checkpoint].label}: ${said(line, best)[0].split(" ·")[0]}, ${text.measure("share_", line.shares[best])}` : null;
-        return [data.headName(head), top];
+        if (!line || best < 0) return [data.headName(head)];
+        const wave = `${tokens(line.waves[best])} tokens, ${text.measure("share_", line.shares[best])}`;
+        return [data.headName(head), `most at ${data.labelOf(state.checkpoint)}: ${wave}`];
       },
       verb: "Show this head.",
       act: (cell, event) => store.select([headAt(cell) ?? 0], event),
     });
   }
 
-  /** @type {{ key: string, found: Map<number, HTMLCanvasElement | null> }} the last ones made */
-  let made = { key: "", found: new Map() };
+  /** @type {{ key: string, found: Map<number, HTMLCanvasElement | null> }} those drawn last */
+  let thumbnails = { key: "", found: new Map() };
 
   /** @type {(turning: Head[], run: number) => Map<number, HTMLCanvasElement | null>} */
   function thumbsOf(turning, run) {
     const last = data.checkpoints.length - 1;
     const key = [run, state.window, carried(), paint.ramp([0, 1])(0)].join();
-    if (made.key === key) return made.found;
+    if (thumbnails.key === key) return thumbnails.found;
     const most = d3.quantile(turning.flatMap(({ index }) => ofHead(index, last, run)?.shares || []), 0.99) || 1;
     const colour = paint.fastRamp([0, most]);
-    made = { key, found: new Map(turning.map(({ index }) => [index, thumb(index, run, last + 1, colour)])) };
-    return made.found;
+    thumbnails = { key, found: new Map(turning.map(({ index }) => [index, thumb(index, run, last + 1, colour)])) };
+    return thumbnails.found;
   }
 
-  /** @type {(head: number, run: number, checkpoints: number, colour: (share: number) => string) => HTMLCanvasElement | null} */
+  /** @type {(head: number, run: number, checkpoints: number,
+   *   colour: (share: number) => string) => HTMLCanvasElement | null} */
   function thumb(head, run, checkpoints, colour) {
     const rows = d3.range(checkpoints).map((checkpoint) => ofHead(head, checkpoint, run));
     const pairs = d3.max(rows, (row) => row?.shares.length || 0) || 0;
@@ -265,7 +277,7 @@ const spectrum = (() => {
     dom.numbers(dom.find("spectrum-drawing"), ["checkpoint", "wavelength, tokens", shareName()], () =>
       list.flatMap((line) =>
         line.waves.map((wave, i) => [
-          axes.ofRun(line.run, data.checkpoints[line.checkpoint].label),
+          axes.ofRun(line.run, data.labelOf(line.checkpoint)),
           tokens(wave),
           text.measure("share_", line.shares[i]),
         ]),
@@ -281,27 +293,30 @@ const spectrum = (() => {
         const best = d3.maxIndex(line.shares);
         const long = d3.sum(line.shares.filter((_, i) => line.window && line.waves[i] > line.window));
         const beyond = line.window ? `; waves longer than the window carry ${text.measure("share_", long)}` : "";
-        const most = `${tokens(line.waves[best])} tokens (${text.measure("share_", line.shares[best])} of ${NAMES[carried()]})`;
-        return `At ${axes.ofRun(line.run, data.checkpoints[line.checkpoint].label)}, the strongest wavelength is ${most}${beyond}.`;
+        const share = `${text.measure("share_", line.shares[best])} of ${NAMES[carried()]}`;
+        const where = axes.ofRun(line.run, data.labelOf(line.checkpoint));
+        return `At ${where}, the strongest wavelength is ${tokens(line.waves[best])} tokens (${share})${beyond}.`;
       })
       .join(" ");
   }
 
   function draw() {
-    if (!drawing) return;
+    const drawing = dom.find("spectrum-drawing");
     for (const name of ["carried", "scale"])
       dom.choose(document.querySelector(`#spectrum-controls [data-name=${name}]`), state[name]);
     const list = lines();
     if (!list.length) {
-      const why = one() === null ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
-      marks.mount(drawing, h("p", { class: "absent" }, why));
-      return;
+      const rotates = one() === null;
+      const why = rotates ? "Not measured over this window." : "This head does not rotate: it has no wavelengths.";
+      return marks.mount(drawing, dom.absent(why));
     }
     const width = axes.widthOf(drawing);
     const head = one();
-    const whose = head === null ? `mean over ${text.headCount(store.over().wavelengths?.[list[0].checkpoint]?.heads || 0)} with RoPE` : data.headName(head);
+    const count = store.over().wavelengths?.[list[0].checkpoint]?.heads || 0;
+    const whose = head === null ? `mean over ${text.headCount(count)} with RoPE` : data.headName(head);
     const most = d3.max(list, (line) => d3.max(line.shares)) || 1;
     const small = wall(width);
+    const summary = "Every head: training downwards, fast pairs left";
     const open = drawing.querySelector(".every")?.hasAttribute("open");
     const top = drawing.querySelectorAll(".sheet-scroll")[1]?.scrollTop || 0;
     marks.mount(
@@ -313,19 +328,20 @@ const spectrum = (() => {
         dom.key(h("i", { class: "bar onset" }), "one window"),
       ),
       chart(list, width),
-      small ? h("details", { class: "every", open }, h("summary", {}, "Every head: training downwards, fast pairs left"), small) : null,
+      small && h("details", { class: "every", open }, h("summary", {}, summary), small),
       numbersTable(list),
     );
     if (small) small.children[0].scrollTop = top;
   }
 
   function setUp() {
-    if (!drawing) return;
     /** @type {(name: string, legend: string, labels: Record<string, string>) => HTMLElement | null} */
     const strip = (name, legend, labels) => {
       const names = store.choices[name];
       if (names.length < 2) return null;
-      const set = dom.options(name, legend, names.map((value) => [value, labels[value]]), state[name], (value) => store.set({ [name]: value }));
+      /** @type {[string, string][]} */
+      const choices = names.map((value) => [value, labels[value]]);
+      const set = dom.options(name, legend, choices, state[name], (value) => store.set({ [name]: value }));
       set.dataset.name = name;
       return set;
     };

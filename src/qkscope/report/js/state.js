@@ -1,7 +1,7 @@
 // @ts-check
 /* One state for all views: a checkpoint, a window, a set of heads, a filter, and the choices of each view.
  *
- * `set` changes some of it, writes it to the URL's hash and tells every view which keys changed. The hash holds only
+ * `set` changes some of it, writes it to the URL's hash and notifies every view which keys changed. The hash holds only
  * what differs from the start, names checkpoints by name and heads as layer.head ranges, so that it can be sent.
  * A new view, head, selection, window or measure is a new entry of the browser's history.
  */
@@ -10,7 +10,11 @@
 const store = (() => {
   const last = data.checkpoints.length - 1;
   const VIEWS = [...document.querySelectorAll("main section[id]")].map(({ id }) => id);
-  const STEPS = ["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale", "run", "excerpt", "token"]; // changes that the back button undoes
+  // Changes that the back button undoes.
+  const STEPS = [
+    ...["view", "head", "heads", "window", "measure", "map", "rows", "spacing", "taxonomy", "carried", "scale"],
+    ...["run", "excerpt", "token"],
+  ];
 
   /* Measures that both windows have. */
   const signals = ["share_positional", "r_q", "abs_r_k", "eta_q", "eta_k", "plasticity"].filter((name) =>
@@ -19,6 +23,7 @@ const store = (() => {
     ),
   );
   const placed = data.measures.map(({ name }) => name);
+  const others = placed.filter((name) => name !== "depth");
 
   /* Views' choices: the first option is where it starts. */
   /** @type {Record<string, string[]>} */
@@ -26,9 +31,9 @@ const store = (() => {
     run: data.runNames.length ? ["both", ...data.letters] : [""],
     window: data.matched ? ["matched", "own"] : ["own"],
     measure: signals, // of the signal's chart
-    map: [...signals, "class", ...(data.roles.length ? ["roles"] : []), ...placed.filter((name) => !signals.includes(name) && name !== "depth")], // of the raster
+    map: [...new Set([...signals, "class", ...(data.roles.length ? ["roles"] : []), ...others])], // of the raster
     rows: data.training ? ["onset", "depth", "layers"] : ["layers"],
-    spacing: ["order", ...(data.steps && data.training ? ["step"] : []), ...(data.tokens && data.training ? ["tokens"] : [])],
+    spacing: ["order", ...(data.training ? [...(data.steps ? ["step"] : []), ...(data.tokens ? ["tokens"] : [])] : [])],
     taxonomy: data.taxonomies,
     carried: ["score_energy", "signal_q"].filter((name) => data.carried(name)), // of the spectrum
     scale: ["tokens", "window", "pair"],
@@ -175,7 +180,7 @@ const store = (() => {
   /* ---- changing it ---- */
 
   /** @param {Set<string>} keys */
-  function tell(keys) {
+  function notify(keys) {
     data.sortBy(state.taxonomy);
     if (["checkpoint", "window", "run", "filter", "heads", "taxonomy"].some((key) => keys.has(key))) shownCache = null;
     for (const listener of listeners) listener(keys);
@@ -198,7 +203,7 @@ const store = (() => {
     written = `#${hash()}`;
     if (STEPS.some((key) => keys.has(key))) history.pushState(null, "", written);
     else history.replaceState(null, "", written);
-    tell(keys);
+    notify(keys);
   }
 
   /* The state of another hash: of the history, or typed into the address bar. */
@@ -206,7 +211,7 @@ const store = (() => {
     if (location.hash === written) return;
     Object.assign(state, parse(location.hash.slice(1)));
     written = location.hash;
-    tell(new Set([...Object.keys(state), "restored"]));
+    notify(new Set([...Object.keys(state), "restored"]));
   }
 
   /* ---- runs and populations ---- */
@@ -240,8 +245,8 @@ const store = (() => {
     } else {
       next = all && state.heads.size === chosen.length ? new Set() : new Set(chosen);
     }
-    const kept = state.head !== null && next.has(state.head);
-    const head = next.size && !kept ? [...next][0] : state.head;
+    const stillSelected = state.head !== null && next.has(state.head);
+    const head = next.size && !stillSelected ? [...next][0] : state.head;
     set({ ...also, heads: next, head: chosen.length === 1 && next.has(chosen[0]) ? chosen[0] : head });
   }
 
@@ -291,11 +296,11 @@ const store = (() => {
     return shownCache;
   }
 
-  /* How many heads of a population pass the filter. */
+  /* The heads of a population that pass the filter. */
   /** @param {string} population */
-  function countOf(population) {
+  function members(population) {
     const passing = shown();
-    return data.heads.filter((d) => d.population === population && (!passing || passing.has(d.index))).length;
+    return data.heads.filter((d) => d.population === population && (!passing || passing.has(d.index)));
   }
 
   /* The head page's head: the one chosen, a selected one, or the one whose r_q changed most over the window that the
@@ -346,7 +351,7 @@ const store = (() => {
     set,
     select,
     shown,
-    countOf,
+    members,
     only,
     selectionOnly,
     currentHead,
@@ -356,7 +361,7 @@ const store = (() => {
       adding = value;
     },
     /* Draw everything anew: the colours changed. */
-    repaint: () => tell(new Set(["size"])),
+    repaint: () => notify(new Set(["size"])),
     /* Sort heads into classes in another way; a filter by the classes of the one before would match none. */
     /** @param {string} taxonomy */
     sortBy: (taxonomy) => set({ taxonomy, filter: { ...state.filter, classes: [] } }),

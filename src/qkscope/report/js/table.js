@@ -1,5 +1,6 @@
 // @ts-check
-/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, in pages. */
+/* Heads table: the heads that pass the filter at the chosen checkpoint, sorted, in pages; the filter, which all views
+ * of heads follow; and the heads as CSV, with the columns of heads.csv that the page holds. */
 "use strict";
 
 const headTable = (() => {
@@ -34,11 +35,7 @@ const headTable = (() => {
   };
 
   /** @param {Head} head */
-  const rolesText = (head) =>
-    data
-      .rolesOf(table(), data.checkpointOf(head, state.checkpoint), head.index)
-      .map((role) => data.roles[role].name)
-      .join(", ");
+  const rolesText = (head) => data.roleNames(table(), data.checkpointOf(head, state.checkpoint), head.index);
 
   /* Columns: key, heading, what to sort by, what to show, whether it is a number, what it means. */
   /** @typedef {{ key: string, name: string, by: (head: Head) => number | string | null,
@@ -49,46 +46,27 @@ const headTable = (() => {
 
   /** @returns {Column[]} */
   function columnsOf() {
+    const nope = () => h("span", { class: "nope" }, "NoPE ◆ ");
     /** @type {Column[]} */
-    const found = [];
-    if (!data.training)
-      found.push({
-        key: "model",
-        name: "model",
-        by: (d) => d.owner,
-        cell: (d) => text.shorten(data.checkpoints[d.owner ?? 0].label, 24),
-      });
-    found.push({
-      key: "layer",
-      name: "layer",
-      by: (d) => d.index,
-      cell: (d) => (d.population === "NoPE" ? [h("span", { class: "nope" }, "NoPE ◆ "), `${d.layer}`] : `${d.layer}`),
-      num: true,
-    });
-    found.push({
-      key: "head",
-      name: "head",
-      by: (d) => d.head,
-      cell: (d) => String(d.head),
-      num: true,
-      opens: true,
-    });
+    const model = [
+      { key: "model", name: "model", by: (d) => d.owner, cell: (d) => text.shorten(data.labelOf(d.owner ?? 0), 24) },
+    ];
+    /** @type {Column[]} */
+    const always = [
+      {
+        ...{ key: "layer", name: "layer", by: (d) => d.index, num: true },
+        cell: (d) => (d.population === "NoPE" ? [nope(), `${d.layer}`] : `${d.layer}`),
+      },
+      { key: "head", name: "head", by: (d) => d.head, cell: (d) => String(d.head), num: true, opens: true },
+    ];
+    const found = data.training ? always : [...model, ...always];
     if (store.both()) return [...found, ...ofBoth()];
     const means = axes.taxonomyMeans();
     found.push({ key: "class", name: "class", by: (d) => codeOf(d), cell: classCell(), means });
     if (data.roles.length)
       found.push({ key: "roles", name: "roles", by: (d) => rolesText(d) || null, cell: (d) => rolesText(d) || "–" });
-    for (const { name, label, inTable } of [...data.measures].sort((a, b) => rank(a.name) - rank(b.name)))
-      if (inTable)
-        found.push({
-          key: name,
-          name: label,
-          by: (d) => at(name, d),
-          cell: measureCell(name),
-          num: true,
-          means: data.measureMeans(name) || undefined,
-        });
-    return found;
+    const shown = d3.sort(data.measures.filter(({ inTable }) => inTable), ({ name }) => rank(name));
+    return [...found, ...shown.map(({ name, label }) => measureColumn(name, name, label))];
   }
 
   /* Columns of two runs: the class in each, and each correlation in A, in B and their difference. */
@@ -106,14 +84,15 @@ const headTable = (() => {
     return [...kinds, ...shown];
   }
 
-  /** @type {(name: string, run: number) => Column} */
-  const inRun = (name, run) => ({
-    key: `${name}_${data.letters[run]}`,
-    name: `${data.measureLabel(name)} ${data.letters[run]}`,
-    by: (d) => at(name, d, run),
-    cell: measureCell(name, run),
-    num: true,
+  /** @type {(measure: string, key: string, name: string, run?: number) => Column} */
+  const measureColumn = (measure, key, name, run) => ({
+    ...{ key, name, by: (d) => at(measure, d, run), cell: measureCell(measure, run), num: true },
+    means: (run === undefined && data.measureMeans(measure)) || undefined,
   });
+
+  /** @type {(name: string, run: number) => Column} */
+  const inRun = (name, run) =>
+    measureColumn(name, `${name}_${data.letters[run]}`, `${data.measureLabel(name)} ${data.letters[run]}`, run);
 
   /* The difference of a number between the runs, sorted by its size. */
   /** @type {(name: string) => Column} */
@@ -212,7 +191,7 @@ const headTable = (() => {
 
   /** @param {Set<string> | null} keys */
   function draw(keys) {
-    filters.draw();
+    drawControls();
     if (store.selectionOnly(keys)) {
       markSelected();
       return;
@@ -221,14 +200,14 @@ const headTable = (() => {
     columns = columnsOf();
     const list = rows();
     const body = pager.cut(list).map(row);
-    const place = data.training ? data.checkpoints[state.checkpoint].label : "All models";
+    const where = data.training ? data.labelOf(state.checkpoint) : "All models";
     const whose = data.runNames.length ? `, ${state.run === "both" ? "A and B" : `run ${state.run}`}` : "";
     const over = data.matched ? `, ${data.windowName(state.window)}` : "";
-    const caption = h("caption", {}, `${place}${over}${whose}`);
+    const caption = h("caption", {}, `${where}${over}${whose}`);
     const grid = h("table", { class: "heads" }, caption, h("thead", {}, header()), h("tbody", {}, body));
     marks.mount(
       drawing,
-      h("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": "Table of heads" }, grid),
+      dom.scroller("Table of heads", grid),
       pager.buttons(list.length),
     );
     note.textContent = [
@@ -239,9 +218,124 @@ const headTable = (() => {
       .join(" ");
   }
 
+  /* ---- the filter ---- */
+
+  /** @type {Record<string, any>} */
+  const controls = {};
+
+  /** @param {Partial<Filter>} changes */
+  const filter = (changes) => store.set({ filter: { ...state.filter, ...changes } });
+
+  /* The classes that some head has. */
+  function used() {
+    const tables = data.letters.flatMap((_, run) => [data.table("own", run), data.table("matched", run)]);
+    return data.classes.filter((_, code) => tables.some((table) => table.classes[data.taxonomy].codes.includes(code)));
+  }
+
+  function actions() {
+    const chosen = () => (state.heads.size ? data.heads.filter((d) => state.heads.has(d.index)) : rows());
+    const selectShown = () => {
+      const list = rows();
+      store.set({ heads: new Set(list.map((d) => d.index)), head: list.length ? list[0].index : state.head });
+    };
+    controls.save = dom.button("save", "CSV", () => download(chosen(), data.checkpoints));
+    return h("div", { class: "actions" }, dom.button("select-shown", "Select all", selectShown), controls.save);
+  }
+
+  /* ---- CSV ---- */
+
+  const NUMBERS = Object.keys(data.own.columns).filter((name) => name !== "abs_r_k");
+  const two = data.runNames.length > 0;
+  const HEADER = [
+    ...(two ? ["run"] : []),
+    ...["model", "layer", "head", "kv_head", ...NUMBERS, "rope"],
+    ...data.taxonomies.map((name) => (name === "scores" ? "score_class" : "class")),
+  ];
+
+  /* A field that a spreadsheet would take for a formula is quoted as text. */
+  /** @param {string | number | null} value */
+  function field(value) {
+    if (value === null || Number.isNaN(value)) return "";
+    let said = String(value);
+    if (typeof value === "string" && /^[=+\-@\t\r]/.test(said)) said = `'${said}`;
+    return /[",\n\r]/.test(said) ? `"${said.replace(/"/g, '""')}"` : said;
+  }
+
+  /* The first component of some heads at some checkpoints, over the window that is shown. */
+  /** @type {(heads: Head[], checkpoints: Checkpoint[]) => string} */
+  function write(heads, checkpoints) {
+    const lines = store.runs().flatMap((run) =>
+      checkpoints.flatMap((checkpoint) => heads.map((head) => line(run, checkpoint.index, head))),
+    );
+    return `${[HEADER.join(","), ...lines.filter(Boolean)].join("\r\n")}\r\n`;
+  }
+
+  /* One head at one checkpoint of a run; nothing where it is not there. */
+  /** @type {(run: number, checkpoint: number, head: Head) => string} */
+  function line(run, checkpoint, head) {
+    const found = store.table(run);
+    const code = data.code(found, checkpoint, head.index);
+    if (code < 0) return "";
+    const numbers = NUMBERS.map((name) => data.value(found, name, checkpoint, head.index));
+    const { model } = data.checkpointIn(run, checkpoint);
+    const cells = [...(two ? [data.runNames[run]] : []), model, head.layer, head.head, head.kv];
+    const kinds = data.taxonomies.map((name) => data.className(found, checkpoint, head.index, name));
+    return [...cells, ...numbers, head.rope, ...kinds].map(field).join(",");
+  }
+
+  /** @type {(heads: Head[], checkpoints: Checkpoint[]) => void} */
+  function download(heads, checkpoints) {
+    const name = dom.fileName(`${state.heads.size ? "selection" : "heads"}.csv`);
+    dom.download(new Blob([write(heads, checkpoints)], { type: "text/csv" }), name);
+  }
+
+  /* ---- the controls ---- */
+
+  function setUp() {
+    const look = { placeholder: "7.3, L7, mixed…", autocomplete: "off", spellcheck: "false" };
+    controls.search = h("input", { type: "search", id: "search", ...look });
+    controls.search.addEventListener("input", () => filter({ search: controls.search.value }));
+    /** @type {(key: string, label: string, entries: string[], act: (value: string) => void) => HTMLElement} */
+    const menu = (key, label, entries, act) => {
+      /** @type {[string, string][]} */
+      const choices = [["", "any"], ...entries.map((one) => /** @type {[string, string]} */ ([one, one]))];
+      const { field, box } = dom.menu(key, label, choices, "", act);
+      controls[key] = box;
+      return field;
+    };
+    const parts = [
+      h("label", { class: "field" }, h("span", {}, "Search"), controls.search),
+      ...axes.taxonomyChoice("table"),
+      menu("class", "Class", used(), (value) => filter({ classes: value ? [value] : [] })),
+    ];
+    if (data.populations.length > 1)
+      parts.push(menu("rope", "Layers", data.populations, (value) => filter({ rope: value })));
+    controls.only = h("input", { type: "checkbox", id: "only" });
+    controls.only.addEventListener("change", () => filter({ only: controls.only.checked }));
+    parts.push(h("label", { class: "tickbox" }, controls.only, "selected only"));
+    parts.push(actions());
+    dom.find("table-controls").replaceChildren(...parts);
+  }
+
+  function drawControls() {
+    const { classes, rope, search, only } = state.filter;
+    axes.showTaxonomy("table");
+    if (controls.listed !== data.taxonomy) {
+      const names = ["", ...used()];
+      controls.class.replaceChildren(...names.map((name) => h("option", { value: name }, name || "any")));
+      controls.listed = data.taxonomy;
+    }
+    controls.class.value = classes[0] || "";
+    if (controls.rope) controls.rope.value = rope;
+    if (controls.search.value !== search) controls.search.value = search;
+    controls.only.checked = only;
+    controls.save.textContent = state.heads.size ? `CSV of ${text.headCount(state.heads.size)}` : "CSV";
+    controls.save.title = "Every measure of these heads at every checkpoint, over the window shown";
+  }
+
   /** @type {View} */
   return {
-    setUp: () => filters.setUp(rows),
+    setUp,
     draw,
     needs: ["checkpoint", "heads", "filter", "window", "run", "sort", "down", "taxonomy"],
   };

@@ -32,22 +32,26 @@ const text = (() => {
   const measure = (name, value, se) =>
     isShare(name, value) ? `${number(100 * value, 1)}%${shareError(se)}` : withError(value, se);
 
+  /* The same of a head at a checkpoint. */
+  /** @type {(table: Table, name: string, checkpoint: number, head: number) => string} */
+  function ofHead(table, name, checkpoint, head) {
+    const { value, se } = data.estimate(table, name, checkpoint, head);
+    return measure(name, value, se);
+  }
+
   /* A difference of two values of a measure: of shares in points, not percent. */
   /** @type {(name: string, value: number | null, se?: number | null) => string} */
   const change = (name, value, se) =>
     isShare(name, value) ? `${number(100 * value, 1)}${shareError(se)} points` : withError(value, se);
 
-  /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. `whose`
-   * and `of` come before the name, `more` after the number: "RoPE: mean position share 59.0% ± 0.4". A number with a
-   * `sign` is a difference. */
-  /** @typedef {{ name: string, value: number | null, se?: number | null, whose?: string, of?: string, more?: string,
-   *   sign?: boolean }} Told */
-  /** @type {(numbers: Told[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
+  /* What a tooltip says of numbers: each with its measure's name, unit and error, then what each measure means. */
+  /** @type {(numbers: Quantity[], also?: (string | null)[], meaning?: boolean) => (string | null)[]} */
   function described(numbers, also = [], meaning = true) {
     const lines = numbers.map(({ name, value, se, whose = "", of = "", more = "", sign = false }) => {
       const units = data.measureUnits(name);
-      const said = sign ? `${value !== null && value >= 0.0005 ? "+" : ""}${change(name, value, se)}` : measure(name, value, se);
-      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${units && ` ${units}`}${more}`;
+      const plus = sign && value !== null && value >= 0.0005 ? "+" : "";
+      const said = `${plus}${(sign ? change : measure)(name, value, se)}${units && ` ${units}`}`;
+      return `${whose && `${whose}: `}${of && `${of} `}${data.measureLabel(name)} ${said}${more}`;
     });
     if (!meaning) return [...lines, ...also];
     const names = [...new Set(numbers.map(({ name }) => name))];
@@ -60,7 +64,8 @@ const text = (() => {
   }
   const ERROR = "± one standard error over documents";
 
-  const PC0 = "the first principal axis of a head's queries and keys together, the direction along which they vary most.";
+  const PC0 =
+    "the first principal axis of a head's queries and keys together, the direction along which they vary most.";
 
   /** @param {number} n */
   const count = (n) => n.toLocaleString("en-US");
@@ -79,18 +84,12 @@ const text = (() => {
   /** @type {(said: string, length?: number) => string} */
   const shorten = (said, length = 14) => (said.length > length ? `${said.slice(0, length - 1)}…` : said);
 
+  /* Of the numbers among some values; NaN where there is none. */
   /** @param {Iterable<number>} values */
-  function mean(values) {
-    let sum = 0;
-    let n = 0;
-    for (const value of values) {
-      if (!Number.isNaN(value)) {
-        sum += value;
-        n += 1;
-      }
-    }
-    return n ? sum / n : NaN;
-  }
+  const mean = (values) => d3.mean(values) ?? NaN;
 
-  return { number, withError, measure, change, described, error: ERROR, pc0: PC0, count, tokens, headCount, percent, shorten, mean };
+  return {
+    ...{ number, withError, measure, ofHead, change, described, error: ERROR, pc0: PC0 },
+    ...{ count, tokens, headCount, percent, shorten, mean },
+  };
 })();

@@ -1,6 +1,6 @@
 // @ts-check
-/* Going to a view; the player of checkpoints; the toolbar: the checkpoint, window and selection that all views share, the
- * link to them, the page's colours. */
+/* Going to a view; the player of checkpoints; the toolbar: the checkpoint, window and selection that all views share,
+ * the link to them, the page's colours. */
 "use strict";
 
 /* Go to a view: show the page that it is on, scroll to it, give it the focus, and name it in the hash. */
@@ -174,7 +174,7 @@ const tools = (() => {
   /** @type {(keys: Set<string>, shown: Set<number> | null) => void} */
   function announce(keys, shown) {
     const said = [];
-    if (keys.has("checkpoint")) said.push(data.checkpoints[state.checkpoint].label);
+    if (keys.has("checkpoint")) said.push(data.labelOf(state.checkpoint));
     if (keys.has("heads"))
       said.push(state.heads.size ? `${text.headCount(state.heads.size)} selected` : "selection cleared");
     if (keys.has("filter"))

@@ -123,7 +123,7 @@ interface PackedRotary {
 type Rotary = Pick<PackedRotary, "checkpoints" | "pairs" | "sets"> & {
   set: Uint8Array;
   parts: Float32Array;
-  measured: { places: number[]; values: Float64Array };
+  measured: { at: number[]; values: Float64Array };
 };
 
 /* Attention on excerpts, see examples.py: packed, and as the view reads it. */
@@ -143,7 +143,7 @@ interface PackedExamples {
 }
 
 type Examples = Omit<PackedExamples, "counts" | "keys" | "sinks"> & {
-  row: (place: number, head: number, excerpt: number, query: number) => { keys: [number, number][]; sink: number };
+  row: (nth: number, head: number, excerpt: number, query: number) => { keys: [number, number][]; sink: number };
 };
 
 /* Which axis continues which, and the paths along them, see climb.py: bytes by row and component. */
@@ -223,6 +223,18 @@ interface Role {
   score: string;
   threshold: number;
   means: string;
+}
+
+/* A number in a tooltip: `whose` and `of` come before the measure's name, `more` after the number, as in "RoPE: mean
+ * position share 59.0% ± 0.4". A number with a `sign` is a difference. */
+interface Quantity {
+  name: string;
+  value: Maybe;
+  se?: Maybe;
+  whose?: string;
+  of?: string;
+  more?: string;
+  sign?: boolean;
 }
 
 interface Table {
@@ -310,7 +322,7 @@ interface Sheet {
 
 /* A part of the page: made once, drawn again when one of its `needs` has changed (null the first time). */
 interface View {
-  setUp: () => void;
+  setUp?: () => void;
   draw: (keys: Set<string> | null) => void;
   needs: string[];
 }
