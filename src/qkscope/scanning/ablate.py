@@ -38,8 +38,7 @@ from qkscope.store import write_csv
 from qkscope.study import load_study, sources
 from qkscope.sums.head_index import HeadIndex
 from qkscope.sums.moments import merge_all
-from qkscope.sums.path import SINK
-from qkscope.sums.path import Path as HeadPath
+from qkscope.sums.path import SINK, PathSum
 from qkscope.sums.rotation import Rotation
 from qkscope.sums.unit import Unit, window
 
@@ -63,17 +62,16 @@ class Ablated:
     def __str__(self) -> str:
         line = "{:<16} {:<34} {:>6} {:>18} {:>18}".format
         lines = [line("without", "in heads", "heads", "nats per token", "random heads")]
-        for row in self.table.to_dict("records"):
-            costs = [_with_error(row[name], row[f"{name}_se"]) for name in ("delta", "random")]
-            lines.append(line(row["part"], row["heads"], row["n_heads"], *costs))
+        for row in self.table.itertuples():
+            costs = _with_error(row.delta, row.delta_se), _with_error(row.random, row.random_se)
+            lines.append(line(row.part, row.heads, row.n_heads, *costs))
         first = self.table.iloc[0]
-        lines += [
-            "",
+        about = (
             f"{first['checkpoint']}: loss {first['loss']:.3f} nats per token as it is; {first['documents']} documents, "
             f"{first['tokens']:,} tokens. ± is one standard error over documents, of random heads over "
-            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers.",
-        ]
-        return "\n".join(lines)
+            f"{first['draws']} draw{'' if first['draws'] == 1 else 's'} of heads of the same layers."
+        )
+        return "\n".join([*lines, "", about])
 
 
 def _with_error(value: float, se: float) -> str:
@@ -250,7 +248,7 @@ def _run(
         return np.asarray(nats(Ablation(part, by_layer, means, windows))[0] - base)
 
     rows = []
-    passes = len(parts) * sum(1 + len(beside[text]) for text in sets)
+    passes = len(parts) * (len(sets) + sum(map(len, beside.values())))
     tokens = 1 + sum(min(len(document.tokens), width) for document in task.scored)
     with progress(f"Ablating {task.name}", tokens * (passes + 1)) as bar:
         base, counts = nats()
@@ -280,7 +278,7 @@ def _units(task: _Task, model: Any, layers: Sequence[int], width: int, **options
 
 
 def _known_rotations(unit: Unit, layers: Sequence[int], family: str) -> dict[int, Rotation]:
-    """Refuse layers whose rotation is not known before the first pass that changes scores."""
+    """The rotations of layers; refuses those where it is not known, before the first pass that changes scores."""
     found = {layer: rotation for layer in layers if (rotation := unit.rotations[layer]) is not None}
     if unknown := [layer for layer in layers if layer not in found]:
         raise CaptureError(
@@ -295,13 +293,8 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotati
     """m(t) of a layer's heads: R_t mu_b(t) of queries; of keys about their mean, kbar + R_t mu_b(t)."""
     heads = units[0].heads
     rows_q, rows_k = np.flatnonzero(heads.layer == layer), np.flatnonzero(heads.keys[:, 0] == layer)
-    q, k = (
-        reduce(HeadPath.merge, [path.window(width) for path in paths if path is not None]).select(rows)
-        for paths, rows in (
-            ([unit.path_q for unit in units], rows_q),
-            ([unit.path_k for unit in units], rows_k),
-        )
-    )
+    paths = reduce(PathSum.merge, [unit.get(PathSum).window(width) for unit in units])
+    q, k = paths.q.select(rows_q), paths.k.select(rows_k)
     late = merge_all([window(unit, width, skip_sink=True, rows=(rows_q, rows_k))[1] for unit in units])
     counts = np.sum([unit.counts(width) for unit in units], axis=0)
     about = path_about(k, late.mean_x, rotation, bin_phases(rotation, counts, k.edges))
@@ -313,20 +306,15 @@ def mean_vectors(units: Sequence[Unit], width: int, layer: int, rotation: Rotati
 def _row(cost: Array, others: Sequence[Array], counts: NDArray[np.int64]) -> dict[str, Any]:
     """What a part costs in the chosen heads, in random ones, and the difference; costs (documents,) in nats."""
     delta, se = _per_token(cost, counts)
-    random, spread, above, above_se = math.nan, math.nan, math.nan, math.nan
+    row = {"delta": delta, "delta_se": se, "random": math.nan, "random_se": math.nan}
+    above, above_se = math.nan, math.nan
     if others:
         each = np.array([_per_token(other, counts)[0] for other in others])
-        random = float(each.mean())
-        spread = float(each.std(ddof=1) / math.sqrt(len(each))) if len(each) > 1 else math.nan
+        row["random"] = float(each.mean())
+        if len(each) > 1:
+            row["random_se"] = float(each.std(ddof=1) / math.sqrt(len(each)))
         above, above_se = _per_token(cost - np.mean(others, axis=0), counts)
-    return {
-        "delta": delta,
-        "delta_se": se,
-        "random": random,
-        "random_se": spread,
-        "above_random": above,
-        "above_random_se": math.hypot(above_se, spread),
-    }
+    return row | {"above_random": above, "above_random_se": math.hypot(above_se, row["random_se"])}
 
 
 def _per_token(nats: Array, counts: NDArray[np.int64]) -> tuple[float, float]:

@@ -77,8 +77,8 @@ class Analysis(Measured):
         """A line a model: heads, mean r_q and r_k, and the share of each class."""
         lines = []
         for model, rows in self.heads.groupby("model", sort=False):
-            counts = rows["class"].value_counts()
-            shares = ", ".join(f"{count / len(rows):.0%} {name}" for name, count in counts.items())
+            counts = rows["class"].value_counts(normalize=True)
+            shares = ", ".join(f"{share:.0%} {name}" for name, share in counts.items())
             means = f"mean r_q {rows['r_q'].mean():.3f}, mean r_k {rows['r_k'].mean():.3f}"
             lines.append(f"{model}: {len(rows)} heads, {means}; {shares}")
         return "\n".join(lines)
@@ -113,7 +113,12 @@ def analyze(
     for model, ratio in zip(models, ratios, strict=True):
         require_keys(model, ratio)
     settings = _Settings(groups, components, rotation, tuple(measures))
-    holds = _holding(Path(root).name, models, ratios, settings)
+    parts = {
+        model.name: Part(weights=_files_digest(model, ratio), heads=head_mask(model.queries))
+        for model, ratio in zip(models, ratios, strict=True)
+    }
+    held = [*measures, *(["anatomy"] if rotation else [])]
+    holds = Holding("analysis", Path(root).name, parts, (), held, components, {"groups": groups})
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
     cells, problems = [], []
@@ -130,17 +135,6 @@ def analyze(
     if out is not None:
         found.save(out, replace=replace)
     return found
-
-
-def _holding(name: str, models: Sequence[ModelFolder], ratios: Sequence[int], settings: _Settings) -> Holding:
-    """What an analysis of these folders leaves."""
-    parts = {
-        model.name: Part(weights=_files_digest(model, ratio), heads=head_mask(model.queries))
-        for model, ratio in zip(models, ratios, strict=True)
-    }
-    measures = [*settings.measures, *(["anatomy"] if settings.rotation else [])]
-    about = {"groups": settings.groups}
-    return Holding("analysis", name, parts, (), measures, settings.components, about)
 
 
 def _files_digest(model: ModelFolder, ratio: int) -> str:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.checkpoints import Source
-    from qkscope.checkpoints.rope import Candidate
 
 Array = NDArray[np.float64]
 
@@ -99,10 +98,9 @@ class WhatIf:
         width = max(len(name) for name in self.ranking["candidate"])
         for row in self.ranking.itertuples():
             parts = [self._in_words(str(row.candidate), window) for window in self.windows]
-            bound = (
-                f"B(m) < 0 from {row.first_negative:,.0f}" if row.first_negative == row.first_negative else ""
-            )
-            lines.append(f"  {row.candidate:<{width}}  {'   '.join(parts)}   {bound or 'B(m) > 0'}")
+            bound = self.bounds.get(str(row.candidate))
+            sign = "B(m) > 0" if bound is None else f"B(m) < 0 from {bound:,}"
+            lines.append(f"  {row.candidate:<{width}}  {'   '.join(parts)}   {sign}")
         for name, rows in self.wavelengths.groupby("candidate", sort=False):
             if worst := _at_fault(rows):
                 lines.append(f"{name}: {worst}")
@@ -169,12 +167,10 @@ def whatif(
     from qkscope.checkpoints import load_config
     from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
 
-    subject, source = None, None
-    if isinstance(model, str | Path):
-        reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-        subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading)
-        source = subject.source
-    if subject is None or source is None:
+    reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
+    named = isinstance(model, str | Path)
+    subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading) if named else None
+    if subject is None or subject.source is None:
         raise CaptureError("whatif builds the model several times: give its folder, hub name or GGUF file")
     where = parse_layers(layers) if layers else None
     candidates = [parse_candidate(text, where) for text in dict.fromkeys(rope)]
@@ -187,24 +183,27 @@ def whatif(
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
-    configs: dict[str, Any] = {CURRENT: subject.config}
-    tried: dict[str, tuple[Source, tuple[int, ...] | None]] = {CURRENT: (source, None)}
+    tried: dict[str, tuple[Source, tuple[int, ...] | None]] = {CURRENT: (subject.source, None)}
     for each in candidates:
-        rotated = changed(source, rotation=each.settings(subject.config))
-        configs[each.name] = load_config(rotated)
-        tried[each.name] = (rotated, None) if each.layers is None else (source, each.layers)
+        tried[each.name] = changed(subject.source, rotation=each.settings(subject.config)), each.layers
+    configs = {name: load_config(source) for name, (source, _) in tried.items()}
     found = {name: _measured(setup, edges, name, *how, configs[name]) for name, how in tried.items()}
-    bounds = {}
-    for name, config in configs.items():
-        known = frequencies(config, edges[-1])
-        bounds[name] = first_negative(known[0]) if known else None
+    bounds = {
+        name: first_negative(known[0]) if (known := frequencies(config, edges[-1])) else None
+        for name, config in configs.items()
+    }
     result = WhatIf(
         subject.name,
         edges,
         _loss_table(found, edges),
         _head_table(found, edges),
         _wavelength_table(found, edges[-1]),
-        {each.name: _snippet(each, subject.config) for each in candidates},
+        {
+            each.name: json.dumps({"rope_parameters": each.parameters(subject.config)})
+            if each.layers is None
+            else "no config.json describes settings of some layers only: the model's code has to be changed"
+            for each in candidates
+        },
         bounds,
         len(setup.documents),
         holds,
@@ -213,12 +212,6 @@ def whatif(
     if out is not None:
         result.save(out, replace=replace)
     return result
-
-
-def _snippet(candidate: Candidate, config: Any) -> str:
-    if candidate.layers is not None:
-        return "no config.json describes settings of some layers only: the model's code has to be changed"
-    return json.dumps({"rope_parameters": candidate.parameters(config)})
 
 
 @dataclass(frozen=True)
@@ -239,9 +232,9 @@ def _measured(
 ) -> _Tried:
     """One candidate on all documents; windows share a pass unless the rotation depends on its length.
 
-    `config` has its settings, which the model at `source` has too, or else only `layers` get them here.
+    `source` and its `config` have the candidate's settings. With `layers`, only these get them, by a hook.
     """
-    model = changed(setup.subject, source=source).load()
+    model = (changed(setup.subject, source=source) if layers is None else setup.subject).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
     apart = depends_on_length(config, windows[-1]) is not None
@@ -251,13 +244,10 @@ def _measured(
     inside = contextlib.nullcontext() if layers is None else rope_in_layers(model, config, layers)
     title = "current settings" if name == CURRENT else name
     with inside, progress(f"Measuring {title}", total, unit="tokens") as bar:
-        probe = Probing(model)
+        options: dict[str, Any] = {"sums": sums, "on_tokens": bar.advance, "probe": Probing(model)}
         for rings in passes:
-            made = [
-                measure(model, part, setup.heads, rings, sums=sums, on_tokens=bar.advance, probe=probe)
-                for part in setup.groups
-            ]
-            units |= dict.fromkeys(rings, made)
+            of_groups = [measure(model, part, setup.heads, rings, **options) for part in setup.groups]
+            units |= dict.fromkeys(rings, of_groups)
         bar.done(f"{title}: {total:,} tokens")
     num_layers = setup.subject.architecture.num_layers
     cells = {window: Cell.of(units[window], window, num_layers=num_layers) for window in windows}
@@ -270,37 +260,26 @@ def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
     rows = []
     for window in windows:
         starts = position_bins(window)
-        ends = np.append(starts[1:], window) - 1
         sums = {name: samples_of(tried.units[window], LossSum, window) for name, tried in found.items()}
-        nats = {
-            name: {
-                "window": np.array([[each.mean] for each in samples]),  # (1 + G, 1)
-                "position": np.array([each.by_position for each in samples]),  # (1 + G, B)
+        # The whole window, then by bin of position: (1 + G, 1 + B).
+        nats = {name: np.array([[s.mean, *s.by_position] for s in samples]) for name, samples in sums.items()}
+        current = nats[CURRENT]
+        for name, own in nats.items():
+            se, counts = jackknife(own[1:]), sums[name][0].n[0]
+            columns = {
+                "candidate": name,
+                "window": window,
+                "part": ["window", *("position" for _ in starts)],
+                "position_from": [1, *starts],
+                "position_to": [window - 1, *(starts[1:] - 1), window - 1],
+                "tokens": [counts.sum(), *counts],
+                "nats": own[0],
+                "nats_se": se,
+                "difference": own[0] - current[0],
+                "difference_se": jackknife((own - current)[1:]),
+                "difference_se_unpaired": np.hypot(se, jackknife(current[1:])) if name != CURRENT else 0.0,
             }
-            for name, samples in sums.items()
-        }
-        for name, samples in sums.items():
-            n = samples[0].n
-            for part, first, last, counts in (
-                ("window", [1], [window - 1], [n.sum()]),
-                ("position", starts, ends, n[0]),
-            ):
-                own, current = nats[name][part], nats[CURRENT][part]
-                se, se_current = jackknife(own[1:]), jackknife(current[1:])
-                columns = {
-                    "candidate": name,
-                    "window": window,
-                    "part": part,
-                    "position_from": first,
-                    "position_to": last,
-                    "tokens": counts,
-                    "nats": own[0],
-                    "nats_se": se,
-                    "difference": own[0] - current[0],
-                    "difference_se": jackknife((own - current)[1:]),
-                    "difference_se_unpaired": np.hypot(se, se_current) if name != CURRENT else 0.0,
-                }
-                rows.append(pd.DataFrame(columns))
+            rows.append(pd.DataFrame(columns))
     return pd.concat(rows, ignore_index=True)
 
 
@@ -398,7 +377,7 @@ def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
 
     own = found[CURRENT].units[window]
     columns = ["candidate", "pair", "wavelength_current", "wavelength", "share_of_change"]
-    rows = [pd.DataFrame(columns=columns)]
+    rows = []
     for name, tried in found.items():
         if name == CURRENT:
             continue
@@ -415,7 +394,7 @@ def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
         for a, b in (differ or turning)[:1]:
             values = [name, np.arange(len(a.pairs)), a.wavelength, b.wavelength, shares]
             rows.append(pd.DataFrame(dict(zip(columns, values, strict=True))))
-    return pd.concat(rows[1:] or rows, ignore_index=True)
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=columns)
 
 
 def _at_fault(rows: pd.DataFrame) -> str:
