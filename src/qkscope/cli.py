@@ -158,11 +158,11 @@ def run(study: Path, out: Path | None, engine: str, shard: str | None, replace: 
 
 
 @main.command()
-@click.argument("place", type=PATH, metavar="STUDY|FOLDER")
+@click.argument("source", type=PATH, metavar="STUDY|FOLDER")
 @out_option(help="Results folder.  [default: results/<name of the study or folder>]")
 @click.option("--until", type=AT_LEAST_0, metavar="STEP", help="End when this step is measured.")
 @click.option("--poll", type=ABOVE_0, default=10.0, help="Seconds between looks.")
-def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None:
+def watch(source: Path, out: Path | None, until: int | None, poll: float) -> None:
     """Measure checkpoints as a training run writes them, and keep the report current.
 
     Exit status with --until: 0, 3 if one of the study's alarms was raised, else 1 if a checkpoint could not be
@@ -170,22 +170,22 @@ def watch(place: Path, out: Path | None, until: int | None, poll: float) -> None
     """
     from qkscope.run.watch import watch as watch_checkpoints
 
-    found = watch_checkpoints(place, out, until, poll)
+    found = watch_checkpoints(source, out, until, poll)
     _print(found)
     sys.exit(ALARMED if found.alarms else bool(found.problems))
 
 
 @main.command()
-@click.argument("places", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
+@click.argument("sources", metavar="FOLDER|MODEL [FOLDER]...", nargs=-1, required=True)
 @out_option(type=PATH, help="The file to write.  [default: <name>.yaml]")
-def init(places: tuple[str, ...], out: Path | None) -> None:
+def init(sources: tuple[str, ...], out: Path | None) -> None:
     """Write a commented study file for the checkpoints in a folder or of a hub model.
 
     Several folders are the phases of one training run, in order: a base run, then its long-context continuation.
     """
     from qkscope.study.init import init as write_study
 
-    path, written = write_study(places, out)
+    path, written = write_study(sources, out)
     click.echo("\n  ".join([f"written: {path}\ncheck:", *written.check]))
     click.echo(f"then: qkscope validate {path} && qkscope run {path}")
 
@@ -311,7 +311,7 @@ def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) 
 
 
 @main.command()
-@click.argument("place", metavar="RESULTS|MODEL")
+@click.argument("source", metavar="RESULTS|MODEL")
 @repeated(
     "--heads",
     metavar="HEADS",
@@ -332,12 +332,12 @@ def whatif(model: str, rope: tuple[str, ...], out: Path | None, **options: Any) 
 @click.option("--draws", type=AT_LEAST_0, default=3, help="Random sets of heads beside each.")
 @dtype_option(default="float32")
 @out_option(help="Folder for ablation.csv.  [default: RESULTS]")
-def ablate(place: str, parts: tuple[str, ...], **options: Any) -> None:
+def ablate(source: str, parts: tuple[str, ...], **options: Any) -> None:
     """Measure what a model loses without a part of its attention scores in some heads."""
     from qkscope.capture.ablation import PARTS
     from qkscope.scanning.ablate import ablate as remove
 
-    click.echo(remove(place, parts=parts or PARTS, **options))
+    click.echo(remove(source, parts=parts or PARTS, **options))
 
 
 @main.command()
@@ -431,8 +431,8 @@ def compare(results: tuple[Path, ...], others: tuple[str, ...], as_json: bool, c
     """
     from qkscope.comparison import compare as compare_results
 
-    theirs = "published" if others == ("published",) else [_local(place) for place in others]
-    found = compare_results([_local(place) for place in results], theirs)
+    theirs = "published" if others == ("published",) else [_local(each) for each in others]
+    found = compare_results([_local(each) for each in results], theirs)
     if csv is not None:
         found.save(csv)
     if as_json:
@@ -467,22 +467,22 @@ def status(results: Path, verify: bool, as_json: bool) -> None:
 
 @main.command()
 @click.argument("results", type=FOLDER)
-@click.argument("place", metavar="hub:OWNER/NAME")
+@click.argument("address", metavar="hub:OWNER/NAME")
 @flag("--space", help="Publish the report alone, as the page of a static Space.")
 @flag("--private", help="Make the dataset or Space private if it is new.")
 @flag("--examples", help="Publish the excerpts of the texts that the report shows, too.")
-def push(results: Path, place: str, **options: bool) -> None:
+def push(results: Path, address: str, **options: bool) -> None:
     """Publish tables, figures and report as a dataset on the hub: no weights, no texts."""
     from qkscope.run.publish import push as publish
 
-    click.echo(publish(results, place, **options))
+    click.echo(publish(results, address, **options))
 
 
-def _local(place: Path | str) -> Path:
+def _local(address: Path | str) -> Path:
     """A local path; results at hub:owner/name are fetched first."""
     from qkscope.run.publish import local
 
-    return local(place)
+    return local(address)
 
 
 def _print_json(value: object) -> None:

@@ -54,7 +54,7 @@ DOCUMENTS, DRAWS = 16, 3
 
 
 @dataclass(frozen=True)
-class Ablated:
+class AblationResult:
     """`table` has a row per set of heads and part: see `docs/ablation.md` for its columns."""
 
     table: pd.DataFrame
@@ -82,7 +82,7 @@ def _with_error(value: float, se: float) -> str:
 
 
 @dataclass(frozen=True)
-class _Task:
+class _AblationTask:
     """A model with its documents, those that give the mean vectors apart from those that are scored."""
 
     name: str
@@ -96,7 +96,7 @@ class _Task:
 
 
 def ablate(
-    place: Results | Path | str | Any,
+    source: Results | Path | str | Any,
     *,
     heads: Sequence[str] = (),
     parts: Sequence[str] = PARTS,
@@ -115,10 +115,10 @@ def ablate(
     trust_remote_code: bool = False,
     allow_pickle: bool = False,
     out: Path | str | None = None,
-) -> Ablated:
+) -> AblationResult:
     """What a model loses, in nats per token, without one part of its scores in some heads.
 
-    place       a results folder (its last checkpoint, or `checkpoint`), or a model: in memory, hub id, folder or file
+    source      a results folder (its last checkpoint, or `checkpoint`), or a model: in memory, hub id, folder or file
     heads       sets of heads: `top:27:share_position`, `class:positional`, `layer:3`, `L4H2,L5H0`, `all`, ... (default:
                 each class of scores)
     parts       position, query_position, key, match, sink or head (the whole head: uniform attention)
@@ -130,16 +130,18 @@ def ablate(
     """
     if unknown := [part for part in parts if part not in PARTS]:
         raise TableError(f"part {unknown[0]!r}; expected some of {', '.join(PARTS)}")
-    results = place if isinstance(place, Results) else None
-    if isinstance(place, str | Path) and (Path(place) / NAME).is_file():
-        results = load_results(place)
+    results = source if isinstance(source, Results) else None
+    if isinstance(source, str | Path) and (Path(source) / NAME).is_file():
+        results = load_results(source)
     if results is None:
         reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
-        subject = Subject.of(place, tokenizer, revision, dtype=dtype, device=device, **reading)
+        subject = Subject.of(source, tokenizer, revision, dtype=dtype, device=device, **reading)
         window = max_length or subject.window
         spec = corpus_spec(text_paths, 2 * documents, seed)
         found, _ = read_documents(subject, window, texts, spec, [])
-        task = _Task(subject.name, subject.identity(), subject, window, *_halves(found, documents), None)
+        task = _AblationTask(
+            subject.name, subject.identity(), subject, window, *_halves(found, documents), None
+        )
     else:
         task = _study_task(results, checkpoint, max_length, documents, dtype=dtype, device=device)
     table = _run(task, heads, parts, draws, seed, batch_tokens)
@@ -149,7 +151,7 @@ def ablate(
         from qkscope.run.pipeline import redraw
 
         redraw(results, _joined(results.ablation, table))
-    return Ablated(table)
+    return AblationResult(table)
 
 
 def _study_task(
@@ -159,7 +161,7 @@ def _study_task(
     documents: int,
     dtype: str,
     device: str | None,
-) -> _Task:
+) -> _AblationTask:
     from qkscope.capture.architecture import read_architecture
     from qkscope.checkpoints import load_config, load_tokenizer, resolve
     from qkscope.corpus import load_corpus
@@ -187,7 +189,7 @@ def _study_task(
     matched = results.matched_heads if window == results.timeline.matched_window else None
     table = results.heads if matched is None else matched
     heads = table[table["model"] == name]
-    return _Task(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
+    return _AblationTask(name, resolved.commit, subject, window, *_halves(corpus.documents, documents), heads)
 
 
 def _halves(documents: Sequence[Document], most: int) -> tuple[Sequence[Document], Sequence[Document]]:
@@ -200,7 +202,7 @@ def _halves(documents: Sequence[Document], most: int) -> tuple[Sequence[Document
 
 
 def _run(
-    task: _Task, heads: Sequence[str], parts: Sequence[str], draws: int, seed: int, batch_tokens: int
+    task: _AblationTask, heads: Sequence[str], parts: Sequence[str], draws: int, seed: int, batch_tokens: int
 ) -> pd.DataFrame:
     import pandas as pd
 
@@ -267,7 +269,7 @@ def _run(
     return pd.DataFrame(rows)[list(ABLATION_COLUMNS)]
 
 
-def _units(task: _Task, model: Any, layers: Sequence[int], width: int, **options: Any) -> list[Unit]:
+def _units(task: _AblationTask, model: Any, layers: Sequence[int], width: int, **options: Any) -> list[Unit]:
     """Sums of all heads over the documents that give the mean vectors; in groups where they also give the table."""
     shape = task.subject.architecture
     pairs = [(layer, head) for layer in layers for head in range(shape.q_heads[layer])]

@@ -24,7 +24,7 @@ from qkscope.progress import progress
 from qkscope.results.owner import Holding, held, refuse_other
 from qkscope.results.roles import ROLES
 from qkscope.results.taxonomy import CLASSES, UNMEASURED, too_few_measured, unmeasured_warnings
-from qkscope.scanning.measured import Measured, measured_cell, results_in_memory
+from qkscope.scanning.measured import MeasuredHeads, measured_cell, results_in_memory
 from qkscope.scanning.subject import Setup, Subject, corpus_spec, prepare, warn
 from qkscope.store import write_json
 from qkscope.sums import KeySum
@@ -49,7 +49,7 @@ _TITLES = {"r_q_se": "±", "r_k_se": "±", "explained_variance": "PC0 variance",
 
 
 @dataclass(frozen=True, repr=False)
-class ScanResult(Measured):
+class ScanResult(MeasuredHeads):
     """What one model's heads do: `heads` has a row per head with every measure and its error, `qk` a row per head and
     principal component; `data` is all of it as an xarray dataset with one cell (see `qkscope.results.dataset`).
 
@@ -276,10 +276,8 @@ def scan(
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
     sample = None if save_vectors is None else _sample(setup, save_vectors, window, seed, token_str)
-    kinds = sums_for(chosen(measures)).values()
-    sums = {kind: {"seed": seed} if kind is KeySum else {} for kind in kinds}
-    options = {"sums": sums, "batch_tokens": batch_tokens, "include_sliding": include_sliding}
-    units = _measure_groups(setup, window, save=sample, **options)
+    options = {"batch_tokens": batch_tokens, "include_sliding": include_sliding, "save": sample}
+    units = _measure_groups(setup, window, measures, seed, **options)
     result = _result(setup, units, window, measures, components, holds)
     if out is not None:
         result.save(out, replace=replace)
@@ -316,9 +314,13 @@ def _sample(setup: Setup, rate: float, window: int, seed: int, token_str: bool) 
     return VectorSample(setup.heads, rate, window, seed=seed, names=names)
 
 
-def _measure_groups(setup: Setup, window: int, **options: Any) -> list[Unit]:
+def _measure_groups(
+    setup: Setup, window: int, measures: Sequence[str], seed: int, **options: Any
+) -> list[Unit]:
     """A unit for each group of documents; `options` are those of `measure`."""
     name, model = setup.subject.name, setup.subject.load()
+    kinds = sums_for(chosen(measures)).values()
+    options["sums"] = {kind: {"seed": seed} if kind is KeySum else {} for kind in kinds}
     total = sum(min(len(document.tokens), window) for document in setup.documents)
     probe = Probing(model)
     started = time.monotonic()

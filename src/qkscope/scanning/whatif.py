@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from qkscope.checkpoints import Source
+    from qkscope.checkpoints.rope import Candidate
 
 Array = NDArray[np.float64]
 
@@ -165,46 +166,37 @@ def whatif(
     texts, text_paths, documents, heads, replace, ...  as in `scan`
     """
     from qkscope.checkpoints import load_config
-    from qkscope.checkpoints.rope import first_negative, frequencies, parse_candidate, parse_layers
+    from qkscope.checkpoints.rope import parse_candidate, parse_layers
 
     reading = {"trust_remote_code": trust_remote_code, "allow_pickle": allow_pickle}
     named = isinstance(model, str | Path)
     subject = Subject.of(model, tokenizer, revision, dtype=dtype, device=device, **reading) if named else None
     if subject is None or subject.source is None:
         raise CaptureError("whatif builds the model several times: give its folder, hub name or GGUF file")
-    where = parse_layers(layers) if layers else None
-    candidates = [parse_candidate(text, where) for text in dict.fromkeys(rope)]
+    default = parse_layers(layers) if layers else None
+    candidates = [parse_candidate(text, default) for text in dict.fromkeys(rope)]
     edges = tuple(sorted(set(windows or [subject.window])))
     setup = prepare(subject, edges[-1], texts, corpus_spec(text_paths, documents, seed), heads, groups)
-    # The same weights and texts, once for each candidate.
     parts = dict.fromkeys([f"{subject.name} with {each.name}" for each in candidates], setup.part())
     settings = {"groups": len(setup.groups), "seed": seed, "dtype": dtype}
     holds = Holding("whatif", subject.name, parts, list(edges), settings=settings)
     if out is not None:
         refuse_other(Path(out), holds, replace=replace)
     setup.check_memory()
-    tried: dict[str, tuple[Source, tuple[int, ...] | None]] = {CURRENT: (subject.source, None)}
+    # Settings that are impossible are found before anything is measured.
+    tried: dict[str, tuple[Any, ...]] = {CURRENT: (subject.source, subject.config, None)}
     for each in candidates:
-        tried[each.name] = changed(subject.source, rotation=each.settings(subject.config)), each.layers
-    configs = {name: load_config(source) for name, (source, _) in tried.items()}
-    found = {name: _measured(setup, edges, name, *how, configs[name]) for name, how in tried.items()}
-    bounds = {
-        name: first_negative(known[0]) if (known := frequencies(config, edges[-1])) else None
-        for name, config in configs.items()
-    }
+        source = changed(subject.source, rotation=each.settings(subject.config))
+        tried[each.name] = source, load_config(source), each.layers
+    found = {name: _measured(setup, edges, name, *how) for name, how in tried.items()}
     result = WhatIf(
         subject.name,
         edges,
         _loss_table(found, edges),
         _head_table(found, edges),
         _wavelength_table(found, edges[-1]),
-        {
-            each.name: json.dumps({"rope_parameters": each.parameters(subject.config)})
-            if each.layers is None
-            else "no config.json describes settings of some layers only: the model's code has to be changed"
-            for each in candidates
-        },
-        bounds,
+        {each.name: _snippet(each, subject.config) for each in candidates},
+        {name: each.bound for name, each in found.items()},
         len(setup.documents),
         holds,
         setup.warnings,
@@ -214,12 +206,20 @@ def whatif(
     return result
 
 
+def _snippet(candidate: Candidate, config: Any) -> str:
+    """What to write into config.json."""
+    if candidate.layers is not None:
+        return "no config.json describes settings of some layers only: the model's code has to be changed"
+    return json.dumps({"rope_parameters": candidate.parameters(config)})
+
+
 @dataclass(frozen=True)
-class _Tried:
-    """Units of one candidate by window, and the numbers of its heads."""
+class _CandidateNumbers:
+    """Units of one candidate by window, the numbers of its heads, and the first distance where B is negative."""
 
     units: Mapping[int, list[Unit]]
     numbers: Mapping[int, CellNumbers]
+    bound: int | None
 
 
 def _measured(
@@ -227,13 +227,15 @@ def _measured(
     windows: tuple[int, ...],
     name: str,
     source: Source,
-    layers: tuple[int, ...] | None,
     config: Any,
-) -> _Tried:
+    layers: tuple[int, ...] | None,
+) -> _CandidateNumbers:
     """One candidate on all documents; windows share a pass unless the rotation depends on its length.
 
     `source` and its `config` have the candidate's settings. With `layers`, only these get them, by a hook.
     """
+    from qkscope.checkpoints.rope import first_negative, frequencies
+
     model = (changed(setup.subject, source=source) if layers is None else setup.subject).load()
     groups = chosen(("loss",))
     sums = {kind: {"every": 1} if kind is LossSum else {} for kind in sums_for(groups).values()}
@@ -251,10 +253,12 @@ def _measured(
         bar.done(f"{title}: {total:,} tokens")
     num_layers = setup.subject.architecture.num_layers
     cells = {window: Cell.of(units[window], window, num_layers=num_layers) for window in windows}
-    return _Tried(units, {window: measure_cell(cell, groups) for window, cell in cells.items()})
+    numbers = {window: measure_cell(cell, groups) for window, cell in cells.items()}
+    known = frequencies(config, windows[-1])
+    return _CandidateNumbers(units, numbers, first_negative(known[0]) if known else None)
 
 
-def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
+def _loss_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) -> pd.DataFrame:
     import pandas as pd
 
     rows = []
@@ -283,7 +287,7 @@ def _loss_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataF
     return pd.concat(rows, ignore_index=True)
 
 
-def _head_table(found: Mapping[str, _Tried], windows: Sequence[int]) -> pd.DataFrame:
+def _head_table(found: Mapping[str, _CandidateNumbers], windows: Sequence[int]) -> pd.DataFrame:
     import pandas as pd
 
     known = [v.name for v in variables().values() if v.sampled and v.per_head and not v.dims]
@@ -371,7 +375,7 @@ def _third_octaves(curve: Array, lags: NDArray[np.int64]) -> Array:
     return np.asarray((total[:, past] - total[:, low]) / (past - low))
 
 
-def _wavelength_table(found: Mapping[str, _Tried], window: int) -> pd.DataFrame:
+def _wavelength_table(found: Mapping[str, _CandidateNumbers], window: int) -> pd.DataFrame:
     """Which rotary pairs carry the predicted change of the distance curves, over all RoPE heads."""
     import pandas as pd
 
